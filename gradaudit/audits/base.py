@@ -1,0 +1,70 @@
+"""What every audit is: a name, options, metrics, and a ``run`` that measures and never judges.
+
+Audits are listed, described and configured without torch, so a module in this package imports the
+measuring code inside ``run``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement
+
+if TYPE_CHECKING:
+    from gradaudit.target import Subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A number an audit reports, with what the default policy makes of it.
+
+    ``warning`` and ``error`` are the default limits: a row is flagged when its unfavourable end
+    goes beyond them in the ``riskier`` direction. ``why`` is what the table says of a layer that
+    is flagged, in words for somebody who has not read the paper.
+    """
+
+    id: str
+    title: str
+    unit: str = ""
+    riskier: Literal["higher", "lower"] | None = None
+    per_layer: bool = True
+    warning: float | None = None
+    error: float | None = None
+    why: str = ""
+
+
+class AuditOptions(BaseModel):
+    """Base of every audit's options; a field is a command line option and a config key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+O = TypeVar("O", bound=AuditOptions)  # noqa: E741 - O for options
+
+
+class Audit(ABC, Generic[O]):
+    """One audit. The class docstring carries the formula and the citation."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    metrics: ClassVar[tuple[Metric, ...]]
+    headline: ClassVar[tuple[str, ...]]
+    """Ids of the metrics that get a column in the risk table of ``scan``."""
+    Options: ClassVar[type[AuditOptions]] = AuditOptions
+
+    def __init__(self, options: O) -> None:
+        self.options = options
+
+    @abstractmethod
+    def run(self, subject: "Subject", progress: Progress) -> Iterable[Measurement]:
+        """Measure the subject, yielding rows as they come.
+
+        Every layer of the subject gets a measurement or a skipped or failed row with a reason.
+
+        Raises:
+            NotApplicable: this audit says nothing about this model or data.
+        """

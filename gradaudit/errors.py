@@ -1,0 +1,37 @@
+"""The errors a user can meet, each with the exit status it ends the command with."""
+
+
+class GradauditError(Exception):
+    """A problem told in one line: what is wrong, where, and the remedy.
+
+    The message is shown as it is, without a traceback, so it must name the file, key, column
+    or option at fault.
+    """
+
+    exit_status = 3
+
+
+class UsageError(GradauditError):
+    """The request itself is wrong: an unknown name, option, column or file. Exit status 2."""
+
+    exit_status = 2
+
+
+class AuditError(GradauditError):
+    """The request is fine but the audit could not be done. Exit status 3."""
+
+
+class CheckpointError(AuditError):
+    """A checkpoint is refused, unreadable or does not fit the model. Exit status 3."""
+
+
+class DataError(AuditError):
+    """A data file is readable as such, but its content cannot be used. Exit status 3."""
+
+
+class NotApplicable(GradauditError):  # noqa: N818 - a verdict on the pairing, not a fault
+    """The audit does not apply to this model or data.
+
+    Inside ``scan`` this becomes a skipped row with the message as its reason; a command that
+    runs this audit alone ends with exit status 3.
+    """

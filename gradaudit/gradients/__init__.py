@@ -1,0 +1,1 @@
+"""What an adversary sees: per-sample gradients and their Jacobians, batched."""

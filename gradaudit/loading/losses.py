@@ -1,0 +1,160 @@
+"""The training losses, record by record, differentiable in outputs and in real-valued targets.
+
+Cross-entropy is written as −log p_y = softplus(logsumexp_{c≠y} z_c − z_y): its derivatives of
+every order keep their relative accuracy as p_y → 1, where softmax(z) − 1 has none left.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gradaudit.errors import AuditError
+
+_SOFTPLUS_LINEAR_FROM = 50.0
+
+
+class Loss(ABC):
+    """A loss that is a mean over records of a loss of each record."""
+
+    name: str
+
+    @abstractmethod
+    def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Loss of each record.
+
+        Args:
+            outputs: (records, …) of the model.
+            targets: labels as the data set holds them, or the real-valued targets of ``soft``.
+
+        Returns:
+            (records,) losses.
+        """
+
+    @abstractmethod
+    def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The labels as real numbers that the loss can be differentiated by.
+
+        Raises:
+            AuditError: the labels do not fit the outputs, or this loss has no real-valued labels.
+        """
+
+
+class CrossEntropy(Loss):
+    """Softmax cross-entropy on logits (records, classes); soft labels need not sum to one."""
+
+    name = "cross-entropy"
+
+    def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy with class indices (records,) or soft labels (records, classes)."""
+        if targets.is_floating_point():
+            return (targets * self.negative_log_probabilities(outputs)).sum(dim=1)
+        true = targets.unsqueeze(1)
+        others = outputs.scatter(1, true, -torch.inf).logsumexp(dim=1)
+        return _softplus(others - outputs.gather(1, true).squeeze(1))
+
+    def negative_log_probabilities(self, outputs: Tensor) -> Tensor:
+        """−log p_c of every class, (records, classes), by leave-one-out log-sum-exp."""
+        classes = outputs.shape[1]
+        itself = torch.eye(classes, dtype=torch.bool, device=outputs.device)
+        others = outputs.unsqueeze(1).masked_fill(itself, -torch.inf).logsumexp(dim=2)
+        return _softplus(others - outputs)
+
+    def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """One-hot labels (records, classes)."""
+        _expect_classes(outputs, labels)
+        return F.one_hot(labels, outputs.shape[1]).to(outputs.dtype)
+
+
+class MeanSquaredError(Loss):
+    """Mean over a record's outputs of the squared error; class labels are compared one-hot."""
+
+    name = "mse"
+
+    def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean squared error of each record."""
+        targets = targets if targets.shape == outputs.shape else self.soft(outputs, targets)
+        return (outputs - targets).square().flatten(1).mean(dim=1)
+
+    def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Targets in the shape of the outputs."""
+        return _targets_like(outputs, labels, self.name)
+
+
+class BinaryCrossEntropy(Loss):
+    """Mean over a record's logits of the binary cross-entropy."""
+
+    name = "bce"
+
+    def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Binary cross-entropy of each record, from logits."""
+        soft = self.soft(outputs, targets)
+        losses = soft * _softplus(-outputs) + (1 - soft) * _softplus(outputs)
+        return losses.flatten(1).mean(dim=1)
+
+    def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Targets in the shape of the logits."""
+        return _targets_like(outputs, labels, self.name)
+
+
+class CustomLoss(Loss):
+    """A loss from the user's file: ``f(outputs, targets)`` giving a mean or one loss a record."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], name: str) -> None:
+        self.function = function
+        self.name = name
+
+    def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Each record's loss; a function that reduces is called on one record at a time (vmap)."""
+        losses = self.function(outputs, targets)
+        if losses.shape == outputs.shape[:1]:
+            return losses
+        if losses.dim() != 0:
+            raise AuditError(
+                f"--loss {self.name}: returned shape {tuple(losses.shape)} for "
+                f"{len(outputs)} records; return their mean, or one loss a record"
+            )
+        return torch.func.vmap(lambda o, t: self.function(o[None], t[None]))(outputs, targets)
+
+    def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The labels themselves, where they are real numbers."""
+        if not labels.is_floating_point():
+            raise AuditError(f"--loss {self.name}: integer labels cannot be differentiated by")
+        return labels.to(outputs.dtype)
+
+
+BUILT_IN: dict[str, type[Loss]] = {
+    loss.name: loss for loss in (CrossEntropy, MeanSquaredError, BinaryCrossEntropy)
+}
+
+
+def _softplus(x: Tensor) -> Tensor:
+    return F.softplus(x, threshold=_SOFTPLUS_LINEAR_FROM)
+
+
+def _expect_classes(outputs: Tensor, labels: Tensor) -> None:
+    if outputs.dim() != 2 or outputs.shape[1] < 2:
+        raise AuditError(
+            f"cross-entropy needs outputs (records, classes ≥ 2), the model gives "
+            f"{tuple(outputs.shape)}; try --loss bce or --loss mse"
+        )
+    if labels.is_floating_point() or labels.dim() != 1:
+        raise AuditError("cross-entropy needs one integer class label a record; try --loss mse")
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs.shape[1]:
+        raise AuditError(
+            f"labels run from {int(labels.min())} to {int(labels.max())}, "
+            f"but the model has {outputs.shape[1]} classes"
+        )
+
+
+def _targets_like(outputs: Tensor, labels: Tensor, loss: str) -> Tensor:
+    if labels.numel() == outputs.numel():
+        return labels.reshape(outputs.shape).to(outputs.dtype)
+    if not labels.is_floating_point() and labels.dim() == 1 and outputs.dim() == 2:
+        return F.one_hot(labels, outputs.shape[1]).to(outputs.dtype)
+    raise AuditError(
+        f"--loss {loss}: labels of shape {tuple(labels.shape)} do not fit outputs of shape "
+        f"{tuple(outputs.shape)}"
+    )

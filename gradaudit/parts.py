@@ -1,0 +1,72 @@
+"""Discovery: the audits, adapters and formats are the classes found in their package.
+
+A part is a concrete subclass of its kind's base class with a ``name``. It is found by living in a
+module of the kind's package, or by an entry point of the group ``gradaudit.<kind>`` of another
+installed distribution. Nothing keeps a list.
+"""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Protocol, TypeVar
+
+from gradaudit.errors import UsageError
+
+
+class Part(Protocol):
+    """What discovery needs of a part's class."""
+
+    name: str
+
+
+P = TypeVar("P")
+
+
+@cache
+def discover(package: str, base: type[P]) -> dict[str, type[P]]:
+    """Every concrete subclass of ``base`` in ``package`` and its entry points, by name.
+
+    Args:
+        package: full name of the package that holds one part a module, e.g. ``gradaudit.audits``;
+            the entry point group has the same name.
+        base: the kind's base class.
+
+    Returns:
+        The parts sorted by their ``name``.
+
+    Raises:
+        UsageError: two parts claim one name.
+    """
+    found: dict[str, type[P]] = {}
+    for part in (*_in_package(package, base), *_from_entry_points(package, base)):
+        name: str = getattr(part, "name")  # noqa: B009 - declared by the kind's base class
+        if found.setdefault(name, part) is not part:
+            raise UsageError(
+                f"two parts of {package} are named {name!r}: "
+                f"{found[name].__module__} and {part.__module__}; uninstall one"
+            )
+    return dict(sorted(found.items()))
+
+
+def _in_package(package: str, base: type[P]) -> Iterator[type[P]]:
+    for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        module = importlib.import_module(f"{package}.{info.name}")
+        for _, member in inspect.getmembers(module, inspect.isclass):
+            if (
+                issubclass(member, base)
+                and member.__module__ == module.__name__
+                and not inspect.isabstract(member)
+                and hasattr(member, "name")
+            ):
+                yield member
+
+
+def _from_entry_points(group: str, base: type[P]) -> Iterator[type[P]]:
+    for entry in entry_points(group=group):
+        part = entry.load()
+        if not (inspect.isclass(part) and issubclass(part, base)):
+            raise UsageError(f"entry point {entry.name} of {group} is not a {base.__name__}")
+        yield part

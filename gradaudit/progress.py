@@ -1,0 +1,24 @@
+"""How long work tells that it goes on, without knowing who listens."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+Advance = Callable[[int], None]
+
+
+class Progress(Protocol):
+    """Opens one task at a time; the yielded function advances it by so many units."""
+
+    def task(self, description: str, total: int) -> AbstractContextManager[Advance]:
+        """Start a task of ``total`` units."""
+        ...
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    @contextmanager
+    def task(self, description: str, total: int) -> Iterator[Advance]:
+        """Start a task whose advances go nowhere."""
+        yield lambda units: None

@@ -1,0 +1,212 @@
+"""The report: measurements, what they were taken of, and how. No torch in here.
+
+One tidy document. ``Report.model_json_schema()`` is the published JSON Schema; NaN and infinity
+cannot be written (infinity is ``value=None`` with ``details["infinite"] = True``).
+"""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from gradaudit.errors import UsageError
+
+SCHEMA_VERSION: Literal[1] = 1
+
+Status = Literal["measured", "skipped", "failed"]
+Variant = dict[str, str | int | float | bool]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Measurement(_Document):
+    """One row: a metric of one audit, for one layer (or the model, ``layer=None``).
+
+    The key of a row is (audit, metric, layer, variant); the row with the empty variant is the
+    headline. A row that is not measured says why in ``reason`` and holds no value.
+    """
+
+    audit: str
+    metric: str
+    layer: str | None = None
+    variant: Variant = Field(default_factory=dict)
+    value: float | None = None
+    interval: tuple[float, float] | None = None
+    confidence: float | None = None
+    unit: str = ""
+    n: int | None = None
+    status: Status = "measured"
+    reason: str | None = None
+    details: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.status == "measured" and self.value is None and not self.infinite:
+            raise ValueError("a measured row needs a value, or details.infinite")
+        if self.status != "measured" and not self.reason:
+            raise ValueError(f"a {self.status} row needs a reason")
+        if self.status != "measured" and (self.value is not None or self.interval is not None):
+            raise ValueError(f"a {self.status} row holds no value and no interval")
+        if self.interval is not None and self.interval[0] > self.interval[1]:
+            raise ValueError("an interval is [low, high]")
+        return self
+
+    @property
+    def infinite(self) -> bool:
+        """Whether the measured value is positive infinity."""
+        return self.details.get("infinite") is True
+
+    @property
+    def number(self) -> float | None:
+        """The value with infinity restored; None where nothing was measured."""
+        return math.inf if self.infinite else self.value
+
+    @property
+    def id(self) -> str:
+        """``audit.metric``, as policies name it."""
+        return f"{self.audit}.{self.metric}"
+
+
+class LayerRecord(_Document):
+    """A layer of the target as the report describes it."""
+
+    name: str
+    kind: str
+    parameters: int
+    position: int
+
+
+class CheckpointRecord(_Document):
+    """A checkpoint file by name and content hash."""
+
+    file: str
+    sha256: str
+
+
+class TargetRecord(_Document):
+    """The audited model."""
+
+    model: str
+    checkpoints: list[CheckpointRecord] = Field(default_factory=list)
+    parameters: int
+    layers: list[LayerRecord]
+    loss: str
+    mode: Literal["eval", "train"]
+
+
+class Finding(_Document):
+    """One verdict of the gate on one measurement (or on a rule that met none)."""
+
+    rule: int
+    metric: str
+    layer: str | None = None
+    variant: Variant = Field(default_factory=dict)
+    level: Literal["error", "warning"]
+    outcome: Literal["failed", "passed", "ignored", "not-applicable", "known"]
+    message: str
+
+
+class Report(_Document):
+    """A whole report, as written to and read from JSON."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    tool: dict[str, JsonValue]
+    target: TargetRecord
+    data: dict[str, JsonValue]
+    provenance: dict[str, JsonValue]
+    measurements: list[Measurement]
+    findings: list[Finding] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _keys_are_unique(self) -> Self:
+        seen: set[str] = set()
+        for row in self.measurements:
+            key = json.dumps([row.audit, row.metric, row.layer, row.variant], sort_keys=True)
+            if key in seen:
+                raise ValueError(f"two measurements share the key {key}")
+            seen.add(key)
+        return self
+
+    def select(
+        self, metric: str, layer: str | None = None, variant: Variant | None = None
+    ) -> list[Measurement]:
+        """Rows of ``AUDIT.METRIC``, optionally of one layer and one variant."""
+        return [
+            row
+            for row in self.measurements
+            if row.id == metric
+            and (layer is None or row.layer == layer)
+            and (variant is None or row.variant == variant)
+        ]
+
+    def to_json(self) -> str:
+        """The report as indented JSON with a final newline."""
+        return self.model_dump_json(indent=2) + "\n"
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """Read and validate a report.
+
+        Raises:
+            UsageError: the file is missing, is not JSON or is not a gradaudit report.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path}: cannot be read as a report: {error}") from error
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the document"
+            raise UsageError(
+                f"{path}: not a gradaudit report: {where}: {first['msg']} "
+                "(write one with `gradaudit scan -o report.json`)"
+            ) from error
+
+
+def skipped(
+    audit: str, metrics: Iterable[str], layers: Iterable[str | None], reason: str
+) -> list[Measurement]:
+    """Rows that say why these metrics of these layers were not measured."""
+    return [
+        Measurement(audit=audit, metric=metric, layer=layer, status="skipped", reason=reason)
+        for layer in layers
+        for metric in metrics
+    ]
+
+
+def utc_now() -> str:
+    """The current time in UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all, through a temporary file beside it.
+
+    Raises:
+        UsageError: the folder is missing or cannot be written.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
