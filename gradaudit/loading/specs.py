@@ -1,0 +1,259 @@
+"""Specs: how a model or a data set is named on the command line, ``NAME[?key=value&key=value]``.
+
+The options of a spec are the keyword parameters of the callable behind the name, so their types,
+the allowed keys and the defaults are read off its signature. No torch in here.
+"""
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+from urllib.parse import unquote
+
+from gradaudit.errors import UsageError
+
+_TRUE = ("true", "yes", "on", "1")
+_FALSE = ("false", "no", "off", "0")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A parsed spec.
+
+    Attributes:
+        text: the spec as the user wrote it.
+        name: everything before the first ``?``, verbatim (a path may hold ``%`` and ``:``).
+        pairs: the options in order; keys may repeat. ``&``, ``=`` and ``%`` in a key or a value
+            are written ``%26``, ``%3D`` and ``%25``.
+    """
+
+    text: str
+    name: str
+    pairs: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options by key.
+
+        Raises:
+            UsageError: a key is given twice.
+        """
+        return {key: self.value(key) for key, _ in self.pairs}
+
+    def value(self, key: str) -> str:
+        """The one value given for ``key``.
+
+        Raises:
+            UsageError: ``key`` is not given, or more than once.
+        """
+        values = self.values(key)
+        if len(values) != 1:
+            how = "given twice; keep one" if values else f"missing; add ?{key}=…"
+            raise UsageError(f"{self.text}: option {key!r} is {how}")
+        return values[0]
+
+    def values(self, key: str) -> tuple[str, ...]:
+        """Every value given for ``key``, in order."""
+        return tuple(value for name, value in self.pairs if name == key)
+
+    @property
+    def scheme(self) -> str:
+        """What stands before the first colon of the name; empty without one.
+
+        A single letter is a Windows drive and no scheme.
+        """
+        scheme, colon, _ = self.name.partition(":")
+        return scheme if colon and len(scheme) > 1 else ""
+
+    @property
+    def rest(self) -> str:
+        """The name without its scheme."""
+        return self.name[len(self.scheme) + 1 :] if self.scheme else self.name
+
+
+def parse_spec(text: str) -> Spec:
+    """Parse ``NAME[?key=value&…]``.
+
+    Raises:
+        UsageError: there is no name, or an option is not ``key=value``.
+    """
+    name, _, query = text.partition("?")
+    if not name.strip():
+        raise UsageError(f"{text!r}: nothing is named; write NAME[?key=value&key=value]")
+    return Spec(text, name, tuple(_pair(text, item) for item in query.split("&") if item))
+
+
+def _pair(text: str, item: str) -> tuple[str, str]:
+    key, equals, value = item.partition("=")
+    if not key or not equals:
+        raise UsageError(
+            f"{text}: {item!r} is no option; write key=value, with & in a value as %26"
+        )
+    return unquote(key), unquote(value)
+
+
+def arguments(
+    spec: Spec, function: Callable[..., object], given: Collection[str] = ()
+) -> dict[str, Any]:
+    """The spec's options as keyword arguments of a callable, in the types of its parameters.
+
+    Types are read from the annotations, else from the default, else guessed from the text
+    (integer, number, true or false, text). Understood are ``int``, ``float``, ``bool``, ``str``,
+    ``Literal``, tuples of these (``3x32x32`` or ``3,32,32``), and each of them ``| None``. A
+    parameter ``tuple[str, ...]`` takes a repeated option, one element a time, commas and all.
+    A callable with ``**kwargs`` takes any further key.
+
+    Args:
+        spec: the parsed spec.
+        function: what will be called.
+        given: parameters that the caller fills itself; they are no options.
+
+    Returns:
+        Only what the spec gives; defaults stay with the callable.
+
+    Raises:
+        UsageError: an unknown key, a value of another type, a required option that is missing.
+    """
+    allowed, more = _parameters(function, given)
+    for key, _ in spec.pairs:
+        if key not in allowed and (key in given or not more):
+            raise UsageError(f"{spec.text}: {_unknown_option(key, allowed)}")
+    required = [key for key, parameter in allowed.items() if parameter.default is parameter.empty]
+    wanted = dict.fromkeys([*required, *(key for key, _ in spec.pairs)])
+    return {key: _argument(spec, key, allowed.get(key)) for key in wanted}
+
+
+def suggest(name: str, known: Collection[str]) -> str:
+    """`` (did you mean 'X'?)`` where a known name is close, else nothing."""
+    close = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _unknown_option(key: str, allowed: Collection[str]) -> str:
+    takes = f"it takes {', '.join(allowed)}" if allowed else "it takes no options"
+    return f"unknown option {key!r}{suggest(key, allowed)}; {takes}"
+
+
+def _parameters(
+    function: Callable[..., object], given: Collection[str]
+) -> tuple[Mapping[str, inspect.Parameter], bool]:
+    """The parameters that can be options, and whether any further key is taken."""
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except (NameError, TypeError, SyntaxError):
+        signature = inspect.signature(function)
+    by_name = {
+        name: parameter
+        for name, parameter in signature.parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and name not in given
+    }
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    return by_name, inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def _argument(spec: Spec, key: str, parameter: inspect.Parameter | None) -> Any:
+    kind = _type_of(parameter)
+    if kind == tuple[str, ...] and spec.values(key):
+        return spec.values(key)
+    text = spec.value(key)
+    try:
+        return _convert(text, kind)
+    except ValueError as error:
+        raise UsageError(f"{spec.text}: option {key}={text!r} is not {error}") from error
+
+
+def _type_of(parameter: inspect.Parameter | None) -> Any:
+    if parameter is None:
+        return None
+    if parameter.annotation is not parameter.empty:
+        return parameter.annotation
+    return type(parameter.default) if isinstance(parameter.default, bool | int | float) else None
+
+
+def _convert(text: str, kind: Any) -> Any:
+    """A value of type ``kind``; raises ValueError with what was expected."""
+    if get_origin(kind) in (Union, UnionType):
+        return _convert_union(text, get_args(kind))
+    if get_origin(kind) is Literal:
+        return _convert_choice(text, get_args(kind))
+    if kind is tuple or get_origin(kind) is tuple:
+        return _convert_tuple(text, get_args(kind) or (int, ...))
+    if kind in _SCALARS:
+        return _SCALARS[kind](text)
+    return _guess(text)
+
+
+def _convert_union(text: str, members: tuple[Any, ...]) -> Any:
+    if NoneType in members and text.lower() == "none":
+        return None
+    expected = []
+    for member in (m for m in members if m is not NoneType):
+        try:
+            return _convert(text, member)
+        except ValueError as error:
+            expected.append(str(error))
+    raise ValueError(" or ".join(expected))
+
+
+def _convert_choice(text: str, choices: tuple[Any, ...]) -> Any:
+    for choice in choices:
+        if str(choice) == text:
+            return choice
+    names = [str(choice) for choice in choices]
+    raise ValueError(f"one of {', '.join(names)}{suggest(text, names)}")
+
+
+def _convert_tuple(text: str, elements: tuple[Any, ...]) -> tuple[Any, ...]:
+    parts = [part.strip() for part in re.split("[x,]" if elements[0] is int else ",", text)]
+    kinds = (elements[0],) * len(parts) if elements[-1] is Ellipsis else elements
+    try:
+        return tuple(_convert(part, kind) for part, kind in zip(parts, kinds, strict=True))
+    except ValueError:
+        length = "" if elements[-1] is Ellipsis else f"{len(elements)} "
+        raise ValueError(f"a list of {length}values such as 3x32x32 or 3,32,32") from None
+
+
+def _integer(text: str) -> int:
+    if not re.fullmatch(r"[+-]?\d+", text):
+        raise ValueError("a whole number")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError("a number") from None
+    if not math.isfinite(number):
+        raise ValueError("a finite number")
+    return number
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in _TRUE + _FALSE:
+        raise ValueError("true or false")
+    return text.lower() in _TRUE
+
+
+_SCALARS: dict[Any, Callable[[str], Any]] = {
+    int: _integer,
+    float: _number,
+    bool: _truth,
+    str: str,
+    Path: Path,
+}
+
+
+def _guess(text: str) -> Any:
+    for convert in (_integer, _number):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text.lower() == "true" if text.lower() in ("true", "false") else text
