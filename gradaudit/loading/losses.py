@@ -33,6 +33,14 @@ class Loss(ABC):
             (records,) losses.
         """
 
+    def check(self, outputs: Tensor, labels: Tensor) -> None:
+        """Look whether outputs and labels fit each other and this loss.
+
+        Raises:
+            AuditError: they do not; the message names the shapes or the labels at fault.
+        """
+        self.soft(outputs, labels)
+
     @abstractmethod
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The labels as real numbers that the loss can be differentiated by.
@@ -117,6 +125,18 @@ class CustomLoss(Loss):
                 f"{len(outputs)} records; return their mean, or one loss a record"
             )
         return torch.func.vmap(lambda o, t: self.function(o[None], t[None]))(outputs, targets)
+
+    def check(self, outputs: Tensor, labels: Tensor) -> None:
+        """Call the user's function once on these outputs and labels."""
+        try:
+            self.per_record(outputs, labels)
+        except AuditError:
+            raise
+        except Exception as error:
+            raise AuditError(
+                f"--loss {self.name}: fails on outputs of shape {tuple(outputs.shape)} and labels "
+                f"of shape {tuple(labels.shape)} ({labels.dtype}): {error}"
+            ) from error
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The labels themselves, where they are real numbers."""

@@ -1,0 +1,250 @@
+"""A target's model as a pure function of its parameters, which leaves the model as it was.
+
+Every engine that differentiates the model goes through ``FunctionalModel``: detached copies of the
+parameters and buffers in one precision, the mode the clients run (BatchNorm, dropout), and calls
+through ``torch.func.functional_call``. It works inside ``torch.func`` transforms.
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
+
+from gradaudit.errors import AuditError
+from gradaudit.loading.losses import Loss
+from gradaudit.target import Mode, Target
+
+Parameters = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class FunctionalModel:
+    """A model, its loss and its mode as functions of parameters, inputs and labels.
+
+    Attributes:
+        module: the audited model; only called, never changed.
+        parameters: detached copies of every trainable parameter, in ``dtype`` on ``device``.
+        constants: the same of frozen parameters and buffers (integer ones keep their type).
+        loss: the training loss.
+        mode: as the clients run BatchNorm and dropout.
+        seed: what dropout draws from; every call with one batch shape sees the same masks.
+    """
+
+    module: nn.Module
+    parameters: dict[str, Tensor]
+    constants: dict[str, Tensor]
+    loss: Loss
+    mode: Mode
+    dtype: torch.dtype
+    device: torch.device
+    seed: int = 0
+
+    @classmethod
+    def of(
+        cls, target: Target, *, dtype: torch.dtype = torch.float64, seed: int = 0
+    ) -> "FunctionalModel":
+        """A functional copy of the target on its device (in float32 where that has no float64)."""
+        device = target.device
+        dtype = torch.float32 if device.type == "mps" else dtype
+        model = target.model
+        named = dict(model.named_parameters())
+        trainable = {name: p for name, p in named.items() if p.requires_grad}
+        fixed = {name: p for name, p in named.items() if not p.requires_grad}
+        return cls(
+            module=model,
+            parameters=_copies(trainable, dtype),
+            constants=_copies({**fixed, **dict(model.named_buffers())}, dtype),
+            loss=target.loss,
+            mode=target.mode,
+            dtype=dtype,
+            device=device,
+            seed=seed,
+        )
+
+    def cast(self, data: Tensor) -> Tensor:
+        """Inputs or labels on the model's device, real numbers in its precision."""
+        return data.to(self.device, self.dtype if data.is_floating_point() else data.dtype)
+
+    def outputs(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """The model's outputs, (records, …).
+
+        Args:
+            parameters: some or all of the trainable parameters; the others are the target's.
+            inputs: (records, …), as ``cast`` gives them.
+        """
+        state = {name: constant.clone() for name, constant in self.constants.items()}
+        state |= {**self.parameters, **parameters}
+        with (
+            running(self.module, self.mode),
+            drawing_from(self.seed, self.device),
+            default_dtype(self.dtype),
+            _BatchStatisticsOnly(),
+        ):
+            return unwrap(torch.func.functional_call(self.module, state, (inputs,)))
+
+    def losses(self, parameters: Parameters, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each record, (records,), of ``targets`` as ``Loss.per_record`` takes them."""
+        return self.loss.per_record(self.outputs(parameters, inputs), targets)
+
+    def record_loss(self, parameters: Parameters, record: Tensor, target: Tensor) -> Tensor:
+        """The loss of one record without a batch dimension: what ``vmap(grad(…))`` goes over."""
+        return self.losses(parameters, record.unsqueeze(0), target.unsqueeze(0))[0]
+
+    def check(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """The outputs for these records, after a look at whether they can be audited at all.
+
+        Raises:
+            AuditError: the model cannot be called on the inputs, gives something else than one
+                output a record, or the labels do not fit the outputs and the loss.
+        """
+        with torch.no_grad():
+            try:
+                outputs = self.outputs({}, inputs)
+            except AuditError:
+                raise
+            except Exception as error:
+                raise AuditError(
+                    f"the model cannot be run on inputs of shape {tuple(inputs.shape)} "
+                    f"({inputs.dtype}): {_first_line(error)}"
+                ) from error
+            if outputs.dim() == 0 or len(outputs) != len(inputs):
+                raise AuditError(
+                    f"the model gives an output of shape {tuple(outputs.shape)} for "
+                    f"{len(inputs)} records; one output a record is needed"
+                )
+            self.loss.check(outputs, labels)
+        return outputs
+
+    def stochastic(self, inputs: Tensor) -> bool:
+        """Whether a call draws random numbers (dropout in training mode), found by trying."""
+        with torch.no_grad():
+            once = self.outputs({}, inputs)
+            again = replace(self, seed=self.seed + 1).outputs({}, inputs)
+        return not torch.allclose(once, again, equal_nan=True)
+
+    def coupling(self, inputs: Tensor) -> str | None:
+        """Why one record's output depends on the records beside it, or None where it does not.
+
+        By the type of the modules, and by trying: record 0 alone against record 0 in a batch
+        (a stochastic model cannot be tried, its masks are drawn for the whole batch).
+        """
+        with running(self.module, self.mode):
+            for name, module in self.module.named_modules():
+                if isinstance(module, _BatchNorm) and _uses_batch_statistics(module):
+                    return f"{name or type(module).__name__} normalises by its batch's statistics"
+        pair = inputs[:2]
+        if len(pair) < 2 or self.stochastic(pair):
+            return None
+        with torch.no_grad():
+            together = self.outputs({}, pair)[:1]
+            try:
+                alone = self.outputs({}, pair[:1])
+            except Exception as error:
+                return f"the model cannot be run on one record alone: {_first_line(error)}"
+        tolerance = torch.finfo(alone.dtype).eps ** 0.5
+        if torch.allclose(together, alone, rtol=tolerance, atol=tolerance, equal_nan=True):
+            return None
+        return "a record's output changes with the other records of its batch"
+
+
+@contextmanager
+def running(module: nn.Module, mode: Mode) -> Iterator[None]:
+    """Put a module into a mode and every submodule's training flag back afterwards."""
+    flags = [(part, part.training) for part in module.modules()]
+    try:
+        module.train(mode == "train")
+        yield
+    finally:
+        for part, flag in flags:
+            part.training = flag
+
+
+@contextmanager
+def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
+    """Let global random numbers start from a seed, and put their generators back afterwards."""
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        torch.cuda.init()
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generators.append(torch.cuda.default_generators[index])
+    states = [generator.get_state() for generator in generators]
+    try:
+        for generator in generators:
+            generator.manual_seed(seed)
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Let tensors that a model makes on the way (initial states, masks) have a dtype."""
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype)
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def unwrap(output: Any) -> Tensor:
+    """The tensor in what a model returned: itself, the first of a sequence, or its ``logits``.
+
+    Raises:
+        AuditError: there is none.
+    """
+    if isinstance(output, (tuple, list)) and output:
+        output = output[0]
+    if isinstance(output, Mapping):
+        output = output.get("logits")
+    output = getattr(output, "logits", output)
+    if isinstance(output, Tensor):
+        return output
+    raise AuditError(
+        f"the model returns {type(output).__name__}; it must return a tensor, a tuple whose first "
+        "part is one, or something with `logits`"
+    )
+
+
+class _BatchStatisticsOnly(TorchFunctionMode):
+    """Keeps norms in training mode from writing running statistics, which ``vmap`` forbids.
+
+    Their outputs are the same: in training mode they normalise by the batch alone.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _NORMALISE_BY_THE_BATCH:
+            call = inspect.signature(func).bind(*args, **(kwargs or {}))
+            call.apply_defaults()
+            if call.arguments[_NORMALISE_BY_THE_BATCH[func]]:
+                call.arguments |= {"running_mean": None, "running_var": None}
+            return func(*call.args, **call.kwargs)
+        return func(*args, **(kwargs or {}))
+
+
+_NORMALISE_BY_THE_BATCH = {F.batch_norm: "training", F.instance_norm: "use_input_stats"}
+
+
+def _uses_batch_statistics(module: _BatchNorm) -> bool:
+    return module.training or module.running_mean is None
+
+
+def _copies(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    return {
+        name: tensor.detach().to(dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
+        for name, tensor in tensors.items()
+    }
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
