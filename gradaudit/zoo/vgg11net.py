@@ -1,0 +1,30 @@
+"""VGG11Net of Mo et al. 2021: eight convolutions of 3×3, three fully connected layers.
+
+Source: F. Mo et al., "Layer-wise characterization of latent information leakage in federated
+learning" (2021), section 5.
+The paper does not state the padding; like Simonyan and Zisserman's VGG the convolutions keep the
+size by default. Only the last three are followed by a pool.
+"""
+
+from torch import nn
+
+from gradaudit.zoo._chain import Activation, Chain, Padding, Shape
+
+
+def build(
+    shape: Shape = (3, 32, 32),
+    classes: int = 10,
+    activation: Activation = "relu",
+    padding: Padding = "same",
+) -> nn.Sequential:
+    """VGG11Net for records of ``shape``.
+
+    Raises:
+        UsageError: the shape is too small or a size is not positive.
+    """
+    net = Chain(shape, activation)
+    for channels in (16, 16, 16, 16, 32):
+        net.conv(channels, 3, padding=padding)
+    for channels in (32, 64, 64):
+        net.conv(channels, 3, padding=padding).pool()
+    return net.dense(256).dense(128).output(classes)
