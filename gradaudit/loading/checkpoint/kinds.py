@@ -1,0 +1,124 @@
+"""What kind of file this is, told by its first bytes."""
+
+import stat
+from pathlib import Path
+from typing import Literal
+
+from gradaudit.errors import CheckpointError, UsageError
+from gradaudit.text import printable
+
+Kind = Literal["safetensors", "torch"]
+
+MAX_FILE_BYTES = 64 << 30
+MAX_HEADER_BYTES = 100_000_000
+"""What the safetensors format allows."""
+
+REMEDY = (
+    "save the weights alone, with safetensors.torch.save_file(model.state_dict(), FILE) "
+    "or torch.save(model.state_dict(), FILE)"
+)
+
+_HEAD = 512
+_LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_PICKLE_PROTOCOLS = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
+
+_MAGIC: tuple[tuple[int, bytes, str], ...] = (
+    (0, _LEGACY_TORCH, "a legacy torch.save pickle (from before torch 1.6)"),
+    (257, b"ustar", "a tar archive (perhaps a torch.save from before torch 0.2)"),
+    (0, b"GGUF", "a GGUF file"),
+    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file (Keras)"),
+    (0, b"\x93NUMPY", "a NumPy array"),
+    (4, b"TFL3", "a TensorFlow Lite model"),
+    *((0, bytes([8, version, 0x12]), "an ONNX model") for version in range(1, 16)),
+    (0, b"\x1f\x8b", "gzip-compressed"),
+    (0, b"BZh", "bzip2-compressed"),
+    (0, b"\xfd7zXZ\x00", "xz-compressed"),
+    (0, b"\x28\xb5\x2f\xfd", "zstandard-compressed"),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (0, b"\x7fELF", "a program"),
+    (0, b"SQLite format 3\x00", "an SQLite database"),
+    (0, b"\x89PNG", "a picture"),
+    (0, b"\xff\xd8\xff", "a picture"),
+    (0, b"%PDF", "a PDF document"),
+    (0, b"version https://git-lfs", "a Git LFS pointer: fetch the file itself with `git lfs pull`"),
+)
+
+
+def describe(path: Path) -> str:
+    """The file's name as messages show it."""
+    return printable(str(path))
+
+
+def kind_of(path: Path) -> Kind:
+    """Tell a checkpoint's format by its content.
+
+    Raises:
+        UsageError: the file is missing or cannot be opened.
+        CheckpointError: it is no file, empty, over the size limit, or of another format.
+    """
+    name = describe(path)
+    size = _size(path)
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_HEAD)
+    except OSError as error:
+        raise UsageError(f"{name}: cannot be opened: {error.strerror or error}") from error
+    if not head:
+        raise CheckpointError(f"{name}: is empty; the write or download was cut short")
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return "torch"
+    if head[8:9] == b"{" and b"\0" in head[:8]:
+        _check_header_length(name, int.from_bytes(head[:8], "little"), size)
+        return "safetensors"
+    raise CheckpointError(f"{name}: is {_name_of(head)}, not a checkpoint; {REMEDY}")
+
+
+def _size(path: Path) -> int:
+    name = describe(path)
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{name}: no such checkpoint file ({reason})") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise CheckpointError(f"{name}: is a directory; name the checkpoint file inside it")
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointError(f"{name}: is no regular file; copy its content to one")
+    if status.st_size > MAX_FILE_BYTES:
+        raise CheckpointError(
+            f"{name}: has {status.st_size} bytes, over the limit of {MAX_FILE_BYTES}; "
+            "save the weights without optimizer state, or in float16"
+        )
+    return status.st_size
+
+
+def _check_header_length(name: str, length: int, size: int) -> None:
+    if length > MAX_HEADER_BYTES:
+        raise CheckpointError(
+            f"{name}: its safetensors header claims {length} bytes, over the format's limit of "
+            f"{MAX_HEADER_BYTES}; the file is damaged or no checkpoint"
+        )
+    if length > size - 8:
+        raise CheckpointError(
+            f"{name}: is truncated: its safetensors header claims {length} bytes, {size - 8} "
+            "are there; fetch or save it again"
+        )
+
+
+def _name_of(head: bytes) -> str:
+    for offset, magic, name in _MAGIC:
+        if head.startswith(magic, offset):
+            return name
+    if head.startswith(_PICKLE_PROTOCOLS):
+        return "a bare pickle, which would run code when loaded"
+    return _text_name(head) or "of no known format"
+
+
+def _text_name(head: bytes) -> str | None:
+    # The head may end inside a character of several bytes.
+    text = head.decode("utf-8", errors="ignore").strip()
+    if len(text.encode()) < len(head.strip()) - 3 or any(c in text for c in "\0\x1b"):
+        return None
+    if text[:1] == "<":
+        return "an HTML or XML page (often a failed download)"
+    return "JSON text" if text[:1] in "{[" and text else "plain text"
