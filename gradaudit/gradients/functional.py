@@ -171,7 +171,6 @@ def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
     """Let global random numbers start from a seed, and put their generators back afterwards."""
     generators = [torch.default_generator]
     if device.type == "cuda":
-        torch.cuda.init()
         index = torch.cuda.current_device() if device.index is None else device.index
         generators.append(torch.cuda.default_generators[index])
     states = [generator.get_state() for generator in generators]

@@ -1,19 +1,17 @@
 """The training losses, record by record, differentiable in outputs and in real-valued targets.
 
-Cross-entropy is written as −log p_y = softplus(logsumexp_{c≠y} z_c − z_y): its derivatives of
-every order keep their relative accuracy as p_y → 1, where softmax(z) − 1 has none left.
+Cross-entropy is written from the largest logit z_t as −log p_c = (z_t − z_c) + log(1 + Σ_{j≠t}
+exp(z_j − z_t)): its derivatives keep their relative accuracy as p_c → 1, where softmax(z) − 1 has
+none left.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gradaudit.errors import AuditError
-
-_SOFTPLUS_LINEAR_FROM = 50.0
 
 
 class Loss(ABC):
@@ -57,23 +55,23 @@ class CrossEntropy(Loss):
 
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy with class indices (records,) or soft labels (records, classes)."""
+        losses = self.negative_log_probabilities(outputs)
         if targets.is_floating_point():
-            return (targets * self.negative_log_probabilities(outputs)).sum(dim=1)
-        true = targets.unsqueeze(1)
-        others = outputs.scatter(1, true, -torch.inf).logsumexp(dim=1)
-        return _softplus(others - outputs.gather(1, true).squeeze(1))
+            return (targets * losses).sum(dim=1)
+        return losses.gather(1, targets.unsqueeze(1)).squeeze(1)
 
     def negative_log_probabilities(self, outputs: Tensor) -> Tensor:
-        """−log p_c of every class, (records, classes), by leave-one-out log-sum-exp."""
-        classes = outputs.shape[1]
-        itself = torch.eye(classes, dtype=torch.bool, device=outputs.device)
-        others = outputs.unsqueeze(1).masked_fill(itself, -torch.inf).logsumexp(dim=2)
-        return _softplus(others - outputs)
+        """−log p_c of every class, (records, classes)."""
+        top = outputs.argmax(dim=1, keepdim=True)
+        is_top = torch.arange(outputs.shape[1], device=outputs.device) == top
+        behind = outputs.gather(1, top) - outputs
+        odds = (-behind).exp().masked_fill(is_top, 0).sum(dim=1, keepdim=True)
+        return behind.masked_fill(is_top, 0) + odds.log1p()
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """One-hot labels (records, classes)."""
         _expect_classes(outputs, labels)
-        return F.one_hot(labels, outputs.shape[1]).to(outputs.dtype)
+        return _one_hot(labels, outputs)
 
 
 class MeanSquaredError(Loss):
@@ -151,7 +149,15 @@ BUILT_IN: dict[str, type[Loss]] = {
 
 
 def _softplus(x: Tensor) -> Tensor:
-    return F.softplus(x, threshold=_SOFTPLUS_LINEAR_FROM)
+    """log(1 + eˣ), of which every derivative is as accurate as the value."""
+    positive = x > 0
+    return torch.where(positive, x, 0) + torch.where(positive, -x, x).exp().log1p()
+
+
+def _one_hot(labels: Tensor, outputs: Tensor) -> Tensor:
+    """Unlike ``F.one_hot`` it reads no value, so it can be mapped over."""
+    classes = torch.arange(outputs.shape[1], device=outputs.device)
+    return (labels.unsqueeze(1) == classes).to(outputs.dtype)
 
 
 def _expect_classes(outputs: Tensor, labels: Tensor) -> None:
@@ -173,7 +179,7 @@ def _targets_like(outputs: Tensor, labels: Tensor, loss: str) -> Tensor:
     if labels.numel() == outputs.numel():
         return labels.reshape(outputs.shape).to(outputs.dtype)
     if not labels.is_floating_point() and labels.dim() == 1 and outputs.dim() == 2:
-        return F.one_hot(labels, outputs.shape[1]).to(outputs.dtype)
+        return _one_hot(labels, outputs)
     raise AuditError(
         f"--loss {loss}: labels of shape {tuple(labels.shape)} do not fit outputs of shape "
         f"{tuple(outputs.shape)}"
