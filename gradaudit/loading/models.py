@@ -1,6 +1,7 @@
 """From a MODEL spec and a ``--loss`` to a fresh ``nn.Module`` and a :class:`Loss`."""
 
 import random
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,6 +14,7 @@ from torch import nn
 
 from gradaudit import zoo
 from gradaudit.errors import GradauditError, UsageError
+from gradaudit.loading.exported import load_exported
 from gradaudit.loading.losses import BUILT_IN, CustomLoss, Loss
 from gradaudit.loading.specs import Spec, arguments, parse_spec, suggest
 from gradaudit.loading.torchvision_shim import import_torchvision
@@ -39,6 +41,7 @@ def load_model(spec: str, *, seed: int = 0) -> nn.Module:
     Raises:
         UsageError: no such model, an unknown or wrong option, a factory that fails or does not
             return an ``nn.Module``.
+        CheckpointError: an archive is refused (see :func:`load_exported`).
     """
     parsed = parse_spec(spec)
     with _drawn_under(seed):  # importing the user's file may draw, but only the first time
@@ -68,6 +71,8 @@ def _factory(spec: Spec) -> Callable[[], Any]:
         return _bound(spec, zoo.factory(spec.rest))
     if spec.scheme == "torchvision":
         return partial(_bound(spec, _torchvision(spec.rest), _NO_OPTIONS), weights=None)
+    if spec.name.endswith(".pt2") or zipfile.is_zipfile(spec.name):
+        return _bound(spec, partial(load_exported, Path(spec.name)))
     if ":" not in spec.name:
         raise UsageError(f"--model {spec.text}: {_no_form(spec.name)}")
     factory = load_callable(spec.name, "--model")

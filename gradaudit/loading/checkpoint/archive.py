@@ -28,20 +28,28 @@ def check_archive(path: Path) -> None:
             repeat, with too large a directory or pickle, or some other zip (TorchScript,
             ``torch.export``, ``torch.package``, NumPy, Keras).
     """
-    name = describe(path)
+    entries, directory = read_directory(path)
+    reason = _other_archive(entries) or danger_in(entries, directory)
+    if reason:
+        raise CheckpointError(f"{describe(path)}: {reason}; {REMEDY}")
+
+
+def read_directory(path: Path) -> tuple[list[zipfile.ZipInfo], int]:
+    """The entries of a zip archive and where its directory starts.
+
+    Raises:
+        CheckpointError: truncated or damaged, or with too large a directory.
+    """
     try:
         _check_directory_size(path)
         with zipfile.ZipFile(path) as archive:
-            entries, directory = archive.infolist(), archive.start_dir
+            return archive.infolist(), archive.start_dir
     except CheckpointError:
         raise
     except Exception as error:  # zipfile raises most of the built-in errors on damaged archives
         raise CheckpointError(
-            f"{name}: is a truncated or damaged zip archive; fetch or save it again"
+            f"{describe(path)}: is a truncated or damaged zip archive; fetch or save it again"
         ) from error
-    reason = _other_archive(entries) or _dangerous(entries, directory)
-    if reason:
-        raise CheckpointError(f"{name}: {reason}; {REMEDY}")
 
 
 def _check_directory_size(path: Path) -> None:
@@ -80,7 +88,8 @@ def _other_archive(entries: Sequence[zipfile.ZipInfo]) -> str | None:
     return None if "data.pkl" in names else "is a zip archive that torch.save did not write"
 
 
-def _dangerous(entries: Sequence[zipfile.ZipInfo], directory: int) -> str | None:
+def danger_in(entries: Sequence[zipfile.ZipInfo], directory: int) -> str | None:
+    """Why entries must not be unpacked, or None: repeated, encrypted, compressed, overlapping."""
     if len({entry.filename for entry in entries}) < len(entries):
         return "is an archive in which names repeat"
     if any(entry.flag_bits & _ENCRYPTED for entry in entries):

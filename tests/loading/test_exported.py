@@ -1,0 +1,462 @@
+"""Exported models against the originals, and hostile archives that must not run anything."""
+
+import copy
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import torch
+from cases import CASES, Case
+from torch import Tensor, nn
+
+from gradaudit.errors import AuditError, CheckpointError, UsageError
+from gradaudit.loading.exported import ExportedModel, load_exported
+from gradaudit.loading.models import load_model
+from gradaudit.target import layers_of
+
+SEVERAL = [
+    case
+    for case in CASES
+    if case.id
+    in {
+        "mlp-tanh",
+        "conv-strided",
+        "conv-grouped-dilated",
+        "conv-padding-modes",
+        "conv-autoencoder",
+        "batch-norm",
+        "residual",
+        "tied-weights",
+        "reused-module",
+        "own-parameters",
+        "text",
+        "lstm",
+        "attention",
+    }
+]
+
+
+class Dropping(nn.Module):
+    """Batch norm and dropout: what differs between training and eval."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, 3, 2)
+        self.norm = nn.BatchNorm1d(3)
+        self.drop = nn.Dropout(0.5)
+        self.fc = nn.Linear(12, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.drop(self.norm(self.conv(x)).tanh()).flatten(1))  # type: ignore[no-any-return]
+
+
+def save(model: nn.Module, inputs: tuple[Tensor, ...], file: Path, *, dynamic: bool = True) -> Path:
+    batch = tuple({0: torch.export.Dim("batch", min=1, max=64)} for _ in inputs)
+    program = torch.export.export(model, inputs, dynamic_shapes=batch if dynamic else None)
+    torch.export.save(program, file)
+    return file
+
+
+def single(model: nn.Module) -> nn.Module:
+    """The model as people export it, in float32."""
+    return copy.deepcopy(model).float()
+
+
+def exported(case: Case, file: Path) -> tuple[nn.Module, ExportedModel]:
+    """A case's model, and the same after a round trip, both in float64."""
+    original = case.make_model()
+    inputs = case.inputs.float() if case.inputs.is_floating_point() else case.inputs
+    back = load_exported(save(single(original), (inputs,), file))
+    return single(original).double(), back.double().eval()
+
+
+@pytest.mark.parametrize("case", SEVERAL, ids=str)
+def test_outputs_layers_and_per_sample_gradients_are_the_originals(
+    case: Case, tmp_path: Path
+) -> None:
+    original, back = exported(case, tmp_path / "model.pt2")
+    assert list(back.state_dict()) == list(original.state_dict())
+    assert back.load_state_dict(original.state_dict()).missing_keys == []
+    assert [(layer.name, layer.parameter_names) for layer in layers_of(back)] == [
+        (layer.name, layer.parameter_names) for layer in layers_of(original)
+    ]
+    outputs = back(case.inputs)
+    assert outputs.dtype == torch.float64
+    torch.testing.assert_close(outputs, original(case.inputs), rtol=1e-12, atol=1e-12)
+    if case.id != "lstm":  # no vmap, of the original either
+        compare_gradients(case, original, back)
+
+
+def compare_gradients(case: Case, *models: nn.Module) -> None:
+    def gradients(model: nn.Module) -> dict[str, Tensor]:
+        def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            outputs = torch.func.functional_call(model, parameters, (x[None],))
+            return case.loss.per_record(outputs, y[None])[0]
+
+        own = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+        per_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
+        return per_sample(own, case.inputs, case.labels)  # type: ignore[no-any-return]
+
+    expected, found = map(gradients, models)
+    assert list(found) == list(expected)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-10, atol=1e-12)
+
+
+def test_modules_are_called_as_the_original_types(tmp_path: Path) -> None:
+    back = load_exported(save(Dropping().eval(), (torch.randn(4, 1, 5),), tmp_path / "m.pt2"))
+    assert [(layer.name, layer.kind) for layer in layers_of(back)] == [
+        ("conv", "Conv1d"),
+        ("norm", "BatchNorm1d"),
+        ("fc", "Linear"),
+    ]
+
+
+@pytest.mark.parametrize("exported_in_training", [True, False])
+@pytest.mark.parametrize("run_in_training", [True, False])
+def test_train_and_eval_are_those_of_the_run(
+    exported_in_training: bool, run_in_training: bool, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    original, x = Dropping(), torch.randn(6, 1, 5)
+    original.norm.running_mean.normal_()  # type: ignore[union-attr]
+    original.train(exported_in_training)
+    back = load_exported(save(copy.deepcopy(original), (x,), tmp_path / "m.pt2"))
+    before = copy.deepcopy(back.state_dict())
+    outputs = []
+    for model in (original, back):
+        model.train(run_in_training)
+        torch.manual_seed(1)
+        outputs.append(model(x))
+    torch.testing.assert_close(outputs[1], outputs[0])
+    for name, value in original.state_dict().items():
+        if name != "norm.num_batches_tracked":
+            torch.testing.assert_close(back.state_dict()[name], value)
+        if not run_in_training:
+            assert torch.equal(back.state_dict()[name], before[name])
+
+
+def test_an_export_for_one_record_runs_many(tmp_path: Path) -> None:
+    model = single(CASES[0].make_model())
+    inputs = CASES[0].inputs.float()
+    back = load_exported(save(model, (inputs[:1],), tmp_path / "m.pt2", dynamic=False))
+    assert back.input_shape == (1, 4)
+    torch.testing.assert_close(back(inputs), model(inputs))
+
+
+def test_functional_layers_go_through_torch_nn_functional(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(4, 1, 5)
+    back = load_exported(save(Dropping().eval(), (x,), tmp_path / "m.pt2"))
+    linear = Mock(wraps=torch.nn.functional.linear)
+    monkeypatch.setattr("torch.nn.functional.linear", linear)
+    back(x)
+    linear.assert_called_once()
+    assert linear.call_args.args[1] is back.get_parameter("fc.weight")
+
+
+def test_the_weights_of_tied_layers_are_one_parameter(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.id == "tied-weights")
+    _, back = exported(case, tmp_path / "m.pt2")
+    assert back.get_parameter("encoder.weight") is back.get_parameter("decoder.weight")
+
+
+def test_copies_and_pickles_run_by_themselves(tmp_path: Path) -> None:
+    x = torch.randn(4, 1, 5)
+    back = load_exported(save(Dropping().eval(), (x,), tmp_path / "m.pt2")).eval()
+    for other in (copy.deepcopy(back), pickle.loads(pickle.dumps(back))):
+        assert [layer.kind for layer in layers_of(other)] == ["Conv1d", "BatchNorm1d", "Linear"]
+        assert torch.equal(other(x), back(x))
+        with torch.no_grad():
+            other.get_parameter("fc.bias").add_(1)
+        torch.testing.assert_close(other(x), back(x) + 1)
+
+
+def test_infinite_arguments_and_dtypes_survive(tmp_path: Path) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            mask = torch.tensor([[False, True, False]])
+            scores = self.fc(x).to(torch.float32).masked_fill(mask, -torch.inf)
+            weights: Tensor = scores.softmax(1)
+            return weights + torch.zeros(3, dtype=torch.float32)
+
+    model, x = Masked(), torch.randn(4, 3)
+    back = load_exported(save(model, (x,), tmp_path / "m.pt2")).double()
+    expected = model.double().fc(x.double())[:, [0, 2]].softmax(1)
+    torch.testing.assert_close(back(x.double())[:, [0, 2]], expected, rtol=1e-12, atol=1e-14)
+    assert back(x.double())[:, 1].eq(0).all()
+
+
+def test_records_of_another_shape_are_refused(tmp_path: Path) -> None:
+    back = load_exported(save(Dropping().eval(), (torch.randn(4, 1, 5),), tmp_path / "m.pt2"))
+    with pytest.raises(AuditError, match=r"exported for records of shape 1x5, these have 1x6"):
+        back(torch.randn(4, 1, 6))
+    with pytest.raises(AuditError, match=r"shape 1x5, these have 5"):
+        back(torch.randn(4, 5))
+
+
+def test_load_model_takes_an_archive_and_no_options(tmp_path: Path) -> None:
+    file = save(Dropping().eval(), (torch.randn(4, 1, 5),), tmp_path / "m.pt2")
+    assert isinstance(load_model(str(file)), ExportedModel)
+    renamed = file.rename(tmp_path / "model.bin")
+    assert isinstance(load_model(str(renamed)), ExportedModel)
+    with pytest.raises(UsageError, match="unknown option 'classes'; it takes no options"):
+        load_model(f"{renamed}?classes=3")
+    with pytest.raises(UsageError, match=r"none\.pt2: no such file"):
+        load_model(str(tmp_path / "none.pt2"))
+
+
+class Two(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+
+class Branching(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))  # type: ignore[no-any-return]
+
+
+def test_graphs_that_cannot_be_audited(tmp_path: Path) -> None:
+    x, file = torch.randn(4, 3), tmp_path / "m.pt2"
+
+    def refusal(model: nn.Module, *inputs: Tensor, dynamic: bool = True) -> str:
+        save(model, inputs, file, dynamic=dynamic)
+        with pytest.raises(CheckpointError) as caught:
+            load_exported(file)
+        assert "\n" not in str(caught.value)
+        assert str(caught.value).startswith(f"{file}: ")
+        return str(caught.value)
+
+    assert "fixed to batches of exactly 4 records" in refusal(nn.Linear(3, 2), x, dynamic=False)
+    assert "takes 2 input tensors" in refusal(Two(), x, x)
+    assert "torch.ops.higher_order.cond, which is no plain ATen operator" in refusal(Branching(), x)
+
+
+def test_decomposed_exports_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "m.pt2"
+    batch = ({0: torch.export.Dim("batch", max=64)},)
+    for model in (Dropping().eval(), Dropping()):
+        program = torch.export.export(model, (torch.randn(4, 1, 5),), dynamic_shapes=batch)
+        torch.export.save(program.run_decompositions(), file)
+        with pytest.raises(CheckpointError, match="before run_decompositions"):
+            load_exported(file)
+
+
+# -- hostile archives ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return save(nn.Linear(3, 2), (torch.randn(4, 3),), tmp_path / "model.pt2")
+
+
+def rewrite(
+    file: Path,
+    edit: Callable[[str, bytes], bytes | None],
+    compression: int = zipfile.ZIP_STORED,
+    extra: tuple[tuple[str, bytes], ...] = (),
+) -> Path:
+    """The archive with every entry passed through ``edit``; None leaves it out."""
+    target = file.with_name("edited.pt2")
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(target, "w", compression) as new:
+        for name in old.namelist():
+            content = edit(name.partition("/")[2], old.read(name))
+            if content is not None:
+                new.writestr(name, content)
+        for name, content in extra:
+            new.writestr(f"model/{name}", content)
+    return target
+
+
+def with_program(file: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    def edit(name: str, content: bytes) -> bytes:
+        if name != "models/model.json":
+            return content
+        program = json.loads(content)
+        change(program)
+        return json.dumps(program).encode()
+
+    return rewrite(file, edit)
+
+
+def with_weights(file: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    def edit(name: str, content: bytes) -> bytes:
+        if name != "data/weights/model_weights_config.json":
+            return content
+        weights = json.loads(content)
+        change(weights["config"])
+        return json.dumps(weights).encode()
+
+    return rewrite(file, edit)
+
+
+def refused(file: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        load_exported(file)
+    assert "\n" not in str(caught.value)
+    assert str(file) in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "torch.os.system",
+        "torch.ops.aten.save.default",
+        "torch.ops.aten.from_file.default",
+        "torch.ops.aten._foreach_add.Scalar",
+        "torch.ops.aten.no_such_thing.default",
+        "torch.ops.aten.__class__.default",
+        "torch.ops.prim.print.default",
+        "torch.ops.quantized.add.default",
+        "_operator.attrgetter",
+        "_operator.call",
+        "math.sqrt",
+        "builtins.eval",
+        "#call_torchbind",
+        "a\x1b[31mb",
+    ],
+)
+def test_operators_that_may_not_run(archive: Path, target: str) -> None:
+    def change(program: dict[str, Any]) -> None:
+        program["graph_module"]["graph"]["nodes"][0]["target"] = target
+
+    message = refused(with_program(archive, change))
+    assert "operator" in message
+    assert "\x1b" not in message
+
+
+def test_names_in_messages_are_harmless(archive: Path) -> None:
+    def rename(program: dict[str, Any]) -> None:
+        specs = program["graph_module"]["signature"]["input_specs"]
+        specs[0] = {"user\x1b[31m": specs[0]["parameter"]}
+
+    def forget(program: dict[str, Any]) -> None:
+        specs = program["graph_module"]["signature"]["input_specs"]
+        specs[0]["parameter"]["parameter_name"] = "a\x1b]0;b"
+
+    assert "takes an input of kind user\ufffd[31m" in refused(with_program(archive, rename))
+    assert "there is no tensor a\ufffd]0;b" in refused(with_program(archive, forget))
+
+
+def test_expressions_in_the_graph_are_never_evaluated(archive: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    code = f"__import__('pathlib').Path({str(trace)!r}).touch()"
+
+    def poison(part: Any) -> None:
+        if isinstance(part, dict):
+            for key in part:
+                part[key] = code if key == "expr_str" else part[key]
+        for inner in part.values() if isinstance(part, dict) else part:
+            if isinstance(inner, dict | list):
+                poison(inner)
+
+    file = with_program(archive, poison)
+    with zipfile.ZipFile(file) as opened:
+        assert code in opened.read("model/models/model.json").decode()
+    load_exported(file)(torch.zeros(2, 3))
+    assert not trace.exists()
+
+
+class Touches:
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.trace,)
+
+
+def test_sample_inputs_are_never_unpickled(archive: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    bomb = pickle.dumps(Touches(trace))
+    pickle.loads(bomb)
+    assert trace.exists()
+    trace.unlink()
+    file = rewrite(
+        archive, lambda name, content: bomb if name.startswith("data/sample") else content
+    )
+    load_exported(file)
+    assert not trace.exists()
+
+
+def test_pickled_tensors_are_refused(archive: Path, tmp_path: Path) -> None:
+    def pickled(weights: dict[str, Any]) -> None:
+        weights["weight"]["use_pickle"] = True
+
+    assert "its tensor weight is pickled, which would run code" in refused(
+        with_weights(archive, pickled)
+    )
+    without = rewrite(
+        archive, lambda name, content: None if name.endswith("weights_config.json") else content
+    )
+    assert "its tensors are pickled" in refused(without)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("sizes", [{"as_int": 1 << 40}, {"as_int": 3}]),
+        ("sizes", [{"as_int": 2}, {"as_int": 300}]),
+        ("sizes", [{"as_int": -2}, {"as_int": 3}]),
+        ("strides", [{"as_int": 300}, {"as_int": 1}]),
+        ("storage_offset", {"as_int": 5}),
+        ("storage_offset", {"as_int": -1}),
+        ("dtype", 99),
+        ("layout", 1),
+    ],
+)
+def test_tensors_that_leave_their_bytes(archive: Path, field: str, value: object) -> None:
+    def change(weights: dict[str, Any]) -> None:
+        weights["weight"]["tensor_meta"][field] = value
+
+    assert "is damaged or of an unknown version" in refused(with_weights(archive, change))
+
+
+@pytest.mark.parametrize(
+    "name", ["forward", "a.forward", "weight.bias", "", "__class__", "_modules", "a..b", "training"]
+)
+def test_names_that_are_no_parameters(archive: Path, name: str) -> None:
+    def change(weights: dict[str, Any]) -> None:
+        weights[name] = dict(weights["bias"])
+
+    assert "is damaged or of an unknown version" in refused(with_weights(archive, change))
+
+
+def test_other_files_and_damaged_archives(archive: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "weights.pt"
+    torch.save({"weight": torch.zeros(2)}, checkpoint)
+    assert "is no torch.export archive (weights go to --checkpoint)" in refused(checkpoint)
+    text = tmp_path / "text.pt2"
+    text.write_text("hello")
+    assert "truncated or damaged zip archive" in refused(text)
+    cut = tmp_path / "cut.pt2"
+    cut.write_bytes(archive.read_bytes()[:-100])
+    assert "truncated or damaged zip archive" in refused(cut)
+    keep: Callable[[str, bytes], bytes | None] = lambda name, content: content  # noqa: E731
+    assert "compressed archive" in refused(rewrite(archive, keep, zipfile.ZIP_DEFLATED))
+    second = (("models/other.json", b"{}"),)
+    assert "holds 2 models" in refused(rewrite(archive, keep, extra=second))
+    assert "holds compiled code and no graph" in refused(
+        rewrite(archive, lambda name, content: None if "models/" in name else content)
+    )
+    assert "schema version 9, where 8 is known" in refused(
+        with_program(archive, lambda program: program["schema_version"].update(major=9))
+    )
+    assert "is damaged or of an unknown version (KeyError" in refused(
+        with_program(archive, lambda program: program.pop("graph_module"))
+    )
+    deep = rewrite(
+        archive,
+        lambda name, content: b"[" * 100_000 if name.startswith("models/") else content,
+    )
+    assert "is damaged or of an unknown version (RecursionError" in refused(deep)
