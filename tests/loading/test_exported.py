@@ -19,6 +19,12 @@ from gradaudit.loading.exported import ExportedModel, load_exported
 from gradaudit.loading.models import load_model
 from gradaudit.target import layers_of
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The tensor attributes self.lstm"),
+    pytest.mark.filterwarnings("ignore:There is a performance drop"),
+    pytest.mark.filterwarnings("ignore:`isinstance"),
+]
+
 SEVERAL = [
     case
     for case in CASES
