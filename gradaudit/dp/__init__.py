@@ -1,0 +1,1 @@
+"""Differential privacy measured: what a mechanism promises, and what its releases show."""

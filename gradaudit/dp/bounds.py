@@ -1,0 +1,201 @@
+"""Lower bounds on epsilon from the errors of one test, fixed before the trials.
+
+A test that answers "alternative" where its statistic is at least a threshold has false positive
+rate p = P₀(t ≥ τ) and false negative rate q = P₁(t < τ). If the mechanism is (ε, δ)-private for the
+pair, then P₁(S) ≤ e^ε P₀(S) + δ and P₀(S) ≤ e^ε P₁(S) + δ for every event S, and S = {t ≥ τ} and
+S = {t < τ} give
+
+    ε ≥ ln((1 − δ − q) / p)    and    ε ≥ ln((1 − δ − p) / q).            (Kairouz et al. 2015)
+
+**Why the bound is valid.** With τ fixed before the trials, the error counts are binomial, so each
+one-sided Clopper–Pearson limit at α/2 lies below its rate with probability at most α/2, and both
+lie above with probability at least 1 − α, whether or not the two counts are independent. On that
+one event both expressions, which fall in p and in q, can only shrink when the limits take the
+rates' place. The larger of the two, and 0, are then below ε as well: taking the maximum costs
+nothing. Nothing is asked of the law of the statistic; ties and discrete statistics are covered by
+the convention ≥.
+
+A limit is never 0, so the bound is never infinite: its ceiling, reached without any error, is
+ln((1 − δ − u)/u) with u = 1 − (α/2)^(1/N).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import betainccinv, betaincinv
+
+from gradaudit.dp.theory import FloatArray
+
+Direction = Literal["false positives", "false negatives"]
+"""Which error rate stands in the denominator."""
+
+
+@dataclass(frozen=True)
+class LowerBound:
+    """A lower bound on epsilon, and what it rests on.
+
+    Attributes:
+        value: the bound, 0 ≤ value ≤ ceiling.
+        ceiling: what these trials could have shown at most, without a single error.
+        threshold: the test answers "alternative" where the statistic is at least this.
+        direction: the error rate in the denominator of the larger expression.
+        false_positives: errors under the null.
+        false_negatives: errors under the alternative.
+        trials: releases under each hypothesis.
+        confidence: probability, at least, that the bound lies below the true epsilon.
+        comparisons: bounds among which the largest may be taken at this confidence (Bonferroni).
+    """
+
+    value: float
+    ceiling: float
+    threshold: float
+    direction: Direction
+    false_positives: int
+    false_negatives: int
+    trials: int
+    confidence: float
+    comparisons: int = 1
+
+    @property
+    def at_ceiling(self) -> bool:
+        """Whether the trials showed no error that counts: epsilon is at least the ceiling."""
+        return self.value >= self.ceiling
+
+
+def clopper_pearson_upper(errors: ArrayLike, trials: int, alpha: float) -> FloatArray:
+    """The largest rate under which so few errors still have probability α, elementwise."""
+    errors = np.asarray(errors, float)
+    return np.where(errors >= trials, 1.0, betainccinv(errors + 1, trials - errors, alpha))
+
+
+def clopper_pearson_lower(errors: ArrayLike, trials: int, alpha: float) -> FloatArray:
+    """The smallest rate under which so many errors still have probability α, elementwise."""
+    errors = np.asarray(errors, float)
+    return np.where(errors <= 0, 0.0, betaincinv(errors, trials - errors + 1, alpha))
+
+
+def epsilon_of_rates(denominator: ArrayLike, other: ArrayLike, delta: float) -> FloatArray:
+    """ln((1 − δ − other)/denominator), elementwise, and 0 where that is negative."""
+    gain = np.maximum(1 - delta - np.asarray(other, float), 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        epsilon = np.log(gain / np.asarray(denominator, float))
+    return np.maximum(np.where(gain > 0, epsilon, 0.0), 0)
+
+
+def epsilon_by_direction(
+    false_positives: ArrayLike,
+    false_negatives: ArrayLike,
+    trials: int,
+    *,
+    delta: float,
+    alpha: float,
+) -> tuple[FloatArray, FloatArray]:
+    """Both bounds from error counts, elementwise; they hold together with probability 1 − α.
+
+    Counts need not be whole: an expected count gives the bound to be expected.
+
+    Returns:
+        The bound with the false positives and the one with the false negatives in the denominator.
+    """
+    positive = clopper_pearson_upper(false_positives, trials, alpha / 2)
+    negative = clopper_pearson_upper(false_negatives, trials, alpha / 2)
+    return (
+        epsilon_of_rates(positive, negative, delta),
+        epsilon_of_rates(negative, positive, delta),
+    )
+
+
+def epsilon_lower(
+    false_positives: ArrayLike,
+    false_negatives: ArrayLike,
+    trials: int,
+    *,
+    delta: float,
+    alpha: float,
+) -> FloatArray:
+    """The larger of both directions, elementwise; a bound with probability 1 − α."""
+    both = epsilon_by_direction(false_positives, false_negatives, trials, delta=delta, alpha=alpha)
+    return np.maximum(*both)
+
+
+def epsilon_ceiling(trials: int, *, delta: float, alpha: float) -> float:
+    """The bound without a single error: the most that so many trials per hypothesis can show."""
+    return float(epsilon_lower(0, 0, trials, delta=delta, alpha=alpha))
+
+
+def count_errors(
+    null: ArrayLike, alternative: ArrayLike, threshold: ArrayLike
+) -> tuple[np.ndarray, np.ndarray]:
+    """False positives and false negatives of the test t ≥ τ.
+
+    Args:
+        null: statistics under the null, (..., trials).
+        alternative: statistics under the alternative, (..., trials).
+        threshold: τ, (...).
+
+    Returns:
+        Two arrays of counts, (...).
+    """
+    tau = np.asarray(threshold, float)[..., np.newaxis]
+    false_positives = np.count_nonzero(np.asarray(null) >= tau, axis=-1)
+    false_negatives = np.count_nonzero(~(np.asarray(alternative) >= tau), axis=-1)
+    return np.asarray(false_positives), np.asarray(false_negatives)
+
+
+def lower_bound(
+    null: ArrayLike,
+    alternative: ArrayLike,
+    threshold: float,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    comparisons: int = 1,
+) -> LowerBound:
+    """The bound from the releases of one pair, at a threshold fixed without looking at them.
+
+    Args:
+        null: statistics under the null, (trials,).
+        alternative: statistics under the alternative, (trials,).
+        threshold: τ, from the known law or from other releases.
+        delta: 0 ≤ δ < 1.
+        confidence: 1 − α, for all comparisons together.
+        comparisons: number of pairs whose releases are looked at; each gets α/comparisons, so that
+            the largest of their bounds still holds with probability 1 − α.
+
+    Raises:
+        ValueError: unequal or no trials, or a parameter out of its range.
+    """
+    trials = len(np.asarray(null))
+    if trials != len(np.asarray(alternative)) or trials == 0:
+        raise ValueError("lower_bound needs as many trials under one hypothesis as the other")
+    if not (0 <= delta < 1 and 0 < confidence < 1 and comparisons >= 1):
+        raise ValueError("lower_bound needs 0 <= delta < 1, 0 < confidence < 1, comparisons >= 1")
+    alpha = (1 - confidence) / comparisons
+    positives, negatives = (int(count) for count in count_errors(null, alternative, threshold))
+    both = epsilon_by_direction(positives, negatives, trials, delta=delta, alpha=alpha)
+    by_positives, by_negatives = (float(value) for value in both)
+    return LowerBound(
+        value=max(by_positives, by_negatives),
+        ceiling=epsilon_ceiling(trials, delta=delta, alpha=alpha),
+        threshold=float(threshold),
+        direction="false positives" if by_positives >= by_negatives else "false negatives",
+        false_positives=positives,
+        false_negatives=negatives,
+        trials=trials,
+        confidence=confidence,
+        comparisons=comparisons,
+    )
+
+
+def largest(bounds: Sequence[LowerBound]) -> LowerBound:
+    """The largest of several bounds that were each corrected for at least so many comparisons.
+
+    Raises:
+        ValueError: some bound was corrected for fewer.
+    """
+    if any(bound.comparisons < len(bounds) for bound in bounds):
+        raise ValueError(f"every bound must be corrected for {len(bounds)} comparisons")
+    return max(bounds, key=lambda bound: bound.value)

@@ -1,0 +1,141 @@
+"""What a Gaussian or Laplace mechanism promises: exact epsilons, and the classical formula.
+
+A Gaussian mechanism that moves its release by at most S in L2 norm under noise N(0, σ²I) is exactly
+as private as telling N(0, 1) from N(μ, 1) with μ = S/σ: projecting onto the difference is
+sufficient. Everything here is a function of that μ.
+
+Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy" (2018), theorem 8.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_ndtr, ndtri
+
+FloatArray = NDArray[np.float64]
+NoisePlace = Literal["record", "sum", "mean", "release"]
+Relation = Literal["replace", "remove"]
+
+_BISECTIONS = 100
+
+
+def log_delta_gaussian(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
+    """Log of δ(ε): ln[Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)] of N(0, 1) against N(μ, 1), elementwise.
+
+    Both terms and their difference are kept as logarithms, so neither e^ε nor a tail over- or
+    underflows.
+
+    Args:
+        epsilon: ε ≥ 0.
+        mu: 0 < μ < ∞.
+    """
+    epsilon, mu = np.asarray(epsilon, float), np.asarray(mu, float)
+    first = log_ndtr(mu / 2 - epsilon / mu)
+    log_ratio = epsilon + log_ndtr(-mu / 2 - epsilon / mu) - first
+    with np.errstate(divide="ignore"):
+        difference: FloatArray = first + np.log(-np.expm1(np.minimum(log_ratio, 0)))
+    return difference
+
+
+@overload
+def epsilon_gaussian(mu: float, delta: float) -> float: ...
+@overload
+def epsilon_gaussian(mu: ArrayLike, delta: ArrayLike) -> FloatArray: ...
+def epsilon_gaussian(mu: ArrayLike, delta: ArrayLike) -> float | FloatArray:
+    """The smallest ε with δ(ε) ≤ δ, elementwise; by bisection, from above.
+
+    δ(ε) falls in ε, and δ(ε) ≤ Φ(μ/2 − ε/μ) puts the root below μ²/2 − μ Φ⁻¹(δ).
+
+    Args:
+        mu: μ ≥ 0, sensitivity over noise; infinite where there is no noise.
+        delta: 0 < δ < 1.
+
+    Returns:
+        ε ≥ 0: 0 where μ = 0, infinite where μ is.
+
+    Raises:
+        ValueError: μ or δ is out of its range.
+    """
+    mu, delta = np.broadcast_arrays(np.asarray(mu, float), np.asarray(delta, float))
+    if not (np.all(mu >= 0) and np.all((delta > 0) & (delta < 1))):
+        raise ValueError("epsilon_gaussian needs mu >= 0 and 0 < delta < 1")
+    regular = (mu > 0) & np.isfinite(mu)
+    safe, log_delta = np.where(regular, mu, 1.0), np.log(delta)
+    low, high = np.zeros_like(safe), np.maximum(safe**2 / 2 - safe * ndtri(delta), 0)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        too_small = log_delta_gaussian(middle, safe) > log_delta
+        low, high = np.where(too_small, middle, low), np.where(too_small, high, middle)
+    free = log_delta_gaussian(0.0, safe) <= log_delta
+    epsilon = np.where(regular, np.where(free, 0.0, high), np.where(mu > 0, np.inf, 0.0))
+    return float(epsilon) if epsilon.ndim == 0 else epsilon
+
+
+def mu_of_mechanism(
+    clip: float,
+    sigma: float,
+    *,
+    noise: NoisePlace = "sum",
+    records: int = 1,
+    relation: Relation = "replace",
+) -> float:
+    """μ = S/σ of a mechanism that clips to Δ and adds Gaussian noise: its worst case.
+
+    Replacing a record (or an attribute of it) moves its clipped gradient between two points of the
+    ball of radius Δ, by up to 2Δ; removing it (putting zero in its place) by up to Δ. With k
+    records, and σ always the standard deviation of what is added:
+
+    - ``sum``: noise on the sum of clipped records, μ = S/σ;
+    - ``record``: noise on each clipped record, σ√k on their sum, μ = S/(σ√k);
+    - ``mean``: noise on the mean of clipped records, μ = S/(kσ);
+    - ``release``: the batch gradient itself is clipped. Any two batches then lie within 2Δ of each
+      other, also when a record is removed, unless it was the only one.
+
+    Raises:
+        ValueError: Δ or σ is negative or the batch is empty.
+    """
+    if clip < 0 or sigma < 0 or records < 1:
+        raise ValueError("mu_of_mechanism needs clip >= 0, sigma >= 0 and records >= 1")
+    one_sided = relation == "remove" and (noise != "release" or records == 1)
+    sensitivity = clip if one_sided else 2 * clip
+    spread = {"sum": 1.0, "release": 1.0, "record": math.sqrt(records), "mean": float(records)}
+    if sensitivity == 0:
+        return 0.0
+    return sensitivity / (sigma * spread[noise]) if sigma else math.inf
+
+
+def epsilon_laplace(l1_distance: float, scale: float) -> float:
+    """ε = ‖g1 − g0‖₁ / b of two releases under Laplace noise of scale b in every element, δ = 0.
+
+    For the worst case under an L2 clip of Δ put 2Δ√elements for the distance. Zero distance gives
+    0, also without noise; a distance without noise gives infinity.
+    """
+    if l1_distance < 0 or scale < 0:
+        raise ValueError("epsilon_laplace needs a distance >= 0 and a scale >= 0")
+    if l1_distance == 0:
+        return 0.0
+    return l1_distance / scale if scale else math.inf
+
+
+@dataclass(frozen=True)
+class ClassicalEpsilon:
+    """The textbook value, and whether its theorem covers it (only up to ε = 1)."""
+
+    value: float
+    in_range: bool
+
+
+def epsilon_classical(mu: float, delta: float) -> ClassicalEpsilon:
+    """ε = √(2 ln(1.25/δ)) · S/σ (Dwork and Roth 2014, theorem A.1), proved only for ε ≤ 1.
+
+    Args:
+        mu: S/σ; Li24 takes S = Δ.
+        delta: 0 < δ < 1.
+    """
+    if mu < 0 or not 0 < delta < 1:
+        raise ValueError("epsilon_classical needs mu >= 0 and 0 < delta < 1")
+    value = math.sqrt(2 * math.log(1.25 / delta)) * mu
+    return ClassicalEpsilon(value, in_range=value <= 1)
