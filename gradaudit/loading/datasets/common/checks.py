@@ -1,0 +1,89 @@
+"""What is refused before and after reading: too much, too few, and what is no number."""
+
+import io
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradaudit.errors import DataError
+
+MAX_BYTES = 4 << 30
+"""What the inputs of a data set may take in memory, and an array of an archive when unpacked."""
+
+MAX_TEXT_BYTES = 1 << 30
+"""What a text file may hold, unpacked."""
+
+_FLOAT_BYTES = 4
+
+
+def expect_to_fit(shape: tuple[int, ...], origin: str, itemsize: int = _FLOAT_BYTES) -> None:
+    """Refuse numbers that would not fit into memory.
+
+    Raises:
+        DataError: they would take more than 4 GiB.
+    """
+    size = math.prod(shape) * itemsize
+    if size > MAX_BYTES:
+        raise DataError(
+            f"{origin}: numbers of shape {shape} would take {size / (1 << 30):.1f} GiB, more than "
+            f"{MAX_BYTES >> 30} GiB; use fewer records or smaller inputs"
+        )
+
+
+def expect_length(length: int, records: int, origin: str) -> None:
+    """Refuse a part that is not of these records.
+
+    Raises:
+        DataError: its length is another one.
+    """
+    if length != records:
+        raise DataError(f"{origin}: has {length} entries for {records} records; one each is needed")
+
+
+def expect_finite(numbers: NDArray[Any], origin: str) -> None:
+    """Refuse numbers that cannot be computed with.
+
+    Raises:
+        DataError: one is NaN or infinite; the message names the first record with one.
+    """
+    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+        broken = ~np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)
+        raise DataError(
+            f"{origin}: {broken.sum()} of {len(numbers)} records hold NaN or infinity (first in "
+            f"record {broken.argmax() + 1}); repair them or leave them out"
+        )
+
+
+class CappedReader(io.RawIOBase):
+    """A binary stream that refuses to yield more than a text file may hold."""
+
+    def __init__(self, stream: Any, origin: str) -> None:
+        self._stream = stream
+        self._left = MAX_TEXT_BYTES
+        self._origin = origin
+
+    def readable(self) -> bool:
+        """A reader reads."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer.
+
+        Raises:
+            DataError: the stream holds more than 1 GiB.
+        """
+        count: int = self._stream.readinto(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise DataError(
+                f"{self._origin}: holds more than {MAX_TEXT_BYTES >> 20} MiB of text unpacked; "
+                "use fewer records"
+            )
+        return count
+
+    def close(self) -> None:
+        """Close the stream beneath too."""
+        self._stream.close()
+        super().close()
