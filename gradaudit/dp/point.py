@@ -1,0 +1,107 @@
+"""Li24's point estimate of epsilon, which is no bound.
+
+The paper maximises ln((1 − δ − FPR)/FNR) and its mirror image over every threshold, on the releases
+that then give the rates (section 7). Two things go wrong. The maximum is taken over thousands of
+dependent tests, so that two equal hypotheses give about 1.1 instead of 0; and wherever a rate is
+zero the formula is infinite, as it is at some threshold of almost every sample. Thresholds
+without an error in the denominator are therefore left out, which caps the estimate at ln N.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gradaudit.dp.bounds import (
+    Direction,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+    epsilon_of_rates,
+)
+from gradaudit.dp.theory import FloatArray
+
+
+@dataclass(frozen=True)
+class PointEstimate:
+    """The estimate at the best threshold of the same releases; neither end is a bound.
+
+    Attributes:
+        value: at most ln N.
+        interval: the formula at the ends of both rates' Clopper–Pearson intervals (each at 1 − α),
+            as if the threshold had been fixed.
+        threshold: the best one.
+        direction: the error rate in the denominator.
+        false_positives: errors under the null at that threshold.
+        false_negatives: errors under the alternative at that threshold.
+        trials: releases under each hypothesis.
+        confidence: of the rates' intervals.
+    """
+
+    value: float
+    interval: tuple[float, float]
+    threshold: float
+    direction: Direction
+    false_positives: int
+    false_negatives: int
+    trials: int
+    confidence: float
+
+
+def epsilon_point(
+    null: ArrayLike, alternative: ArrayLike, *, delta: float, confidence: float = 0.95
+) -> PointEstimate:
+    """The largest estimate over all thresholds t ≥ τ, τ one of the statistics themselves.
+
+    Args:
+        null: statistics under the null, (trials,).
+        alternative: statistics under the alternative, (trials,).
+        delta: 0 ≤ δ < 1.
+        confidence: of the interval at the chosen threshold.
+
+    Raises:
+        ValueError: unequal or no trials.
+    """
+    null, alternative = np.sort(np.asarray(null, float)), np.sort(np.asarray(alternative, float))
+    trials = len(null)
+    if trials != len(alternative) or trials == 0:
+        raise ValueError("epsilon_point needs as many trials under one hypothesis as the other")
+    thresholds = np.union1d(null, alternative)
+    positives = trials - np.searchsorted(null, thresholds)
+    negatives = np.searchsorted(alternative, thresholds)
+    estimates = np.stack(
+        [
+            _estimates(positives, negatives, trials, delta),
+            _estimates(negatives, positives, trials, delta),
+        ]
+    )
+    mirrored, best = np.unravel_index(np.argmax(estimates), estimates.shape)
+    counts = int(positives[best]), int(negatives[best])
+    return PointEstimate(
+        value=float(estimates[mirrored, best]),
+        interval=_interval(*(counts[::-1] if mirrored else counts), trials, delta, 1 - confidence),
+        threshold=float(thresholds[best]),
+        direction="false negatives" if mirrored else "false positives",
+        false_positives=counts[0],
+        false_negatives=counts[1],
+        trials=trials,
+        confidence=confidence,
+    )
+
+
+def _estimates(denominator: np.ndarray, other: np.ndarray, trials: int, delta: float) -> FloatArray:
+    rates = epsilon_of_rates(np.maximum(denominator, 1) / trials, other / trials, delta)
+    return np.where(denominator > 0, rates, 0.0)
+
+
+def _interval(
+    denominator: int, other: int, trials: int, delta: float, alpha: float
+) -> tuple[float, float]:
+    low, high = (
+        float(
+            epsilon_of_rates(
+                limit(denominator, trials, alpha / 2), limit(other, trials, alpha / 2), delta
+            )
+        )
+        for limit in (clopper_pearson_upper, clopper_pearson_lower)
+    )
+    return low, high
