@@ -85,7 +85,8 @@ def wilson(successes: int, n: int, confidence: float = CONFIDENCE) -> tuple[floa
     share = successes / n
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     reach = z / (1 + z * z / n) * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, float(centre - reach)), min(1.0, float(centre + reach))
+    low = float(centre - reach) if successes else 0.0
+    return low, float(centre + reach) if successes < n else 1.0
 
 
 def _some(records: Records) -> Records:

@@ -60,11 +60,11 @@ class CsvFile(DataAdapter):
         table = read_table(Path(self.source), self.delimiter)
         dropped = table.names(self.drop)
         return assemble(
-            encode(tuple(self._inputs(table, dropped)), self.scale),
+            encode(tuple(self._inputs(table, dropped)), table.file, self.scale),
             labels_of(table.column(self.label), self.task),
             table.columns(self.attribute),
-            user=table.column(self.user) if self.user is not None else None,
-            member=table.column(self.member) if self.member is not None else None,
+            user=table.column_if(self.user),
+            member=table.column_if(self.member),
             notes={"dropped": list(dropped)} if dropped else {},
         )
 

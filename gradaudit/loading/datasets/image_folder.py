@@ -81,7 +81,7 @@ class ImageFolder(DataAdapter):
             )
         codes = np.repeat(np.arange(len(classes)), [len(kinds[kind]) for kind in classes])
         files = [file for kind in classes for file in kinds[kind]]
-        return assemble(self._pictures(files, folder), Labels(codes, classes))
+        return assemble(self._pictures(files, folder), Labels(codes, classes, str(folder)))
 
     def _described(self, folder: "Path", name: str) -> "Records":
         from pathlib import Path
@@ -96,8 +96,8 @@ class ImageFolder(DataAdapter):
             raise UsageError(f"{table.file}: name the column of the label with label=COL")
         label = labels_of(table.column(self.label), self.task)
         attributes = table.columns(self.attribute)
-        user = table.column(self.user) if self.user is not None else None
-        member = table.column(self.member) if self.member is not None else None
+        user = table.column_if(self.user)
+        member = table.column_if(self.member)
         files = [_inside(folder, cell, table.file) for cell in self._files(table)]
         inputs = self._pictures(files, folder)
         return assemble(inputs, label, attributes, user=user, member=member)

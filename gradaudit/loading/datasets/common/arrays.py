@@ -5,7 +5,6 @@ first: nothing is unpacked that would not fit into memory, and object arrays (pi
 """
 
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,15 +15,16 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from gradaudit.errors import DataError, UsageError
+from gradaudit.errors import DataError, GradauditError, UsageError
 from gradaudit.loading.datasets.common.checks import expect_finite, expect_to_fit
 from gradaudit.loading.datasets.common.lookup import choose, quote
 from gradaudit.loading.datasets.common.tables import existing_file
+from gradaudit.loading.user_code import first_line
+from gradaudit.text import printable
 
 _KINDS = "biufU"
 _SUFFIX = ".npy"
 _CHANNELS = (1, 3, 4)
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,15 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
-    except _DAMAGE as error:
-        raise DataError(
-            f"{path}: is no sound .npz archive ({error}); write it with numpy.savez"
-        ) from error
+    except GradauditError:
+        raise
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # damage shows in every way that zipfile and numpy can fail
+        raise DataError(
+            f"{path}: is no sound .npz archive ({printable(first_line(error))}); "
+            "write it with numpy.savez"
+        ) from error
 
 
 def as_inputs(array: NDArray[Any], origin: str, *, tokens: bool = False) -> NDArray[Any]:

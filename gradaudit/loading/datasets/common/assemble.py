@@ -29,6 +29,7 @@ def assemble(
             as what it was named for.
     """
     attributes = tuple(attributes)
+    expect_length(len(labels.values), len(inputs.array), labels.origin)
     for column in (*attributes, user, member):
         if column is not None:
             expect_length(len(column), len(inputs.array), column.origin)

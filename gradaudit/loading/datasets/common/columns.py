@@ -127,16 +127,17 @@ class Column:
 
         Raises:
             UsageError: the column holds text.
-            DataError: a number is infinite.
+            DataError: a number is infinite, or too large for float32.
         """
         if self.numbers is None:
             example = next(value for value in self.values if not _is_number(value))
             raise UsageError(f"{self.origin}: holds text such as {quote(example)}, not numbers")
         numbers = self.numbers[self.codes]
-        if np.isinf(numbers).any():
+        beyond = np.abs(numbers) > np.finfo(np.float32).max
+        if beyond.any():
             raise DataError(
-                f"{self.origin}: {np.isinf(numbers).sum()} values are infinite (first in record "
-                f"{np.isinf(numbers).argmax() + 1}); mark them as missing or leave the column out"
+                f"{self.origin}: {beyond.sum()} values are infinite or too large (first in record "
+                f"{beyond.argmax() + 1}); mark them as missing or leave the column out"
             )
         return numbers
 

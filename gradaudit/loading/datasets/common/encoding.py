@@ -25,12 +25,17 @@ class Inputs:
     notes: dict[str, JsonValue] = field(default_factory=dict)
 
 
-def encode(columns: Sequence[Column], scale: Scale = "standard") -> Inputs:
+def encode(columns: Sequence[Column], origin: str, scale: Scale = "standard") -> Inputs:
     """Columns side by side: text one-hot, numbers as they are or standardised.
 
     A missing text is a category of its own; a missing number becomes the column's median. A
     standardised column has mean 0 and (population) deviation 1 over these records; a constant one
     becomes 0.
+
+    Args:
+        columns: of the same records.
+        origin: their file, for messages.
+        scale: whether numbers are standardised.
 
     Returns:
         (records, positions) float32 in the order of the columns.
@@ -41,11 +46,11 @@ def encode(columns: Sequence[Column], scale: Scale = "standard") -> Inputs:
     """
     widths = [1 if column.numbers is not None else len(column.values) for column in columns]
     if not columns:
-        raise DataError("no column is left to be an input; drop fewer")
+        raise DataError(f"{origin}: no column is left to be an input; drop fewer")
     for column in columns:
         if column.numbers is None:
             column.expect_few_values(f"take it out with drop={column.name}")
-    expect_to_fit((len(columns[0]), sum(widths)), columns[0].origin)
+    expect_to_fit((len(columns[0]), sum(widths)), origin)
     inputs = np.zeros((len(columns[0]), sum(widths)), dtype=np.float32)
     starts = np.cumsum([0, *widths[:-1]]).tolist()
     features = tuple(

@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gradaudit.errors import DataError, UsageError
+from gradaudit.errors import DataError, GradauditError, UsageError
 from gradaudit.loading.datasets.common.checks import expect_to_fit
 from gradaudit.text import printable
 
 Size = tuple[int, int]
 """(height, width) in pixels."""
+
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+"""Formats that are decoded by a library; others (EPS) would start a program."""
 
 _GREY = ("1", "L")
 _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "LA", "CMYK", "YCbCr", "HSV", "LAB")
@@ -135,14 +138,16 @@ def _opened(file: Path) -> Iterator[Image.Image]:
     try:
         with (
             warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
-            Image.open(file) as picture,
+            Image.open(file, formats=_FORMATS) as picture,
         ):
             yield picture
+    except GradauditError:
+        raise
     except FileNotFoundError as error:
         raise DataError(f"{printable(str(file))}: there is no such picture") from error
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise DataError(f"{printable(str(file))}: has too many pixels to be read") from error
-    except (OSError, ValueError, SyntaxError, EOFError) as error:
+    except Exception as error:  # damage shows in every way that a decoder can fail
         raise DataError(
             f"{printable(str(file))}: cannot be read as a picture; repair it or leave it out"
         ) from error

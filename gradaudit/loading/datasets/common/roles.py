@@ -26,10 +26,14 @@ _MEMBER = {"1": True, "true": True, "yes": True, "train": True, "member": True} 
 
 @dataclass(frozen=True)
 class Labels:
-    """Task labels: (records,) int64 indices into ``classes``, or float32 targets without."""
+    """Task labels: (records,) int64 indices into ``classes``, or float32 targets without.
+
+    ``origin`` is where they are from, for messages.
+    """
 
     values: NDArray[Any]
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...]
+    origin: str
 
 
 def labels_of(column: Column, task: Task | None = None) -> Labels:
@@ -53,9 +57,9 @@ def labels_of(column: Column, task: Task | None = None) -> Labels:
             "a label that varies is needed"
         )
     if task == "regression" or (task is None and not column.discrete):
-        return Labels(column.quantities().astype(np.float32))
+        return Labels(column.quantities().astype(np.float32), (), column.origin)
     column.expect_few_values("name another label, or say task=regression")
-    return Labels(column.codes, column.values)
+    return Labels(column.codes, column.values, column.origin)
 
 
 def labels_of_array(
@@ -77,7 +81,7 @@ def labels_of_array(
     """
     if array.ndim == 2 and array.dtype.kind == "f":
         expect_finite(array, origin)
-        return Labels(array.astype(np.float32))
+        return Labels(array.astype(np.float32), (), origin)
     column = Column.of_array(origin, origin, array)
     labels = labels_of(column, task)
     if not labels.classes or array.dtype.kind not in "iub" or array.min() < 0:
@@ -89,7 +93,7 @@ def labels_of_array(
             "task=regression"
         )
     classes = names if len(names) > largest else range(largest + 1)
-    return Labels(indices, tuple(map(str, classes)))
+    return Labels(indices, tuple(map(str, classes)), origin)
 
 
 def attribute_of(column: Column) -> Attribute:

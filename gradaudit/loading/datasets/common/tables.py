@@ -48,6 +48,14 @@ class Table:
         name = choose(name, self.cells, self.file, "column")
         return Column.of_text(name, f"{self.file}: column {quote(name)}", self.cells[name])
 
+    def column_if(self, name: str | None) -> Column | None:
+        """The column of that name, or None without a name.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        return None if name is None else self.column(name)
+
     def names(self, names: Iterable[str]) -> tuple[str, ...]:
         """The names of columns among these, which may be comma separated; each once.
 

@@ -67,7 +67,6 @@ def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
     tokens = raw.dtype.kind in "iu" and raw.dtype != np.uint8
     array = as_inputs(raw, f"{origin}: inputs", tokens=tokens)
     labels = _array(parts["labels"], f"{origin}: labels")
-    expect_length(len(labels), len(array), f"{origin}: labels")
     return assemble(
         Inputs(array, numeric_features(array)),
         labels_of_array(labels, f"{origin}: labels", tuple(parts.get("classes", ()))),
