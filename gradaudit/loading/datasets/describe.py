@@ -49,7 +49,7 @@ def fingerprint(records: "Records") -> str:
     return digest.hexdigest()
 
 
-def _parts(records: "Records") -> Iterator[bytes]:
+def _parts(records: "Records") -> Iterator[bytes | memoryview]:
     yield from _array("inputs", records.inputs.numpy())
     yield from _array("labels", records.labels.numpy())
     yield repr(records.classes).encode()
@@ -62,10 +62,12 @@ def _parts(records: "Records") -> Iterator[bytes]:
         yield from _array("members", records.members)
 
 
-def _array(name: str, array: Any) -> Iterator[bytes]:
+def _array(name: str, array: Any) -> Iterator[bytes | memoryview]:
     """Name, type and shape, then the bytes in C order."""
+    import numpy as np
+
     yield f"{name} {array.dtype.str} {array.shape}".encode()
-    yield array.tobytes()
+    yield np.ascontiguousarray(array).data.cast("B")
 
 
 def _counts(codes: Any, values: Sequence[str]) -> dict[str, JsonValue]:

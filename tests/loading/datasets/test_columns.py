@@ -137,6 +137,9 @@ def test_arrays_of_reals_are_targets() -> None:
     two = np.array([[0.5, 1.0], [2.0, 3.0]])
     assert labels_of_array(two, "y").values.tolist() == two.tolist()
     assert labels_of_array(two[:, 0], "y").classes == ()
+    assert labels_of_array(np.array([1.0, 5.0, 9.0]), "y").values.tolist() == [1, 5, 9]
+    assert labels_of_array(np.array([1.0, 0.0]), "y").classes == ("0", "1")
+    assert labels_of_array(np.array([1.0, 5.0]), "y", task="classification").classes == ("1", "5")
     with pytest.raises(DataError, match=r"first in record 2"):
         labels_of_array(np.array([[0.0], [np.nan]]), "y")
     with pytest.raises(DataError, match=r"int64 of shape \(2, 1\)"):

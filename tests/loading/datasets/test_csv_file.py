@@ -272,6 +272,10 @@ def test_names_with_control_characters_reach_no_message(csv_file: Write) -> None
         load_records(f"csv:{path}?label=z")
     assert "\x1b" not in str(caught.value)
     assert "a\ufffd[31mb" in str(caught.value)
+    names = csv_file("a\x1b[31mb,y", *(f"n{i},{i % 2}" for i in range(99)))
+    with pytest.raises(DataError, match="drop=a\ufffd") as refused:
+        load_records(f"csv:{names}?label=y")
+    assert "\x1b" not in str(refused.value)
 
 
 def test_standardising_against_the_definition() -> None:

@@ -12,6 +12,7 @@ from gradaudit.errors import DataError
 from gradaudit.loading.datasets.common.checks import expect_to_fit
 from gradaudit.loading.datasets.common.columns import MISSING, Column
 from gradaudit.loading.records import Feature
+from gradaudit.text import printable
 
 Scale = Literal["none", "standard"]
 
@@ -49,7 +50,7 @@ def encode(columns: Sequence[Column], origin: str, scale: Scale = "standard") ->
         raise DataError(f"{origin}: no column is left to be an input; drop fewer")
     for column in columns:
         if column.numbers is None:
-            column.expect_few_values(f"take it out with drop={column.name}")
+            column.expect_few_values(f"take it out with drop={printable(column.name)}")
     expect_to_fit((len(columns[0]), sum(widths)), origin)
     inputs = np.zeros((len(columns[0]), sum(widths)), dtype=np.float32)
     starts = np.cumsum([0, *widths[:-1]]).tolist()

@@ -68,7 +68,7 @@ def labels_of_array(
     """An array as the task's label.
 
     Whole numbers that are classes are taken as the model's class indices, as they are (negative
-    ones in their order); everything else is as for a column.
+    ones in their order). Floats are real targets unless all are 0 or 1. Text is as for a column.
 
     Args:
         array: (records,) numbers or text, or (records, outputs) real targets.
@@ -82,8 +82,9 @@ def labels_of_array(
     if array.ndim == 2 and array.dtype.kind == "f":
         expect_finite(array, origin)
         return Labels(array.astype(np.float32), (), origin)
-    column = Column.of_array(origin, origin, array)
-    labels = labels_of(column, task)
+    if task is None and array.dtype.kind == "f" and not np.isin(array, (0, 1)).all():
+        task = "regression"
+    labels = labels_of(Column.of_array(origin, origin, array), task)
     if not labels.classes or array.dtype.kind not in "iub" or array.min() < 0:
         return labels
     indices = array.astype(np.int64)

@@ -1,6 +1,7 @@
 """Records from what a user's own function returns, or from a data set of pairs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -162,4 +163,23 @@ def _checked(records: Records, origin: str) -> Records:
             raise DataError(
                 f"{where}: its codes are no places in its {len(attribute.values)} values"
             )
-    return records
+    return _with_classes(records, f"{origin}: labels")
+
+
+def _with_classes(records: Records, origin: str) -> Records:
+    """The records with a name for every class that a label can be."""
+    labels = records.labels
+    if labels.is_floating_point() and not records.classes:
+        return records
+    if labels.dtype != torch.int64 or labels.dim() != 1:
+        raise DataError(
+            f"{origin}: are {labels.dtype} of shape {tuple(labels.shape)}; classes are int64 of "
+            "shape (records,), targets are floats without names of classes"
+        )
+    classes = records.classes or tuple(map(str, range(int(labels.max()) + 1)))
+    if not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
+        raise DataError(
+            f"{origin}: run from {int(labels.min())} to {int(labels.max())}, but there are "
+            f"{len(classes)} classes"
+        )
+    return replace(records, classes=classes)
