@@ -1,7 +1,7 @@
 """The report: measurements, what they were taken of, and how. No torch in here.
 
-One tidy document. ``Report.model_json_schema()`` is the published JSON Schema; NaN and infinity
-cannot be written (infinity is ``value=None`` with ``details["infinite"] = True``).
+One tidy document, published as a JSON Schema by ``gradaudit.schemas``; NaN and infinity cannot be
+written (infinity is ``value=None`` with ``details["infinite"] = True``).
 """
 
 import json
@@ -20,11 +20,45 @@ from gradaudit.errors import UsageError
 SCHEMA_VERSION: Literal[1] = 1
 
 Status = Literal["measured", "skipped", "failed"]
+Outcome = Literal["failed", "unmeasured", "passed", "not-applicable", "ignored", "known"]
 Variant = dict[str, str | int | float | bool]
+Key = tuple[str, str | None, str]
+"""``audit.metric``, layer, and the variant as JSON with sorted keys."""
 
 
 class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        json_schema_serialization_defaults_required=True,
+    )
+
+
+_VALUE_OR_REASON: dict[str, JsonValue] = {
+    "if": {"properties": {"status": {"const": "measured"}}},
+    "then": {
+        "anyOf": [
+            {"properties": {"value": {"type": "number"}}},
+            {
+                "properties": {
+                    "details": {
+                        "properties": {"infinite": {"const": True}},
+                        "required": ["infinite"],
+                    }
+                }
+            },
+        ]
+    },
+    "else": {
+        "properties": {
+            "value": {"type": "null"},
+            "interval": {"type": "null"},
+            "reason": {"type": "string", "minLength": 1},
+        }
+    },
+}
+"""What ``Measurement`` checks of a row as a whole, for its JSON Schema."""
 
 
 class Measurement(_Document):
@@ -34,13 +68,15 @@ class Measurement(_Document):
     headline. A row that is not measured says why in ``reason`` and holds no value.
     """
 
+    model_config = ConfigDict(json_schema_extra=_VALUE_OR_REASON)
+
     audit: str
     metric: str
     layer: str | None = None
     variant: Variant = Field(default_factory=dict)
     value: float | None = None
     interval: tuple[float, float] | None = None
-    confidence: float | None = None
+    confidence: float | None = Field(None, gt=0, lt=1)
     unit: str = ""
     n: int | None = None
     status: Status = "measured"
@@ -74,6 +110,11 @@ class Measurement(_Document):
         """``audit.metric``, as policies name it."""
         return f"{self.audit}.{self.metric}"
 
+    @property
+    def key(self) -> Key:
+        """What tells this row from all others."""
+        return _key(self.id, self.layer, self.variant)
+
 
 class LayerRecord(_Document):
     """A layer of the target as the report describes it."""
@@ -103,15 +144,28 @@ class TargetRecord(_Document):
 
 
 class Finding(_Document):
-    """One verdict of the gate on one measurement (or on a rule that met none)."""
+    """What one rule of a policy says of one row, or of the rows it looked for in vain.
+
+    ``rule`` counts from 1; 0 is the demand that a report holds anything to judge. An outcome is
+    ``failed`` (beyond the limit), ``unmeasured`` (no such row, or a row that failed), ``passed``,
+    ``not-applicable`` (a skipped row), ``ignored`` (beyond the limit, and the policy says so) or
+    ``known`` (beyond the limit, but no worse than in the baseline).
+    """
 
     rule: int
     metric: str
     layer: str | None = None
     variant: Variant = Field(default_factory=dict)
     level: Literal["error", "warning"]
-    outcome: Literal["failed", "passed", "ignored", "not-applicable", "known"]
+    max: float | None = None
+    min: float | None = None
+    outcome: Outcome
     message: str
+
+    @property
+    def key(self) -> Key:
+        """The key of the row it speaks of."""
+        return _key(self.metric, self.layer, self.variant)
 
 
 class Report(_Document):
@@ -127,12 +181,11 @@ class Report(_Document):
 
     @model_validator(mode="after")
     def _keys_are_unique(self) -> Self:
-        seen: set[str] = set()
+        seen: set[Key] = set()
         for row in self.measurements:
-            key = json.dumps([row.audit, row.metric, row.layer, row.variant], sort_keys=True)
-            if key in seen:
-                raise ValueError(f"two measurements share the key {key}")
-            seen.add(key)
+            if row.key in seen:
+                raise ValueError(f"two measurements share the key {row.key}")
+            seen.add(row.key)
         return self
 
     def select(
@@ -171,6 +224,10 @@ class Report(_Document):
                 f"{path}: not a gradaudit report: {where}: {first['msg']} "
                 "(write one with `gradaudit scan -o report.json`)"
             ) from error
+
+
+def _key(metric: str, layer: str | None, variant: Variant) -> Key:
+    return metric, layer, json.dumps(variant, sort_keys=True)
 
 
 def skipped(
