@@ -1,0 +1,101 @@
+"""YAML files that people write, checked against a model; a fault names file, line and key."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from gradaudit.errors import UsageError
+
+MAX_BYTES = 1 << 20
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_yaml(path: Path, model: type[M], schema: str) -> M:
+    """Read a YAML file into a model.
+
+    Args:
+        path: the file.
+        model: refuses unknown keys.
+        schema: how a user asks for the file's schema, for the error's last words.
+
+    Raises:
+        UsageError: the file is missing, over a megabyte, not YAML, uses aliases or a key twice,
+            or does not fit the model.
+    """
+    try:
+        loader = _Loader(_read(path))
+        node = loader.get_single_node()
+        values = {} if node is None else loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        raise UsageError(f"{path}{line}: not valid YAML: {error.problem}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise UsageError(f"{path}: nested too deeply") from error
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(f"{path}{_first_fault(error, node)} (see `{schema}`)") from error
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise UsageError(f"{path}: larger than {MAX_BYTES:,} bytes; is it the right file?")
+        return content.decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not valid YAML: not UTF-8 text") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only: no aliases (a few lines of them expand without bound), no key twice."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.get_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are refused", mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} occurs twice", key.start_mark
+                )
+            if isinstance(key, yaml.ScalarNode):
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _first_fault(error: ValidationError, root: yaml.Node | None) -> str:
+    """``, line 3: rules.0.max: what is wrong``."""
+    fault = error.errors()[0]
+    where = ".".join(str(part) for part in fault["loc"]) or "the document"
+    what = "unknown key" if fault["type"] == "extra_forbidden" else fault["msg"]
+    line = "" if root is None else f", line {_line(root, fault['loc'])}"
+    return f"{line}: {where}: {what.removeprefix('Value error, ')}"
+
+
+def _line(node: yaml.Node, location: tuple[int | str, ...]) -> int:
+    """The line, from 1, of the innermost part of ``location`` that the file has."""
+    mark = node.start_mark
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            pair = next(((k, v) for k, v in node.value if k.value == part), None)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            pair = (node.value[part], node.value[part])
+        else:
+            pair = None
+        if pair is None:
+            break
+        mark, node = pair[0].start_mark, pair[1]
+    return int(mark.line) + 1
