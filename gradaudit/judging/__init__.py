@@ -1,0 +1,23 @@
+"""Judging: policies, findings, baselines and risk levels. Judges reports, never measures."""
+
+from gradaudit.judging.baseline import differences
+from gradaudit.judging.default import default_policy, default_policy_yaml, known_metrics
+from gradaudit.judging.judge import FAILING, gate, passed
+from gradaudit.judging.policy import Ignore, Policy, Rule, read_policy
+from gradaudit.judging.risk import Risk, layer_risks
+
+__all__ = [
+    "FAILING",
+    "Ignore",
+    "Policy",
+    "Risk",
+    "Rule",
+    "default_policy",
+    "default_policy_yaml",
+    "differences",
+    "gate",
+    "known_metrics",
+    "layer_risks",
+    "passed",
+    "read_policy",
+]

@@ -1,0 +1,85 @@
+"""A baseline: an earlier report whose failures are known, so that only new or worse ones fail."""
+
+from gradaudit.errors import UsageError
+from gradaudit.report import Finding, Key, Measurement, Report
+from gradaudit.wording import estimate
+
+TOLERANCE = 0.01
+"""Share by which a value may move before it is worse, where the baseline has no interval."""
+
+
+def excuse_known(judged: Report, baseline: Report) -> Report:
+    """The judged report, where failures that the judged baseline had too are ``known``.
+
+    A failure is known where the same rule failed the same row of the baseline, and the value now
+    is no worse than it was: not beyond the unfavourable end of the baseline's interval, or, where
+    the baseline has none, not beyond its value by more than ``TOLERANCE`` of it. Rows that could
+    not be measured are never known: what nobody looked at is excused by nothing.
+    """
+    earlier = {
+        (finding.rule, finding.key) for finding in baseline.findings if finding.outcome == "failed"
+    }
+    before, now = _rows(baseline), _rows(judged)
+    findings = [
+        _known(finding, before[finding.key])
+        if finding.outcome == "failed"
+        and (finding.rule, finding.key) in earlier
+        and not worse(now[finding.key], before[finding.key], upwards=finding.max is not None)
+        else finding
+        for finding in judged.findings
+    ]
+    return judged.model_copy(update={"findings": findings})
+
+
+def worse(now: Measurement, before: Measurement, *, upwards: bool) -> bool:
+    """Whether a measured row has moved beyond what the earlier one allows.
+
+    Args:
+        now: the row of today.
+        before: the same row of the baseline.
+        upwards: whether larger values are worse.
+    """
+    value, was = now.number, before.number
+    if value is None or was is None:
+        return True
+    if before.interval is None or before.infinite:
+        allowed = was + abs(was) * TOLERANCE * (1 if upwards else -1)
+    else:
+        allowed = before.interval[1 if upwards else 0]
+    return value > allowed if upwards else value < allowed
+
+
+def differences(report: Report, baseline: Report) -> list[str]:
+    """What makes the two reports hard to compare, one sentence each.
+
+    Raises:
+        UsageError: they have no layer in common.
+    """
+    layers, others = ({layer.name: layer for layer in r.target.layers} for r in (report, baseline))
+    if layers and others and not layers.keys() & others.keys():
+        raise UsageError(
+            f"the baseline audits another model ({baseline.target.model}): "
+            f"it shares no layer with {report.target.model}"
+        )
+    notes = []
+    if new := sorted(layers.keys() - others.keys()):
+        notes.append(f"layers that the baseline does not have: {', '.join(new)}")
+    if gone := sorted(others.keys() - layers.keys()):
+        notes.append(f"layers that only the baseline has: {', '.join(gone)}")
+    if changed := sorted(
+        name
+        for name in layers.keys() & others.keys()
+        if (layers[name].kind, layers[name].parameters)
+        != (others[name].kind, others[name].parameters)
+    ):
+        notes.append(f"layers of another kind or size in the baseline: {', '.join(changed)}")
+    return notes
+
+
+def _rows(report: Report) -> dict[Key, Measurement]:
+    return {row.key: row for row in report.measurements}
+
+
+def _known(finding: Finding, before: Measurement) -> Finding:
+    words = f"{finding.message}; known: {estimate(before)} in the baseline"
+    return finding.model_copy(update={"outcome": "known", "message": words})

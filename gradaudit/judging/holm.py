@@ -1,0 +1,84 @@
+"""Holm's step-down correction (Holm 1979) of the intervals that a policy judges together.
+
+Each judged row is a claim "the metric stays within its limit", granted when the unfavourable end
+of its interval does. Of many claims, some are granted by luck; ``family: holm`` bounds the
+probability that *any* granted claim is false. The null hypothesis of a claim is that the limit is
+exceeded; a claim's p-value is read off its interval, taken as normal around the estimate, and the
+k-th smallest of m p-values must be at most α/(m − k + 1). Written as intervals: the unfavourable
+end moves outwards to the confidence 1 − α/(m − k + 1), and once a claim is refused, all with a
+larger p-value are judged at its confidence.
+
+α is (1 − confidence)/2, that of the unfavourable end of a two-sided interval, and of the
+strictest row where they differ. No assumption about dependence between rows is needed. Intervals
+that are not normal (Student with few repeats, Clopper–Pearson) are extended as if they were.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The claim that a metric is at most ``limit``, with the upper end of its interval.
+
+    A lower limit is the same claim with every sign turned. ``half_width`` is the distance from
+    the estimate to an end of the two-sided interval at ``confidence``.
+    """
+
+    limit: float
+    upper: float
+    half_width: float
+    confidence: float
+
+    @property
+    def alpha(self) -> float:
+        """One-sided level of the upper end."""
+        return (1 - self.confidence) / 2
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the estimate, from the interval's width."""
+        return self.half_width / _quantile(self.alpha)
+
+    @property
+    def p_value(self) -> float:
+        """Probability of so low an upper end where the metric equals the limit."""
+        if self.deviation == 0:
+            return 0.0 if self.upper <= self.limit else 1.0
+        z = _quantile(self.alpha) + (self.limit - self.upper) / self.deviation
+        return _NORMAL.cdf(-z)
+
+    def upper_at(self, alpha: float) -> float:
+        """The upper end at another one-sided level."""
+        return self.upper + self.deviation * (_quantile(alpha) - _quantile(self.alpha))
+
+
+def corrected_ends(claims: Sequence[Claim]) -> list[float]:
+    """The upper ends after Holm's correction; a claim is granted where its end is in the limit.
+
+    >>> sharp = Claim(limit=1.0, upper=0.5, half_width=0.1, confidence=0.95)
+    >>> close = Claim(limit=1.0, upper=0.99, half_width=0.1, confidence=0.95)
+    >>> [round(end, 4) for end in corrected_ends([close, sharp])]
+    [0.99, 0.5144]
+    """
+    if not claims:
+        return []
+    alpha = min(claim.alpha for claim in claims)
+    order = sorted(range(len(claims)), key=lambda i: claims[i].p_value)
+    ends = [math.nan] * len(claims)
+    share = alpha
+    refused = False
+    for rank, i in enumerate(order):
+        if not refused:
+            share = alpha / (len(claims) - rank)
+        ends[i] = claims[i].upper_at(share)
+        refused = refused or ends[i] > claims[i].limit
+    return ends
+
+
+def _quantile(alpha: float) -> float:
+    return _NORMAL.inv_cdf(1 - alpha)

@@ -1,0 +1,168 @@
+"""Judges a report by a policy: every rule meets its rows, and each meeting becomes a finding."""
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from difflib import get_close_matches
+
+from gradaudit.judging.baseline import excuse_known
+from gradaudit.judging.case import Case, correct, unfavourable_end
+from gradaudit.judging.default import default_policy
+from gradaudit.judging.policy import Ignore, Policy, Rule, layer_matches
+from gradaudit.report import Finding, Key, Measurement, Outcome, Report
+
+FAILING = frozenset({"failed", "unmeasured"})
+"""Outcomes that fail the gate where the rule's level is ``error``."""
+
+Met = list[tuple[int, Rule, list[Measurement]]]
+
+
+def gate(
+    report: Report,
+    policy: Policy | None = None,
+    *,
+    baseline: Report | None = None,
+    today: date | None = None,
+) -> Report:
+    """A copy of the report with the findings of every rule.
+
+    The unfavourable end of an interval is judged, the value where there is none; infinity is
+    beyond every ``max``. A rule fails where one of its globs meets no row, or a row that failed;
+    a skipped row is not applicable. A report in which nothing was measured fails whatever the
+    rules, and so does a policy without any.
+
+    Args:
+        report: what was measured; findings it holds already are replaced.
+        policy: the rules; ``default_policy(report)`` without one.
+        baseline: an earlier report, judged by the same policy; rows that were beyond the same
+            limit there, and are no worse now, are ``known``.
+        today: the day that ``until`` is compared with; the current day in UTC without it.
+    """
+    policy = policy or default_policy(report)
+    today = today or datetime.now(UTC).date()
+    judged = _judged(report, policy, today)
+    return judged if baseline is None else excuse_known(judged, _judged(baseline, policy, today))
+
+
+def passed(judged: Report) -> bool:
+    """Whether a judged report passes: it has findings, and no error among them."""
+    return bool(judged.findings) and not any(
+        finding.level == "error" and finding.outcome in FAILING for finding in judged.findings
+    )
+
+
+def _judged(report: Report, policy: Policy, today: date) -> Report:
+    met: Met = [(i, rule, _rows_of(rule, report)) for i, rule in enumerate(policy.rules, start=1)]
+    cases = _cases(met, policy, today)
+    verdicts = {
+        (case.number, case.row.key): _verdict(case)
+        for case in (correct(cases) if policy.family == "holm" else cases)
+    }
+    return report.model_copy(update={"findings": _findings(report, met, verdicts)})
+
+
+def _rows_of(rule: Rule, report: Report) -> list[Measurement]:
+    return [
+        row
+        for row in report.measurements
+        if rule.judges(row) and any(layer_matches(row.layer, glob) for glob in rule.layers)
+    ]
+
+
+def _cases(met: Met, policy: Policy, today: date) -> list[Case]:
+    return [
+        Case(number, rule, row, unfavourable_end(rule, row, value), *_ignores(policy, row, today))
+        for number, rule, rows in met
+        for row in rows
+        if (value := row.number) is not None
+    ]
+
+
+def _ignores(policy: Policy, row: Measurement, today: date) -> tuple[Ignore | None, Ignore | None]:
+    """The first exception for the row that is in force, and the first that has lapsed."""
+    covering = [ignore for ignore in policy.ignore if ignore.covers(row.id, row.layer)]
+    lapsed = [ignore for ignore in covering if ignore.until and ignore.until < today]
+    in_force = [ignore for ignore in covering if ignore not in lapsed]
+    return next(iter(in_force), None), next(iter(lapsed), None)
+
+
+def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]) -> list[Finding]:
+    findings = _nothing_to_judge(report, met)
+    for number, rule, rows in met:
+        findings.extend(_unmet(number, rule, rows, report))
+        findings.extend(
+            verdicts.get((number, row.key)) or _without_value(number, rule, row) for row in rows
+        )
+    return findings
+
+
+def _nothing_to_judge(report: Report, met: Met) -> list[Finding]:
+    if not met:
+        message = "the policy has no rule for what this report holds"
+    elif not any(row.status == "measured" for row in report.measurements):
+        message = "nothing in this report was measured"
+    else:
+        return []
+    return [Finding(rule=0, metric="*", level="error", outcome="unmeasured", message=message)]
+
+
+def _verdict(case: Case) -> Finding:
+    words = case.verdict
+    outcome: Outcome = "failed" if case.beyond else "passed"
+    if case.beyond and case.ignore:
+        outcome = "ignored"
+        until = f" until {case.ignore.until}" if case.ignore.until else ""
+        words += f"; ignored{until}: {case.ignore.reason}"
+    elif case.beyond and case.lapsed:
+        words += f"; no longer ignored since {case.lapsed.until}: {case.lapsed.reason}"
+    return _finding(case.number, case.rule, case.row, outcome, words)
+
+
+def _without_value(number: int, rule: Rule, row: Measurement) -> Finding:
+    if row.status == "skipped":
+        return _finding(number, rule, row, "not-applicable", f"not applicable: {row.reason}")
+    return _finding(number, rule, row, "unmeasured", f"could not be measured: {row.reason}")
+
+
+def _finding(number: int, rule: Rule, row: Measurement, outcome: Outcome, words: str) -> Finding:
+    return Finding(
+        rule=number,
+        metric=row.id,
+        layer=row.layer,
+        variant=row.variant,
+        level=rule.level,
+        max=rule.max,
+        min=rule.min,
+        outcome=outcome,
+        message=words,
+    )
+
+
+def _unmet(number: int, rule: Rule, rows: list[Measurement], report: Report) -> Iterator[Finding]:
+    """A finding for each of the rule's globs that meets no row."""
+    for glob in rule.layers:
+        if not any(layer_matches(row.layer, glob) for row in rows):
+            yield Finding(
+                rule=number,
+                metric=rule.metric,
+                level=rule.level,
+                max=rule.max,
+                min=rule.min,
+                outcome="unmeasured",
+                message=_why_unmet(rule, glob, report),
+            )
+
+
+def _why_unmet(rule: Rule, glob: str, report: Report) -> str:
+    candidates = [row for row in report.measurements if rule.judges(row)]
+    if candidates:
+        layers = sorted({row.layer or "" for row in candidates})
+        return f"no row of a layer that matches {glob!r}{_suggestion(glob, layers)}"
+    ids = sorted({row.id for row in report.measurements})
+    if rule.metric in ids:
+        return "no row of this variant" if rule.variant else "no headline row; name a variant"
+    return f"no row of this metric{_suggestion(rule.metric, ids)}"
+
+
+def _suggestion(name: str, known: list[str]) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

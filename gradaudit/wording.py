@@ -1,0 +1,41 @@
+"""Numbers as people read them: three significant digits, the same in every table and message."""
+
+import math
+
+from gradaudit.report import Measurement
+
+LARGEST_PLAIN = 1e6
+SMALLEST_PLAIN = 1e-3
+
+
+def number(value: float) -> str:
+    """Three significant digits; whole numbers and the digits left of the point are kept in full.
+
+    >>> [number(x) for x in (12345.6, 100.4, 0.12, 61706, 1.5e9, 4.2e-5, float("inf"))]
+    ['12,346', '100', '0.120', '61,706', '1.50e9', '4.20e-5', 'infinite']
+    """
+    if math.isinf(value):
+        return "infinite" if value > 0 else "-infinite"
+    size = abs(value)
+    if size >= LARGEST_PLAIN or 0 < size < SMALLEST_PLAIN:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    if value == int(value) or size >= 100:
+        return f"{value:,.0f}"
+    return f"{value:#.3g}"
+
+
+def estimate(row: Measurement) -> str:
+    """A measured value with its interval: ``0.120 [0.100, 0.140]``."""
+    value = row.number
+    if value is None:
+        return "–"
+    if row.interval is None:
+        return number(value)
+    low, high = row.interval
+    return f"{number(value)} [{number(low)}, {number(high)}]"
+
+
+def variant_text(variant: dict[str, str | int | float | bool]) -> str:
+    """A row's variant in a few words: ``method=dlg, round=2``."""
+    return ", ".join(f"{key}={value}" for key, value in variant.items())

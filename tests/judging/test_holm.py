@@ -1,0 +1,145 @@
+"""Holm's procedure against p-values and thresholds worked out by hand."""
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from report_builder import infinite_row, make_report, row
+
+from gradaudit.judging import Policy, gate
+from gradaudit.judging.holm import Claim, corrected_ends
+
+Z = NormalDist().inv_cdf
+M = "leak.bits"
+
+
+def claim(p_value: float, confidence: float = 0.95) -> Claim:
+    """A claim with this p-value: estimate 0, standard deviation 1, limit Φ⁻¹(1 − p)."""
+    half = Z(1 - (1 - confidence) / 2)
+    return Claim(limit=Z(1 - p_value), upper=half, half_width=half, confidence=confidence)
+
+
+def granted(claims: list[Claim]) -> list[bool]:
+    return [end <= c.limit for end, c in zip(corrected_ends(claims), claims, strict=True)]
+
+
+def test_a_p_value_is_read_off_the_interval() -> None:
+    assert [round(claim(p).p_value, 12) for p in (0.2, 0.025, 1e-6)] == [0.2, 0.025, 1e-6]
+
+
+# One-sided level 0.025: thresholds for four claims are 0.00625, 0.00833, 0.0125, 0.025.
+BY_HAND: list[tuple[list[float], list[bool]]] = [
+    ([0.02], [True]),
+    ([0.03], [False]),
+    ([0.006, 0.008, 0.012, 0.024], [True, True, True, True]),
+    ([0.007, 0.008, 0.012, 0.024], [False, False, False, False]),
+    ([0.024, 0.001, 0.012, 0.008], [True, True, True, True]),
+    ([0.001, 0.009, 0.011, 0.012], [True, False, False, False]),
+    ([0.012, 0.013, 0.001, 0.002], [True, True, True, True]),
+    ([0.5, 0.001], [False, True]),
+]
+
+
+@pytest.mark.parametrize(("p_values", "expected"), BY_HAND, ids=str)
+def test_step_down_by_hand(p_values: list[float], expected: list[bool]) -> None:
+    assert granted([claim(p) for p in p_values]) == expected
+
+
+def test_ends_lie_at_the_confidence_of_their_step() -> None:
+    ends = corrected_ends([claim(0.009), claim(0.001), claim(0.011)])
+    # 0.001 ≤ α/3 is granted; 0.009 ≤ α/2 is granted; 0.011 ≤ α is granted.
+    assert ends == pytest.approx([Z(1 - 0.025 / 2), Z(1 - 0.025 / 3), Z(1 - 0.025)])
+    ends = corrected_ends([claim(0.02), claim(0.001), claim(0.015)])
+    # 0.015 > α/2 is refused, and 0.02 is judged at the same α/2 although 0.02 ≤ α.
+    assert ends == pytest.approx([Z(1 - 0.025 / 2), Z(1 - 0.025 / 3), Z(1 - 0.025 / 2)])
+
+
+def test_the_strictest_confidence_holds_for_the_family() -> None:
+    claims = [claim(0.004, 0.99), claim(0.004, 0.90)]
+    assert corrected_ends(claims) == pytest.approx([Z(1 - 0.005 / 2)] * 2)
+    assert granted(claims) == [False, False]
+
+
+def test_one_claim_is_not_corrected() -> None:
+    alone = claim(0.02)
+    assert corrected_ends([alone]) == pytest.approx([alone.upper])
+    assert corrected_ends([]) == []
+
+
+def test_without_width_there_is_nothing_to_correct() -> None:
+    sure = [Claim(limit=1.0, upper=u, half_width=0.0, confidence=0.95) for u in (0.5, 1.0, 1.5)]
+    assert corrected_ends(sure) == [0.5, 1.0, 1.5]
+
+
+def test_a_false_claim_is_rarely_granted_among_many() -> None:
+    """All limits exceeded by a hair: some claim passes with probability α, not m·α."""
+    trials, m = 4000, 10
+    draws = np.random.default_rng(0).normal(size=(trials, m))
+    half = Z(0.975)
+    wrong = plain = 0
+    for estimates in draws:
+        claims = [
+            Claim(limit=0.0, upper=float(x) + half, half_width=half, confidence=0.95)
+            for x in estimates
+        ]
+        wrong += any(granted(claims))
+        plain += any(c.upper <= 0 for c in claims)
+    assert plain / trials == pytest.approx(1 - 0.975**m, abs=0.03)
+    # independent claims at α/m each: 1 − (1 − α/m)^m
+    assert wrong / trials == pytest.approx(1 - (1 - 0.025 / m) ** m, abs=0.012)
+
+
+def judged_outcomes(family: str, *limits: dict[str, float]) -> list[str]:
+    rows = [
+        row(M, "a", 0.0, interval=(-1.96, 1.96)),
+        row(M, "b", 0.0, interval=(-1.96, 1.96)),
+        row(M, "c", 1.9),
+        infinite_row(M, "d"),
+    ]
+    layers = [{"layers": name, **limit} for name, limit in zip("abcd", limits, strict=True)]
+    policy = Policy.model_validate(
+        {"rules": [{"metric": M, **entry} for entry in layers], "family": family}
+    )
+    return [finding.outcome for finding in gate(make_report(*rows), policy).findings]
+
+
+def test_the_gate_corrects_rows_with_intervals_in_both_directions() -> None:
+    # Two claims with an interval: the nearer limit keeps z = 1.96, the farther needs 2.24.
+    limits = ({"max": 2.3}, {"min": -2.0}, {"max": 2.0}, {"max": 2.0})
+    assert judged_outcomes("none", *limits) == ["passed", "passed", "passed", "failed"]
+    assert judged_outcomes("holm", *limits) == ["passed", "passed", "passed", "failed"]
+    limits = ({"max": 2.2}, {"min": -2.0}, {"max": 2.0}, {"max": 2.0})
+    assert judged_outcomes("none", *limits) == ["passed", "passed", "passed", "failed"]
+    assert judged_outcomes("holm", *limits) == ["failed", "failed", "passed", "failed"]
+
+
+def test_a_clipped_estimate_is_not_taken_for_a_sharp_one() -> None:
+    """The point max(0, mean) lies near the upper end; half the width counts, not that distance."""
+    clipped = row(M, "a", 0.0, interval=(-0.3, 0.1))
+    policy = Policy.model_validate(
+        {
+            "rules": [
+                {"metric": M, "layers": "a", "max": 0.115},
+                {"metric": M, "layers": "a", "min": -9},
+            ],
+            "family": "holm",
+        }
+    )
+    first, second = gate(make_report(clipped), policy).findings
+    # 0.1 + 0.2·(2.2414/1.96 − 1) = 0.1287 at two claims; refused at α, since 0.115 > 0.1 is not.
+    assert (first.outcome, second.outcome) == ("passed", "passed")
+    tight = policy.model_copy(update={"rules": (policy.rules[0], policy.rules[0])})
+    findings = gate(make_report(clipped), tight).findings
+    assert [f.outcome for f in findings] == ["failed", "failed"]
+    assert findings[0].message == "0 [-0.300, 0.100], corrected to 0.129, exceeds the max of 0.115"
+
+
+def test_ignored_rows_leave_the_family() -> None:
+    rows = [row(M, name, 0.0, interval=(-1.96, 1.96)) for name in "ab"]
+    rules = [{"metric": M, "max": 2.0}]
+    fields = {"rules": rules, "family": "holm"}
+    both = gate(make_report(*rows), Policy.model_validate(fields))
+    assert [f.outcome for f in both.findings] == ["failed", "failed"]
+    ignore = [{"metric": M, "layers": "b", "reason": "accepted"}]
+    one = gate(make_report(*rows), Policy.model_validate({**fields, "ignore": ignore}))
+    assert [f.outcome for f in one.findings] == ["passed", "passed"]

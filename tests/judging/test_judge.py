@@ -1,0 +1,291 @@
+"""What each rule of the gate means, one case each."""
+
+from datetime import date
+from typing import Any
+
+import pytest
+from report_builder import failed_row, infinite_row, make_report, row, skipped_row
+
+from gradaudit.judging import Policy, default_policy, gate, passed
+from gradaudit.report import Measurement, Report
+
+M = "leak.bits"
+
+
+def policy(*rules: dict[str, Any], **fields: Any) -> Policy:
+    return Policy.model_validate({"rules": list(rules), **fields})
+
+
+def outcomes(report: Report) -> list[tuple[str | None, str]]:
+    return [(finding.layer, finding.outcome) for finding in report.findings]
+
+
+ONE_ROW: list[tuple[str, Measurement, dict[str, Any], str]] = [
+    ("value below max", row(M, "fc1", 0.9), {"max": 1}, "passed"),
+    ("value at max", row(M, "fc1", 1.0), {"max": 1}, "passed"),
+    ("value above max", row(M, "fc1", 1.1), {"max": 1}, "failed"),
+    ("upper end above max", row(M, "fc1", 0.9, interval=(0.7, 1.1)), {"max": 1}, "failed"),
+    ("upper end below max", row(M, "fc1", 0.9, interval=(-9, 1)), {"max": 1}, "passed"),
+    ("value above min", row(M, "fc1", 1.1), {"min": 1}, "passed"),
+    ("value at min", row(M, "fc1", 1.0), {"min": 1}, "passed"),
+    ("value below min", row(M, "fc1", 0.9), {"min": 1}, "failed"),
+    ("lower end below min", row(M, "fc1", 1.1, interval=(0.9, 9)), {"min": 1}, "failed"),
+    ("lower end above min", row(M, "fc1", 1.5, interval=(1, 9)), {"min": 1}, "passed"),
+    ("infinite above every max", infinite_row(M, "fc1"), {"max": 1e308}, "failed"),
+    (
+        "infinite above a finite interval",
+        infinite_row(M, "fc1", interval=(0.0, 0.5)),
+        {"max": 1},
+        "failed",
+    ),
+    ("infinite above every min", infinite_row(M, "fc1"), {"min": 1e308}, "passed"),
+    ("not applicable", skipped_row(M, "fc1", "no rank"), {"max": 1}, "not-applicable"),
+    ("broken", failed_row(M, "fc1", "NaN"), {"max": 1}, "unmeasured"),
+    ("negative limit", row(M, "fc1", -0.5), {"max": -1}, "failed"),
+    ("zero min", row(M, "fc1", -0.5), {"min": 0}, "failed"),
+]
+
+
+@pytest.mark.parametrize(
+    ("measurement", "limit", "outcome"), [c[1:] for c in ONE_ROW], ids=[c[0] for c in ONE_ROW]
+)
+@pytest.mark.parametrize("level", ["error", "warning"])
+def test_one_row_against_one_limit(
+    measurement: Measurement, limit: dict[str, float], outcome: str, level: str
+) -> None:
+    report = make_report(measurement, row("rank.deficit", "fc1", 1.0))
+    judged = gate(report, policy({"metric": M, "level": level, **limit}))
+    assert outcomes(judged) == [("fc1", outcome)]
+    assert passed(judged) == (level == "warning" or outcome not in ("failed", "unmeasured"))
+
+
+MATCHING: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("all layers and the model", {}, ["conv1", "fc1", "fc2", "(none)"]),
+    ("star", {"layers": "*"}, ["conv1", "fc1", "fc2", "(none)"]),
+    ("layers only", {"layers": "?*"}, ["conv1", "fc1", "fc2"]),
+    ("model only", {"layers": ""}, ["(none)"]),
+    ("a glob", {"layers": "fc*"}, ["fc1", "fc2"]),
+    ("a list", {"layers": ["conv1", "fc2"]}, ["conv1", "fc2"]),
+    ("case counts", {"layers": ["FC1", "fc1"]}, ["(none)", "fc1"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"), [c[1:] for c in MATCHING], ids=[c[0] for c in MATCHING]
+)
+def test_layers_are_matched_by_globs(where: dict[str, Any], expected: list[str]) -> None:
+    report = make_report(*(row(M, layer, 0.5) for layer in ("conv1", "fc1", "fc2", None)))
+    judged = gate(report, policy({"metric": M, "max": 1, **where}))
+    assert [layer or "(none)" for layer, _ in outcomes(judged)] == expected
+
+
+def test_a_metric_may_be_a_glob() -> None:
+    report = make_report(
+        row("leak.bits", "fc1", 1), row("leak.note", "fc1", 9), row("rank.x", "fc1", 9)
+    )
+    judged = gate(report, policy({"metric": "leak.*", "max": 5}))
+    assert [(f.metric, f.outcome) for f in judged.findings] == [
+        ("leak.bits", "passed"),
+        ("leak.note", "failed"),
+    ]
+
+
+UNMET: list[tuple[str, dict[str, Any], str]] = [
+    ("metric", {"metric": "leak.bit"}, "no row of this metric; did you mean 'leak.bits'?"),
+    ("far metric", {"metric": "zzz.q"}, "no row of this metric"),
+    (
+        "layer",
+        {"metric": M, "layers": "fc9"},
+        "no row of a layer that matches 'fc9'; did you mean 'fc1'?",
+    ),
+    ("model row", {"metric": M, "layers": ""}, "no row of a layer that matches ''"),
+    ("variant", {"metric": M, "variant": {"round": 9}}, "no row of this variant"),
+    ("headline", {"metric": "leak.note"}, "no headline row; name a variant"),
+]
+
+
+@pytest.mark.parametrize(("rule", "message"), [c[1:] for c in UNMET], ids=[c[0] for c in UNMET])
+def test_a_rule_that_meets_no_row_fails(rule: dict[str, Any], message: str) -> None:
+    report = make_report(row(M, "fc1", 0.1), row("leak.note", "fc1", 1, variant={"round": 1}))
+    judged = gate(report, policy({"max": 1, **rule}))
+    assert [(f.outcome, f.message) for f in judged.findings] == [("unmeasured", message)]
+    assert not passed(judged)
+
+
+def test_every_glob_of_a_list_must_meet_a_row() -> None:
+    judged = gate(
+        make_report(row(M, "fc1", 0.1)), policy({"metric": M, "layers": ["conv1", "fc*"], "max": 1})
+    )
+    assert outcomes(judged) == [(None, "unmeasured"), ("fc1", "passed")]
+    assert not passed(judged)
+
+
+VARIANTS: list[tuple[dict[str, Any], list[float]]] = [
+    ({}, [1.0]),
+    ({"round": 1}, [2.0]),
+    ({"round": 2}, [3.0, 4.0]),
+    ({"round": 2.0}, [3.0, 4.0]),
+    ({"round": 2, "method": "dlg"}, [4.0]),
+    ({"method": "d*"}, [4.0]),
+    ({"round": "*"}, [2.0, 3.0, 4.0]),
+    ({"round": True}, []),
+]
+
+
+@pytest.mark.parametrize(("wanted", "values"), VARIANTS, ids=str)
+def test_only_headlines_are_judged_unless_a_variant_is_named(
+    wanted: dict[str, Any], values: list[float]
+) -> None:
+    variants: list[dict[str, Any]] = [{}, {"round": 1}, {"round": 2}, {"round": 2, "method": "dlg"}]
+    rows = [row(M, "fc1", i, variant=v) for i, v in enumerate(variants, start=1)]
+    judged = gate(make_report(*rows), policy({"metric": M, "max": 9, "variant": wanted}))
+    met = [f.variant for f in judged.findings if f.outcome == "passed"]
+    assert [variants.index(v) + 1 for v in met] == values
+
+
+NOTHING: list[tuple[str, list[Measurement]]] = [
+    ("no rows", []),
+    ("all skipped", [skipped_row(M, "fc1", "no")]),
+    ("all failed", [failed_row(M, "fc1", "no")]),
+]
+
+
+@pytest.mark.parametrize("rows", [c[1] for c in NOTHING], ids=[c[0] for c in NOTHING])
+@pytest.mark.parametrize("rules", [[{"metric": M, "max": 1, "level": "warning"}], None])
+def test_a_report_without_a_measurement_never_passes(
+    rows: list[Measurement], rules: list[dict[str, Any]] | None, two_audits: None
+) -> None:
+    judged = gate(make_report(*rows), policy(*rules) if rules else None)
+    assert judged.findings[0].rule == 0
+    assert not passed(judged)
+
+
+def test_a_report_that_no_default_limit_speaks_of_never_passes(two_audits: None) -> None:
+    judged = gate(make_report(row("rank.deficit", "fc1", 1.0)))
+    assert [f.message for f in judged.findings] == [
+        "the policy has no rule for what this report holds"
+    ]
+    assert not passed(judged)
+
+
+def test_a_report_that_was_not_judged_has_not_passed() -> None:
+    assert not passed(make_report(row(M, "fc1", 0.1)))
+
+
+TODAY = date(2026, 5, 1)
+IGNORES: list[tuple[str, dict[str, Any], str, str]] = [
+    ("without end", {}, "ignored", "3 exceeds the max of 1; ignored: accepted"),
+    (
+        "through its day",
+        {"until": "2026-05-01"},
+        "ignored",
+        "3 exceeds the max of 1; ignored until 2026-05-01: accepted",
+    ),
+    (
+        "over",
+        {"until": "2026-04-30"},
+        "failed",
+        "3 exceeds the max of 1; no longer ignored since 2026-04-30: accepted",
+    ),
+    ("other layer", {"layers": "conv*"}, "failed", "3 exceeds the max of 1"),
+    ("other metric", {"metric": "rank.*"}, "failed", "3 exceeds the max of 1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "outcome", "message"), [c[1:] for c in IGNORES], ids=[c[0] for c in IGNORES]
+)
+def test_ignores(fields: dict[str, Any], outcome: str, message: str) -> None:
+    ignore = {"metric": M, "layers": "fc*", "reason": "accepted", **fields}
+    judged = gate(
+        make_report(row(M, "fc1", 3.0)),
+        policy({"metric": M, "max": 1}, ignore=[ignore]),
+        today=TODAY,
+    )
+    assert [(f.outcome, f.message) for f in judged.findings] == [(outcome, message)]
+    assert passed(judged) == (outcome == "ignored")
+
+
+def test_an_ignore_in_force_counts_beside_one_that_is_over() -> None:
+    over = {"metric": M, "reason": "old", "until": "2026-01-01"}
+    judged = gate(
+        make_report(row(M, "fc1", 3.0)),
+        policy({"metric": M, "max": 1}, ignore=[over, {"metric": M, "reason": "new"}]),
+        today=TODAY,
+    )
+    assert judged.findings[0].message == "3 exceeds the max of 1; ignored: new"
+
+
+def test_what_could_not_be_measured_cannot_be_ignored() -> None:
+    judged = gate(
+        make_report(failed_row(M, "fc1", "NaN"), row("rank.x", "fc1", 1)),
+        policy({"metric": M, "max": 1}, ignore=[{"metric": "*.*", "reason": "all"}]),
+    )
+    assert outcomes(judged) == [("fc1", "unmeasured")]
+
+
+def test_an_ignore_leaves_what_passes_alone() -> None:
+    judged = gate(
+        make_report(row(M, "fc1", 0.5)),
+        policy({"metric": M, "max": 1}, ignore=[{"metric": M, "reason": "accepted"}]),
+    )
+    assert [(f.outcome, f.message) for f in judged.findings] == [
+        ("passed", "0.500 is within the max of 1")
+    ]
+
+
+MESSAGES: list[tuple[Measurement, dict[str, float], str]] = [
+    (
+        row(M, "l", 0.714, interval=(0.65, 0.78)),
+        {"max": 0.7},
+        "0.714 [0.650, 0.780] exceeds the max of 0.7",
+    ),
+    (row(M, "l", 0.714), {"min": 0.7}, "0.714 reaches the min of 0.7"),
+    (row(M, "l", 0.699), {"min": 0.7}, "0.699 is below the min of 0.7"),
+    (row(M, "l", 10.004), {"max": 10}, "10.0 exceeds the max of 10 by 0.004"),
+    (row(M, "l", 10.004), {"max": 10.0002}, "10.0 exceeds the max of 10.0002 by 0.0038"),
+    (infinite_row(M, "l"), {"max": 10}, "infinite exceeds the max of 10"),
+]
+
+
+@pytest.mark.parametrize(
+    ("measurement", "limit", "message"), MESSAGES, ids=[m[2] for m in MESSAGES]
+)
+def test_messages(measurement: Measurement, limit: dict[str, float], message: str) -> None:
+    judged = gate(make_report(measurement), policy({"metric": M, **limit}))
+    assert [f.message for f in judged.findings] == [message]
+
+
+def test_findings_name_the_rule_and_follow_the_order_of_rules_and_rows() -> None:
+    report = make_report(row(M, "fc2", 3.0), row(M, "fc1", 0.5), skipped_row(M, "conv1", "x"))
+    judged = gate(report, policy({"metric": M, "min": 0}, {"metric": M, "max": 1}))
+    assert [(f.rule, f.layer, f.max, f.min) for f in judged.findings] == [
+        (rule, layer, limit, 0.0 if limit is None else None)
+        for rule, limit in ((1, None), (2, 1.0))
+        for layer in ("fc2", "fc1", "conv1")
+    ]
+    assert report.findings == []
+    assert judged.measurements == report.measurements
+
+
+def test_judging_again_replaces_the_findings() -> None:
+    report = make_report(row(M, "fc1", 0.5))
+    strict, mild = policy({"metric": M, "max": 0}), policy({"metric": M, "max": 1})
+    assert gate(gate(report, strict), mild) == gate(report, mild)
+
+
+def test_the_default_policy_is_what_the_metrics_declare(two_audits: None) -> None:
+    rules = [(r.metric, r.max, r.min, r.level) for r in default_policy().rules]
+    assert rules == [
+        ("leak.bits", 2.0, None, "error"),
+        ("leak.bits", 1.0, None, "warning"),
+        ("leak.effort", None, 10.0, "warning"),
+        ("leak.total", 0.0, None, "error"),
+    ]
+
+
+def test_the_default_policy_asks_only_for_what_the_report_holds(two_audits: None) -> None:
+    report = make_report(
+        skipped_row("leak.effort", "fc1", "no"), row("leak.bits", "fc1", 1, variant={"round": 1})
+    )
+    assert {rule.metric for rule in default_policy(report).rules} == {"leak.effort"}
