@@ -1,0 +1,38 @@
+"""How a report is shown, one format a file; add a file and ``-o`` knows its suffix."""
+
+from pathlib import Path
+
+from gradaudit.errors import UsageError
+from gradaudit.formats.base import Format
+from gradaudit.parts import discover
+
+__all__ = ["Format", "format_for", "format_named", "formats"]
+
+
+def formats() -> dict[str, type[Format]]:
+    """Every format by name."""
+    return discover("gradaudit.formats", Format)
+
+
+def format_for(path: Path) -> Format:
+    """The format that a file's suffix stands for.
+
+    Raises:
+        UsageError: no format has this suffix.
+    """
+    for kind in formats().values():
+        if kind.suffix == path.suffix.lower():
+            return kind()
+    known = ", ".join(sorted(kind.suffix for kind in formats().values()))
+    raise UsageError(f"{path}: no report format has this suffix; there are: {known}")
+
+
+def format_named(name: str) -> Format:
+    """The format of this name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in formats():
+        raise UsageError(f"no report format is called {name!r}; there are: {', '.join(formats())}")
+    return formats()[name]()

@@ -1,0 +1,41 @@
+"""What every format is: a name, a file suffix, and a report as text."""
+
+import sys
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar
+
+from gradaudit.judging import Policy
+from gradaudit.report import Report, write_atomically
+
+
+class Format(ABC):
+    """One way of showing a report."""
+
+    name: ClassVar[str]
+    suffix: ClassVar[str]
+    summary: ClassVar[str]
+
+    @abstractmethod
+    def render(self, report: Report, policy: Policy | None = None) -> str:
+        """The report as text that ends with a newline.
+
+        Args:
+            report: judged or not; findings that it holds are shown.
+            policy: makes the risk levels; without it, the report's findings do, or the default
+                policy where it has none.
+        """
+
+    def write(self, report: Report, path: Path, policy: Policy | None = None) -> None:
+        """Write the report to a file, whole or not at all.
+
+        Raises:
+            UsageError: the folder is missing or cannot be written.
+        """
+        write_atomically(path, self.render(report, policy))
+
+    def show(self, report: Report, policy: Policy | None = None) -> None:
+        """Write the report to standard output, in UTF-8 whatever the terminal's encoding."""
+        sys.stdout.flush()
+        sys.stdout.buffer.write(self.render(report, policy).encode())
+        sys.stdout.buffer.flush()

@@ -1,0 +1,92 @@
+"""Sentences about what was audited and how, from the free-form sections of a report.
+
+Those sections are open, so what is absent or of another type is left out.
+"""
+
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+
+from gradaudit.report import Report
+from gradaudit.wording import number
+
+BETWEEN = ", "
+
+
+def title(report: Report) -> str:
+    """Tool, model, checkpoints, size."""
+    target = report.target
+    files = [checkpoint.file for checkpoint in target.checkpoints]
+    tool = f"{report.tool.get('name', 'gradaudit')} {report.tool.get('version', '')}".strip()
+    return f"{tool}: " + _joined(
+        target.model,
+        files[0] if len(files) == 1 else f"{len(files)} checkpoints" if files else "",
+        f"{target.parameters:,} parameters in {len(target.layers)} layers",
+        target.loss,
+        f"{target.mode} mode",
+    )
+
+
+def data_facts(report: Report) -> str:
+    """Data set, its size, and how well the model does on it."""
+    records = report.data.get("records")
+    return _joined(
+        _text(report.data.get("adapter")),
+        f"{records:,} records" if isinstance(records, int) else "",
+        _accuracy(report.data.get("accuracy")),
+    )
+
+
+def warnings(report: Report) -> tuple[str, ...]:
+    """What casts doubt on the numbers."""
+    accuracy = report.data.get("accuracy")
+    of_accuracy = _text(accuracy.get("warning")) if isinstance(accuracy, dict) else ""
+    noted = report.provenance.get("warnings")
+    return tuple(
+        warning
+        for warning in (of_accuracy, *map(_text, noted if isinstance(noted, list) else ()))
+        if warning
+    )
+
+
+def how(report: Report) -> str:
+    """Confidence, samples, seed, device, time."""
+    provenance = report.provenance
+    return _joined(
+        _confidences(report),
+        _named("samples", provenance),
+        _named("seed", provenance),
+        _text(provenance.get("device")),
+        _text(provenance.get("finished")),
+    )
+
+
+def _confidences(report: Report) -> str:
+    found = sorted(
+        {row.confidence for row in report.measurements if row.interval and row.confidence}
+    )
+    return " and ".join(f"{100 * c:.4g} %" for c in found) + " intervals" if found else ""
+
+
+def _named(key: str, values: Mapping[str, JsonValue]) -> str:
+    value = values.get(key)
+    return f"{key} {value}" if isinstance(value, int) else ""
+
+
+def _accuracy(facts: JsonValue) -> str:
+    if not isinstance(facts, dict):
+        return ""
+    value, chance = facts.get("value"), facts.get("chance")
+    if not isinstance(value, int | float):
+        return ""
+    name = "R²" if facts.get("metric") == "r2" else "task accuracy"
+    beside = f" (chance {number(chance)})" if isinstance(chance, int | float) and chance else ""
+    return f"{name} {number(value)}{beside}"
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _joined(*parts: str) -> str:
+    return BETWEEN.join(part for part in parts if part)

@@ -1,0 +1,17 @@
+"""The report as it is: one JSON document, as its published schema describes it."""
+
+from gradaudit.formats.base import Format
+from gradaudit.judging import Policy
+from gradaudit.report import Report
+
+
+class Json(Format):
+    """The report itself, for scripts and for ``gate``, ``compare`` and ``render``."""
+
+    name = "json"
+    suffix = ".json"
+    summary = "the report itself; validated by `gradaudit schema report`"
+
+    def render(self, report: Report, policy: Policy | None = None) -> str:
+        """The whole report; a policy changes nothing in it."""
+        return report.to_json()

@@ -1,0 +1,55 @@
+"""The gate's verdict for a terminal: what failed, against which limit, and one line at the end."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from gradaudit.formats.page import Page
+from gradaudit.judging import FAILING, passed
+from gradaudit.report import Finding, Report
+from gradaudit.wording import variant_text
+
+STYLES = {"error": "bold red", "warning": "yellow", "ignored": "dim", "known": "dim"}
+
+
+def print_verdict(judged: Report, console: Console) -> None:
+    """Print every row beyond its limit or not measured, and whether the report passes."""
+    page = Page(console)
+    for finding in judged.findings:
+        page.print(_lines(page, finding))
+    style = "bold green" if passed(judged) else "bold red"
+    page.print(page.prose(verdict(judged), style=style))
+
+
+def verdict(judged: Report) -> str:
+    """The gate's verdict in one sentence with the counts behind it."""
+    counts: Counter[str] = Counter(
+        finding.level if finding.outcome in FAILING else finding.outcome
+        for finding in judged.findings
+    )
+    words = {
+        "error": "failed",
+        "warning": "warned of",
+        "passed": "passed",
+        "not-applicable": "not applicable",
+        "known": "known from the baseline",
+        "ignored": "ignored",
+    }
+    tally = ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts[key])
+    return f"gate {'passed' if passed(judged) else 'failed'}: {tally or 'nothing was judged'}"
+
+
+def _lines(page: Page, finding: Finding) -> Iterator[Text]:
+    word = finding.level if finding.outcome in FAILING else finding.outcome
+    if word not in STYLES:
+        return
+    places = [finding.layer or "", f"({variant_text(finding.variant)})" if finding.variant else ""]
+    where = "".join(f"{place} " for place in places if place)
+    rule = f" (rule {finding.rule})" if finding.rule else ""
+    sentence = f"{where}{finding.metric} {finding.message}{rule}"
+    for i, line in enumerate(page.prose(sentence, f"{word:<8} ", " " * 9)):
+        if i == 0:
+            line.stylize(STYLES[word], 0, len(word))
+        yield line

@@ -1,0 +1,182 @@
+"""What every readable format says of a report, as plain strings: columns, lines, reasons, notes.
+
+Formats differ in how they escape and lay out these strings, not in what they say.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gradaudit.audits import audits
+from gradaudit.formats.facts import data_facts, how, title, warnings
+from gradaudit.formats.troubles import Trouble, troubles_of
+from gradaudit.judging.policy import Policy
+from gradaudit.judging.risk import LEVELS, Level, risks_of, with_findings
+from gradaudit.report import Measurement, Report
+from gradaudit.wording import estimate, variant_text
+
+MOST_MODEL_LINES = 24
+"""Rows of the whole model that are shown; a sweep may have thousands."""
+
+SKIPPED = "–"
+FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class LayerLine:
+    """A layer: ``cells`` has one string for each column, empty where the audit has no row."""
+
+    name: str
+    kind: str
+    parameters: int | None
+    level: Level
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModelLine:
+    """A row about the whole model."""
+
+    metric: str
+    variant: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """Why something was not measured: ``what`` (an audit or metric), where (layers), reason."""
+
+    what: str
+    layers: tuple[str, ...]
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class View:
+    """A report made ready to be shown."""
+
+    title: str
+    data: str
+    warnings: tuple[str, ...]
+    columns: tuple[str, ...]
+    layers: tuple[LayerLine, ...]
+    model: tuple[ModelLine, ...]
+    troubles: tuple[Trouble, ...]
+    notes: tuple[Note, ...]
+    unshown: int
+    how: str
+
+    @property
+    def tally(self) -> str:
+        """How many layers have each risk level: ``2 high, 1 low of 3 layers``."""
+        found = Counter(line.level for line in self.layers)
+        counts = ", ".join(f"{found[level]} {level}" for level in LEVELS if found[level])
+        return f"{counts} of {len(self.layers)} layers"
+
+
+def view(report: Report, policy: Policy | None = None) -> View:
+    """Choose and word what is shown of a report.
+
+    A report of one audit shows all its metrics; one of several shows the headline metrics of
+    each. A column in which no layer was measured becomes a note.
+    """
+    judged = with_findings(report, policy)
+    chosen = _chosen(report)
+    headlines = [row for row in report.measurements if not row.variant and row.id in chosen]
+    columns = [m for m in chosen if any(_fills_a_cell(row, m) for row in headlines)]
+    model = [row for row in _model_rows(report, headlines) if row.status == "measured"]
+    shown = model[:MOST_MODEL_LINES]
+    filled = [row for row in headlines if row.layer is not None and row.id in columns]
+    return View(
+        title=title(report),
+        data=data_facts(report),
+        warnings=warnings(report),
+        columns=tuple(columns),
+        layers=tuple(_layer_lines(judged, columns)),
+        model=tuple(ModelLine(r.id, variant_text(r.variant), estimate(r)) for r in shown),
+        troubles=troubles_of(judged),
+        notes=_notes(headlines, report),
+        unshown=sum(row.status == "measured" for row in report.measurements)
+        - sum(row.status == "measured" for row in filled)
+        - len(shown),
+        how=how(report),
+    )
+
+
+def _chosen(report: Report) -> list[str]:
+    """Ids of the metrics worth a column, in the order of audits and their declarations."""
+    present: dict[str, list[str]] = {}
+    for row in report.measurements:
+        metrics = present.setdefault(row.audit, [])
+        if row.metric not in metrics:
+            metrics.append(row.metric)
+    return [
+        f"{audit}.{metric}"
+        for audit, metrics in present.items()
+        for metric in (_headline(audit, metrics) if len(present) > 1 else metrics)
+    ]
+
+
+def _headline(audit: str, metrics: Sequence[str]) -> list[str]:
+    known = audits().get(audit)
+    return list(metrics) if known is None else [m for m in known.headline if m in metrics]
+
+
+def _fills_a_cell(row: Measurement, metric: str) -> bool:
+    return row.id == metric and row.layer is not None and row.status == "measured"
+
+
+def _layer_lines(judged: Report, columns: Sequence[str]) -> Iterable[LayerLine]:
+    cells = {(row.id, row.layer): _cell(row) for row in judged.measurements if not row.variant}
+    known = {layer.name: layer for layer in judged.target.layers}
+    risks = risks_of(judged)
+    for name in dict.fromkeys([*known, *(row.layer for row in judged.measurements)]):
+        if name is None:
+            continue
+        layer = known.get(name)
+        yield LayerLine(
+            name=name,
+            kind=layer.kind if layer else "",
+            parameters=layer.parameters if layer else None,
+            level=risks[name].level if name in risks else "unknown",
+            cells=tuple(cells.get((metric, name), "") for metric in columns),
+        )
+
+
+def _cell(row: Measurement) -> str:
+    if row.status == "measured":
+        return estimate(row)
+    return SKIPPED if row.status == "skipped" else FAILED
+
+
+def _model_rows(report: Report, headlines: Sequence[Measurement]) -> list[Measurement]:
+    """Headline rows of the whole model, and every such row of audits without any headline."""
+    with_headline = {row.audit for row in report.measurements if not row.variant}
+    return [
+        row
+        for row in report.measurements
+        if row.layer is None and (row in headlines or row.audit not in with_headline)
+    ]
+
+
+def _notes(headlines: Sequence[Measurement], report: Report) -> tuple[Note, ...]:
+    """One note for each reason of an audit; without layers where it holds for all of them."""
+    every = {layer.name for layer in report.target.layers}
+    groups: dict[tuple[str, str, str], list[Measurement]] = {}
+    for row in headlines:
+        if row.status != "measured":
+            groups.setdefault((row.audit, row.status, row.reason or ""), []).append(row)
+    notes = []
+    for (audit, status, reason), rows in groups.items():
+        names = tuple(dict.fromkeys(row.layer for row in rows if row.layer is not None))
+        model_only = not names and len({row.metric for row in rows}) == 1
+        notes.append(
+            Note(
+                what=rows[0].id if model_only else audit,
+                layers=() if every <= set(names) else names,
+                status=status,
+                reason=reason,
+            )
+        )
+    return tuple(notes)
