@@ -1,0 +1,78 @@
+"""``gradaudit gate``: pass or fail by limits, without torch, model or data."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradaudit.cli.reports import (
+    Output,
+    Quiet,
+    ReportFile,
+    Shape,
+    Verbose,
+    remark,
+    stdout,
+    writers,
+)
+from gradaudit.formats import format_named
+from gradaudit.formats.verdict import print_verdict
+from gradaudit.judging import default_policy_yaml, differences, passed, read_policy
+from gradaudit.judging import gate as judge
+from gradaudit.report import Report
+
+FAILED = 1
+
+
+def _print_default_policy(wanted: bool) -> None:
+    if wanted:
+        typer.echo(default_policy_yaml(), nl=False)
+        raise typer.Exit
+
+
+def gate(
+    report: ReportFile,
+    policy: Annotated[
+        Path | None,
+        typer.Option("--policy", help="Limits as YAML; the default policy without it."),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option("--baseline", help="An earlier report: fail only what is new or worse."),
+    ] = None,
+    output: Output = None,
+    shape: Shape = "table",
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    print_default_policy: Annotated[
+        bool,
+        typer.Option(
+            "--print-default-policy",
+            help="Print the limits used without --policy, and exit.",
+            is_eager=True,
+            callback=_print_default_policy,
+        ),
+    ] = False,
+) -> None:
+    """Pass or fail by limits per layer, without torch, model or data.
+
+    Exits with 0 where the report passes and with 1 where a rule of level `error` fails: a value
+    beyond its limit (of an interval, the unfavourable end), or a measurement that is missing or
+    failed. -o writes a copy of the report with the findings.
+    """
+    files = writers(output)
+    audited = Report.from_file(report)
+    rules = read_policy(policy) if policy else None
+    earlier = Report.from_file(baseline) if baseline else None
+    if earlier is not None:
+        for note in differences(audited, earlier):
+            remark(f"{baseline}: {note}", quiet)
+    judged = judge(audited, rules, baseline=earlier)
+    for path, format_ in files:
+        format_.write(judged, path)
+    if shape == "table":
+        print_verdict(judged, stdout())
+    else:
+        format_named(shape).show(judged)
+    if not passed(judged):
+        raise typer.Exit(FAILED)

@@ -1,0 +1,60 @@
+"""``gradaudit list``: what there is to choose from, found in the packages themselves."""
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import typer
+
+from gradaudit.audits import audits
+from gradaudit.errors import UsageError
+from gradaudit.formats import formats
+from gradaudit.judging import known_metrics
+from gradaudit.loading.datasets import adapters
+from gradaudit.zoo import zoo_names
+
+LOSSES = {
+    "cross-entropy": "softmax cross-entropy on logits",
+    "mse": "mean squared error over a record's outputs",
+    "bce": "binary cross-entropy on logits",
+}
+"""Written out, since importing the losses imports torch; a test holds them together."""
+
+
+def _metrics() -> dict[str, str]:
+    return {
+        name: " ".join([metric.title, *([f"({metric.unit})"] if metric.unit else [])])
+        for name, metric in known_metrics().items()
+    }
+
+
+KINDS: dict[str, Callable[[], dict[str, str]]] = {
+    "audits": lambda: {name: audit.summary for name, audit in audits().items()},
+    "metrics": _metrics,
+    "zoo": zoo_names,
+    "data": lambda: {adapter.example: adapter.summary for adapter in adapters().values()},
+    "losses": lambda: LOSSES,
+    "formats": lambda: {f"{f.name} ({f.suffix})": f.summary for f in formats().values()},
+}
+
+
+def list_parts(
+    kind: Annotated[
+        str | None, typer.Argument(help=f"One of {', '.join(KINDS)}; all of them without it.")
+    ] = None,
+    shape: Annotated[
+        Literal["table", "json"], typer.Option("-f", "--format", help="Format.")
+    ] = "table",
+) -> None:
+    """List what is available: audits, metrics, models, data, losses, formats."""
+    if kind is not None and kind not in KINDS:
+        raise UsageError(f"list {kind}: nothing of this kind; there are: {', '.join(KINDS)}")
+    found = {name: KINDS[name]() for name in ([kind] if kind else KINDS)}
+    if shape == "json":
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    for name, parts in found.items():
+        typer.echo(f"{name}:")
+        width = max(map(len, parts), default=0)
+        for part, summary in parts.items():
+            typer.echo(f"  {part:<{width}}  {summary}".rstrip())

@@ -1,0 +1,45 @@
+"""Arguments and options that the commands on finished reports share."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from gradaudit.formats import Format, format_for
+
+ReportFile = Annotated[
+    Path, typer.Argument(help="A JSON report, as `gradaudit scan -o report.json` writes it.")
+]
+Output = Annotated[
+    list[Path] | None,
+    typer.Option("-o", "--output", help="Write to this file too; the suffix is the format."),
+]
+Shape = Annotated[
+    Literal["table", "json", "markdown"],
+    typer.Option("-f", "--format", help="Format on standard output."),
+]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No remarks on standard error.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks.")]
+
+
+def writers(paths: Sequence[Path] | None) -> list[tuple[Path, Format]]:
+    """The files to write with their formats, checked before anything is written.
+
+    Raises:
+        UsageError: no format has a file's suffix.
+    """
+    return [(path, format_for(path)) for path in paths or ()]
+
+
+def stdout() -> Console:
+    """Standard output as it is now."""
+    return Console(file=sys.stdout)
+
+
+def remark(text: str, quiet: bool) -> None:
+    """A line on standard error."""
+    if not quiet:
+        typer.echo(f"gradaudit: {text}", err=True)
