@@ -173,21 +173,31 @@ class Threshold:
     expected: float
 
 
-def best_threshold(law: Law, trials: int, *, delta: float, alpha: float) -> Threshold:
+def best_threshold(
+    law: Law, trials: int, *, delta: float, confidence: float = 0.95, comparisons: int = 1
+) -> Threshold:
     """The candidate with the largest bound at the expected numbers of errors.
 
-    Among equals the middle one, which an unexpected shift or spread hurts least.
+    Among equals the middle one, which an unexpected shift or spread hurts least. Still, the law
+    that a mechanism claims can recommend a threshold beyond both means (2.74 σ for a shift of σ),
+    where a mechanism with far less noise makes no more difference than one without any: to
+    test an implementation rather than a claim, prefer a pilot of it.
 
     Args:
         law: what is known, or guessed from a pilot.
         trials: releases under each hypothesis that will be counted.
-        delta: 0 ≤ δ < 1.
-        alpha: error probability of the bound to come.
+        delta: as in the bound to come.
+        confidence: as in the bound to come.
+        comparisons: as in the bound to come.
     """
     candidates = law.candidates()
     positives, negatives = law.error_rates(candidates)
     expected = epsilon_lower(
-        trials * positives, trials * negatives, trials, delta=delta, alpha=alpha
+        trials * positives,
+        trials * negatives,
+        trials,
+        delta=delta,
+        alpha=(1 - confidence) / comparisons,
     )
     best = np.flatnonzero(expected >= expected.max() * (1 - 1e-9))
     middle = best[len(best) // 2]

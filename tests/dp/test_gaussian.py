@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+from scipy.stats import nct
+
+from gradaudit.dp.gaussian import gaussian_bound, mu_lower, noncentrality_lower
+from gradaudit.dp.theory import epsilon_gaussian
+
+
+@pytest.mark.parametrize(
+    ("observed", "degrees"), [(2.0, 18), (-1.0, 38), (4.0, 198), (97.0, 1998), (317.0, 9998)]
+)
+def test_limit_inverts_the_noncentral_t(observed, degrees):
+    limit = float(noncentrality_lower(observed, degrees, 0.05))
+    assert nct.sf(observed, degrees, limit) == pytest.approx(0.05, rel=1e-6)
+
+
+def test_limits_of_many_audits_at_once():
+    null, alternative = np.random.default_rng(0).normal(size=(2, 5, 40))
+    together = mu_lower(null, alternative + 2, alpha=0.05)
+    each = [mu_lower(*pair, alpha=0.05) for pair in zip(null, alternative + 2, strict=True)]
+    np.testing.assert_allclose(together, each, rtol=1e-12)
+
+
+def test_bound_does_not_depend_on_location_and_scale():
+    null, alternative = np.random.default_rng(1).normal(size=(2, 200))
+    bound = mu_lower(null, alternative + 1, alpha=0.05)
+    moved = mu_lower(3 + 0.01 * null, 3 + 0.01 * (alternative + 1), alpha=0.05)
+    assert moved == pytest.approx(float(bound), rel=1e-9)
+
+
+def test_bound_is_never_negative():
+    null, alternative = np.random.default_rng(2).normal(size=(2, 100))
+    assert mu_lower(null, alternative - 5, alpha=0.05) == 0
+
+
+def test_epsilon_is_that_of_the_limit():
+    null, alternative = np.random.default_rng(3).normal(size=(2, 1000))
+    bound = gaussian_bound(null, alternative + 3, delta=1e-5, confidence=0.9)
+    assert bound.mu == float(mu_lower(null, alternative + 3, alpha=1 - 0.9))
+    assert bound.epsilon == epsilon_gaussian(bound.mu, 1e-5)
+    assert bound.mu < bound.mu_estimate
+    assert bound.mu_estimate == pytest.approx(3, abs=0.3)
+    assert min(bound.normality_p, bound.equal_variance_p) > 0.01
+
+
+def test_comparisons_split_the_error_probability():
+    null, alternative = np.random.default_rng(4).normal(size=(2, 100))
+    corrected = gaussian_bound(null, alternative + 1, delta=0.01, confidence=0.9, comparisons=10)
+    assert corrected.mu == pytest.approx(float(mu_lower(null, alternative + 1, alpha=0.01)))
+
+
+def test_power():
+    rng = np.random.default_rng(5)
+    epsilons = [gaussian_bound(*_releases(rng, 6.4, 5000), delta=1e-5).epsilon for _ in range(100)]
+    assert epsilon_gaussian(6.4, 1e-5) == pytest.approx(47, abs=0.1)
+    assert np.mean(epsilons) >= 44
+
+
+def _releases(rng, mu, trials):
+    null, alternative = rng.normal(size=(2, trials))
+    return null, alternative + mu
+
+
+def test_checks_are_uniform_under_the_declared_law():
+    rng = np.random.default_rng(6)
+    bounds = [gaussian_bound(*_releases(rng, 2, 300), delta=1e-5) for _ in range(200)]
+    for name in ("normality_p", "equal_variance_p"):
+        rejected = np.mean([getattr(bound, name) < 0.05 for bound in bounds])
+        assert rejected == pytest.approx(0.05, abs=0.035)
+
+
+def test_checks_see_other_laws():
+    rng = np.random.default_rng(7)
+    laplace = gaussian_bound(*rng.laplace(size=(2, 1000)), delta=1e-5)
+    assert laplace.normality_p < 1e-6
+    null, alternative = _releases(rng, 1, 1000)
+    assert gaussian_bound(null, 2 * alternative, delta=1e-5).equal_variance_p < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("null", "alternative", "message"),
+    [
+        (np.zeros(19), np.ones(19), "at least 20 trials, not 19"),
+        (np.zeros(30), np.ones(30), "vary from release to release"),
+        (np.zeros(30), np.ones(31), "same shape"),
+    ],
+)
+def test_refusals(null, alternative, message):
+    with pytest.raises(ValueError, match=message):
+        gaussian_bound(null, alternative, delta=1e-5)
