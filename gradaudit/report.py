@@ -213,8 +213,10 @@ class Report(_Document):
         """
         try:
             text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}: cannot be read as a report: {error}") from error
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{path}: not a gradaudit report: not UTF-8 text") from error
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

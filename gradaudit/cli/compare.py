@@ -1,13 +1,13 @@
 """``gradaudit compare``: what changed from one report to another."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gradaudit.cli.reports import Quiet, Shape, Verbose, remark, stdout
+from gradaudit.cli.reports import Quiet, Shape, Verbose, print_json, remark, stdout
 from gradaudit.comparison import changes
+from gradaudit.formats.base import write_out
 from gradaudit.formats.changes import markdown_changes, print_changes
 from gradaudit.judging import differences
 from gradaudit.report import Report
@@ -34,8 +34,8 @@ def compare(
     every = list(changes(before, after, variants=variants))
     changed = [change for change in every if not change.same]
     if shape == "json":
-        typer.echo(json.dumps([change.to_json() for change in every], indent=2))
+        print_json([change.to_json() for change in every])
     elif shape == "markdown":
-        typer.echo(markdown_changes(changed, len(every) - len(changed)), nl=False)
+        write_out(markdown_changes(changed, len(every) - len(changed)))
     else:
         print_changes(changed, len(every) - len(changed), stdout())

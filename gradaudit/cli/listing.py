@@ -1,14 +1,15 @@
 """``gradaudit list``: what there is to choose from, found in the packages themselves."""
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
 import typer
 
 from gradaudit.audits import audits
+from gradaudit.cli.reports import print_json, stdout
 from gradaudit.errors import UsageError
 from gradaudit.formats import formats
+from gradaudit.formats.page import Page
 from gradaudit.judging import known_metrics
 from gradaudit.loading.datasets import adapters
 from gradaudit.zoo import zoo_names
@@ -28,7 +29,7 @@ def _metrics() -> dict[str, str]:
     }
 
 
-KINDS: dict[str, Callable[[], dict[str, str]]] = {
+KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "audits": lambda: {name: audit.summary for name, audit in audits().items()},
     "metrics": _metrics,
     "zoo": zoo_names,
@@ -51,10 +52,10 @@ def list_parts(
         raise UsageError(f"list {kind}: nothing of this kind; there are: {', '.join(KINDS)}")
     found = {name: KINDS[name]() for name in ([kind] if kind else KINDS)}
     if shape == "json":
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        print_json(found)
         return
+    page = Page(stdout())
     for name, parts in found.items():
-        typer.echo(f"{name}:")
         width = max(map(len, parts), default=0)
-        for part, summary in parts.items():
-            typer.echo(f"  {part:<{width}}  {summary}".rstrip())
+        lines = [f"  {part:<{width}}  {summary}".rstrip() for part, summary in parts.items()]
+        page.print(map(page.text, [f"{name}:", *lines]))

@@ -1,6 +1,6 @@
 """``gradaudit render``: a saved report in another format."""
 
-from gradaudit.cli.reports import Output, ReportFile, Shape, Verbose, writers
+from gradaudit.cli.reports import OptionalShape, Output, ReportFile, Verbose, writers
 from gradaudit.formats import format_named
 from gradaudit.report import Report
 
@@ -8,7 +8,7 @@ from gradaudit.report import Report
 def render(
     report: ReportFile,
     output: Output = None,
-    shape: Shape | None = None,
+    shape: OptionalShape = None,
     verbose: Verbose = False,
 ) -> None:
     """Show a saved report, or write it in other formats.

@@ -1,5 +1,6 @@
 """Arguments and options that the commands on finished reports share."""
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ import typer
 from rich.console import Console
 
 from gradaudit.formats import Format, format_for
+from gradaudit.formats.base import write_out
 
 ReportFile = Annotated[
     Path, typer.Argument(help="A JSON report, as `gradaudit scan -o report.json` writes it.")
@@ -17,10 +19,9 @@ Output = Annotated[
     list[Path] | None,
     typer.Option("-o", "--output", help="Write to this file too; the suffix is the format."),
 ]
-Shape = Annotated[
-    Literal["table", "json", "markdown"],
-    typer.Option("-f", "--format", help="Format on standard output."),
-]
+_SHAPE = typer.Option("-f", "--format", help="Format on standard output.")
+Shape = Annotated[Literal["table", "json", "markdown"], _SHAPE]
+OptionalShape = Annotated[Literal["table", "json", "markdown"] | None, _SHAPE]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No remarks on standard error.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks.")]
 
@@ -37,6 +38,11 @@ def writers(paths: Sequence[Path] | None) -> list[tuple[Path, Format]]:
 def stdout() -> Console:
     """Standard output as it is now."""
     return Console(file=sys.stdout)
+
+
+def print_json(value: object) -> None:
+    """A document on standard output, byte-clean."""
+    write_out(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def remark(text: str, quiet: bool) -> None:

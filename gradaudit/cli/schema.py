@@ -1,10 +1,10 @@
 """``gradaudit schema``: the JSON Schemas of what gradaudit reads and writes."""
 
-import json
 from typing import Annotated, Literal
 
 import typer
 
+from gradaudit.cli.reports import print_json
 from gradaudit.schemas import schema_of
 
 
@@ -14,4 +14,4 @@ def schema(
     ] = "report",
 ) -> None:
     """Print the JSON Schema (draft 2020-12) of a report, a policy or a config file."""
-    typer.echo(json.dumps(schema_of(document), indent=2))
+    print_json(schema_of(document))

@@ -36,6 +36,11 @@ class Format(ABC):
 
     def show(self, report: Report, policy: Policy | None = None) -> None:
         """Write the report to standard output, in UTF-8 whatever the terminal's encoding."""
-        sys.stdout.flush()
-        sys.stdout.buffer.write(self.render(report, policy).encode())
-        sys.stdout.buffer.flush()
+        write_out(self.render(report, policy))
+
+
+def write_out(text: str) -> None:
+    """Write text to standard output in UTF-8, byte for byte."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()

@@ -15,7 +15,7 @@ STYLES: dict[Level, str] = {
     "low": "green",
     "unknown": "magenta",
 }
-_PLAIN_CHARACTERS = str.maketrans({"–": "-", "─": "-", "…": "...", "²": "2"})
+_PLAIN_CHARACTERS = str.maketrans({"–": "-", "─": "-", "…": "...", "²": "2", "×": "x"})
 
 
 class Page:

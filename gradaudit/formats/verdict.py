@@ -45,11 +45,16 @@ def _lines(page: Page, finding: Finding) -> Iterator[Text]:
     word = finding.level if finding.outcome in FAILING else finding.outcome
     if word not in STYLES:
         return
-    places = [finding.layer or "", f"({variant_text(finding.variant)})" if finding.variant else ""]
-    where = "".join(f"{place} " for place in places if place)
-    rule = f" (rule {finding.rule})" if finding.rule else ""
-    sentence = f"{where}{finding.metric} {finding.message}{rule}"
-    for i, line in enumerate(page.prose(sentence, f"{word:<8} ", " " * 9)):
+    for i, line in enumerate(page.prose(_sentence(finding), f"{word:<8} ", " " * 9)):
         if i == 0:
             line.stylize(STYLES[word], 0, len(word))
         yield line
+
+
+def _sentence(finding: Finding) -> str:
+    """``conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``."""
+    if finding.rule == 0:
+        return finding.message
+    variant = f"({variant_text(finding.variant)})" if finding.variant else ""
+    parts = (finding.layer, finding.metric, variant, finding.message, f"(rule {finding.rule})")
+    return " ".join(part for part in parts if part)

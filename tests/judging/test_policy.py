@@ -1,0 +1,153 @@
+"""Policy files: what is read, and what is refused with file, line and key."""
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from gradaudit.errors import UsageError
+from gradaudit.judging import Ignore, Policy, Rule, default_policy, default_policy_yaml, read_policy
+
+GOOD = """\
+rules:
+  - {metric: leak.bits, layers: [conv*, fc1], max: 2}
+  - metric: vinfo.auroc
+    layers: 0
+    min: -1.0e-3
+    level: warning
+    variant: {round: 2, method: dlg*}
+ignore:
+  - {metric: leak.*, layers: fc1, reason: known since spring, until: 2026-12-31}
+  - {metric: leak.bits, reason: ok}
+family: holm
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "policy.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_whole_policy_is_read(tmp_path: Path) -> None:
+    assert read_policy(written(tmp_path, GOOD)) == Policy(
+        rules=(
+            Rule(metric="leak.bits", layers=("conv*", "fc1"), max=2.0),
+            Rule(
+                metric="vinfo.auroc",
+                layers=("0",),
+                min=-0.001,
+                level="warning",
+                variant={"round": 2, "method": "dlg*"},
+            ),
+        ),
+        ignore=(
+            Ignore(
+                metric="leak.*",
+                layers=("fc1",),
+                reason="known since spring",
+                until=date(2026, 12, 31),
+            ),
+            Ignore(metric="leak.bits", reason="ok"),
+        ),
+        family="holm",
+    )
+
+
+RULE = "rules:\n  - metric: a.b\n    "
+BAD: list[tuple[str, str, str]] = [
+    ("empty", "", "rules: Field required"),
+    ("no rule", "rules: []", "rules: a policy without a rule passes nothing; add one"),
+    ("a list", "- a\n", "line 1: the document: Input should be a valid dictionary or instance"),
+    ("unknown key", "rules: []\nrulez: []\n", "line 2: rulez: unknown key"),
+    ("unknown key of a rule", RULE + "max: 1\n    maxx: 2", "line 4: rules.0.maxx: unknown key"),
+    ("no limit", RULE + "level: error", "line 2: rules.0: a rule needs either max or min"),
+    ("two limits", RULE + "max: 1\n    min: 0", "rules.0: a rule needs either max or min"),
+    ("text for a limit", RULE + "max: high", "line 3: rules.0.max: Input should be a valid number"),
+    ("quoted limit", RULE + "max: '1'", "line 3: rules.0.max: Input should be a valid number"),
+    ("true for a limit", RULE + "max: true", "line 3: rules.0.max: Input should be a valid number"),
+    ("infinite limit", RULE + "max: .inf", "line 3: rules.0.max: Input should be a finite number"),
+    ("NaN limit", RULE + "min: .nan", "line 3: rules.0.min: Input should be a finite number"),
+    ("level", RULE + "max: 1\n    level: fatal", "line 4: rules.0.level: Input should be 'error'"),
+    ("metric without audit", "rules:\n  - {metric: b, max: 1}", "line 2: rules.0.metric: String"),
+    ("no layer", RULE + "max: 1\n    layers: []", "line 4: rules.0.layers: Value should have at"),
+    ("layer", RULE + "max: 1\n    layers: [1.5]", "line 4: rules.0.layers.0: Input should be a"),
+    ("family", RULE + "max: 1\nfamily: bonferroni", "line 4: family: Input should be 'none'"),
+    (
+        "ignore without reason",
+        RULE + "max: 1\nignore:\n  - metric: a.b",
+        "line 5: ignore.0.reason: Field required",
+    ),
+    (
+        "ignore with an empty reason",
+        RULE + "max: 1\nignore:\n  - {metric: a.b, reason: ' '}",
+        "line 5: ignore.0.reason: String should have at least 1 character",
+    ),
+    (
+        "ignore until never",
+        RULE + "max: 1\nignore:\n  - {metric: a.b, reason: r, until: soon}",
+        "line 5: ignore.0.until: Input should be a valid date",
+    ),
+    ("twice", RULE + "max: 1\n    max: 9", "line 4: not valid YAML: the key 'max' occurs twice"),
+    ("alias", "a: &a [x]\nb: *a", "line 2: not valid YAML: aliases (*name) are refused"),
+    ("tag", "rules: !!python/object:os.system []", "not valid YAML: could not determine a const"),
+    ("unclosed", "rules: [", "line 1: not valid YAML: expected the node content, but found"),
+    ("two documents", "a: 1\n---\nb: 2", "line 2: not valid YAML: but found another document"),
+    ("control character", "rules: \x07", "not valid YAML: unacceptable character"),
+    ("mapping as key", "{[a]: 1}: 2", "line 1: not valid YAML: found unhashable key"),
+    ("very deep", "[" * 5000, "nested too deeply"),
+    ("very large", "#" * (1 << 20) + "\n", "larger than 1,048,576 bytes; is it the right file?"),
+    ("impossible date", "a: 2026-99-99", "not valid YAML: month must be in 1..12"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), [c[1:] for c in BAD], ids=[c[0] for c in BAD])
+def test_a_bad_policy_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(UsageError) as caught:
+        read_policy(path)
+    said = str(caught.value)
+    assert said.startswith(str(path))
+    assert message in said
+    assert "\n" not in said
+
+
+def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40)]
+    with pytest.raises(UsageError, match=r"line 2: .*aliases"):
+        read_policy(written(tmp_path, "\n".join(lines)))
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nowhere\.yaml: cannot be read: No such file"):
+        read_policy(tmp_path / "nowhere.yaml")
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+        read_policy(tmp_path)
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="not UTF-8 text"):
+        read_policy(binary)
+
+
+def test_the_default_policy_is_a_policy_file(tmp_path: Path, two_audits: None) -> None:
+    text = default_policy_yaml()
+    assert read_policy(written(tmp_path, text)) == default_policy()
+    assert text == (
+        "# gradaudit's default policy: what each audit declares about its metrics. A number"
+        " beyond the\n# limit of an error rule makes a layer's risk high, beyond that of a"
+        " warning rule medium.\nrules:\n"
+        "  # Leaked bits: an attacker learns the attribute from this layer's gradient\n"
+        "  - {metric: leak.bits, max: 2.0, level: error}\n"
+        "  # Leaked bits: an attacker learns the attribute from this layer's gradient\n"
+        "  - {metric: leak.bits, max: 1.0, level: warning}\n"
+        "  # Effort\n"
+        "  - {metric: leak.effort, min: 10.0, level: warning}\n"
+        "  # Total: sum\n"
+        "  - {metric: leak.total, max: 0.0, level: error}\n"
+    )
+
+
+def test_the_installed_audits_make_a_default_policy(tmp_path: Path) -> None:
+    text = default_policy_yaml()
+    rules = default_policy().rules
+    assert (read_policy(written(tmp_path, text)) == default_policy()) if rules else "rules:" in text
