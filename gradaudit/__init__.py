@@ -1,3 +1,24 @@
-"""gradaudit measures, layer by layer, what a shared gradient gives away."""
+"""gradaudit measures, layer by layer, what a shared gradient gives away.
+
+The API is imported when it is first used, so that commands which need no torch stay quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradaudit.api import audit
+    from gradaudit.judging import gate
+    from gradaudit.report import Report
+    from gradaudit.target import Target
 
 __version__ = "0.1.0"
+__all__ = ["Report", "Target", "__version__", "audit", "gate"]
+
+_HOMES = {"audit": "api", "gate": "judging", "Report": "report", "Target": "target"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -138,7 +138,7 @@ class Subject:
         records: every record of the data set.
         layers: the layers to report, a subset of the last target's.
         samples: how many records an audit looks at (None: the audit's own default).
-        attribute: the private attribute asked about, if any.
+        attributes: names of the private attributes asked about.
         seed: root of all randomness.
         jobs: worker processes.
         memory: bytes that one chunk of work may take.
@@ -148,7 +148,7 @@ class Subject:
     records: Records
     layers: tuple[Layer, ...]
     samples: int | None = None
-    attribute: str | None = None
+    attributes: tuple[str, ...] = ()
     seed: int = 0
     jobs: int = 1
     memory: int = 1 << 30

@@ -5,11 +5,11 @@ measuring code inside ``run``.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
@@ -55,6 +55,12 @@ class Audit(ABC, Generic[O]):
     headline: ClassVar[tuple[str, ...]]
     """Ids of the metrics that get a column in the risk table of ``scan``."""
     Options: ClassVar[type[AuditOptions]] = AuditOptions
+    renames: ClassVar[Mapping[str, str]] = {}
+    """Subject options that this audit's command calls otherwise, because it has its own."""
+    quick: ClassVar[Mapping[str, JsonValue]] = {}
+    """Options that ``scan --quick`` sets: a rough answer at a fraction of the cost."""
+    thorough: ClassVar[Mapping[str, JsonValue]] = {}
+    """Options that ``scan --thorough`` sets: the most exact answer."""
 
     def __init__(self, options: O) -> None:
         self.options = options
@@ -68,3 +74,7 @@ class Audit(ABC, Generic[O]):
         Raises:
             NotApplicable: this audit says nothing about this model or data.
         """
+
+    def passes(self, subject: "Subject") -> float:
+        """About how many gradient passes over one record ``run`` costs; for ``--dry-run``."""
+        return 0.0

@@ -1,0 +1,53 @@
+"""Every command ends with a status of the contract and, where it fails, one line on stderr."""
+
+import functools
+import inspect
+import logging
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from gradaudit.errors import GradauditError
+from gradaudit.text import printable
+
+FAILED = 3
+INTERRUPTED = 130
+
+
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a command: errors become one line and an exit status, ``-v`` shows the traceback."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        verbose = bool(kwargs.get("verbose"))
+        if verbose:
+            logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s")
+            logging.getLogger("gradaudit").setLevel(logging.DEBUG)
+        try:
+            command(*args, **kwargs)
+        except KeyboardInterrupt:
+            _say("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+        except GradauditError as error:
+            _fail(str(error), verbose)
+            raise typer.Exit(error.exit_status) from None
+        except (typer.Exit, typer.Abort, OSError):
+            raise
+        except Exception as error:
+            _fail(f"unexpected {type(error).__name__}: {error} (-v shows where)", verbose)
+            raise typer.Exit(FAILED) from None
+
+    vars(run).setdefault("__signature__", inspect.signature(command))
+    return run
+
+
+def _fail(message: str, verbose: bool) -> None:
+    if verbose:
+        traceback.print_exc()
+    _say(message)
+
+
+def _say(message: str) -> None:
+    typer.echo(f"gradaudit: {printable(message, limit=2000)}", err=True)

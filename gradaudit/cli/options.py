@@ -1,0 +1,87 @@
+"""Command line options made from the fields of settings, so that each is declared once."""
+
+import inspect
+import types
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+CONFIG = inspect.Parameter(
+    "config",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Path | None, typer.Option("--config", help="Read options from this YAML file; flags win.")
+    ],
+)
+
+
+def options_of(
+    model: type[BaseModel],
+    panel: str,
+    *,
+    renames: Mapping[str, str] = MappingProxyType({}),
+    without: Collection[str] = (),
+) -> list[inspect.Parameter]:
+    """One keyword option for each field; None stands for "not given".
+
+    Args:
+        model: settings whose fields have descriptions.
+        panel: the heading under which ``--help`` shows them.
+        renames: other names for some fields.
+        without: fields that get no option.
+    """
+    return [
+        _option(renames.get(name, name), field, panel)
+        for name, field in model.model_fields.items()
+        if name not in without
+    ]
+
+
+def with_options(
+    command: Callable[..., None], parameters: list[inspect.Parameter]
+) -> Callable[..., None]:
+    """Give a ``**kwargs`` command the signature that Typer reads."""
+    vars(command)["__signature__"] = inspect.Signature(parameters, return_annotation=None)
+    command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
+    return command
+
+
+def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
+    kind = _plain(field.annotation)
+    flag = "--" + name.replace("_", "-")
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    flags = [flag, *([str(extra["short"])] if "short" in extra else [])]
+    option = typer.Option(
+        *flags,
+        help=_help(field),
+        rich_help_panel=panel,
+        show_default=False,
+    )
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, option],
+    )
+
+
+def _plain(annotation: Any) -> Any:
+    """The type Typer parses: without None, tuples of any length as lists."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        (annotation,) = (kind for kind in get_args(annotation) if kind is not type(None))
+    if get_origin(annotation) is tuple:
+        return list[get_args(annotation)[0]]  # type: ignore[misc]
+    return annotation
+
+
+def _help(field: FieldInfo) -> str:
+    text = field.description or ""
+    if field.default in (None, (), False) or field.is_required():
+        return text
+    return f"{text} [default: {field.default}]"

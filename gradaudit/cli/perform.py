@@ -1,0 +1,79 @@
+"""What ``scan`` and the single audits share: load, measure, show, insist."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gradaudit.audits import Audit
+from gradaudit.cli.reports import writers
+from gradaudit.cli.terminal import watcher
+from gradaudit.config import OutputSettings, RunSettings, SubjectSettings
+from gradaudit.errors import AuditError, UsageError
+from gradaudit.formats import format_named
+from gradaudit.judging import Policy, gate, passed
+from gradaudit.report import Report
+
+if TYPE_CHECKING:
+    from gradaudit.target import Subject
+
+GATE_FAILED = 1
+
+
+def load(settings: SubjectSettings) -> "Subject":
+    """Import torch, give it the cores it may use, and load the subject."""
+    import torch
+
+    from gradaudit.subject import open_subject
+
+    torch.set_num_threads(settings.jobs)
+    return open_subject(settings)
+
+
+def perform(settings: RunSettings, audits: Sequence[Audit[Any]]) -> Report:
+    """Run the audits and make the report, after a look at where it is to go.
+
+    Raises:
+        UsageError: no format has an output file's suffix, or its folder is missing.
+    """
+    for path, _ in writers(settings.output):
+        if not path.absolute().parent.is_dir():
+            raise UsageError(f"{path}: the folder does not exist; make it first")
+    subject = load(settings)
+    from gradaudit.runner import run
+
+    return run(
+        subject,
+        audits,
+        progress=watcher(settings.quiet),
+        provenance={"command": shlex.join(["gradaudit", *sys.argv[1:]])},
+    )
+
+
+def show(report: Report, settings: OutputSettings, policy: Policy | None = None) -> None:
+    """Write the report's files, then the report to standard output."""
+    for path, format_ in writers(settings.output):
+        format_.write(report, path, policy)
+    format_named(settings.format).show(report, policy)
+
+
+def insist(report: Report) -> None:
+    """Refuse to end well where the report cannot stand as an audit that was done.
+
+    Raises:
+        AuditError: nothing was measured, or an audit broke.
+    """
+    from gradaudit.runner import incomplete
+
+    if reason := incomplete(report):
+        raise AuditError(reason)
+
+
+def judge(report: Report, policy: Policy, path: Path) -> None:
+    """End with status 1 where the report does not pass the policy."""
+    if not passed(gate(report, policy)):
+        typer.echo(f"gradaudit: the report does not pass {path}", err=True)
+        raise typer.Exit(GATE_FAILED)

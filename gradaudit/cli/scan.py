@@ -1,0 +1,97 @@
+"""``gradaudit scan``: every applicable audit of one checkpoint in one report."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from gradaudit.audits import Audit, audits
+from gradaudit.cli.options import CONFIG, options_of, with_options
+from gradaudit.cli.perform import insist, judge, load, perform, show
+from gradaudit.config import (
+    OutputSettings,
+    RunSettings,
+    ScanSettings,
+    SubjectSettings,
+    read_file,
+    section,
+    settle,
+)
+from gradaudit.errors import UsageError
+from gradaudit.judging import read_policy
+from gradaudit.samples import sample_settings
+
+
+def _scan(**flags: Any) -> None:
+    """Audit a checkpoint: every applicable audit, one risk table per layer, one report.
+
+    Without arguments it audits the bundled sample model.
+    """
+    file = read_file(flags.pop("config"))
+    settings = settle(ScanSettings, flags, file)
+    if not (settings.model or settings.data or settings.checkpoint):
+        settings = settings.model_copy(update=sample_settings())
+    chosen = choose_audits(settings, file)
+    if settings.dry_run:
+        _tell_plan(settings, chosen)
+        return
+    policy = read_policy(settings.policy) if settings.policy else None
+    report = perform(settings, chosen)
+    show(report, settings, policy)
+    insist(report)
+    if settings.policy and policy:
+        judge(report, policy, settings.policy)
+
+
+scan = with_options(
+    _scan,
+    [
+        *options_of(ScanSettings, "Scan", without=RunSettings.model_fields),
+        *options_of(SubjectSettings, "Subject"),
+        CONFIG,
+        *options_of(OutputSettings, "Output"),
+    ],
+)
+
+
+def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[Audit[Any]]:
+    """The audits of a scan with their options: a preset, then the config file's sections.
+
+    Raises:
+        UsageError: an unknown audit, or both presets.
+    """
+    if settings.quick and settings.thorough:
+        raise UsageError("--quick and --thorough: choose one")
+    known = audits()
+    for name in settings.audits:
+        if name not in known:
+            raise UsageError(f"--audits {name}: no such audit; there are: {', '.join(known)}")
+    return [
+        audit(settle(audit.Options, {}, {**_preset(audit, settings), **section(file, name)}))
+        for name, audit in known.items()
+        if not settings.audits or name in settings.audits
+    ]
+
+
+def _preset(audit: type[Audit[Any]], settings: ScanSettings) -> dict[str, Any]:
+    if settings.quick:
+        return dict(audit.quick)
+    return dict(audit.thorough) if settings.thorough else {}
+
+
+def _tell_plan(settings: ScanSettings, chosen: Sequence[Audit[Any]]) -> None:
+    subject = load(settings)
+    from gradaudit.runner import seconds_per_pass
+
+    each = seconds_per_pass(subject)
+    typer.echo(f"{subject.target.description} on {len(subject.records)} records:")
+    for audit in chosen:
+        typer.echo(f"  {audit.name}: about {_duration(each * audit.passes(subject))}")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return "less than a second"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,155 @@
+"""Settings of a run: a YAML file, with flags that win over it, checked before anything starts.
+
+Every field of these models is a key of the file and a flag of the command line, so each option is
+declared, described and validated in one place. No torch in here.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from gradaudit.audits import audits
+from gradaudit.errors import UsageError
+from gradaudit.yaml_file import read_yaml
+
+
+def short(flag: str) -> dict[str, Any]:
+    """Mark a field as having a one-letter flag too."""
+    return {"short": flag}
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        alias_generator=lambda name: name.replace("_", "-"),
+        validate_by_name=True,
+    )
+
+
+class SubjectSettings(_Settings):
+    """What is audited: model, checkpoints, data, layers, and how they are run."""
+
+    model: str | None = Field(
+        None,
+        description="zoo:NAME, torchvision:NAME, FILE.py:factory, package.module:factory, or "
+        "ARCHIVE.pt2; options follow as ?key=value&….",
+        json_schema_extra=short("-m"),
+    )
+    checkpoint: tuple[Path, ...] = Field(
+        (),
+        description="Weights (safetensors or a state dict); repeat for several training rounds, "
+        "oldest first.",
+        json_schema_extra=short("-c"),
+    )
+    data: str | None = Field(
+        None,
+        description="digits, diabetes, csv:FILE?label=COL, npz:FILE?inputs=KEY&label=KEY, "
+        "images:DIR, torchvision:NAME?root=DIR, or FILE.py:factory.",
+        json_schema_extra=short("-d"),
+    )
+    attribute: tuple[str, ...] = Field(
+        (), description="A private attribute of the records.", json_schema_extra=short("-a")
+    )
+    loss: str = Field("cross-entropy", description="cross-entropy, mse, bce, or FILE.py:NAME.")
+    mode: Literal["eval", "train"] = Field(
+        "eval", description="How BatchNorm and dropout run, as the clients run them."
+    )
+    layer: tuple[str, ...] = Field((), description="Only layers that match this glob.")
+    hide: tuple[str, ...] = Field((), description="Leave out layers that match this glob.")
+    samples: int | None = Field(None, ge=1, description="How many records each audit looks at.")
+    seed: int = Field(0, ge=0, description="Root of all randomness.")
+    device: Literal["cpu", "cuda", "auto"] = Field("auto", description="Where to compute.")
+    jobs: int = Field(1, ge=1, description="Processor cores to use.")
+
+
+class OutputSettings(_Settings):
+    """Where the report goes."""
+
+    output: tuple[Path, ...] = Field(
+        (),
+        description="Write the report to this file too; the suffix is the format.",
+        json_schema_extra=short("-o"),
+    )
+    format: Literal["table", "json", "markdown"] = Field(
+        "table",
+        description="Format of the report on standard output.",
+        json_schema_extra=short("-f"),
+    )
+    quiet: bool = Field(False, description="No progress.", json_schema_extra=short("-q"))
+    verbose: bool = Field(False, description="Show tracebacks.", json_schema_extra=short("-v"))
+
+
+class RunSettings(SubjectSettings, OutputSettings):
+    """Everything a single audit command takes, besides the audit's own options."""
+
+
+class ScanSettings(RunSettings):
+    """Everything ``scan`` takes, besides the audits' own sections."""
+
+    audits: tuple[str, ...] = Field(
+        (),
+        description="Only these audits (all that apply without it).",
+    )
+    policy: Path | None = Field(
+        None, description="Judge the report by this policy; exit with 1 where it fails."
+    )
+    quick: bool = Field(False, description="A rough answer at a fraction of the cost.")
+    thorough: bool = Field(False, description="The most exact answer, whatever it costs.")
+    dry_run: bool = Field(False, description="Say what would run and about how long, and stop.")
+
+
+@cache
+def file_model() -> type[BaseModel]:
+    """The model of a config file: ``scan``'s settings and a section of options for each audit."""
+    sections: dict[str, Any] = {
+        name.replace("-", "_"): (
+            audit.Options,
+            Field(default_factory=audit.Options, description=audit.summary),
+        )
+        for name, audit in audits().items()
+    }
+    return create_model("Config", __base__=ScanSettings, **sections)
+
+
+def read_file(path: Path | None) -> dict[str, Any]:
+    """Read a config file; the values it sets by field name, nothing without a file.
+
+    Raises:
+        UsageError: the file cannot be read, or a key is unknown or its value out of range.
+    """
+    if path is None:
+        return {}
+    return read_yaml(path, file_model(), "gradaudit schema config").model_dump(exclude_unset=True)
+
+
+def section(file: dict[str, Any], audit: str) -> dict[str, Any]:
+    """The config file's options of one audit."""
+    return cast("dict[str, Any]", file.get(audit.replace("-", "_"), {}))
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def settle(model: type[M], flags: dict[str, Any], file: dict[str, Any]) -> M:
+    """Settings from flags over the file's values over the defaults.
+
+    Args:
+        model: the settings to make.
+        flags: values by field name; None means that the flag was not given. Other commands'
+            fields are passed over, as they are in ``file``.
+        file: the config file's values.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    values = {name: v for name, v in {**file, **given}.items() if name in model.model_fields}
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        flag = "--" + str(fault["loc"][0]).replace("_", "-") if fault["loc"] else "the options"
+        raise UsageError(f"{flag}: {fault['msg']} (got {fault['input']!r})") from error

@@ -1,0 +1,191 @@
+"""Runs audits on a subject and makes the report. Measures, never judges."""
+
+import logging
+import platform
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import JsonValue
+
+import gradaudit
+from gradaudit.audits import Audit
+from gradaudit.errors import GradauditError, NotApplicable
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.loading.accuracy import task_accuracy
+from gradaudit.loading.datasets import describe
+from gradaudit.progress import Progress, Silent
+from gradaudit.report import (
+    LayerRecord,
+    Measurement,
+    Report,
+    TargetRecord,
+    utc_now,
+)
+from gradaudit.target import Subject
+
+log = logging.getLogger(__name__)
+
+MAX_REASON = 500
+
+
+def run(
+    subject: Subject,
+    audits: Sequence[Audit[Any]],
+    *,
+    progress: Progress | None = None,
+    provenance: Mapping[str, JsonValue] | None = None,
+) -> Report:
+    """Run every audit and collect one report.
+
+    An audit that does not apply leaves skipped rows, one that breaks leaves failed rows; either
+    way every layer has a measurement or a reason.
+
+    Args:
+        subject: what is audited.
+        audits: configured audits, run in order.
+        progress: who is told how far the work is.
+        provenance: more facts to record, such as the command line.
+
+    Raises:
+        AuditError: the model cannot be run on the records at all.
+    """
+    started = utc_now()
+    data = _describe_data(subject)
+    rows: list[Measurement] = []
+    seconds: dict[str, JsonValue] = {}
+    for audit in audits:
+        begun = time.perf_counter()
+        rows.extend(_rows(audit, subject, progress or Silent()))
+        seconds[audit.name] = round(time.perf_counter() - begun, 3)
+    return Report(
+        tool={"name": "gradaudit", "version": gradaudit.__version__},
+        target=_describe_target(subject),
+        data=data,
+        provenance={
+            "seed": subject.seed,
+            "jobs": subject.jobs,
+            "device": str(subject.target.device),
+            "threads": torch.get_num_threads(),
+            "started": started,
+            "finished": utc_now(),
+            "seconds": seconds,
+            "audits": {audit.name: audit.options.model_dump(mode="json") for audit in audits},
+            "versions": _versions(),
+            **(provenance or {}),
+        },
+        measurements=rows,
+    )
+
+
+def seconds_per_pass(subject: Subject, passes: int = 3) -> float:
+    """Median time of one record's forward and backward pass, in seconds.
+
+    Raises:
+        AuditError: the model cannot be run on the records.
+    """
+    model = FunctionalModel.of(subject.target)
+    record = subject.records.take(np.zeros(1, dtype=np.int64))
+    inputs, labels = model.cast(record.inputs), model.cast(record.labels)
+    model.check(inputs, labels)
+    gradient = torch.func.grad(lambda weights: model.losses(weights, inputs, labels).sum())
+    durations = []
+    for _ in range(passes):
+        begun = time.perf_counter()
+        gradient(model.parameters)
+        durations.append(time.perf_counter() - begun)
+    return statistics.median(durations)
+
+
+def incomplete(report: Report) -> str | None:
+    """Why the report cannot stand as an audit that was done, or None.
+
+    It cannot where nothing at all was measured, or an audit broke.
+    """
+    if not any(row.status == "measured" for row in report.measurements):
+        reasons = {row.reason for row in report.measurements if row.reason}
+        return "nothing could be measured: " + ("; ".join(sorted(reasons)) or "no audit ran")
+    for audit in dict.fromkeys(row.audit for row in report.measurements):
+        statuses = {row.status for row in report.measurements if row.audit == audit}
+        if "failed" in statuses and "measured" not in statuses:
+            reason = next(
+                row.reason
+                for row in report.measurements
+                if row.audit == audit and row.status == "failed"
+            )
+            return f"{audit} failed: {reason}"
+    return None
+
+
+def _rows(audit: Audit[Any], subject: Subject, progress: Progress) -> list[Measurement]:
+    rows: list[Measurement] = []
+    try:
+        rows.extend(audit.run(subject, progress))
+    except NotApplicable as why:
+        rows.extend(_instead(audit, subject, rows, "skipped", str(why)))
+    except GradauditError as error:
+        log.debug("%s failed", audit.name, exc_info=True)
+        rows.extend(_instead(audit, subject, rows, "failed", str(error)))
+    except Exception as error:
+        log.debug("%s crashed", audit.name, exc_info=True)
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        rows.extend(_instead(audit, subject, rows, "failed", reason[:MAX_REASON]))
+    return rows
+
+
+def _instead(
+    audit: Audit[Any],
+    subject: Subject,
+    rows: Sequence[Measurement],
+    status: Literal["skipped", "failed"],
+    reason: str,
+) -> list[Measurement]:
+    """Rows with a reason for everything that ``rows`` has no headline of."""
+    done = {(row.metric, row.layer) for row in rows if not row.variant}
+    names = [layer.name for layer in subject.layers]
+    wanted = (
+        (metric.id, layer)
+        for metric in audit.metrics
+        for layer in (names if metric.per_layer else [None])
+    )
+    return [
+        Measurement(audit=audit.name, metric=metric, layer=layer, status=status, reason=reason)
+        for metric, layer in wanted
+        if (metric, layer) not in done
+    ]
+
+
+def _describe_target(subject: Subject) -> TargetRecord:
+    target = subject.target
+    return TargetRecord(
+        model=target.description,
+        checkpoints=[t.checkpoint for t in subject.targets if t.checkpoint is not None],
+        parameters=sum(parameter.numel() for parameter in target.model.parameters()),
+        layers=[
+            LayerRecord(
+                name=layer.name,
+                kind=layer.kind,
+                parameters=layer.parameters,
+                position=layer.position,
+            )
+            for layer in subject.layers
+        ],
+        loss=target.loss.name,
+        mode=target.mode,
+    )
+
+
+def _describe_data(subject: Subject) -> dict[str, JsonValue]:
+    accuracy = task_accuracy(subject.target, subject.records)
+    return {**describe(subject.records), "accuracy": accuracy.to_json()}
+
+
+def _versions() -> dict[str, JsonValue]:
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+    }

@@ -1,0 +1,83 @@
+"""From settings to the subject of an audit: model, checkpoints, records, device."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from gradaudit.config import SubjectSettings
+from gradaudit.errors import UsageError
+from gradaudit.loading.checkpoint import apply_checkpoint, load_checkpoint
+from gradaudit.loading.datasets import load_records
+from gradaudit.loading.losses import Loss
+from gradaudit.loading.models import load_loss, load_model
+from gradaudit.loading.records import Records
+from gradaudit.target import Subject, Target, choose_layers
+
+
+def open_subject(
+    settings: SubjectSettings,
+    *,
+    model: nn.Module | None = None,
+    records: Records | None = None,
+    loss: Loss | None = None,
+) -> Subject:
+    """Load everything that an audit needs; what is given in memory is taken as it is.
+
+    Raises:
+        UsageError: a model, loss, data set or device is missing or unknown.
+        CheckpointError: a checkpoint is refused or does not fit the model.
+        DataError: the data set's content cannot be used.
+        AuditError: no layer is left to audit.
+    """
+    if model is None:
+        spec = _needed(settings.model, "--model")
+        model = load_model(spec, seed=settings.seed).to(choose_device(settings.device))
+    if records is None:
+        spec = _needed(settings.data, "--data")
+        records = load_records(spec, attributes=settings.attribute)
+    untrained = Target(
+        model=model,
+        loss=loss or load_loss(settings.loss),
+        mode=settings.mode,
+        description=settings.model or type(model).__name__,
+    )
+    targets = tuple(_with_weights(untrained, path) for path in settings.checkpoint)
+    newest = (targets or (untrained,))[-1]
+    return Subject(
+        targets=targets or (untrained,),
+        records=records,
+        layers=choose_layers(newest.layers, settings.layer, settings.hide),
+        samples=settings.samples,
+        attributes=settings.attribute,
+        seed=settings.seed,
+        jobs=settings.jobs,
+    )
+
+
+def _needed(spec: str | None, option: str) -> str:
+    if spec is None:
+        raise UsageError(f"{option} is needed: name what to audit (see `gradaudit list`)")
+    return spec
+
+
+def _with_weights(target: Target, path: Path) -> Target:
+    loaded = load_checkpoint(path)
+    model = copy.deepcopy(target.model)
+    apply_checkpoint(model, loaded)
+    return replace(target, model=model, checkpoint=loaded.record)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device to compute on; ``auto`` takes CUDA where there is one.
+
+    Raises:
+        UsageError: CUDA is asked for and absent.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: no CUDA device is available; use --device cpu")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
