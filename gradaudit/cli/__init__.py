@@ -24,16 +24,25 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gradaudit {gradaudit.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            is_eager=True,
+            callback=_print_version,
+        ),
     ] = False,
 ) -> None:
     """Measure, layer by layer and with error bars, what a shared gradient gives away."""
-    if version:
-        typer.echo(f"gradaudit {gradaudit.__version__}")
-        raise typer.Exit
 
 
 app.command("scan")(guarded(scan))
