@@ -85,7 +85,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
     chosen = _chosen(report)
     headlines = [row for row in report.measurements if not row.variant and row.id in chosen]
     columns = [m for m in chosen if any(_fills_a_cell(row, m) for row in headlines)]
-    model = [row for row in _model_rows(report, headlines) if row.status == "measured"]
+    model = [row for row in _model_rows(report, chosen) if row.status == "measured"]
     shown = model[:MOST_MODEL_LINES]
     filled = [row for row in headlines if row.layer is not None and row.id in columns]
     return View(
@@ -150,13 +150,14 @@ def _cell(row: Measurement) -> str:
     return SKIPPED if row.status == "skipped" else FAILED
 
 
-def _model_rows(report: Report, headlines: Sequence[Measurement]) -> list[Measurement]:
+def _model_rows(report: Report, chosen: Sequence[str]) -> list[Measurement]:
     """Headline rows of the whole model, and every such row of audits without any headline."""
     with_headline = {row.audit for row in report.measurements if not row.variant}
     return [
         row
         for row in report.measurements
-        if row.layer is None and (row in headlines or row.audit not in with_headline)
+        if row.layer is None
+        and (row.id in chosen if not row.variant else row.audit not in with_headline)
     ]
 
 

@@ -1,0 +1,117 @@
+"""Markdown for a pull request: compared whole, and hostile names stay text."""
+
+import re
+from pathlib import Path
+
+import pytest
+from report_builder import failed_row, make_report, row, skipped_row
+
+from gradaudit.formats import format_for
+from gradaudit.formats.markdown import Markdown, code, escape
+
+pytestmark = pytest.mark.usefixtures("two_audits")
+
+WHOLE = """\
+## Gradient leakage: 1 high, 1 medium, 1 unknown of 3 layers
+
+gradaudit 0.1.0: zoo:lenet, round-5.safetensors, 8,620 parameters in 3 layers, \
+cross-entropy, eval mode
+
+digits, 1,797 records
+
+> **Warning:** few samples
+
+| layer | risk | kind | parameters | `leak.bits` | `rank.deficit` |
+| --- | --- | --- | ---: | --- | --- |
+| `conv1` | 🔴 high | Conv2d | 108 | 3.10 [2.90, 3.30] |  |
+| `fc1` | 🟠 medium | Linear | 8,192 | 1.50 | 12 |
+| `fc2` | ⚪ unknown | Linear | 320 | failed | – |
+
+| whole model | variant | value |
+| --- | --- | --- |
+| `leak.total` |  | 0 |
+
+- 🔴 **high** leak.bits above 2 in conv1 (3.10 [2.90, 3.30])<br>an attacker learns the attribute \
+from this layer's gradient
+- 🟠 **medium** leak.bits above 1 in fc1 (1.50)<br>an attacker learns the attribute from this \
+layer's gradient
+- ⚪ **unknown** leak.bits in fc2: could not be measured: NaN &#42;here&#42;
+
+- `leak` failed in fc2: NaN &#42;here&#42;
+- `rank` not measured in fc2: row space is everything
+
+<sub>95 % intervals, seed 0, cpu, 2026-05-01T10:00:00+00:00</sub>
+"""
+
+
+def test_the_whole_document(tmp_path: Path) -> None:
+    report = make_report(
+        row("leak.bits", "conv1", 3.1, interval=(2.9, 3.3)),
+        row("leak.bits", "fc1", 1.5),
+        failed_row("leak.bits", "fc2", "NaN *here*"),
+        row("leak.total", None, 0),
+        row("rank.deficit", "fc1", 12),
+        skipped_row("rank.deficit", "fc2", "row space is everything"),
+    )
+    report.provenance["warnings"] = ["few samples"]
+    path = tmp_path / "report.md"
+    format_for(path).write(report, path)
+    assert path.read_text() == WHOLE
+
+
+NAMES: list[tuple[str, str]] = [
+    ("layer1.0.conv_1", "`layer1.0.conv_1`"),
+    ("(model)", "`(model)`"),
+    ("a|b", "<code>a&#124;b</code>"),
+    ("`x`", "<code>&#96;x&#96;</code>"),
+    ("<img src=x>", "<code>&#60;img src&#61;x&#62;</code>"),
+    ("[l](http://e)", "<code>&#91;l&#93;(http&#58;//e)</code>"),
+    ("**x**_y_", "<code>&#42;&#42;x&#42;&#42;&#95;y&#95;</code>"),
+    ("@team #1", "<code>&#64;team &#35;1</code>"),
+    ("a\nb\x1b[0m", "<code>a&#65533;b&#65533;&#91;0m</code>"),
+    (" ", "` `"),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "written"), NAMES, ids=[repr(n) for n, _ in NAMES])
+def test_names_in_code_type(name: str, written: str) -> None:
+    assert code(name) == written
+
+
+TEXTS: list[tuple[str, str]] = [
+    ("3.10 [2.90, 3.30], a_b (c) - d.e!", "3.10 [2.90, 3.30], a_b (c) - d.e!"),
+    ("<b>&amp;", "&#60;b&#62;&#38;amp;"),
+    ("[a](b) [a]: c [a][b]", "[a&#93;(b) [a&#93;: c [a&#93;[b]"),
+    ("_a_ __b__ a_b", "&#95;a&#95; &#95;&#95;b&#95;&#95; a_b"),
+    (
+        "*a* ~~b~~ `c` $d$ #1 @e \\f |g",
+        "&#42;a&#42; &#126;&#126;b&#126;&#126; &#96;c&#96; "
+        "&#36;d&#36; &#35;1 &#64;e &#92;f &#124;g",
+    ),
+    ("see https://e.org or www.e.org", "see https&#58;//e.org or www&#46;e.org"),
+    ("two\nlines", "two\ufffdlines"),
+]
+
+
+@pytest.mark.parametrize(("text", "written"), TEXTS, ids=[t for t, _ in TEXTS])
+def test_active_characters_become_entities(text: str, written: str) -> None:
+    assert escape(text) == written
+
+
+def test_hostile_strings_break_no_table_and_make_no_markup() -> None:
+    evil = "x|y <script>`[a](http://e)`\n| @all"
+    report = make_report(
+        row("leak.bits", evil, 3.0),
+        skipped_row("rank.deficit", evil, evil),
+        row("rank.deficit", "fc1", 1.0, unit=evil),
+        row("leak.total", None, 1.0),
+        row("evil|x.y|z", None, 2.0, variant={evil: evil}),
+        layers=[(evil, evil, 1), ("fc1", "Linear", 1)],
+        model=evil,
+        data={"adapter": evil, "accuracy": {"warning": evil}},
+    )
+    lines = Markdown().render(report).splitlines()
+    assert not [line for line in lines if re.search(r"<script|`\[|http://|@all|\]\(", line)]
+    pipes = {line.count("|") for line in lines if line.startswith("|")}
+    assert pipes == {4, 7}

@@ -1,0 +1,283 @@
+"""The table for people, compared whole, and what may never happen to a name."""
+
+import io
+from pathlib import Path
+
+import pytest
+from report_builder import (
+    failed_row,
+    infinite_row,
+    make_report,
+    row,
+    skipped_row,
+)
+from rich.console import Console
+
+from gradaudit.formats import format_for, format_named
+from gradaudit.formats.table import print_report
+from gradaudit.judging import Policy, gate
+from gradaudit.report import Report
+
+pytestmark = pytest.mark.usefixtures("two_audits")
+
+NO_ATTRIBUTE = "no attribute is named (-a NAME)"
+
+
+def a_scan() -> Report:
+    return make_report(
+        row("leak.bits", "conv1", 3.1, interval=(2.9, 3.3)),
+        row("leak.bits", "fc1", 1.5, interval=(1.2, 1.8)),
+        row("leak.bits", "fc2", 0.2, interval=(0.1, 0.3)),
+        row("leak.effort", "conv1", 20),
+        row("leak.effort", "fc1", 3),
+        failed_row("leak.effort", "fc2", "the loss is NaN"),
+        row("leak.total", None, 4.8),
+        row("leak.bits", "fc1", 9.0, variant={"round": 1}),
+        infinite_row("rank.deficit", "conv1"),
+        row("rank.deficit", "fc1", 12),
+        skipped_row("rank.deficit", "fc2", "row space is everything"),
+        *(skipped_row("vinfo.vinfo", layer, NO_ATTRIBUTE) for layer in ("conv1", "fc1", "fc2")),
+        data={
+            "adapter": "digits",
+            "records": 1797,
+            "accuracy": {
+                "metric": "accuracy",
+                "value": 0.0989,
+                "chance": 0.1013,
+                "warning": "the model is no better than chance on these records",
+            },
+        },
+    )
+
+
+def shown(
+    report: Report, width: int = 80, encoding: str = "utf-8", policy: Policy | None = None
+) -> str:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    print_report(report, Console(file=stream, width=width), policy=policy)
+    stream.seek(0)
+    return stream.read()
+
+
+AT_80 = """\
+gradaudit 0.1.0: zoo:lenet, round-5.safetensors, 8,620 parameters in 3 layers,
+cross-entropy, eval mode
+digits, 1,797 records, task accuracy 0.0989 (chance 0.101)
+warning: the model is no better than chance on these records
+
+                                    leak                  rank
+layer  risk     kind    parameters  bits                  deficit
+─────  ───────  ──────  ──────────  ────────────────────  ────────
+conv1  high     Conv2d         108  3.10 [2.90, 3.30]     infinite
+fc1    medium   Linear       8,192  1.50 [1.20, 1.80]     12
+fc2    unknown  Linear         320  0.200 [0.100, 0.300]  –
+
+risk: 1 high, 1 medium, 1 unknown of 3 layers
+
+whole model  value
+───────────  ─────
+leak.total   4.80
+
+high    leak.bits above 2 in conv1 (3.10 [2.90, 3.30])
+        an attacker learns the attribute from this layer's gradient
+high    leak.total above 0 in the whole model (4.80)
+        sum
+medium  leak.bits above 1 in fc1 (1.50 [1.20, 1.80])
+        an attacker learns the attribute from this layer's gradient
+medium  leak.effort below 10 in fc1 (3)
+unknown leak.effort in fc2: could not be measured: the loss is NaN
+
+rank not measured in fc2: row space is everything
+vinfo not measured: no attribute is named (-a NAME)
+
+95 % intervals, seed 0, cpu, 2026-05-01T10:00:00+00:00
+3 more measured rows are in the JSON report (-f json)
+To judge a saved report in CI: gradaudit gate REPORT.json --policy POLICY.yaml;
+gradaudit gate --print-default-policy prints the limits used without one
+"""
+
+AT_40 = """\
+gradaudit 0.1.0: zoo:lenet,
+round-5.safetensors, 8,620 parameters in
+3 layers, cross-entropy, eval mode
+digits, 1,797 records, task accuracy
+0.0989 (chance 0.101)
+warning: the model is no better than
+  chance on these records
+
+layer  risk     kind    parameters
+─────  ───────  ──────  ──────────
+conv1  high     Conv2d         108
+fc1    medium   Linear       8,192
+fc2    unknown  Linear         320
+
+       leak                  rank
+layer  bits                  deficit
+─────  ────────────────────  ────────
+conv1  3.10 [2.90, 3.30]     infinite
+fc1    1.50 [1.20, 1.80]     12
+fc2    0.200 [0.100, 0.300]  –
+
+risk: 1 high, 1 medium, 1 unknown of 3
+layers
+"""
+
+AS_CARDS = """\
+features.0.a.very.long.name.of.a.layer
+  risk          high
+  kind          Conv2d
+  parameters    108
+  leak.bits     3.10 [2.90, 3.30]
+  rank.deficit  –
+fc1
+  risk          unknown
+  kind          Linear
+  parameters    8,192
+  rank.deficit  1
+
+risk: 1 high, 1 unknown of 2 layers
+"""
+
+
+def test_the_whole_table_at_80_columns() -> None:
+    assert shown(a_scan()) == AT_80
+
+
+def test_columns_that_do_not_fit_move_into_a_band_below() -> None:
+    assert shown(a_scan(), width=40).startswith(AT_40)
+
+
+def test_a_name_that_leaves_no_room_makes_cards() -> None:
+    name = "features.0.a.very.long.name.of.a.layer"
+    report = make_report(
+        row("leak.bits", name, 3.1, interval=(2.9, 3.3)),
+        skipped_row("rank.deficit", name, "no"),
+        row("rank.deficit", "fc1", 1),
+        layers=[(name, "Conv2d", 108), ("fc1", "Linear", 8192)],
+    )
+    assert AS_CARDS in shown(report, width=40)
+
+
+@pytest.mark.parametrize("width", [1, 20, 39, 80, 200])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "cp1252"])
+def test_no_name_is_ever_cut(width: int, encoding: str) -> None:
+    names = ["a" * 150, "block.with-hyphens.and.dots." * 4 + "end", "two words", "0"]
+    report = make_report(
+        *(row("leak.bits", name, 3.0, interval=(2, 4)) for name in names),
+        *(skipped_row("rank.deficit", name, f"odd {name}") for name in names),
+        layers=[(name, "Linear", 10) for name in names],
+    )
+    text = shown(report, width=width, encoding=encoding)
+    lines = text.splitlines()
+    for name in names:
+        assert sum(line.startswith(name) for line in lines) >= 1, name
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_many_layers_stay_within_the_width(width: int) -> None:
+    names = [f"layer{i // 16}.{i % 16}.conv{i % 3}" for i in range(64)]
+    report = make_report(
+        *(row("leak.bits", name, 3.0 * i, interval=(i, 4 * i)) for i, name in enumerate(names)),
+        *(row("rank.deficit", name, i * 1e4) for i, name in enumerate(names)),
+        *(row("other.metric", name, i * 1e-4, interval=(0, 1)) for i, name in enumerate(names)),
+        layers=[(name, "Conv2d", 36_864) for name in names],
+    )
+    lines = shown(report, width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(any(line.split()[:1] == [name] for line in lines) for name in names)
+    assert any("layer0.1.conv1, layer0.2.conv2" in line for line in lines)
+    assert any("and 55 more (worst:" in line for line in lines)
+
+
+HOSTILE = [
+    "w[/x]",
+    "[link=https://evil]click",
+    "[bold red]x",
+    "a\x1b[31mb",
+    "a\nb",
+    "a\u202eb",
+    ":smile:",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=repr)
+def test_a_hostile_name_is_text(name: str) -> None:
+    report = make_report(
+        row("leak.bits", name, 3.0),
+        skipped_row("rank.deficit", name, f"because of {name}"),
+        row("rank.deficit", "fc1", 1.0),
+        layers=[(name, name, 1), ("fc1", "Linear", 2)],
+        model=name,
+    )
+    stream = io.StringIO()
+    print_report(report, Console(file=stream, width=120, force_terminal=True, color_system=None))
+    text = stream.getvalue()
+    harmless = "".join(c if c.isprintable() else "\ufffd" for c in name)
+    assert text.count(harmless) >= 5
+    assert not {"\x1b", "\u202e"} & set(text)
+
+
+def test_ascii_terminals_get_ascii() -> None:
+    text = shown(a_scan(), encoding="ascii")
+    assert text == AT_80.replace("─", "-").replace("–", "-")
+    named = make_report(row("leak.bits", "größe", 0.5), layers=[("größe", "Linear", 1)])
+    assert "gr\\xf6\\xdfe" in shown(named, encoding="ascii")
+
+
+def colours(monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
+    for key in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLORTERM"):
+        monkeypatch.delenv(key, raising=False)
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    stream = io.StringIO()
+    print_report(a_scan(), Console(file=stream, width=80, force_terminal=True))
+    return stream.getvalue()
+
+
+def test_levels_have_colours_and_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = colours(monkeypatch, TERM="xterm-256color")
+    assert "\x1b[1;31mhigh\x1b[0m" in text
+    assert "\x1b[33mmedium\x1b[0m" in text
+    plain = colours(monkeypatch, TERM="xterm-256color", NO_COLOR="1")
+    assert "\x1b[31m" not in plain
+    assert "\x1b[33m" not in plain
+    assert "medium" in plain
+
+
+def test_a_report_of_one_audit_shows_all_its_metrics() -> None:
+    report = make_report(*(row(f"leak.{m}", "fc1", 1.0) for m in ("bits", "effort", "note")))
+    assert "bits  effort  note" in shown(report)
+
+
+def test_the_rows_of_a_sweep_are_shown_where_nothing_else_is() -> None:
+    rows = [row("sweep.cap", None, i, variant={"defense": f"prune:{i}"}) for i in range(1, 30)]
+    text = shown(make_report(*rows, layers=[]))
+    assert "sweep.cap    defense=prune:24  24" in text
+    assert "prune:25" not in text
+    assert "5 more measured rows are in the JSON report" in text
+
+
+def test_a_report_without_anything_says_so() -> None:
+    text = shown(make_report(layers=[], data={}))
+    assert "unknown the policy has no rule for what this report holds" in text
+
+
+def test_the_findings_of_a_judged_report_make_the_risks() -> None:
+    policy = Policy.model_validate(
+        {
+            "rules": [{"metric": "leak.bits", "max": 1, "layers": "fc*"}],
+            "ignore": [{"metric": "leak.bits", "layers": "fc1", "reason": "accepted"}],
+        }
+    )
+    for text in (shown(gate(a_scan(), policy)), shown(a_scan(), policy=policy)):
+        assert "risk: 1 high, 1 unknown, 1 low of 3 layers" in text
+        assert (
+            "high    leak.bits above 1 (ignored by the policy) in fc1 (1.50 [1.20, 1.80])" in text
+        )
+
+
+def test_files_get_the_plain_table(tmp_path: Path) -> None:
+    path = tmp_path / "table.txt"
+    format_for(path).write(a_scan(), path)
+    assert path.read_text() == shown(a_scan(), width=100)
+    assert format_named("table").render(a_scan()) == shown(a_scan(), width=100)
