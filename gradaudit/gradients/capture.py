@@ -1,0 +1,230 @@
+"""Seeing what every parameter is applied to, inside any ``torch.func`` transform.
+
+Hooks miss the projections of attention and do not compose with ``torch.func``. ``Capture`` is a
+``TorchFunctionMode`` instead: it knows a parameter by its identity where a linear map,
+convolution, norm or embedding is applied, keeps what came in, and adds a given (zero) tensor to
+what came out, so that the gradient by that tensor is δ. Nothing is patched.
+"""
+
+import math
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gradaudit.gradients.operations import Convolution, Embedding, Gain, Linear, Offset, Operation
+
+Call = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in the forward pass where parameters are applied.
+
+    Attributes:
+        shape: of the output there, for a batch of one record.
+        uses: the names of the parameters applied, each with its operation.
+    """
+
+    shape: tuple[int, ...]
+    uses: tuple[tuple[str, Operation], ...]
+
+
+class Applied(NamedTuple):
+    """A call: what came in and out, and the operation of its weight and of its bias."""
+
+    seen: Tensor
+    out: Tensor
+    weight: Operation
+    bias: Operation | None = None
+
+
+class Capture(TorchFunctionMode):
+    """Perturbs and records every use of some parameters during one forward pass.
+
+    Args:
+        parameters: the tensors to look for, by name.
+        perturbations: one tensor a site, added to the output there; None adds nothing.
+        point: added to the output of the first embedding, to differentiate by; None adds nothing.
+
+    Attributes:
+        sites: the sites met, in order.
+        seen: what came in at each of them.
+        embedded: shape of the first embedding's output, None where there was none.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        perturbations: Sequence[Tensor] | None = None,
+        point: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self._names = {id(tensor): name for name, tensor in parameters.items()}
+        self._perturbations = perturbations
+        self._point = point
+        self.sites: list[Site] = []
+        self.seen: list[Tensor] = []
+        self.embedded: tuple[int, ...] | None = None
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Let a call through, or record and perturb it."""
+        kwargs = kwargs or {}
+        if func is F.multi_head_attention_forward:
+            with self:
+                return _attention(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            return torch.ops.aten._scaled_dot_product_attention_math(*args, **kwargs)[0]
+        out = self._apply(func, args, kwargs)
+        return self._at_the_embedding(out) if func in (F.embedding, F.embedding_bag) else out
+
+    def _apply(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Call) -> Any:
+        if func not in _HANDLERS:
+            return func(*args, **kwargs)
+        signature, handler = _HANDLERS[func]
+        call = dict(zip(signature, args, strict=False)) | kwargs
+        weight = self._names.get(id(call.get("weight")))
+        bias = self._names.get(id(call.get("bias")))
+        applied = handler(func, call) if weight or bias else None
+        if applied is None:
+            return func(*args, **kwargs)
+        uses = ((weight, applied.weight), (bias, applied.bias))
+        return self._record(applied, tuple((name, use) for name, use in uses if name and use))
+
+    def _record(self, applied: Applied, uses: tuple[tuple[str, Operation], ...]) -> Tensor:
+        self.sites.append(Site(tuple(applied.out.shape), uses))
+        self.seen.append(applied.seen)
+        if self._perturbations is None:
+            return applied.out
+        return applied.out + self._perturbations[len(self.sites) - 1]
+
+    def _at_the_embedding(self, out: Tensor) -> Tensor:
+        first, self.embedded = self.embedded is None, self.embedded or tuple(out.shape)
+        return out + self._point if first and self._point is not None else out
+
+
+# The function checks for torch function modes on entry, which would call the mode again without
+# end; this copy does not check, so that the mode sees the calls inside.
+_attention = types.FunctionType(
+    F.multi_head_attention_forward.__code__,
+    {**vars(F), "has_torch_function": lambda _: False},
+    argdefs=F.multi_head_attention_forward.__defaults__,
+)
+
+
+def _linear(func: Callable[..., Tensor], call: Call) -> Applied:
+    out, (outputs, inputs) = func(**call), call["weight"].shape
+    shape = tuple(out.shape)
+    return Applied(
+        call["input"],
+        out,
+        Linear(1, inputs, outputs, shape),
+        Offset(1, 1, outputs, shape, channels_last=True),
+    )
+
+
+def _convolution(func: Callable[..., Tensor], call: Call) -> Applied | None:
+    weight, groups = call["weight"], call.get("groups", 1)
+    kernel = tuple(weight.shape[2:])
+    if call["input"].dim() != weight.dim():
+        return None
+    out = func(**call)
+    shape, outputs = tuple(out.shape), weight.shape[0]
+    dilation = _each(call.get("dilation", 1), len(kernel))
+    operation = Convolution(
+        groups,
+        weight.shape[1] * math.prod(kernel),
+        outputs // groups,
+        shape,
+        kernel=kernel,
+        stride=_each(call.get("stride", 1), len(kernel)),
+        padding=_padding(call.get("padding", 0), kernel, dilation),
+        dilation=dilation,
+    )
+    return Applied(call["input"], out, operation, Offset(1, 1, outputs, shape, channels_last=False))
+
+
+def _norm(func: Callable[..., Tensor], call: Call) -> Applied:
+    by_channel = func not in (F.layer_norm, F.rms_norm)
+    weight, bias = call.get("weight"), call.get("bias")
+    normalised = func(**{name: x for name, x in call.items() if name not in ("weight", "bias")})
+    shape = tuple(normalised.shape)
+    spread = (-1, *(1 for _ in shape[2:])) if by_channel else None
+    out = normalised
+    if weight is not None:
+        out = out * (weight.reshape(spread) if spread else weight)
+    if bias is not None:
+        out = out + (bias.reshape(spread) if spread else bias)
+    channels = shape[1] if by_channel else math.prod(call["normalized_shape"])
+    return Applied(
+        normalised,
+        out,
+        Gain(channels, 1, 1, shape, channels_last=not by_channel),
+        Offset(1, 1, channels, shape, channels_last=not by_channel),
+    )
+
+
+def _embedding(func: Callable[..., Tensor], call: Call) -> Applied | None:
+    if call.get("max_norm") is not None or call.get("scale_grad_by_freq"):
+        return None
+    out, (tokens, width) = func(**call), call["weight"].shape
+    padding = call.get("padding_idx")
+    operation = Embedding(
+        1,
+        min(tokens, call["input"].numel()),
+        width,
+        tuple(out.shape),
+        tokens=tokens,
+        padding=-1 if padding is None else padding % tokens,
+    )
+    return Applied(call["input"], out, operation)
+
+
+def _each(value: int | Sequence[int], count: int) -> tuple[int, ...]:
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * count if len(values) == 1 else values
+
+
+def _padding(
+    padding: str | int | Sequence[int], kernel: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple[tuple[int, int], ...]:
+    """Zeros before and after, per dimension."""
+    if padding == "same":
+        total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        return tuple((t // 2, t - t // 2) for t in total)
+    sides = _each(0 if isinstance(padding, str) else padding, len(kernel))
+    return tuple((side, side) for side in sides)
+
+
+_WEIGHTED = ("input", "weight", "bias")
+_CONVOLUTION = (*_WEIGHTED, "stride", "padding", "dilation", "groups")
+_RUNNING = ("input", "running_mean", "running_var", "weight", "bias")
+_HANDLERS: dict[
+    Callable[..., Any],
+    tuple[tuple[str, ...], Callable[[Callable[..., Any], Call], Applied | None]],
+] = {
+    F.linear: (_WEIGHTED, _linear),
+    F.conv1d: (_CONVOLUTION, _convolution),
+    F.conv2d: (_CONVOLUTION, _convolution),
+    F.conv3d: (_CONVOLUTION, _convolution),
+    F.batch_norm: ((*_RUNNING, "training", "momentum", "eps"), _norm),
+    F.instance_norm: ((*_RUNNING, "use_input_stats", "momentum", "eps"), _norm),
+    F.group_norm: (("input", "num_groups", "weight", "bias", "eps"), _norm),
+    F.layer_norm: (("input", "normalized_shape", "weight", "bias", "eps"), _norm),
+    F.rms_norm: (("input", "normalized_shape", "weight", "eps"), _norm),
+    F.embedding: (
+        ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse"),
+        _embedding,
+    ),
+}
