@@ -1,0 +1,193 @@
+"""Per-sample gradients of chosen layers, batched, in chunks that fit a memory budget.
+
+The gradient of one record's loss by a weight is the sum of outer products G = Σ_t δ_t a_tᵀ over the
+positions where the weight is used (Goodfellow 2015, arXiv:1510.01799; Rochette et al. 2019,
+arXiv:1912.06015, for convolutions). Parameters that ``Trace`` takes apart are done in this way, at
+about the cost of a batched backward pass; the others by vmap of grad; and models that vmap cannot
+follow, record by record.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+
+import torch
+from torch import Tensor
+
+from gradaudit.errors import NotApplicable
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.memory import peak_bytes
+from gradaudit.gradients.trace import Gradients, Trace
+from gradaudit.gradients.ways import (
+    Way,
+    at_once,
+    choose_ways,
+    mean_gradient,
+    names_of,
+    one_by_one,
+    product,
+    traced,
+)
+from gradaudit.target import Layer, Target
+
+_TRIAL = 2
+_QUICK_BYTES = 16 << 20
+"""On the CPU: larger blocks go back to the system after every use, and fetching them again costs
+more than the arithmetic."""
+_QUICK_RECORDS = 8
+
+
+@dataclass(frozen=True)
+class PerSampleGradients:
+    """Per-sample gradients, computed as they are iterated over.
+
+    Iterating yields, chunk by chunk in the order of the records, a dict from each layer's name to
+    its gradients (records, elements): the layer's parameters flattened, in the order of
+    ``parameter_names``. It can be iterated over again.
+
+    Attributes:
+        trace: the model and how its parameters are taken apart.
+        inputs: (records, …).
+        labels: (records, …).
+        layers: whose gradients are yielded.
+        ways: how each layer's gradients are computed, by name.
+        chunk: records whose gradients are yielded at once.
+        batch: records that run through the model at once, a multiple of ``chunk``.
+    """
+
+    trace: Trace
+    inputs: Tensor
+    labels: Tensor
+    layers: tuple[Layer, ...]
+    ways: Mapping[str, Way]
+    chunk: int = 1
+    batch: int = 1
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        for start in range(0, len(self), self.batch):
+            stop = min(start + self.batch, len(self))
+            found = self.run(start, stop)
+            for first in range(0, stop - start, self.chunk):
+                yield self.formed(found, slice(first, first + self.chunk))
+
+    def run(self, start: int, stop: int) -> Gradients:
+        """What the model gives for a batch of records: the gradients taken apart, or whole."""
+        trace = self.trace.seeded(start)
+        records = trace.view.cast(self.inputs[start:stop])
+        targets = trace.view.cast(self.labels[start:stop])
+        in_a_loop = "loop" in self.ways.values()
+        return (one_by_one if in_a_loop else at_once)(trace, records, targets)
+
+    def formed(self, found: Gradients, rows: slice) -> dict[str, Tensor]:
+        """The gradients of some records of a batch, (records, elements), by layer."""
+        gradients = {name: whole[rows].flatten(1) for name, whole in found.whole.items()}
+        for name, uses in self.trace.uses.items():
+            terms = [product(use, found.deltas[k][rows], found.seen[k][rows]) for k, use in uses]
+            gradients[name] = reduce(torch.add, terms)
+        return {layer.name: _joined(layer, gradients) for layer in self.layers}
+
+
+def per_sample_gradients(
+    target: Target,
+    inputs: Tensor,
+    labels: Tensor,
+    layers: Sequence[Layer],
+    *,
+    dtype: torch.dtype = torch.float32,
+    memory: int = 1 << 30,
+    seed: int = 0,
+) -> PerSampleGradients:
+    """The gradient of every record's loss by every layer.
+
+    Args:
+        target: the audited model; it is left as it was.
+        inputs: (records, …), at least one.
+        labels: (records, …).
+        layers: whose gradients are wanted.
+        dtype: of the computation and of the gradients.
+        memory: bytes that the computation may take on the target's device, as measured on a trial
+            of two records; it goes on with single records where that is too little.
+        seed: what dropout in training mode draws from; each record has its own masks, which
+            depend on ``batch``.
+
+    Raises:
+        NotApplicable: the model couples the records of a batch, so they have no gradients of
+            their own.
+        AuditError: the model cannot be run on the records, or the labels do not fit.
+    """
+    view = FunctionalModel.of(target, dtype=dtype, seed=seed)
+    records, targets = view.cast(inputs[:_TRIAL]), view.cast(labels[:_TRIAL])
+    view.check(records, targets)
+    reason = view.coupling(records)
+    if reason:
+        remedy = "use --mode eval" if target.mode == "train" else "only batches can be looked at"
+        raise NotApplicable(f"records have no gradients of their own: {reason}; {remedy}")
+    trace = traced(target, view, layers, inputs[:_TRIAL], labels[:_TRIAL])
+    trace, ways = choose_ways(trace, layers, records, targets)
+    gradients = PerSampleGradients(trace, inputs, labels, tuple(layers), ways)
+    return _sized(gradients, memory)
+
+
+def batch_gradient(
+    target: Target,
+    inputs: Tensor,
+    labels: Tensor,
+    layers: Sequence[Layer],
+    *,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> dict[str, Tensor]:
+    """The gradient of the mean loss of one batch, also where its records are coupled.
+
+    Args:
+        target: the audited model; it is left as it was.
+        inputs: (records, …), the batch.
+        labels: (records, …).
+        layers: whose gradients are wanted.
+        dtype: of the computation and of the gradients.
+        seed: what dropout in training mode draws from.
+
+    Returns:
+        Each layer's gradient (elements,) by its name.
+
+    Raises:
+        AuditError: the model cannot be run on the batch, or the labels do not fit.
+    """
+    view = FunctionalModel.of(target, dtype=dtype, seed=seed)
+    records, targets = view.cast(inputs), view.cast(labels)
+    view.check(records, targets)
+    found = mean_gradient(view, names_of(layers), records, targets)
+    rows = {name: gradient.reshape(1, -1) for name, gradient in found.items()}
+    return {layer.name: _joined(layer, rows)[0] for layer in layers}
+
+
+def _sized(gradients: PerSampleGradients, memory: int) -> PerSampleGradients:
+    """With the batch and the chunk that take half of the memory each, or less where that is quick.
+
+    Sizes go by what one record takes and what a second one adds.
+    """
+    found = gradients.run(0, _TRIAL)
+    running = [peak_bytes(partial(gradients.run, 0, n)) for n in (1, 2)]
+    forming = [peak_bytes(partial(gradients.formed, found, slice(0, n))) for n in (1, 2)]
+    quick = _QUICK_BYTES if gradients.trace.view.device.type == "cpu" else None
+    chunk = min(_fitting(forming, memory // 2, quick), len(gradients))
+    batch = min(_fitting(running, memory // 2, quick), len(gradients))
+    chunk = min(chunk, batch)
+    return replace(gradients, chunk=chunk, batch=batch // chunk * chunk)
+
+
+def _fitting(peaks: Sequence[int], memory: int, quick: int | None) -> int:
+    """Records that fit, from the peaks of one and of two."""
+    one, two = peaks
+    more = max(two - one, 1)
+    records = max(1, 1 + (memory - one) // more)
+    return records if quick is None else min(records, max(_QUICK_RECORDS, quick // more))
+
+
+def _joined(layer: Layer, gradients: Mapping[str, Tensor]) -> Tensor:
+    """A layer's gradients (records, elements), without a copy where it has one parameter."""
+    parts = [gradients[name] for name in layer.parameter_names]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)

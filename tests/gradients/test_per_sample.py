@@ -1,0 +1,278 @@
+"""Per-sample gradients against explicit autograd, one record at a time, in float64."""
+
+import copy
+
+import pytest
+import torch
+from cases import CASES, RECORDS, Case
+from torch import Tensor, nn
+
+from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.gradients import ways
+from gradaudit.gradients.memory import peak_bytes
+from gradaudit.gradients.per_sample import (
+    PerSampleGradients,
+    batch_gradient,
+    per_sample_gradients,
+)
+from gradaudit.loading.losses import CrossEntropy, MeanSquaredError
+from gradaudit.target import Target, layers_of
+
+EACH = pytest.mark.parametrize("case", CASES, ids=str)
+COUPLING = pytest.mark.parametrize("case", [case for case in CASES if case.couples], ids=str)
+EXACT = {"rtol": 1e-9, "atol": 1e-12}
+
+
+def dense(case: Case, layers, *, model: nn.Module | None = None) -> dict[str, Tensor]:
+    """Each layer's gradients (records, elements) by one backward pass a record."""
+    model = model or case.make_model()
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    rows: dict[str, list[Tensor]] = {layer.name: [] for layer in layers}
+    for record, label in zip(case.inputs, case.labels, strict=True):
+        loss = case.loss.per_record(model(record[None]), label[None])[0]
+        found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
+        gradients = dict(zip(parameters, found, strict=True))
+        for layer in layers:
+            parts = [gradients[name].flatten() for name in layer.parameter_names]
+            rows[layer.name].append(torch.cat(parts))
+    return {name: torch.stack(gradients) for name, gradients in rows.items()}
+
+
+def joined(gradients: PerSampleGradients) -> dict[str, Tensor]:
+    chunks = list(gradients)
+    return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
+
+
+def of_case(case: Case, **options) -> PerSampleGradients:
+    layers = layers_of(case.make_model(), with_bias=True)
+    options = {"dtype": torch.float64, **options}
+    return per_sample_gradients(case.target(), case.inputs, case.labels, layers, **options)
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], **tolerance) -> None:
+    assert list(found) == list(expected)
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], **(tolerance or EXACT), msg=name)
+
+
+@EACH
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_equal_autograd_record_by_record(case, with_bias):
+    layers = layers_of(case.make_model(), with_bias=with_bias)
+    gradients = per_sample_gradients(
+        case.target(), case.inputs, case.labels, layers, dtype=torch.float64
+    )
+    assert len(gradients) == RECORDS
+    assert_same(joined(gradients), dense(case, layers))
+
+
+@EACH
+def test_chunks_make_no_difference(case):
+    whole = of_case(case)
+    single = of_case(case, memory=1)
+    assert whole.chunk == RECORDS
+    assert single.chunk == 1
+    assert [len(next(iter(chunk.values()))) for chunk in single] == [1] * RECORDS
+    assert_same(joined(single), joined(whole))
+
+
+@EACH
+def test_the_loop_gives_the_same(case, monkeypatch):
+    def unvmappable(*_):
+        raise RuntimeError("vmap cannot follow this model")
+
+    monkeypatch.setattr(ways, "at_once", unvmappable)
+    gradients = of_case(case)
+    assert set(gradients.ways.values()) == {"loop"}
+    assert_same(joined(gradients), dense(case, gradients.layers))
+
+
+@EACH
+def test_vmap_gives_the_same(case, monkeypatch):
+    monkeypatch.setattr(ways.Trace, "_explained", lambda *_: set())
+    gradients = of_case(case)
+    assert "factors" not in gradients.ways.values()
+    assert_same(joined(gradients), dense(case, gradients.layers))
+
+
+@EACH
+def test_their_mean_is_the_batch_gradient(case):
+    gradients = of_case(case)
+    batch = batch_gradient(
+        case.target(), case.inputs, case.labels, gradients.layers, dtype=torch.float64
+    )
+    means = {name: rows.mean(dim=0) for name, rows in joined(gradients).items()}
+    assert_same(batch, means)
+
+
+@EACH
+def test_in_single_precision(case):
+    if case.id == "mlp-saturated":
+        pytest.skip("the rounding of its inputs moves the loss")
+    layers = layers_of(case.make_model(), with_bias=True)
+    gradients = per_sample_gradients(case.target(), case.inputs, case.labels, layers)
+    found = joined(gradients)
+    assert {rows.dtype for rows in found.values()} == {torch.float32}
+    in_double = {name: rows.double() for name, rows in found.items()}
+    assert_same(in_double, dense(case, layers), rtol=1e-4, atol=1e-5)
+
+
+@EACH
+def test_the_model_is_left_as_it_was(case):
+    target = case.target()
+    model = target.model
+    for module in model.modules():
+        module.training = len(list(module.children())) == 0  # flags that no single call sets
+    before = copy.deepcopy(model)
+    random = torch.get_rng_state()
+    for compute in (per_sample_gradients, batch_gradient):
+        list(compute(target, case.inputs, case.labels, target.layers))
+    torch.testing.assert_close(model.state_dict(), before.state_dict(), rtol=0, atol=0)
+    assert [m.training for m in model.modules()] == [m.training for m in before.modules()]
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_common_layers_are_taken_apart():
+    ways = {case.id: set(of_case(case).ways.values()) for case in CASES}
+    for case in ("mlp-tanh", "conv-strided", "conv-grouped-dilated", "group-norm", "batch-norm"):
+        assert ways[case] == {"factors"}
+    assert ways["own-parameters"] == {"factors", "vmap"}
+
+
+@COUPLING
+def test_coupled_records_are_refused_with_the_remedy(case):
+    target = Target(case.make_model(), case.loss, mode="train")
+    with pytest.raises(NotApplicable, match=r"batch's statistics; use --mode eval$"):
+        per_sample_gradients(target, case.inputs, case.labels, target.layers)
+
+
+def test_records_coupled_by_the_model_itself_are_refused():
+    class Centred(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x - x.mean(dim=0))
+
+    target = Target(Centred(3, 2), MeanSquaredError())
+    with pytest.raises(NotApplicable, match="only batches can be looked at"):
+        per_sample_gradients(target, torch.rand(4, 3), torch.rand(4, 2), target.layers)
+
+
+@COUPLING
+def test_a_coupled_batch_has_a_gradient(case):
+    model = case.make_model().train()
+    target = Target(copy.deepcopy(model), case.loss, mode="train")
+    found = batch_gradient(target, case.inputs, case.labels, target.layers, dtype=torch.float64)
+    loss = case.loss.per_record(model(case.inputs), case.labels).mean()
+    expected = torch.autograd.grad(loss, [model.get_parameter(f"{n}.weight") for n in found])
+    for gradient, own in zip(found.values(), expected, strict=True):
+        torch.testing.assert_close(gradient, own.flatten(), **EXACT)
+    torch.testing.assert_close(target.model.state_dict(), case.make_model().state_dict())
+
+
+class Branching(nn.Module):
+    """Chooses its way by the record, which vmap cannot follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = [self.one(row) if float(row.sum()) > 0 else self.other(row) for row in x]
+        return torch.stack(rows)
+
+
+def test_a_model_that_cannot_be_vmapped_is_looped_over():
+    torch.manual_seed(0)
+    inputs, labels = torch.randn(9, 3).double(), torch.arange(9) % 2
+    case = Case("branching", Branching, inputs, labels, CrossEntropy())
+    assert (inputs.sum(dim=1) > 0).unique().numel() == 2, "both branches are taken"
+    gradients = of_case(case)
+    assert gradients.ways == {"one": "loop", "other": "loop"}
+    assert_same(joined(gradients), dense(case, gradients.layers))
+
+
+def dropping(records: int = 6) -> tuple[Target, Tensor, Tensor]:
+    """A model in which dropout decides the gradient: its nonzero entries are the record's mask."""
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(40, 1))
+    return (
+        Target(model, MeanSquaredError(), mode="train"),
+        torch.ones(records, 40),
+        -torch.ones(records, 1),
+    )
+
+
+@pytest.mark.parametrize("memory", [1 << 30, 1])
+def test_dropout_draws_for_each_record_and_repeats_under_a_seed(memory):
+    target, inputs, labels = dropping()
+
+    def masks(seed: int) -> Tensor:
+        gradients = per_sample_gradients(
+            target, inputs, labels, target.layers, seed=seed, memory=memory
+        )
+        return joined(gradients)["1"] != 0
+
+    drawn = masks(0)
+    assert 0.3 < drawn.double().mean() < 0.7
+    assert len(drawn.unique(dim=0)) == len(inputs)
+    assert torch.equal(drawn, masks(0))
+    assert not torch.equal(drawn, masks(1))
+
+
+def convolutional() -> Target:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.ReLU(),
+        nn.Conv2d(4, 8, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(1152, 5),
+    )
+    return Target(model, CrossEntropy())
+
+
+@pytest.mark.parametrize("budget", [1 << 20, 8 << 20])
+def test_a_chunk_keeps_to_its_memory(budget):
+    target = convolutional()
+    gradients = per_sample_gradients(
+        target, torch.rand(600, 1, 16, 16), torch.arange(600) % 5, target.layers, memory=budget
+    )
+    assert 1 < gradients.chunk <= gradients.batch < 600
+    used = peak_bytes(lambda: next(iter(gradients)))
+    assert 0.4 * budget < used <= 1.05 * budget
+
+
+def test_a_single_record_and_a_chosen_layer():
+    target = convolutional()
+    layer = target.layers[1]
+    (chunk,) = per_sample_gradients(target, torch.rand(1, 1, 16, 16), torch.ones(1).long(), [layer])
+    assert {name: rows.shape for name, rows in chunk.items()} == {layer.name: (1, layer.parameters)}
+
+
+def test_iterating_again_gives_the_same():
+    case = CASES[0]
+    gradients = of_case(case, memory=1)
+    assert_same(joined(gradients), joined(gradients), rtol=0, atol=0)
+
+
+def test_records_that_do_not_fit_the_model_are_told():
+    target = convolutional()
+    for compute in (per_sample_gradients, batch_gradient):
+        with pytest.raises(AuditError, match="the model cannot be run on inputs of shape"):
+            compute(target, torch.rand(2, 3), torch.ones(2).long(), target.layers)
+        with pytest.raises(AuditError, match="the model has 5 classes"):
+            compute(target, torch.rand(2, 1, 16, 16), torch.full((2,), 9), target.layers)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_on_a_gpu(case):
+    target = Target(case.make_model().cuda(), case.loss)
+    gradients = per_sample_gradients(
+        target, case.inputs, case.labels, target.layers, dtype=torch.float64
+    )
+    found = joined(gradients)
+    assert {rows.device.type for rows in found.values()} == {"cuda"}
+    on_cpu = {name: rows.cpu() for name, rows in found.items()}
+    assert_same(on_cpu, dense(case, target.layers), rtol=1e-7, atol=1e-9)
