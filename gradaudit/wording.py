@@ -6,6 +6,8 @@ from gradaudit.report import Measurement
 
 LARGEST_PLAIN = 1e6
 SMALLEST_PLAIN = 1e-3
+WHOLE_FROM = 99.95
+"""What rounds to three digits left of the point."""
 
 
 def number(value: float) -> str:
@@ -16,11 +18,12 @@ def number(value: float) -> str:
     """
     if math.isinf(value):
         return "infinite" if value > 0 else "-infinite"
+    value += 0.0  # minus zero is zero
     size = abs(value)
     if size >= LARGEST_PLAIN or 0 < size < SMALLEST_PLAIN:
         mantissa, exponent = f"{value:.2e}".split("e")
         return f"{mantissa}e{int(exponent)}"
-    if value == int(value) or size >= 100:
+    if value == int(value) or size >= WHOLE_FROM:
         return f"{value:,.0f}"
     return f"{value:#.3g}"
 

@@ -13,6 +13,9 @@ from gradaudit.report import Finding, Key, Measurement, Outcome, Report
 FAILING = frozenset({"failed", "unmeasured"})
 """Outcomes that fail the gate where the rule's level is ``error``."""
 
+CLOSE = 0.7
+"""How alike names must be for one to be offered instead of the other."""
+
 Met = list[tuple[int, Rule, list[Measurement]]]
 
 
@@ -96,10 +99,10 @@ def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]
 
 
 def _nothing_to_judge(report: Report, met: Met) -> list[Finding]:
-    if not met:
-        message = "the policy has no rule for what this report holds"
-    elif not any(row.status == "measured" for row in report.measurements):
+    if not any(row.status == "measured" for row in report.measurements):
         message = "nothing in this report was measured"
+    elif not met:
+        message = "the policy has no rule for what this report holds"
     else:
         return []
     return [Finding(rule=0, metric="*", level="error", outcome="unmeasured", message=message)]
@@ -164,5 +167,5 @@ def _why_unmet(rule: Rule, glob: str, report: Report) -> str:
 
 
 def _suggestion(name: str, known: list[str]) -> str:
-    close = get_close_matches(name, known, n=1)
+    close = get_close_matches(name, known, n=1, cutoff=CLOSE)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -95,8 +95,8 @@ UNMET: list[tuple[str, dict[str, Any], str]] = [
     ("far metric", {"metric": "zzz.q"}, "no row of this metric"),
     (
         "layer",
-        {"metric": M, "layers": "fc9"},
-        "no row of a layer that matches 'fc9'; did you mean 'fc1'?",
+        {"metric": M, "layers": "fc11"},
+        "no row of a layer that matches 'fc11'; did you mean 'fc1'?",
     ),
     ("model row", {"metric": M, "layers": ""}, "no row of a layer that matches ''"),
     ("variant", {"metric": M, "variant": {"round": 9}}, "no row of this variant"),

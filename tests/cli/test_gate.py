@@ -1,0 +1,184 @@
+"""``gradaudit gate`` as a user and a CI job meet it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Result, run
+from report_builder import failed_row, make_report, row, skipped_row
+
+from gradaudit.report import Report
+
+pytestmark = pytest.mark.usefixtures("two_audits")
+
+M = "leak.bits"
+
+
+def saved(folder: Path, *rows: Any, name: str = "report.json", **fields: Any) -> Path:
+    path = folder / name
+    path.write_text(make_report(*rows, **fields).to_json())
+    return path
+
+
+def policy(folder: Path, text: str) -> Path:
+    path = folder / "policy.yaml"
+    path.write_text(text)
+    return path
+
+
+ONE_RULE = "rules: [{metric: leak.bits, max: 1}]\n"
+
+
+def test_a_report_that_passes(tmp_path: Path) -> None:
+    report = saved(tmp_path, row(M, "fc1", 0.5), skipped_row(M, "fc2", "no"))
+    done = run("gate", report, "--policy", policy(tmp_path, ONE_RULE))
+    assert done == Result(0, "gate passed: 1 passed, 1 not applicable\n", "")
+
+
+def test_a_report_that_fails(tmp_path: Path) -> None:
+    report = saved(
+        tmp_path,
+        row(M, "conv1", 0.9, interval=(0.7, 1.2)),
+        row(M, "fc1", 0.5),
+        failed_row(M, "fc2", "the loss is NaN"),
+    )
+    text = ONE_RULE[:-2] + ", {metric: leak.note, layers: fc*, max: 1, level: warning}]\n"
+    done = run("gate", report, "--policy", policy(tmp_path, text))
+    assert done == Result(
+        1,
+        "error    conv1 leak.bits 0.900 [0.700, 1.20] exceeds the max of 1 (rule 1)\n"
+        "error    fc2 leak.bits could not be measured: the loss is NaN (rule 1)\n"
+        "warning  leak.note no row of this metric (rule 2)\n"
+        "gate failed: 2 failed, 1 warned of, 1 passed\n",
+        "",
+    )
+
+
+def test_warnings_do_not_fail(tmp_path: Path) -> None:
+    text = "rules: [{metric: leak.bits, max: 1, level: warning}]"
+    done = run("gate", saved(tmp_path, row(M, "fc1", 2)), "--policy", policy(tmp_path, text))
+    assert done.status == 0
+    assert done.out.endswith("gate passed: 1 warned of\n")
+
+
+def test_without_a_policy_the_default_judges(tmp_path: Path) -> None:
+    done = run("gate", saved(tmp_path, row(M, "fc1", 1.5), row(M, "fc2", 2.5)))
+    assert done.status == 1
+    assert [line.split()[:2] for line in done.out.splitlines()[:-1]] == [
+        ["error", "fc2"],
+        ["warning", "fc1"],
+        ["warning", "fc2"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "rows", [[], [skipped_row(M, "fc1", "no")], [failed_row(M, "fc1", "no")]], ids=len
+)
+@pytest.mark.parametrize("text", [None, "rules: [{metric: leak.bits, max: 1, level: warning}]"])
+def test_an_incomplete_audit_never_passes(tmp_path: Path, rows: Any, text: str | None) -> None:
+    options = ["--policy", policy(tmp_path, text)] if text else []
+    done = run("gate", saved(tmp_path, *rows), *options)
+    assert done.status == 1
+    assert "error    nothing in this report was measured\n" in done.out
+
+
+def test_a_judged_copy_is_written(tmp_path: Path) -> None:
+    report = saved(tmp_path, row(M, "fc1", 3))
+    out, text = tmp_path / "judged.json", tmp_path / "judged.md"
+    done = run("gate", report, "--policy", policy(tmp_path, ONE_RULE), "-o", out, "-o", text)
+    assert done.status == 1
+    judged = Report.from_file(out)
+    assert [(f.layer, f.outcome, f.max) for f in judged.findings] == [("fc1", "failed", 1.0)]
+    assert judged.measurements == Report.from_file(report).measurements
+    assert Report.from_file(report).findings == []
+    assert "🔴 high" in text.read_text()
+    again = run("gate", out, "-f", "json", "--policy", policy(tmp_path, ONE_RULE))
+    assert again.out == out.read_text()
+    assert run("gate", out, "-f", "markdown", "--policy", tmp_path / "policy.yaml").out == (
+        text.read_text()
+    )
+
+
+def test_a_baseline_excuses_what_is_known(tmp_path: Path) -> None:
+    old = saved(tmp_path, row(M, "fc1", 3), name="old.json")
+    new = saved(tmp_path, row(M, "fc1", 3), row(M, "fc2", 3))
+    rules = ["--policy", policy(tmp_path, ONE_RULE), "--baseline", old]
+    assert run("gate", old, *rules).status == 0
+    done = run("gate", new, *rules)
+    assert done.status == 1
+    assert done.out == (
+        "known    fc1 leak.bits 3 exceeds the max of 1; known: 3 in the baseline (rule 1)\n"
+        "error    fc2 leak.bits 3 exceeds the max of 1 (rule 1)\n"
+        "gate failed: 1 failed, 1 known from the baseline\n"
+    )
+
+
+def test_a_baseline_of_another_model_is_told_or_refused(tmp_path: Path) -> None:
+    report = saved(tmp_path, row(M, "fc1", 0.5), name="new.json")
+    rules = ["--policy", policy(tmp_path, ONE_RULE)]
+    part = saved(tmp_path, row(M, "fc1", 0.5), name="part.json", layers=[("fc1", "Linear", 8192)])
+    done = run("gate", report, *rules, "--baseline", part)
+    assert done.status == 0
+    assert done.err == f"gradaudit: {part}: layers that the baseline does not have: conv1, fc2\n"
+    assert run("gate", report, *rules, "--baseline", part, "-q").err == ""
+    other = saved(tmp_path, row(M, "a", 1), name="other.json", layers=[("a", "Linear", 1)])
+    done = run("gate", report, *rules, "--baseline", other)
+    assert done.status == 2
+    assert "another model" in done.err
+
+
+def test_bad_usage_ends_with_2_and_writes_nothing(tmp_path: Path) -> None:
+    report = saved(tmp_path, row(M, "fc1", 3))
+    bad = policy(tmp_path, "rules:\n  - {metric: leak.bits, maxx: 1}\n")
+    no_report = tmp_path / "no.json"
+    no_report.write_text('{"schema_version": 1}')
+    out = tmp_path / "out.json"
+    cases: list[tuple[list[Any], str]] = [
+        ([report, "--policy", bad], "policy.yaml, line 2: rules.0.maxx: unknown key"),
+        ([report, "--policy", tmp_path / "none.yaml"], "none.yaml: cannot be read: No such file"),
+        ([tmp_path / "none.json"], "none.json: cannot be read: No such file"),
+        ([tmp_path], "cannot be read: Is a directory"),
+        ([no_report], "no.json: not a gradaudit report: tool: Field required"),
+        ([report, "--baseline", no_report], "no.json: not a gradaudit report"),
+        ([report, "-o", tmp_path / "x.pdf"], "x.pdf: no report format has this suffix"),
+        ([report, "-o", tmp_path / "no" / "x.json"], "x.json: cannot be written: No such file"),
+        ([report, "-f", "pdf"], "'pdf'"),
+        ([], "report"),
+    ]
+    for arguments, message in cases:
+        done = (
+            run("gate", *arguments, "-o", out) if "-o" not in arguments else run("gate", *arguments)
+        )
+        assert done.status == 2, arguments
+        assert message in done.err
+        assert done.out == ""
+        assert "Traceback" not in done.err
+    assert not out.exists()
+
+
+def test_the_default_policy_is_printed(tmp_path: Path) -> None:
+    done = run("gate", "--print-default-policy")
+    assert done.status == 0
+    assert (
+        run(
+            "gate",
+            saved(
+                tmp_path,
+                row(M, "fc1", 0.5),
+                row("leak.effort", "fc1", 11),
+                row("leak.total", None, -1),
+            ),
+            "--policy",
+            policy(tmp_path, done.out),
+        ).status
+        == 0
+    )
+
+
+def test_a_name_is_no_markup_on_the_terminal(tmp_path: Path) -> None:
+    name = "w[/x]\x1b[31m\n::error::"
+    report = saved(tmp_path, row(M, name, 3), layers=[(name, "Linear", 1)])
+    done = run("gate", report, "--policy", policy(tmp_path, ONE_RULE))
+    assert "w[/x]\ufffd[31m\ufffd::error:: leak.bits 3 exceeds" in done.out
+    assert json.loads(run("gate", report, "-f", "json").out)["measurements"][0]["layer"] == name

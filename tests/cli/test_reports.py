@@ -1,0 +1,227 @@
+"""``render``, ``compare``, ``list`` and ``schema`` as a user meets them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Result, run
+from report_builder import make_report, row, skipped_row
+
+from gradaudit.cli.listing import KINDS, LOSSES
+from gradaudit.formats import format_named
+from gradaudit.schemas import SCHEMAS, schema_of
+
+pytestmark = pytest.mark.usefixtures("two_audits")
+
+M = "leak.bits"
+
+
+def saved(folder: Path, *rows: Any, name: str = "report.json", **fields: Any) -> Path:
+    path = folder / name
+    path.write_text(make_report(*rows, **fields).to_json())
+    return path
+
+
+def test_render_prints_the_table(tmp_path: Path) -> None:
+    report = saved(tmp_path, row(M, "fc1", 1.5))
+    done = run("render", report)
+    assert done.status == 0
+    assert done.out == format_named("table").render(make_report(row(M, "fc1", 1.5)))
+    assert done.err == ""
+
+
+def test_render_writes_files_and_prints_only_what_is_asked_for(tmp_path: Path) -> None:
+    report = saved(tmp_path, row(M, "fc1", 1.5))
+    markdown, copy = tmp_path / "r.md", tmp_path / "copy.json"
+    assert run("render", report, "-o", markdown, "-o", copy) == Result(0, "", "")
+    assert copy.read_bytes() == report.read_bytes()
+    done = run("render", report, "-f", "markdown", "-o", tmp_path / "r.txt")
+    assert done.out == markdown.read_text()
+    assert (tmp_path / "r.txt").read_text() == run("render", report).out
+
+
+def test_render_refuses_an_unknown_suffix_before_it_writes(tmp_path: Path) -> None:
+    report = saved(tmp_path, row(M, "fc1", 1.5))
+    done = run("render", report, "-o", tmp_path / "r.md", "-o", tmp_path / "r.doc")
+    assert done.status == 2
+    assert not (tmp_path / "r.md").exists()
+
+
+@pytest.mark.parametrize("width", [10, 40, 80])
+def test_names_are_whole_at_any_width(tmp_path: Path, width: int) -> None:
+    name = "encoder.layers.0.self_attn.out_proj"
+    layers = [(name, "Linear", 1)]
+    report = saved(tmp_path, row(M, name, 1.5), layers=layers)
+    later = saved(tmp_path, row(M, name, 2.5), name="later.json", layers=layers)
+    for command in (["render", report], ["gate", report], ["compare", report, later]):
+        assert name in run(*command, width=width).out
+
+
+COMPARED = """\
+layer          metric      old               new               change          intervals
+─────────────  ──────────  ────────────────  ────────────────  ──────────────  ─────────
+fc1            leak.bits   1 [0.500, 1.50]   3 [2.50, 3.50]    +2 (+200 %)     apart
+fc2            leak.bits   absent            0.500
+(whole model)  leak.total  2                 skipped
+conv1          leak.bits   0.100             absent
+4 rows changed (1 beyond their intervals), 1 did not
+"""
+
+
+def two_reports(folder: Path) -> list[Path]:
+    old = saved(
+        folder,
+        row(M, "conv1", 0.1),
+        row(M, "fc1", 1, interval=(0.5, 1.5)),
+        row("leak.total", None, 2),
+        row("rank.deficit", "fc1", 7),
+        row(M, "fc1", 1, variant={"round": 1}),
+        name="old.json",
+    )
+    new = saved(
+        folder,
+        row(M, "fc1", 3, interval=(2.5, 3.5)),
+        row(M, "fc2", 0.5),
+        skipped_row("leak.total", None, "no"),
+        row("rank.deficit", "fc1", 7),
+        row(M, "fc1", 2, variant={"round": 1}),
+        name="new.json",
+    )
+    return [old, new]
+
+
+def test_compare_shows_what_changed(tmp_path: Path) -> None:
+    done = run("compare", *two_reports(tmp_path))
+    assert done.status == 0
+    assert [line.split() for line in done.out.splitlines() if "─" not in line] == [
+        line.split() for line in COMPARED.splitlines() if "─" not in line
+    ]
+    assert "leak.bits (round=1)" in run("compare", *two_reports(tmp_path), "--variants").out
+
+
+def test_compare_as_json_and_markdown(tmp_path: Path) -> None:
+    reports = two_reports(tmp_path)
+    listed = json.loads(run("compare", *reports, "-f", "json").out)
+    assert [(entry["layer"], entry["difference"]) for entry in listed] == [
+        ("fc1", 2.0),
+        ("fc2", None),
+        (None, None),
+        ("fc1", 0.0),
+        ("conv1", None),
+    ]
+    assert run("compare", *reports, "-f", "markdown").out == (
+        "| layer | metric | old | new | change | intervals |\n"
+        "| --- | --- | --- | --- | --- | --- |\n"
+        "| `fc1` | `leak.bits` | 1 [0.500, 1.50] | 3 [2.50, 3.50] | +2 (+200 %) | apart |\n"
+        "| `fc2` | `leak.bits` | absent | 0.500 |  |  |\n"
+        "| `(whole model)` | `leak.total` | 2 | skipped |  |  |\n"
+        "| `conv1` | `leak.bits` | 0.100 | absent |  |  |\n"
+        "\n"
+        "4 rows changed (1 beyond their intervals), 1 did not\n"
+    )
+
+
+def test_compare_of_a_report_with_itself(tmp_path: Path) -> None:
+    old, _ = two_reports(tmp_path)
+    assert run("compare", old, old) == Result(
+        0, "0 rows changed (0 beyond their intervals), 4 did not\n", ""
+    )
+
+
+def test_compare_tells_that_models_differ(tmp_path: Path) -> None:
+    old = saved(tmp_path, name="old.json", layers=[("fc1", "Linear", 1)])
+    new = saved(tmp_path, name="new.json", layers=[("fc1", "Linear", 2)])
+    done = run("compare", old, new)
+    assert done.err == f"gradaudit: {old}: layers of another kind or size in the baseline: fc1\n"
+    assert run("compare", old, new, "-q").err == ""
+
+
+def test_list_shows_every_kind() -> None:
+    done = run("list", width=200)
+    assert done.status == 0
+    headings = [line.rstrip(":") for line in done.out.splitlines() if not line.startswith(" ")]
+    assert headings == list(KINDS)
+    assert "  markdown (.md)" in done.out
+    assert "  lenet " in done.out
+    assert "  digits " in done.out
+    assert "  leak.bits     Leaked bits (bit)\n" in done.out
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_list_of_one_kind(kind: str) -> None:
+    done = run("list", kind, "-f", "json")
+    assert done.status == 0
+    assert json.loads(done.out) == {kind: dict(KINDS[kind]())}
+    assert all(summary for summary in json.loads(done.out)[kind].values())
+
+
+def test_list_of_an_unknown_kind() -> None:
+    done = run("list", "nonsense")
+    assert done.status == 2
+    assert done.err.startswith("gradaudit: list nonsense: nothing of this kind; there are: audits,")
+
+
+def test_the_listed_losses_are_those_there_are() -> None:
+    from gradaudit.loading.losses import BUILT_IN
+
+    assert list(LOSSES) == list(BUILT_IN)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_schema_prints_what_is_published(name: str) -> None:
+    done = run("schema", name)
+    assert done.status == 0
+    assert json.loads(done.out) == schema_of(name)
+
+
+def test_schema_is_of_the_report_unless_told() -> None:
+    assert run("schema").out == run("schema", "report").out
+    assert run("schema", "nonsense").status == 2
+
+
+@pytest.mark.parametrize("command", ["gate", "render", "compare", "list", "schema"])
+def test_nothing_here_imports_torch(command: str, tmp_path: Path) -> None:
+    report = str(saved(tmp_path, row(M, "fc1", 1.5)))
+    arguments = {
+        "gate": [report, "-o", str(tmp_path / "o.md")],
+        "render": [report],
+        "compare": [report, report],
+        "list": [],
+        "schema": ["config"],
+    }[command]
+    script = (
+        "import sys\n"
+        f"sys.argv = ['gradaudit', {command!r}, *{arguments!r}]\n"
+        "from gradaudit.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert end.code in (None, 0, 1), end.code\n"
+        "heavy = {'torch', 'numpy', 'scipy', 'sklearn'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_any_encoding_of_standard_output_will_do(encoding: str, tmp_path: Path) -> None:
+    report = saved(tmp_path, row(M, "größe層", 1.5), layers=[("größe層", "Linear", 1)])
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("rules: [{metric: leak.bits, max: 1}]")
+    gate = ["gate", "--policy", str(policy)]
+    for arguments in (["render"], gate, ["render", "-f", "markdown"], ["render", "-f", "json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "gradaudit", *arguments, str(report)],
+            capture_output=True,
+            timeout=60,
+            check=False,
+            env={"PYTHONIOENCODING": encoding, "COLUMNS": "60"},
+        )
+        assert done.returncode in (0, 1), done.stderr
+        assert done.stderr == b""
+        text = done.stdout.decode("utf-8" if "-f" in arguments else encoding)
+        assert ("größe層" in text) == ("-f" in arguments or encoding == "utf-8")

@@ -1,0 +1,98 @@
+"""Changes between two reports, row by row."""
+
+from typing import Any
+
+import pytest
+from report_builder import failed_row, infinite_row, make_report, row, skipped_row
+
+from gradaudit.comparison import Change, changes, side
+from gradaudit.report import Measurement
+
+M = "leak.bits"
+
+OVERLAPS: list[tuple[tuple[float, float] | None, tuple[float, float] | None, bool | None]] = [
+    ((0, 1), (2, 3), False),
+    ((2, 3), (0, 1), False),
+    ((0, 1), (1, 2), True),
+    ((0, 9), (4, 5), True),
+    ((4, 5), (0, 9), True),
+    (None, (0, 1), None),
+    ((0, 1), None, None),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), OVERLAPS, ids=str)
+def test_overlap(old: Any, new: Any, expected: bool | None) -> None:
+    rows = [row(M, "a", 0.0) if i is None else row(M, "a", 0.0, interval=i) for i in (old, new)]
+    assert Change(*rows).overlap is expected
+
+
+WORDS: list[tuple[Measurement | None, Measurement | None, float | None, str]] = [
+    (row(M, "a", 2.0), row(M, "a", 2.5), 0.5, "+0.500 (+25 %)"),
+    (row(M, "a", 2.0), row(M, "a", 1.0), -1.0, "-1 (-50 %)"),
+    (row(M, "a", -2.0), row(M, "a", -1.0), 1.0, "+1 (+50 %)"),
+    (row(M, "a", 0.0), row(M, "a", 1.0), 1.0, "+1"),
+    (row(M, "a", 2.0), infinite_row(M, "a"), None, ""),
+    (row(M, "a", 2.0), skipped_row(M, "a", "no"), None, ""),
+    (None, row(M, "a", 2.0), None, ""),
+    (row(M, "a", 2.0), None, None, ""),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "difference", "words"), WORDS)
+def test_the_difference_and_its_words(
+    old: Measurement | None, new: Measurement | None, difference: float | None, words: str
+) -> None:
+    change = Change(old, new)
+    assert change.difference == difference
+    assert change.words == words
+
+
+SAME: list[tuple[Measurement | None, Measurement | None, bool]] = [
+    (row(M, "a", 2.0), row(M, "a", 2.0, n=5), True),
+    (row(M, "a", 2.0), row(M, "a", 2.1), False),
+    (row(M, "a", 2.0, interval=(1, 3)), row(M, "a", 2.0, interval=(1, 4)), False),
+    (skipped_row(M, "a", "x"), skipped_row(M, "a", "y"), True),
+    (skipped_row(M, "a", "x"), failed_row(M, "a", "x"), False),
+    (infinite_row(M, "a"), infinite_row(M, "a"), True),
+    (infinite_row(M, "a"), row(M, "a", 1.0), False),
+    (None, skipped_row(M, "a", "x"), False),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "same"), SAME)
+def test_sameness(old: Measurement | None, new: Measurement | None, same: bool) -> None:
+    assert Change(old, new).same is same
+
+
+def test_rows_are_matched_by_key_in_the_new_order() -> None:
+    old = make_report(row(M, "a", 1), row(M, "b", 2), row(M, "b", 5, variant={"r": 1}))
+    new = make_report(row(M, "c", 3), row(M, "b", 4), row(M, "b", 6, variant={"r": 1}))
+
+    def values(variants: bool) -> list[tuple[str, str]]:
+        found = changes(old, new, variants=variants)
+        return [(side(change.old), side(change.new)) for change in found]
+
+    assert values(False) == [("absent", "3"), ("2", "4"), ("1", "absent")]
+    assert values(True) == [("absent", "3"), ("2", "4"), ("5", "6"), ("1", "absent")]
+
+
+def test_sides() -> None:
+    assert side(row(M, "a", 2.0, interval=(1, 3))) == "2 [1, 3]"
+    assert side(skipped_row(M, "a", "x")) == "skipped"
+    assert side(failed_row(M, "a", "x")) == "failed"
+    assert side(infinite_row(M, "a")) == "infinite"
+
+
+def test_as_json() -> None:
+    change = Change(row(M, "a", 1.0, interval=(0, 2)), infinite_row(M, "a"))
+    assert change.to_json() == {
+        "audit": "leak",
+        "metric": "bits",
+        "layer": "a",
+        "variant": {},
+        "old": {"status": "measured", "value": 1.0, "interval": [0.0, 2.0]},
+        "new": {"status": "measured", "value": None, "interval": None, "infinite": True},
+        "difference": None,
+        "intervals_overlap": None,
+    }
