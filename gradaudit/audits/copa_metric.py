@@ -1,0 +1,232 @@
+"""Rank deficiency of convolutions: can what went in be solved for from weights and gradients."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import fmean
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field, JsonValue
+
+from gradaudit.audits.base import Audit, AuditOptions, Metric
+from gradaudit.errors import NotApplicable
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement, skipped
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradaudit.gradients.functional import FunctionalModel
+    from gradaudit.ranks.model import LayerRanks
+    from gradaudit.target import Layer, Subject
+
+ADVICE = (
+    "A network is less secure against COPA if wide convolutions greatly enlarge the feature space "
+    "near the input and it only shrinks towards the last layer; where that matters, prefer a "
+    "design with a small (strongly negative) c(M), which loses dimensions in its first layers "
+    "(Chen & Campbell 2021, recommendations on architectural design)."
+)
+
+_UNIT = "dimensions"
+_DEFAULT_RECORDS = 2
+_PASSES_A_RANK = 20.0
+
+
+class CopaOptions(AuditOptions):
+    """Options of the rank deficiency audit."""
+
+    method: Literal["auto", "dense", "structured", "generic"] = Field(
+        "auto",
+        description="auto: whatever suits the layer; dense: singular values of U; structured: "
+        "theorems and probes, U is never formed; generic: the upper bound, where it is confirmed "
+        "for the real zeros and ties of the weights, else as auto",
+    )
+    records: int = Field(
+        _DEFAULT_RECORDS, ge=1, description="records that ranks are averaged over, each on its own"
+    )
+    work: float = Field(
+        300.0,
+        gt=0,
+        description="billions of floating-point operations that a layer may cost for a record "
+        "before its rank is given as a bracket",
+    )
+
+
+class CopaMetric(Audit[CopaOptions]):
+    """Rank of U_i = [W_i; ∇_{Z_i} J] for every convolution i, and c(M) of the model.
+
+    Knowing the layers behind it, the input x of a convolution solves U x = v with known v: its
+    outputs and its weight's gradient are linear in x. The rank deficit n − rank U counts the
+    dimensions of x that stay open; c(M) = Σ_i (d − (i−1))/d · (rank U_i − n_i) weighs the deficits
+    of d convolutions by how early they are. Biases only shift v. Rows of U are taken at equal
+    length, so that a small gradient counts as much as a large one.
+
+    Where only a bracket is found, the value is the end that claims less privacy (the larger rank,
+    the smaller deficit) and the interval is the bracket, over all records.
+
+    Source: C. Chen and N. D. F. Campbell, "Understanding training-data leakage from gradients in
+    neural networks for image classification" (2021), equation 4 and definition 2.1.
+    """
+
+    name = "copa-metric"
+    summary = "Whether each convolution's input can be solved for from its weights and gradient."
+    metrics = (
+        Metric(
+            id="rank_deficit",
+            title="Dimensions of the layer's input left open by its weights and gradient",
+            unit=_UNIT,
+            riskier="lower",
+            warning=1,
+            why="the equations of this layer leave nothing of its input open: whoever knows the "
+            "layers behind it can solve for what went in",
+        ),
+        Metric(id="rank", title="Rank of U = [W; ∇_Z J]", unit=_UNIT),
+        Metric(id="inputs", title="Dimensions of the layer's input", unit=_UNIT),
+        Metric(id="rank_share", title="Share of the input that U determines"),
+        Metric(
+            id="c",
+            title="c(M): rank deficits of all convolutions, weighed by how early they come",
+            riskier="higher",
+            per_layer=False,
+            error=-1e-3,
+            why="no convolution loses a dimension, so the whole record can be solved for layer by "
+            "layer from its gradient",
+        ),
+    )
+    headline = ("rank_deficit",)
+    Options = CopaOptions
+    quick: ClassVar[Mapping[str, JsonValue]] = {"records": 1, "work": 30.0}
+    thorough: ClassVar[Mapping[str, JsonValue]] = {"records": 4, "work": 5000.0}
+
+    def passes(self, subject: "Subject") -> float:
+        """Every rank costs about as much as some passes."""
+        from gradaudit.ranks.observe import convolutions
+
+        ranks = len(convolutions(subject.target.model)) * self.options.records
+        return _PASSES_A_RANK * ranks
+
+    def run(self, subject: "Subject", progress: Progress) -> Iterable[Measurement]:
+        """Ranks of every convolution, skipped rows for other layers, c(M).
+
+        Raises:
+            NotApplicable: the model has no convolution.
+        """
+        from gradaudit.gradients.functional import FunctionalModel
+        from gradaudit.ranks.observe import convolutions, unsuitable
+
+        if not convolutions(subject.target.model):
+            raise NotApplicable("the model has no convolutions")
+        model = FunctionalModel.of(subject.target, seed=subject.seed)
+        ranks, reasons = self._ranks(subject, model, progress)
+        reasons |= unsuitable(subject.target.model)
+        for layer in subject.layers:
+            if layer.name in ranks:
+                yield from _layer_rows(self.name, ranks[layer.name])
+            else:
+                reason = reasons.get(layer.name) or _not_a_convolution(layer)
+                yield from skipped(self.name, ["rank_deficit"], [layer.name], reason)
+        yield self._model_row(subject, model, ranks, reasons)
+
+    def _ranks(
+        self, subject: "Subject", model: "FunctionalModel", progress: Progress
+    ) -> "tuple[dict[str, LayerRanks], dict[str, str]]":
+        from gradaudit.ranks.model import ranks_of
+        from gradaudit.ranks.observe import plain_convolutions
+
+        wanted = {layer.name for layer in subject.layers}
+        plain = plain_convolutions(subject.target.model)
+        layers = {name: module for name, module in plain.items() if name in wanted}
+        inputs, labels = self._records(subject, model)
+        with progress.task("Ranks of convolutions", len(layers) * len(inputs)) as advance:
+            return ranks_of(
+                model,
+                layers,
+                inputs,
+                labels,
+                method=self.options.method,
+                flops=1e9 * self.options.work,
+                seed=subject.seed,
+                advance=advance,
+            )
+
+    def _records(self, subject: "Subject", model: "FunctionalModel") -> "tuple[Tensor, Tensor]":
+        """The first of the records that every audit looks at, each checked to run alone."""
+        records = subject.sample(self.options.records)
+        inputs = model.cast(records.inputs[: self.options.records])
+        labels = model.cast(records.labels[: self.options.records])
+        model.check(inputs[:1], labels[:1])
+        return inputs, labels
+
+    def _model_row(
+        self,
+        subject: "Subject",
+        model: "FunctionalModel",
+        ranks: "Mapping[str, LayerRanks]",
+        reasons: Mapping[str, str],
+    ) -> Measurement:
+        """c(M), or why there is none."""
+        from gradaudit.ranks.chain import chain_of_convolutions
+
+        inputs, _ = self._records(subject, model)
+        try:
+            chain = chain_of_convolutions(model, inputs[:1], subject.seed)
+        except NotApplicable as error:
+            return skipped(self.name, ["c"], [None], str(error))[0]
+        for name in chain:
+            if name not in ranks:
+                why = reasons.get(name, "left out of this audit, or frozen")
+                return skipped(self.name, ["c"], [None], f"{name} has no rank: {why}")[0]
+        return _c_row(self.name, [ranks[name] for name in chain])
+
+
+def _layer_rows(audit: str, ranks: "LayerRanks") -> Iterator[Measurement]:
+    """The rows of one convolution; the facts behind the rank stand with each of them."""
+    from gradaudit.ranks.account import account
+
+    facts = account([group for record in ranks.records for group in record.groups])
+    facts["by_record"] = [list(bracket) for bracket in zip(ranks.low, ranks.high, strict=True)]
+    size, count = ranks.inputs, len(ranks.records)
+    high, span = fmean(ranks.high), (min(ranks.low), max(ranks.high))
+
+    def row(metric: str, value: float, interval: tuple[float, float], unit: str) -> Measurement:
+        return Measurement(
+            audit=audit,
+            metric=metric,
+            layer=ranks.layer,
+            value=value,
+            interval=interval,
+            unit=unit,
+            n=count,
+            details=facts,
+        )
+
+    yield row("rank_deficit", size - high, (size - span[1], size - span[0]), _UNIT)
+    yield row("rank", high, span, _UNIT)
+    yield row("inputs", size, (size, size), _UNIT)
+    yield row("rank_share", high / size, (span[0] / size, span[1] / size), "")
+
+
+def _c_row(audit: str, chain: "list[LayerRanks]") -> Measurement:
+    from gradaudit.ranks.account import account
+    from gradaudit.ranks.model import rank_deficiency
+
+    sizes = [ranks.inputs for ranks in chain]
+    low = rank_deficiency([ranks.low for ranks in chain], sizes)
+    high = rank_deficiency([ranks.high for ranks in chain], sizes)
+    groups = [group for ranks in chain for record in ranks.records for group in record.groups]
+    return Measurement(
+        audit=audit,
+        metric="c",
+        value=fmean(high),
+        interval=(min(low), max(high)),
+        n=len(high),
+        details={
+            "method": account(groups)["method"],
+            "convolutions": [ranks.layer for ranks in chain],
+            "advice": ADVICE,
+        },
+    )
+
+
+def _not_a_convolution(layer: "Layer") -> str:
+    if layer.kind == "Linear":
+        return "fully connected: its gradient gives its input in closed form (COPA, lemma A.1)"
+    return f"{layer.kind} is no convolution"

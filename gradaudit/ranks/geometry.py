@@ -1,0 +1,169 @@
+"""Which input position every tap of a convolution reads, for any dimension and padding."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor, nn
+
+Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How one group of a convolution reads its input; the same for all its channels.
+
+    Attributes:
+        channels: input channels of the group.
+        size: spatial positions of the input.
+        sources: (output positions, taps) int64, the input position that a tap reads, ``size``
+            where it reads zero padding.
+    """
+
+    channels: int
+    size: int
+    sources: Tensor
+
+    @property
+    def positions(self) -> int:
+        """Number of output positions."""
+        return self.sources.shape[0]
+
+    @property
+    def taps(self) -> int:
+        """Number of kernel positions."""
+        return self.sources.shape[1]
+
+    @cached_property
+    def reads(self) -> Tensor:
+        """(size,) how often each input position is read."""
+        return torch.bincount(self.sources.flatten(), minlength=self.size + 1)[: self.size]
+
+    @cached_property
+    def touched(self) -> int:
+        """Number of inputs that are read at all."""
+        return self.channels * int((self.reads > 0).sum())
+
+    @cached_property
+    def live(self) -> Tensor:
+        """(taps,) whether a tap ever reads more than padding."""
+        return (self.sources < self.size).any(dim=0)
+
+    @cached_property
+    def scale(self) -> float:
+        """‖im2col‖₂: every patch element is one input, so its Gram matrix is diag(``reads``)."""
+        return math.sqrt(self.reads.max())
+
+    @cached_property
+    def patterns(self) -> tuple[Tensor, Tensor]:
+        """The distinct ways in which output positions merge their taps, and each one's positions.
+
+        Taps of one output position that read the same input (reflection, replication) count as
+        one; those that read padding drop out.
+
+        Returns:
+            (patterns, taps) int64: for every tap the first one that reads the same input, ``taps``
+            for padding; and (positions,) the pattern of every output position.
+        """
+        first = torch.arange(self.taps, device=self.sources.device).repeat(self.positions, 1)
+        for tap in reversed(range(self.taps)):
+            same = self.sources == self.sources[:, tap : tap + 1]
+            first = torch.where(same, tap, first)
+        first = torch.where(self.sources == self.size, self.taps, first)
+        kinds, pattern = torch.unique(first, dim=0, return_inverse=True)
+        return kinds, pattern
+
+    @cached_property
+    def parts(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Number of the connected part, of every input position and of every output position.
+
+        Strides beyond the kernel and dilation leave parts that share no read.
+        """
+        sources = self.sources.cpu().numpy()
+        at, tap = np.nonzero(sources < self.size)
+        nodes = self.size + self.positions
+        edges = (np.ones(len(at), dtype=np.int8), (self.size + at, sources[at, tap]))
+        graph = coo_array(edges, shape=(nodes, nodes))
+        _, part = connected_components(graph, directed=False)
+        return part[: self.size], part[self.size :]
+
+
+def geometry_of(
+    convolution: Convolution, shape: Sequence[int], device: torch.device | None = None
+) -> Geometry:
+    """The geometry of each group of a convolution.
+
+    Args:
+        convolution: a Conv1d, Conv2d or Conv3d.
+        shape: spatial shape of its input, without batch and channels.
+        device: where to compute with it.
+    """
+    axes = [
+        _read_positions(
+            size,
+            kernel,
+            stride,
+            dilation,
+            _padding(convolution.padding, axis, kernel, dilation),
+            convolution.padding_mode,
+        )
+        for axis, (size, kernel, stride, dilation) in enumerate(
+            zip(
+                shape,
+                convolution.kernel_size,
+                convolution.stride,
+                convolution.dilation,
+                strict=True,
+            )
+        )
+    ]
+    return Geometry(
+        channels=convolution.in_channels // convolution.groups,
+        size=math.prod(shape),
+        sources=_combine(axes, shape).to(device),
+    )
+
+
+def _padding(
+    padding: str | Sequence[int], axis: int, kernel: int, dilation: int
+) -> tuple[int, int]:
+    if padding == "valid":
+        return 0, 0
+    if padding == "same":
+        total = dilation * (kernel - 1)
+        return total // 2, total - total // 2
+    amount = padding[axis]
+    assert isinstance(amount, int)
+    return amount, amount
+
+
+def _read_positions(
+    size: int, kernel: int, stride: int, dilation: int, padding: tuple[int, int], mode: str
+) -> Tensor:
+    before, after = padding
+    outputs = (size + before + after - dilation * (kernel - 1) - 1) // stride + 1
+    read = torch.arange(outputs)[:, None] * stride + torch.arange(kernel) * dilation - before
+    if mode == "circular":
+        return read % size
+    if mode == "replicate":
+        return read.clamp(0, size - 1)
+    if mode == "reflect":
+        return (size - 1) - ((size - 1) - read.abs()).abs()
+    return torch.where((read >= 0) & (read < size), read, -1)
+
+
+def _combine(axes: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+    """One table over all axes: (positions, taps) of flat input positions."""
+    flat, *rest = axes
+    for axis, size in zip(rest, shape[1:], strict=True):
+        outer, inner = flat[:, None, :, None], axis[None, :, None, :]
+        joined = torch.where((outer < 0) | (inner < 0), -1, outer * size + inner)
+        flat = joined.reshape(len(flat) * len(axis), -1)
+    return torch.where(flat < 0, math.prod(shape), flat)

@@ -1,0 +1,124 @@
+"""Û, a map with the row space of U and none of its trivial relations, applied without forming it.
+
+With P(x) = im2col(x), taps × output positions, U x = [Wf P(x); ∇_Z J P(x)ᵀ], so that the rows of U
+span the fold of row(Wf) ⊗ R^positions + R^taps ⊗ row(∇_Z J). With orthonormal bases Q_w and Q_d of
+these row spaces and the projection Π onto what Q_w leaves of the taps,
+
+    Û x = [Q_w P(x); Π P(x) Q_dᵀ]
+
+has the same row space, whatever filters and channels are zero, duplicate or dependent. The rows
+before the fold are orthonormal, hence ‖Û‖ ≤ ‖P‖ (``Geometry.scale``).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gradaudit.ranks.bases import RowBasis
+from gradaudit.ranks.geometry import Geometry
+
+_PATCH_ELEMENTS = 1 << 19
+"""Elements of im2col(x) at a time: 4 MB stay in the cache between its two uses."""
+
+_FLOPS_OF_CALLS = 4_000_000
+
+
+@dataclass(frozen=True)
+class ReducedU:
+    """Û of one group of a convolution.
+
+    Inputs are vectors of ``columns`` elements (spatial position, then channel), outputs vectors of
+    ``height`` elements: Q_w P(x) by (output position, filter), then Π P(x) Q_dᵀ by (channel, tap).
+
+    Attributes:
+        geometry: of the group.
+        filters: basis of the filters' row space, over (tap, input channel).
+        deltas: basis of the output gradients' row space, over output positions.
+    """
+
+    geometry: Geometry
+    filters: RowBasis
+    deltas: RowBasis
+
+    @property
+    def columns(self) -> int:
+        """Inputs of the group, touched or not."""
+        return self.geometry.size * self.geometry.channels
+
+    @property
+    def height(self) -> int:
+        """Rows of Û, those that are zero or dependent by padding included."""
+        return self._split + self.deltas.rank * self.width
+
+    @property
+    def width(self) -> int:
+        """Elements of one filter."""
+        return self.geometry.taps * self.geometry.channels
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one application, and those that its calls cost in time."""
+        positions, width = self.geometry.positions, self.width
+        both = self.filters.rank + self.deltas.rank
+        project = 4 * width * self.filters.rank * self.deltas.rank
+        return 2 * positions * width * (both + 5) + project + _FLOPS_OF_CALLS
+
+    @property
+    def _split(self) -> int:
+        return self.geometry.positions * self.filters.rank
+
+    @cached_property
+    def live(self) -> Tensor:
+        """(width,) which elements of a filter ever see an input."""
+        return self.geometry.live.repeat_interleave(self.geometry.channels)
+
+    @cached_property
+    def _chunks(self) -> list[slice]:
+        step = max(1, _PATCH_ELEMENTS // self.width)
+        positions = self.geometry.positions
+        return [slice(start, start + step) for start in range(0, positions, step)]
+
+    def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Views of (vectors, height): by (position, filter) and by (output channel, tap)."""
+        by_filter = outputs[:, : self._split]
+        by_filter = by_filter.view(len(outputs), self.geometry.positions, self.filters.rank)
+        by_channel = outputs[:, self._split :].view(len(outputs), self.deltas.rank, self.width)
+        return by_filter, by_channel
+
+    def apply(self, inputs: Tensor) -> Tensor:
+        """Û of every row of ``inputs`` (vectors, columns): (vectors, height)."""
+        return torch.stack([self._apply(vector) for vector in inputs])
+
+    def apply_transposed(self, outputs: Tensor) -> Tensor:
+        """Ûᵀ of every row of ``outputs`` (vectors, height): (vectors, columns)."""
+        return torch.stack([self._apply_transposed(vector) for vector in outputs])
+
+    def _apply(self, vector: Tensor) -> Tensor:
+        geometry, q_w, q_d = self.geometry, self.filters.rows, self.deltas.rows
+        padded = vector.new_zeros(geometry.size + 1, geometry.channels)
+        padded[:-1] = vector.view(geometry.size, geometry.channels)
+        by_filter = vector.new_empty(geometry.positions, self.filters.rank)
+        by_channel = vector.new_zeros(self.deltas.rank, self.width)
+        for chunk in self._chunks:
+            read = geometry.sources[chunk].flatten()
+            patches = padded.index_select(0, read).view(-1, self.width)
+            torch.mm(patches, q_w.T, out=by_filter[chunk])
+            by_channel.addmm_(q_d[:, chunk], patches)
+        return torch.cat([by_filter.flatten(), self.beside_filters(by_channel).flatten()])
+
+    def _apply_transposed(self, vector: Tensor) -> Tensor:
+        geometry, q_w, q_d = self.geometry, self.filters.rows, self.deltas.rows
+        by_filter = vector[: self._split].view(geometry.positions, self.filters.rank)
+        by_channel = self.beside_filters(vector[self._split :].view(self.deltas.rank, self.width))
+        padded = vector.new_zeros(geometry.size + 1, geometry.channels)
+        for chunk in self._chunks:
+            patches = (by_filter[chunk] @ q_w).addmm_(q_d[:, chunk].T, by_channel)
+            read = geometry.sources[chunk].flatten()
+            padded.index_add_(0, read, patches.view(-1, geometry.channels))
+        return padded[:-1].flatten()
+
+    def beside_filters(self, rows: Tensor) -> Tensor:
+        """Π of every row over the taps."""
+        return rows - (rows @ self.filters.rows.T) @ self.filters.rows

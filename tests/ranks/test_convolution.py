@@ -1,0 +1,134 @@
+"""Rank of U against the singular values of U itself, formed by automatic differentiation."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from ranks.reference import HAND_MADE, Case, plain, random_case
+from torch import nn
+
+from gradaudit.errors import NotApplicable
+from gradaudit.ranks.convolution import Method, convolution_rank
+from gradaudit.ranks.geometry import geometry_of
+
+RANDOM = 300
+
+
+@cache
+def random_cases() -> list[tuple[Case, int]]:
+    cases = [random_case(seed) for seed in range(RANDOM)]
+    return [(case, case.true_rank()) for case in cases]
+
+
+@pytest.mark.parametrize("method", ["auto", "dense", "structured"])
+@pytest.mark.parametrize("case", HAND_MADE, ids=str)
+def test_rank_of_hand_made_layers(case: Case, method: Method) -> None:
+    found = case.rank(method)
+    assert found.low == found.high == case.true_rank()
+
+
+@pytest.mark.parametrize("case", HAND_MADE, ids=str)
+def test_the_bound_is_never_below_the_rank(case: Case) -> None:
+    found = case.rank("auto")
+    assert sum(group.bound for group in found.groups) >= case.true_rank()
+
+
+@pytest.mark.parametrize("method", ["auto", "dense", "structured"])
+def test_rank_of_random_layers(method: Method) -> None:
+    unsettled = 0
+    for case, truth in random_cases():
+        found = case.rank(method)
+        assert found.low <= truth <= found.high, case
+        assert truth <= sum(group.bound for group in found.groups), case
+        unsettled += found.low < found.high
+    assert unsettled <= (RANDOM // 50 if method == "structured" else 0)
+
+
+def test_random_layers_meet_every_way_to_settle_a_rank() -> None:
+    ways: list[Method] = ["auto", "structured", "generic"]
+    some = [case for case, _ in random_cases()[:50]]
+    methods = {group.method for case in some for way in ways for group in case.rank(way).groups}
+    assert methods == {"exact", "dense", "craig", "generic"}
+
+
+def test_generic_is_met_by_the_real_weights_of_random_layers() -> None:
+    """Gaussian filters are almost all filters: a confirmed bound is their rank."""
+    for case, truth in random_cases():
+        found = case.rank("generic")
+        assert found.low == found.high == truth, case
+
+
+def test_generic_is_not_claimed_for_tied_filters() -> None:
+    """Sums over windows: the bound is out of reach, and the ties keep it from being confirmed."""
+    case = next(case for case in HAND_MADE if case.name == "constant-filters")
+    found = case.rank("generic")
+    assert found.groups[0].method != "generic"
+    assert found.high == case.true_rank()
+
+
+@pytest.mark.parametrize("case", HAND_MADE, ids=str)
+def test_a_bracket_holds_the_rank_however_little_work_is_allowed(case: Case) -> None:
+    truth = case.true_rank()
+    for flops in (1.0, 5e7, 2e8):
+        found = case.rank("structured", flops=flops)
+        assert found.low <= truth <= found.high
+
+
+def test_more_work_narrows_the_bracket() -> None:
+    case = plain("wide", nn.Conv2d(3, 6, 3), 20, 20)
+    brackets = [case.rank("structured", flops=flops) for flops in (1.0, 1e8, 1e11)]
+    widths = [bracket.high - bracket.low for bracket in brackets]
+    assert widths[0] > widths[1] > widths[2] == 0
+    assert [bracket.groups[0].method for bracket in brackets] == ["bracket", "bracket", "craig"]
+    assert {bracket.high for bracket in brackets} == {1200}
+
+
+def test_probes_find_a_nullity_that_the_bound_does_not_know() -> None:
+    """Without gradients, seven filters overdetermine the padded edges but nothing inside."""
+    layer, shape = nn.Conv2d(3, 7, 3, stride=2, padding=2), (12, 12)
+    case = plain("edges", layer, *shape)
+    found = replace(case, deltas=0 * case.deltas).rank("structured").groups[0]
+    assert found.search is not None
+    assert found.search.low == found.search.high == 16
+    assert found.low == found.high == replace(case, deltas=0 * case.deltas).true_rank()
+    assert found.bound == found.high + 16
+
+
+def test_groups_add_up() -> None:
+    """A grouped convolution is as many convolutions beside each other."""
+    case = plain("groups", nn.Conv2d(4, 6, 3, groups=2, stride=2), 7, 7)
+    geometry = geometry_of(case.layer, case.shape)
+    halves = zip(case.layer.weight.detach().chunk(2), case.deltas.flatten(1).chunk(2), strict=True)
+    ranks = [convolution_rank(weight, deltas, geometry).high for weight, deltas in halves]
+    assert case.rank().high == sum(ranks)
+
+
+def test_the_same_seed_gives_the_same_search() -> None:
+    case = plain("wide", nn.Conv2d(3, 6, 3), 20, 20)
+    first, second, other = (case.rank("structured", seed=seed) for seed in (1, 1, 2))
+    assert first == second
+    assert first != other
+
+
+def test_no_global_randomness_is_used() -> None:
+    case = plain("wide", nn.Conv2d(3, 6, 3), 20, 20)
+    before = torch.get_rng_state()
+    case.rank("structured")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_dense_refuses_what_does_not_fit_in_memory() -> None:
+    case = plain("large", nn.Conv2d(3, 8, 3, padding=1), 40, 40)
+    with pytest.raises(NotApplicable, match="GB as a dense matrix; use --method auto"):
+        case.rank("dense")
+
+
+def test_a_certified_singular_value_is_a_lower_bound() -> None:
+    for case in (plain("a", nn.Conv2d(2, 5, 3), 7, 7), plain("b", nn.Conv2d(5, 2, 3), 7, 7)):
+        found = case.rank("structured").groups[0]
+        truth = case.rank("dense").groups[0]
+        assert found.search is not None
+        assert found.search.smallest is not None
+        assert truth.spectrum is not None
+        assert 0 < found.search.smallest <= truth.spectrum.smallest
