@@ -9,9 +9,6 @@ from gradaudit.judging.policy import Ignore, Rule
 from gradaudit.report import Measurement
 from gradaudit.wording import estimate, number
 
-USUAL_CONFIDENCE = 0.95
-"""What an interval without a stated confidence is taken to have."""
-
 
 @dataclass(frozen=True)
 class Case:
@@ -70,7 +67,8 @@ def unfavourable_end(rule: Rule, row: Measurement, value: float) -> float:
 def correct(cases: Sequence[Case]) -> list[Case]:
     """The cases with their ends corrected by Holm's procedure as one family.
 
-    Cases without an interval, and those that the policy excuses, are not part of the family.
+    Not of the family are cases that the policy excuses, and cases without an interval or with one
+    that states no confidence: that is a bound, not an estimate.
     """
     claims = {i: claim for i, case in enumerate(cases) if (claim := _claim(case)) is not None}
     ends = dict(zip(claims, corrected_ends(list(claims.values())), strict=True))
@@ -81,12 +79,12 @@ def correct(cases: Sequence[Case]) -> list[Case]:
 
 
 def _claim(case: Case) -> Claim | None:
-    value, interval = case.row.value, case.row.interval
-    if value is None or interval is None or case.ignore is not None:
+    value, interval, confidence = case.row.value, case.row.interval, case.row.confidence
+    if value is None or interval is None or confidence is None or case.ignore is not None:
         return None
     return Claim(
         limit=case.rule.sign * case.rule.limit,
         upper=case.rule.sign * case.end,
         half_width=max((interval[1] - interval[0]) / 2, abs(case.end - value)),
-        confidence=case.row.confidence or USUAL_CONFIDENCE,
+        confidence=confidence,
     )

@@ -70,7 +70,8 @@ def test_every_format_shows_every_sort_of_row(name: str) -> None:
     kind = formats()[name]
     assert kind.suffix.startswith(".")
     assert kind.summary
-    text = kind().render(REPORT)
+    policy = Policy.model_validate({"rules": [{"metric": "leak.bits", "max": 1}]})
+    text = kind().render(REPORT, policy)
     assert text.endswith("\n")
     assert "fc1" in text
-    assert kind().render(REPORT) == text
+    assert kind().render(REPORT, policy) == text

@@ -134,6 +134,13 @@ def test_a_clipped_estimate_is_not_taken_for_a_sharp_one() -> None:
     assert findings[0].message == "0 [-0.300, 0.100], corrected to 0.129, exceeds the max of 0.115"
 
 
+def test_an_interval_without_a_confidence_is_a_bound_and_stays() -> None:
+    bound = row(M, "a", 0.0, interval=(-1.96, 1.96), confidence=None)
+    rules = [{"metric": M, "max": 2.0}] * 5
+    judged = gate(make_report(bound), Policy.model_validate({"rules": rules, "family": "holm"}))
+    assert [f.outcome for f in judged.findings] == ["passed"] * 5
+
+
 def test_ignored_rows_leave_the_family() -> None:
     rows = [row(M, name, 0.0, interval=(-1.96, 1.96)) for name in "ab"]
     rules = [{"metric": M, "max": 2.0}]
