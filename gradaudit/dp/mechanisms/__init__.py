@@ -1,0 +1,47 @@
+"""Gradient-release mechanisms: one a file, found by name, and the user's own from a file."""
+
+from gradaudit.dp.mechanisms.base import AdditiveMechanism, Mechanism, Noise
+from gradaudit.dp.mechanisms.file import FileMechanism
+from gradaudit.errors import UsageError
+from gradaudit.loading.specs import Spec, arguments, suggest
+from gradaudit.loading.user_code import load_callable
+from gradaudit.parts import discover
+
+__all__ = ["AdditiveMechanism", "FileMechanism", "Mechanism", "load_mechanism", "mechanisms"]
+
+OPTION = "--mechanism"
+
+
+def mechanisms() -> dict[str, type[AdditiveMechanism]]:
+    """The mechanisms that have a name of their own."""
+    return discover("gradaudit.dp.mechanisms", AdditiveMechanism)
+
+
+def load_mechanism(text: str, noise: Noise | None = None) -> Mechanism:
+    """The mechanism that ``NAME:key=value,…``, ``FILE.py:NAME`` or ``package.module:NAME`` names.
+
+    Args:
+        text: as on the command line.
+        noise: what a mechanism from a file is declared to add.
+
+    Raises:
+        UsageError: no such mechanism, file or function, or an option that it does not take.
+    """
+    scheme, _, rest = text.partition(":")
+    known = mechanisms()
+    if scheme in known:
+        spec = Spec(text, scheme, tuple(_pair(text, item) for item in rest.split(",") if item))
+        return known[scheme](**arguments(spec, known[scheme]))
+    if not scheme.endswith(".py") and "." not in scheme:
+        raise UsageError(
+            f"{OPTION} {text}: no mechanism {scheme!r}{suggest(scheme, known)}; there are: "
+            f"{', '.join(known)}, and your own as FILE.py:NAME"
+        )
+    return FileMechanism(load_callable(text, OPTION), text, noise)
+
+
+def _pair(text: str, item: str) -> tuple[str, str]:
+    key, equals, value = item.partition("=")
+    if not key or not equals:
+        raise UsageError(f"{OPTION} {text}: {item!r} is no option; write key=value,key=value")
+    return key.strip(), value.strip()

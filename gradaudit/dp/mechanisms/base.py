@@ -1,0 +1,122 @@
+"""What a gradient-release mechanism is, and the noise that the known ones add."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gradaudit.dp.theory import NoisePlace
+
+Noise = Literal["gaussian", "laplace"]
+
+_GROUP = 16
+"""torch fills normal numbers in groups of this size; rows of whole groups are drawn alike in
+chunks of any size."""
+
+
+class Mechanism(ABC):
+    """A random map from the per-sample gradients of a step to the gradient that is released.
+
+    Attributes:
+        description: as the user named it.
+        noise: the law of the noise in each element, known or declared; None where it is neither.
+    """
+
+    description: str
+    noise: Noise | None = None
+
+    @abstractmethod
+    def release(self, per_sample_gradients: Tensor, generator: torch.Generator) -> Tensor:
+        """Release once: (records, elements) to (elements,)."""
+
+    def releases(
+        self, per_sample_gradients: Tensor, count: int, generator: torch.Generator
+    ) -> Tensor:
+        """Release ``count`` times from the same gradients, (count, elements)."""
+        each = [self.release(per_sample_gradients, generator) for _ in range(count)]
+        return torch.stack(each)
+
+    def elements_drawn(self, records: int, elements: int) -> int:
+        """How many numbers one release holds in memory at a time."""
+        return (records + 1) * elements
+
+
+class AdditiveMechanism(Mechanism):
+    """A mechanism whose release is a known function of the gradients plus noise of a known law.
+
+    Attributes:
+        clip: L2 norm Δ that a gradient is clipped to.
+        sigma: deviation of Gaussian noise, or scale b of Laplace noise, per element, at the place
+            where the mechanism adds it.
+        per: where the noise is added.
+        foreign: whether the releases come from another library, so that a pilot of them is a
+            better guide to a threshold than the law they should have.
+    """
+
+    name: ClassVar[str]
+    foreign: ClassVar[bool] = False
+    noise: Noise
+    clip: float
+    sigma: float
+    per: NoisePlace
+
+    @abstractmethod
+    def mean_of(self, record: Tensor, companions: Tensor) -> Tensor:
+        """The release without noise of one record beside its companions.
+
+        Differentiable in ``record``.
+
+        Args:
+            record: (…, elements) gradients of the record, one a variant of it.
+            companions: (others, elements) gradients of the rest of the batch.
+
+        Returns:
+            (…, elements).
+        """
+
+    @abstractmethod
+    def scale(self, records: int) -> float:
+        """Deviation (Gaussian) or scale (Laplace) of an element's noise in a release."""
+
+    @abstractmethod
+    def resized(self, clip: float, sigma: float) -> "AdditiveMechanism":
+        """The same mechanism with another clip and sigma."""
+
+    def mean(self, per_sample_gradients: Tensor) -> Tensor:
+        """The release without noise, (records, elements) to (elements,)."""
+        return self.mean_of(per_sample_gradients[0], per_sample_gradients[1:])
+
+
+def clipped(gradients: Tensor, bound: float) -> Tensor:
+    """Gradients (…, elements) scaled down to an L2 norm of at most ``bound`` (Abadi 2016)."""
+    norms: Tensor = torch.linalg.vector_norm(gradients, dim=-1, keepdim=True)
+    return gradients / (norms / bound).clamp(min=1)
+
+
+def draw_noise(noise: Noise, like: Tensor, rows: int, generator: torch.Generator) -> Tensor:
+    """Standard noise (rows, elements): normal, or Laplace of scale one.
+
+    The numbers do not depend on how many rows are drawn at a time.
+
+    Args:
+        noise: the law.
+        like: (…, elements) with the wanted type and device.
+        rows: how many rows.
+        generator: on the device of ``like``.
+    """
+    elements = like.shape[-1]
+    whole = -(-elements // _GROUP) * _GROUP
+    drawn = torch.empty(rows, whole, dtype=like.dtype, device=like.device)
+    if noise == "gaussian":
+        return drawn.normal_(generator=generator)[:, :elements]
+    return _laplace(drawn.uniform_(generator=generator))[:, :elements]
+
+
+def _laplace(uniform: Tensor) -> Tensor:
+    """Laplace numbers of scale one from uniform ones in [0, 1), in place; never infinite.
+
+    The uniform numbers are multiples of 2⁻²⁴; half a step keeps the sign fair and the log finite.
+    """
+    signed = uniform.mul_(2).sub_(1).add_(2.0**-24)
+    return torch.copysign(torch.log1p(-signed.abs()), signed)

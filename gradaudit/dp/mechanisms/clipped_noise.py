@@ -1,0 +1,74 @@
+"""DP-SGD's release, and the other conventions of where to clip and where to add the noise."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gradaudit.dp.mechanisms.base import AdditiveMechanism, Noise, clipped, draw_noise
+from gradaudit.dp.theory import NoisePlace
+from gradaudit.errors import UsageError
+
+
+class ClippedNoise(AdditiveMechanism):
+    """Clip to Δ and add noise of scale σ; the release is a mean over the batch's k records.
+
+    ``per`` says where (σ and Δ are absolute, never multiples of each other):
+
+    - ``sum``: (Σ clip(g_i) + σn) / k, the DP-SGD of Abadi et al. 2016;
+    - ``record``: Σ (clip(g_i) + σn_i) / k, each client for itself;
+    - ``mean``: Σ clip(g_i) / k + σn;
+    - ``release``: clip(Σ g_i / k) + σn, the batch gradient as a whole (Mo et al. 2022, V-E).
+
+    ``theory.mu_of_mechanism`` says how far one record can move each of them.
+    """
+
+    name = "dp"
+
+    def __init__(
+        self, *, clip: float, sigma: float, noise: Noise = "gaussian", per: NoisePlace = "sum"
+    ) -> None:
+        if not clip > 0:
+            raise UsageError(f"--mechanism: clip={clip} is not positive")
+        if not 0 <= sigma < math.inf:
+            raise UsageError(f"--mechanism: sigma={sigma} is negative or infinite")
+        self.clip, self.sigma, self.noise, self.per = clip, sigma, noise, per
+        self.description = f"dp:clip={clip:g},sigma={sigma:g},noise={noise},per={per}"
+
+    def mean_of(self, record: Tensor, companions: Tensor) -> Tensor:
+        """The clipped mean, (…, elements)."""
+        records = 1 + len(companions)
+        if self.per == "release":
+            return clipped((record + companions.sum(dim=0)) / records, self.clip)
+        others = clipped(companions, self.clip).sum(dim=0)
+        return (clipped(record, self.clip) + others) / records
+
+    def scale(self, records: int) -> float:
+        """Scale of an element's noise in the release of a batch of ``records``."""
+        shrink = {"record": math.sqrt(records), "sum": records, "mean": 1, "release": 1}
+        return self.sigma / shrink[self.per]
+
+    def resized(self, clip: float, sigma: float) -> "ClippedNoise":
+        """The same law and place of the noise with another clip and sigma."""
+        return ClippedNoise(clip=clip, sigma=sigma, noise=self.noise, per=self.per)
+
+    def release(self, per_sample_gradients: Tensor, generator: torch.Generator) -> Tensor:
+        """Release once: (records, elements) to (elements,)."""
+        return self.releases(per_sample_gradients, 1, generator)[0]
+
+    def releases(
+        self, per_sample_gradients: Tensor, count: int, generator: torch.Generator
+    ) -> Tensor:
+        """Clip once, add fresh noise ``count`` times: (count, elements)."""
+        mean = self.mean(per_sample_gradients)
+        records = len(per_sample_gradients)
+        if self.per != "record":
+            noise = draw_noise(self.noise, mean, count, generator)
+            return noise.mul_(self.scale(records)).add_(mean)
+        each = draw_noise(self.noise, mean, count * records, generator)
+        noise = each.view(count, records, -1).mean(dim=1)
+        return noise.mul_(self.sigma).add_(mean)
+
+    def elements_drawn(self, records: int, elements: int) -> int:
+        """One row of noise, or one for each record."""
+        return elements * (records + 1 if self.per == "record" else 1)
