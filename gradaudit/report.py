@@ -126,10 +126,11 @@ class LayerRecord(_Document):
 
 
 class CheckpointRecord(_Document):
-    """A checkpoint file by name and content hash."""
+    """A checkpoint file by name and content hash, with what was done to make it fit the model."""
 
     file: str
     sha256: str
+    notes: list[str] = Field(default_factory=list)
 
 
 class TargetRecord(_Document):
@@ -162,6 +163,14 @@ class Finding(_Document):
     outcome: Outcome
     message: str
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.rule and (self.max is None) == (self.min is None):
+            raise ValueError("a rule's finding has either max or min")
+        if not self.rule and self.outcome != "unmeasured":
+            raise ValueError("rule 0 is only ever unmeasured")
+        return self
+
     @property
     def key(self) -> Key:
         """The key of the row it speaks of."""
@@ -187,6 +196,10 @@ class Report(_Document):
                 raise ValueError(f"two measurements share the key {row.key}")
             seen.add(row.key)
         return self
+
+    def by_key(self) -> dict[Key, Measurement]:
+        """Every row by its key."""
+        return {row.key: row for row in self.measurements}
 
     def select(
         self, metric: str, layer: str | None = None, variant: Variant | None = None

@@ -1,10 +1,10 @@
 """Findings gathered for reading: one trouble for each limit, with the layers it befell."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gradaudit.judging.risk import BEYOND, LEVELS, Level, why
-from gradaudit.report import Finding, Key, Report
+from gradaudit.report import Finding, Key, Measurement, Report
 from gradaudit.wording import estimate, variant_text
 
 
@@ -36,8 +36,8 @@ class Trouble:
         where = f" in {abridged(self.places)}" if self.places else ""
         if self.level == "unknown":
             return f"{self.metric}{where}: {self.what}"
-        worst = "worst: " if len(self.places) > 1 else ""
-        return f"{self.metric} {self.what}{where} ({worst}{self.worst})"
+        worst = f"worst: {self.worst}" if len(self.places) > 1 else self.worst
+        return f"{self.metric} {self.what}{where} ({worst})"
 
 
 MODEL = "the whole model"
@@ -50,13 +50,14 @@ def troubles_of(judged: Report) -> tuple[Trouble, ...]:
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in _gravest(judged):
         groups.setdefault((_level(finding), finding.metric, _what(finding)), []).append(finding)
+    rows = judged.by_key()
     troubles = [
         Trouble(
             level=_level(findings[0]),
             metric=metric,
             what=what,
             places=tuple(_place(finding) for finding in findings if not _is_general(finding)),
-            worst=_worst(judged, findings),
+            worst=_worst(rows, findings),
             why=why(metric) if findings[0].outcome in BEYOND else "",
         )
         for (_, metric, what), findings in groups.items()
@@ -105,9 +106,8 @@ def _place(finding: Finding) -> str:
     return (MODEL if finding.layer is None else finding.layer) + variant
 
 
-def _worst(judged: Report, findings: list[Finding]) -> str:
+def _worst(rows: Mapping[Key, Measurement], findings: list[Finding]) -> str:
     """``conv1, 3.10 [2.90, 3.30]``, without the place where there is only one."""
-    rows = {row.key: row for row in judged.measurements}
     sign = 1 if findings[0].max is not None else -1
     measured = [
         (sign * value, finding)

@@ -4,7 +4,7 @@ Formats differ in how they escape and lay out these strings, not in what they sa
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gradaudit.audits import audits
@@ -84,10 +84,11 @@ def view(report: Report, policy: Policy | None = None) -> View:
     judged = with_findings(report, policy)
     chosen = _chosen(report)
     headlines = [row for row in report.measurements if not row.variant and row.id in chosen]
-    columns = [m for m in chosen if any(_fills_a_cell(row, m) for row in headlines)]
+    filled = [row for row in headlines if row.layer is not None and row.status == "measured"]
+    with_values = {row.id for row in filled}
+    columns = [metric for metric in chosen if metric in with_values]
     model = [row for row in _model_rows(report, chosen) if row.status == "measured"]
     shown = model[:MOST_MODEL_LINES]
-    filled = [row for row in headlines if row.layer is not None and row.id in columns]
     return View(
         title=title(report),
         data=data_facts(report),
@@ -98,33 +99,27 @@ def view(report: Report, policy: Policy | None = None) -> View:
         troubles=troubles_of(judged),
         notes=_notes(headlines, report),
         unshown=sum(row.status == "measured" for row in report.measurements)
-        - sum(row.status == "measured" for row in filled)
+        - len(filled)
         - len(shown),
         how=how(report),
     )
 
 
-def _chosen(report: Report) -> list[str]:
-    """Ids of the metrics worth a column, in the order of audits and their declarations."""
-    present: dict[str, list[str]] = {}
+def _chosen(report: Report) -> dict[str, None]:
+    """Ids of the metrics worth showing, in order."""
+    present: dict[str, dict[str, None]] = {}
     for row in report.measurements:
-        metrics = present.setdefault(row.audit, [])
-        if row.metric not in metrics:
-            metrics.append(row.metric)
-    return [
-        f"{audit}.{metric}"
+        present.setdefault(row.audit, {})[row.metric] = None
+    return {
+        f"{audit}.{metric}": None
         for audit, metrics in present.items()
         for metric in (_headline(audit, metrics) if len(present) > 1 else metrics)
-    ]
+    }
 
 
-def _headline(audit: str, metrics: Sequence[str]) -> list[str]:
+def _headline(audit: str, metrics: Iterable[str]) -> list[str]:
     known = audits().get(audit)
     return list(metrics) if known is None else [m for m in known.headline if m in metrics]
-
-
-def _fills_a_cell(row: Measurement, metric: str) -> bool:
-    return row.id == metric and row.layer is not None and row.status == "measured"
 
 
 def _layer_lines(judged: Report, columns: Sequence[str]) -> Iterable[LayerLine]:
@@ -150,7 +145,7 @@ def _cell(row: Measurement) -> str:
     return SKIPPED if row.status == "skipped" else FAILED
 
 
-def _model_rows(report: Report, chosen: Sequence[str]) -> list[Measurement]:
+def _model_rows(report: Report, chosen: Mapping[str, None]) -> list[Measurement]:
     """Headline rows of the whole model, and every such row of audits without any headline."""
     with_headline = {row.audit for row in report.measurements if not row.variant}
     return [

@@ -1,7 +1,7 @@
 """A baseline: an earlier report whose failures are known, so that only new or worse ones fail."""
 
 from gradaudit.errors import UsageError
-from gradaudit.report import Finding, Key, Measurement, Report
+from gradaudit.report import Finding, Measurement, Report
 from gradaudit.wording import estimate
 
 TOLERANCE = 0.01
@@ -19,7 +19,7 @@ def excuse_known(judged: Report, baseline: Report) -> Report:
     earlier = {
         (finding.rule, finding.key) for finding in baseline.findings if finding.outcome == "failed"
     }
-    before, now = _rows(baseline), _rows(judged)
+    before, now = baseline.by_key(), judged.by_key()
     findings = [
         _known(finding, before[finding.key])
         if finding.outcome == "failed"
@@ -74,10 +74,6 @@ def differences(report: Report, baseline: Report) -> list[str]:
     ):
         notes.append(f"layers of another kind or size in the baseline: {', '.join(changed)}")
     return notes
-
-
-def _rows(report: Report) -> dict[Key, Measurement]:
-    return {row.key: row for row in report.measurements}
 
 
 def _known(finding: Finding, before: Measurement) -> Finding:

@@ -4,10 +4,11 @@ from datetime import date
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from report_builder import failed_row, infinite_row, make_report, row, skipped_row
 
 from gradaudit.judging import Policy, default_policy, gate, passed
-from gradaudit.report import Measurement, Report
+from gradaudit.report import Finding, Measurement, Report
 
 M = "leak.bits"
 
@@ -289,3 +290,16 @@ def test_the_default_policy_asks_only_for_what_the_report_holds(two_audits: None
         skipped_row("leak.effort", "fc1", "no"), row("leak.bits", "fc1", 1, variant={"round": 1})
     )
     assert {rule.metric for rule in default_policy(report).rules} == {"leak.effort"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rule": 1, "outcome": "failed"},
+        {"rule": 1, "outcome": "failed", "max": 1.0, "min": 0.0},
+        {"rule": 0, "outcome": "passed"},
+    ],
+)
+def test_a_finding_that_contradicts_itself_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="either max or min|only ever unmeasured"):
+        Finding(metric=M, level="error", message="m", **fields)

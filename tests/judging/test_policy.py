@@ -149,3 +149,12 @@ def test_the_default_policy_is_a_policy_file(tmp_path: Path, two_audits: None) -
 
 def test_the_installed_audits_make_a_default_policy(tmp_path: Path) -> None:
     assert read_policy(written(tmp_path, default_policy_yaml())) == default_policy()
+
+
+def test_the_policy_in_the_documentation_is_one(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+    example = page.split("```yaml\n")[1].split("```")[0]
+    policy = read_policy(written(tmp_path, example))
+    assert len(policy.rules) == 4
+    assert policy.ignore[0].until == date(2027, 1, 31)
+    assert policy.family == "holm"
