@@ -30,7 +30,7 @@ def compare(
     """
     before, after = Report.from_file(old), Report.from_file(new)
     for note in differences(after, before):
-        remark(f"{old}: {note}", quiet)
+        remark(f"{old} {note}", quiet)
     every = list(changes(before, after, variants=variants))
     changed = [change for change in every if not change.same]
     if shape == "json":

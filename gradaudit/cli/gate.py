@@ -17,7 +17,13 @@ from gradaudit.cli.reports import (
 )
 from gradaudit.formats import format_named
 from gradaudit.formats.verdict import print_verdict
-from gradaudit.judging import default_policy_yaml, differences, passed, read_policy
+from gradaudit.judging import (
+    default_policy_yaml,
+    differences,
+    passed,
+    read_policy,
+    refuse_another_model,
+)
 from gradaudit.judging import gate as judge
 from gradaudit.report import Report
 
@@ -65,8 +71,9 @@ def gate(
     rules = read_policy(policy) if policy else None
     earlier = Report.from_file(baseline) if baseline else None
     if earlier is not None:
+        refuse_another_model(audited, earlier)
         for note in differences(audited, earlier):
-            remark(f"{baseline}: {note}", quiet)
+            remark(f"{baseline} {note}", quiet)
     judged = judge(audited, rules, baseline=earlier)
     for path, format_ in files:
         format_.write(judged, path)

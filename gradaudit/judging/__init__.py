@@ -1,6 +1,6 @@
 """Judging: policies, findings, baselines and risk levels. Judges reports, never measures."""
 
-from gradaudit.judging.baseline import differences
+from gradaudit.judging.baseline import differences, refuse_another_model
 from gradaudit.judging.default import default_policy, default_policy_yaml, known_metrics
 from gradaudit.judging.judge import FAILING, gate, passed
 from gradaudit.judging.policy import Ignore, Policy, Rule, read_policy
@@ -20,4 +20,5 @@ __all__ = [
     "layer_risks",
     "passed",
     "read_policy",
+    "refuse_another_model",
 ]

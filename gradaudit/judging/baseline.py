@@ -49,30 +49,35 @@ def worse(now: Measurement, before: Measurement, *, upwards: bool) -> bool:
     return value > allowed if upwards else value < allowed
 
 
-def differences(report: Report, baseline: Report) -> list[str]:
-    """What makes the two reports hard to compare, one sentence each.
+def refuse_another_model(report: Report, baseline: Report) -> None:
+    """Check that a baseline is about the same model, by the names of its layers.
 
     Raises:
-        UsageError: they have no layer in common.
+        UsageError: the two have no layer in common.
     """
-    layers, others = ({layer.name: layer for layer in r.target.layers} for r in (report, baseline))
-    if layers and others and not layers.keys() & others.keys():
+    names, others = ({layer.name for layer in r.target.layers} for r in (report, baseline))
+    if names and others and not names & others:
         raise UsageError(
             f"the baseline audits another model ({baseline.target.model}): "
             f"it shares no layer with {report.target.model}"
         )
+
+
+def differences(report: Report, earlier: Report) -> list[str]:
+    """What sets an earlier report's layers apart from a report's, one sentence each."""
+    layers, before = ({layer.name: layer for layer in r.target.layers} for r in (report, earlier))
     notes = []
-    if new := sorted(layers.keys() - others.keys()):
-        notes.append(f"layers that the baseline does not have: {', '.join(new)}")
-    if gone := sorted(others.keys() - layers.keys()):
-        notes.append(f"layers that only the baseline has: {', '.join(gone)}")
-    if changed := sorted(
+    if new := [name for name in layers if name not in before]:
+        notes.append(f"does not have the layers {', '.join(new)}")
+    if gone := [name for name in before if name not in layers]:
+        notes.append(f"has more layers: {', '.join(gone)}")
+    if changed := [
         name
-        for name in layers.keys() & others.keys()
+        for name in layers.keys() & before.keys()
         if (layers[name].kind, layers[name].parameters)
-        != (others[name].kind, others[name].parameters)
-    ):
-        notes.append(f"layers of another kind or size in the baseline: {', '.join(changed)}")
+        != (before[name].kind, before[name].parameters)
+    ]:
+        notes.append(f"has other kinds or sizes of the layers {', '.join(sorted(changed))}")
     return notes
 
 

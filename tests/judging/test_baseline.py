@@ -6,7 +6,7 @@ import pytest
 from report_builder import failed_row, infinite_row, make_report, row, skipped_row
 
 from gradaudit.errors import UsageError
-from gradaudit.judging import Policy, differences, gate, passed
+from gradaudit.judging import Policy, differences, gate, passed, refuse_another_model
 from gradaudit.report import Measurement
 
 M = "leak.bits"
@@ -115,9 +115,9 @@ def test_differences_between_models_are_told() -> None:
     now = make_report(layers=[("a", "Linear", 4), ("b", "Linear", 4), ("n", "Linear", 1)])
     before = make_report(layers=[("a", "Linear", 4), ("b", "Conv2d", 4), ("o", "Linear", 1)])
     assert differences(now, before) == [
-        "layers that the baseline does not have: n",
-        "layers that only the baseline has: o",
-        "layers of another kind or size in the baseline: b",
+        "does not have the layers n",
+        "has more layers: o",
+        "has other kinds or sizes of the layers b",
     ]
     assert differences(now, now) == []
 
@@ -127,4 +127,6 @@ def test_the_baseline_of_another_model_is_refused() -> None:
     with pytest.raises(
         UsageError, match=r"another model \(zoo:mlp\): it shares no layer with zoo:l"
     ):
-        differences(now, before)
+        refuse_another_model(now, before)
+    refuse_another_model(now, now)
+    refuse_another_model(make_report(layers=[]), before)
