@@ -11,6 +11,7 @@ from rich.console import Console
 
 from gradaudit.formats import Format, format_for
 from gradaudit.formats.base import write_out
+from gradaudit.text import printable
 
 ReportFile = Annotated[
     Path, typer.Argument(help="A JSON report, as `gradaudit scan -o report.json` writes it.")
@@ -19,6 +20,8 @@ Output = Annotated[
     list[Path] | None,
     typer.Option("-o", "--output", help="Write to this file too; the suffix is the format."),
 ]
+MOST_CHARACTERS = 2000
+
 _SHAPE = typer.Option("-f", "--format", help="Format on standard output.")
 Shape = Annotated[Literal["table", "json", "markdown"], _SHAPE]
 OptionalShape = Annotated[Literal["table", "json", "markdown"] | None, _SHAPE]
@@ -48,4 +51,4 @@ def print_json(value: object) -> None:
 def remark(text: str, quiet: bool) -> None:
     """A line on standard error."""
     if not quiet:
-        typer.echo(f"gradaudit: {text}", err=True)
+        typer.echo(f"gradaudit: {printable(text, limit=MOST_CHARACTERS)}", err=True)
