@@ -35,3 +35,8 @@ class NotApplicable(GradauditError):  # noqa: N818 - a verdict on the pairing, n
     Inside ``scan`` this becomes a skipped row with the message as its reason; a command that
     runs this audit alone ends with exit status 3.
     """
+
+
+def one_line(error: BaseException, limit: int = 500) -> str:
+    """``Kind: message`` of any exception, on one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:limit]

@@ -10,7 +10,7 @@ from torch import nn
 from gradaudit.config import SubjectSettings
 from gradaudit.errors import UsageError
 from gradaudit.loading.checkpoint import apply_checkpoint, load_checkpoint
-from gradaudit.loading.datasets import load_records
+from gradaudit.loading.datasets import expect_attributes, load_records
 from gradaudit.loading.losses import Loss
 from gradaudit.loading.models import load_loss, load_model
 from gradaudit.loading.records import Records
@@ -38,6 +38,8 @@ def open_subject(
     if records is None:
         spec = _needed(settings.data, "--data")
         records = load_records(spec, attributes=settings.attribute)
+    else:
+        expect_attributes(records, settings.attribute, "data")
     untrained = Target(
         model=model,
         loss=loss or load_loss(settings.loss),
@@ -66,8 +68,9 @@ def _needed(spec: str | None, option: str) -> str:
 def _with_weights(target: Target, path: Path) -> Target:
     loaded = load_checkpoint(path)
     model = copy.deepcopy(target.model)
-    apply_checkpoint(model, loaded)
-    return replace(target, model=model, checkpoint=loaded.record)
+    notes = apply_checkpoint(model, loaded)
+    record = loaded.record.model_copy(update={"notes": list(notes)})
+    return replace(target, model=model, checkpoint=record)
 
 
 def choose_device(name: str) -> torch.device:

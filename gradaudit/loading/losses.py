@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gradaudit.errors import AuditError
+from gradaudit.errors import AuditError, one_line
 
 
 class Loss(ABC):
@@ -133,7 +133,7 @@ class CustomLoss(Loss):
         except Exception as error:
             raise AuditError(
                 f"--loss {self.name}: fails on outputs of shape {tuple(outputs.shape)} and labels "
-                f"of shape {tuple(labels.shape)} ({labels.dtype}): {error}"
+                f"of shape {tuple(labels.shape)} ({labels.dtype}): {one_line(error)}"
             ) from error
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:

@@ -60,7 +60,12 @@ def load_loss(spec: str) -> Loss:
     if spec in BUILT_IN:
         return BUILT_IN[spec]()
     if ":" in spec:
-        return CustomLoss(load_callable(spec, "--loss"), spec)
+        function = load_callable(spec, "--loss")
+        if isinstance(function, type):
+            raise UsageError(
+                f"--loss {spec}: is a class; name a function of (outputs, targets) or an instance"
+            )
+        return CustomLoss(function, spec)
     known = ", ".join([*BUILT_IN, "FILE.py:NAME"])
     raise UsageError(f"--loss {spec}: unknown{suggest(spec, BUILT_IN)}; known: {known}")
 
@@ -101,6 +106,8 @@ def _torchvision(name: str) -> Callable[..., nn.Module]:
 def _no_form(name: str) -> str:
     if name in zoo.zoo_names():
         return f"write zoo:{name}"
+    if name.endswith(".py"):
+        return f"name the function in it that returns the model, as in {name}:factory"
     if Path(name).is_file():
         return "a file of weights is no model; give it with --checkpoint"
     return f"unknown; write {_FORMS}"

@@ -121,7 +121,9 @@ def arguments(
     """
     allowed, more = _parameters(function, given)
     for key, _ in spec.pairs:
-        if key not in allowed and (key in given or not more):
+        if key in given:
+            raise UsageError(f"{spec.text}: option {key!r} cannot be set here; leave it out")
+        if key not in allowed and not more:
             raise UsageError(f"{spec.text}: {_unknown_option(key, allowed)}")
     required = [key for key, parameter in allowed.items() if parameter.default is parameter.empty]
     wanted = dict.fromkeys([*required, *(key for key, _ in spec.pairs)])
@@ -144,9 +146,9 @@ def _parameters(
 ) -> tuple[Mapping[str, inspect.Parameter], bool]:
     """The parameters that can be options, and whether any further key is taken."""
     try:
-        signature = inspect.signature(function, eval_str=True)
-    except (NameError, TypeError, SyntaxError):
-        signature = inspect.signature(function)
+        signature = _signature(function)
+    except (TypeError, ValueError):  # builtins have none
+        return {}, False
     by_name = {
         name: parameter
         for name, parameter in signature.parameters.items()
@@ -155,6 +157,14 @@ def _parameters(
     }
     kinds = {parameter.kind for parameter in signature.parameters.values()}
     return by_name, inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def _signature(function: Callable[..., object]) -> inspect.Signature:
+    """The signature, with annotations evaluated unless that fails in whatever way it may."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except Exception:
+        return inspect.signature(function)
 
 
 def _argument(spec: Spec, key: str, parameter: inspect.Parameter | None) -> Any:
@@ -215,8 +225,12 @@ def _convert_tuple(text: str, elements: tuple[Any, ...]) -> tuple[Any, ...]:
     try:
         return tuple(_convert(part, kind) for part, kind in zip(parts, kinds, strict=True))
     except ValueError:
-        length = "" if elements[-1] is Ellipsis else f"{len(elements)} "
-        raise ValueError(f"a list of {length}values such as 3x32x32 or 3,32,32") from None
+        length = 3 if elements[-1] is Ellipsis else len(elements)
+        sizes = ["32"] * length
+        exactly = "" if elements[-1] is Ellipsis else f"{length} "
+        raise ValueError(
+            f"a list of {exactly}values such as {'x'.join(sizes)} or {','.join(sizes)}"
+        ) from None
 
 
 def _integer(text: str) -> int:

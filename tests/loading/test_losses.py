@@ -133,5 +133,11 @@ def test_labels_that_do_not_fit_are_named() -> None:
         CustomLoss(lambda o, t: o - t, "file.py:wrong").check(OUTPUTS, REAL)
     with pytest.raises(AuditError, match=r"--loss file.py:broken: fails on outputs"):
         CustomLoss(lambda o, t: o @ t, "file.py:broken").check(OUTPUTS, REAL)
+
+    def fails(outputs: Tensor, targets: Tensor) -> Tensor:
+        raise ValueError("first line\nsecond line")
+
+    with pytest.raises(AuditError, match="ValueError: first line second line$"):
+        CustomLoss(fails, "file.py:fails").check(OUTPUTS, REAL)
     with pytest.raises(AuditError, match="integer labels cannot be differentiated by"):
         CustomLoss(lambda o, t: o[:, 0], "file.py:classes").soft(OUTPUTS, CLASSES)

@@ -112,9 +112,11 @@ def test_the_generators_stay_when_the_factory_fails(factories: Path) -> None:
         ("torchvision:resnet81", "not one of its"),
         ("torchvision:resnet81", "(did you mean 'resnet1"),
         ("torchvision:fasterrcnn_resnet50_fpn", "classification models"),
-        ("torchvision:resnet18?weights=DEFAULT", "unknown option 'weights'"),
+        ("torchvision:resnet18?weights=DEFAULT", "option 'weights' cannot be set here"),
         ("torchvision:resnet18?clases=3", "failed with TypeError: "),
-        ("{file}", "a file of weights is no model"),
+        ("{file}", "name the function in it that returns the model"),
+        (str(Path(__file__).parents[2] / "pyproject.toml"), "a file of weights is no model"),
+        ("builtins:dict", "returned a dict; return a torch.nn.Module"),
         ("{file}:nett", "there is no 'nett' in it (did you mean 'net'?)"),
         ("{file}:net?widht=3", "unknown option 'widht' (did you mean 'width'?); it takes width"),
         ("{file}:needs", "option 'width' is missing; add ?width=…"),
@@ -154,6 +156,7 @@ def test_losses(factories: Path) -> None:
         ("zzz", "unknown; known: "),
         ("{file}:los", "there is no 'los' in it (did you mean 'loss'?)"),
         ("no/such.py:loss", "cannot be read"),
+        ("torch.nn:HuberLoss", "is a class; name a function of (outputs, targets) or an instance"),
     ],
 )
 def test_refused_losses(spec: str, message: str, factories: Path) -> None:

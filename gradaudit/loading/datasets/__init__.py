@@ -12,11 +12,19 @@ from gradaudit.loading.datasets.base import MEMBER, DataAdapter
 from gradaudit.loading.datasets.describe import describe, fingerprint
 from gradaudit.loading.specs import Spec, parse_spec, suggest
 from gradaudit.parts import discover
+from gradaudit.text import listed
 
 if TYPE_CHECKING:
     from gradaudit.loading.records import Records
 
-__all__ = ["DataAdapter", "adapters", "describe", "fingerprint", "load_records"]
+__all__ = [
+    "DataAdapter",
+    "adapters",
+    "describe",
+    "expect_attributes",
+    "fingerprint",
+    "load_records",
+]
 
 _USER_CODE = "file"
 
@@ -42,14 +50,22 @@ def load_records(spec: str, *, attributes: Sequence[str] = ()) -> "Records":
     adapter = _adapter(parsed)
     columns = [name for name in attributes if name != MEMBER]
     records = _with_membership(adapter.of(parsed, columns).load())
-    for name in attributes:
-        if name not in records.attributes:
-            has = ", ".join(records.attributes) or "none"
-            raise UsageError(
-                f"{spec}: has no attribute {name!r}{suggest(name, records.attributes)}; "
-                f"its attributes are: {has}"
-            )
+    expect_attributes(records, attributes, spec)
     return replace(records, adapter=records.adapter or adapter.name)
+
+
+def expect_attributes(records: "Records", names: Sequence[str], origin: str) -> None:
+    """Refuse names that are no attributes of the records.
+
+    Raises:
+        UsageError: one is not; the message lists those there are.
+    """
+    for name in names:
+        if name not in records.attributes:
+            raise UsageError(
+                f"{origin}: has no attribute {name!r}{suggest(name, records.attributes)}; "
+                f"its attributes are: {listed(records.attributes, 20) or 'none'}"
+            )
 
 
 def _adapter(spec: Spec) -> type[DataAdapter]:

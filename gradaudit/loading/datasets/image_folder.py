@@ -135,6 +135,6 @@ def _inside(folder: "Path", cell: str, table: str) -> "Path":
     from gradaudit.loading.datasets.common.lookup import quote
 
     file = folder / cell.strip()
-    if not file.resolve().is_relative_to(folder.resolve()):
+    if "\0" in cell or not file.resolve().is_relative_to(folder.resolve()):
         raise DataError(f"{table}: {quote(cell)} is not inside {folder}; name files in the folder")
     return file

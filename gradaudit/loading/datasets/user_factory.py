@@ -45,5 +45,5 @@ class UserFactory(DataAdapter):
             return records_of(self.factory(), self.source)
         except GradauditError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise DataError(f"--data {self.source}: failed with {first_line(error)}") from error

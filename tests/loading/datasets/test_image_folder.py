@@ -127,6 +127,12 @@ def test_a_missing_folder_and_a_table_without_file_names(described: Path, csv_fi
         load_records(f"images:{described}?table={path}&label=y")
 
 
+def test_a_table_cannot_name_a_file_with_a_zero_byte(described: Path, csv_file: Write) -> None:
+    table = csv_file("file,label", "a\0.png,0", "b.png,1")
+    with pytest.raises(DataError, match="'a\N{REPLACEMENT CHARACTER}.png' is not inside"):
+        load_records(f"images:{described}?table={table}&label=label")
+
+
 def test_a_table_cannot_name_files_outside_the_folder(described: Path, csv_file: Write) -> None:
     save(described.parent / "secret.png", colour(0))
     for name in ("../secret.png", str(described.parent / "secret.png")):

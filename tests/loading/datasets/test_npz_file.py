@@ -148,7 +148,7 @@ GOOD = {"x": np.zeros((3, 2)), "y": [0, 1, 1]}
             DataError,
             "key 'a': has 2 entries for 3 records",
         ),
-        ({**GOOD, "y": [1, 1, 1]}, "inputs=x&label=y", DataError, "every record has the label '1'"),
+        ({**GOOD, "y": ["a"] * 3}, "inputs=x&label=y", DataError, "every record has the label 'a'"),
         (
             {**GOOD, "x": [[0, 1], [np.inf, 0], [0, np.nan]]},
             "inputs=x&label=y",

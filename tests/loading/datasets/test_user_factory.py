@@ -57,6 +57,7 @@ def test_an_attribute_that_the_function_does_not_give(program: Program) -> None:
         ("def make():\n    return 3", DataError, "returns int; return Records"),
         ("def make():\n    return None", DataError, "returns NoneType"),
         ("def make():\n    1 / 0", DataError, "failed with ZeroDivisionError: division by zero"),
+        ("def make():\n    exit(0)", DataError, "failed with SystemExit: 0"),
         ("def make(a):\n    return a", UsageError, "option 'a' is missing"),
         ("def mk():\n    pass", UsageError, "there is no 'make' in it"),
         ("make = 3", UsageError, "is a int and cannot be called"),
@@ -171,7 +172,8 @@ def attributed(codes: list[int]) -> Records:
             "f: attribute a: has 3 entries for 2 records",
         ),
         ((INPUTS, [0, 1, 0]), "f: labels: has 3 entries for 2 records"),
-        ((INPUTS, [1, 1]), "every record has the label '1'"),
+        ((INPUTS, ["a", "a"]), "every record has the label 'a'"),
+        ((INPUTS, []), "f: labels: there are no labels"),
         ((INPUTS * torch.inf, LABELS), "2 of 2 records hold NaN or infinity"),
         (([[1.0], [2.0, 3.0]], LABELS), "rows differ in length"),
         ((np.array([[object()], [object()]]), LABELS), "is of type object"),
@@ -196,3 +198,18 @@ def test_what_cannot_be_records(found: Any, message: str) -> None:
     with pytest.raises(DataError) as caught:
         records_of(found, "f")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("labels", [[7] * 60, [*range(0, 120, 2)]], ids=["one", "many"])
+def test_whole_numbers_are_class_indices_however_few_or_many(labels: list[int]) -> None:
+    records = records_of((torch.ones(60, 2), torch.tensor(labels)), "f")
+    assert records.labels.tolist() == labels
+    assert records.classes == tuple(map(str, range(max(labels) + 1)))
+
+
+def test_a_data_set_may_hold_a_number_of_classes() -> None:
+    class Counted(TensorDataset):
+        classes = 2
+
+    records = records_of(Counted(torch.ones(2, 3), torch.tensor([0, 1])), "f")
+    assert records.classes == ("0", "1")

@@ -84,9 +84,13 @@ def labels_of_array(
         return Labels(array.astype(np.float32), (), origin)
     if task is None and array.dtype.kind == "f" and not np.isin(array, (0, 1)).all():
         task = "regression"
-    labels = labels_of(Column.of_array(origin, origin, array), task)
-    if not labels.classes or array.dtype.kind not in "iub" or array.min() < 0:
-        return labels
+    column = Column.of_array(origin, origin, array)
+    if len(column) == 0:
+        raise DataError(f"{origin}: there are no labels")
+    if task is None:
+        task = "classification" if column.discrete else "regression"
+    if task == "regression" or array.dtype.kind not in "iub" or array.min() < 0:
+        return labels_of(column, task)
     indices = array.astype(np.int64)
     if (largest := int(indices.max())) >= MAX_VALUES:
         raise DataError(

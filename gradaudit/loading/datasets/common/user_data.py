@@ -17,7 +17,7 @@ from gradaudit.loading.datasets.common.columns import Column
 from gradaudit.loading.datasets.common.encoding import Inputs, numeric_features
 from gradaudit.loading.datasets.common.lookup import quote
 from gradaudit.loading.datasets.common.pictures import Size, stack_pictures
-from gradaudit.loading.datasets.common.roles import labels_of_array
+from gradaudit.loading.datasets.common.roles import Task, labels_of_array
 from gradaudit.loading.records import Records
 from gradaudit.loading.specs import suggest
 
@@ -68,9 +68,10 @@ def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
     tokens = raw.dtype.kind in "iu" and raw.dtype != np.uint8
     array = as_inputs(raw, f"{origin}: inputs", tokens=tokens)
     labels = _array(parts["labels"], f"{origin}: labels")
+    task: Task | None = "classification" if labels.dtype.kind in "iub" else None
     return assemble(
         Inputs(array, numeric_features(array)),
-        labels_of_array(labels, f"{origin}: labels", tuple(parts.get("classes", ()))),
+        labels_of_array(labels, f"{origin}: labels", tuple(parts.get("classes", ())), task),
         [_column(f"attribute {name}", name, part, origin) for name, part in _named(parts, origin)],
         user=_column("users", "users", parts["users"], origin) if "users" in parts else None,
         member=_column("members", "members", parts["members"], origin)
@@ -101,7 +102,8 @@ def records_of_items(dataset: Any, origin: str, size: Size | None = None) -> Rec
     raw = _stack([item[0] for item in items], origin, size)
     labels = np.array([_array(item[1], f"{origin}: labels") for item in items])
     names = getattr(dataset, "classes", ())
-    classes = names if all(isinstance(name, str) for name in names) else ()
+    named = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
+    classes = names if named else ()
     return records_of_parts({"inputs": raw, "labels": labels, "classes": classes}, origin)
 
 
