@@ -30,8 +30,11 @@ def load_mechanism(text: str, noise: Noise | None = None) -> Mechanism:
     scheme, _, rest = text.partition(":")
     known = mechanisms()
     if scheme in known:
-        spec = Spec(text, scheme, tuple(_pair(text, item) for item in rest.split(",") if item))
-        return known[scheme](**arguments(spec, known[scheme]))
+        pairs = tuple(_pair(text, item) for item in rest.split(",") if item)
+        missing = {"clip", "sigma"} - {key for key, _ in pairs}
+        if missing:
+            raise UsageError(f"{OPTION} {text}: no {min(missing)}; write {scheme}:clip=C,sigma=S")
+        return known[scheme](**arguments(Spec(text, scheme, pairs), known[scheme]))
     if not scheme.endswith(".py") and "." not in scheme:
         raise UsageError(
             f"{OPTION} {text}: no mechanism {scheme!r}{suggest(scheme, known)}; there are: "

@@ -1,0 +1,131 @@
+"""What a step's release is made of under each hypothesis, and how releases are scored."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradaudit.dp.mechanisms import AdditiveMechanism, Mechanism
+from gradaudit.dp.randomness import reproducible
+from gradaudit.dp.theory import FloatArray
+from gradaudit.progress import Advance
+
+_QUICK_BYTES = 2 << 20
+"""Releases of a chunk on the CPU: what its caches hold."""
+_WORKING_COPIES = 6
+"""Bytes that scoring takes for each byte of a chunk's releases, at most."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """The gradients of the batch, by what the private value is.
+
+    Attributes:
+        null: (elements,) gradient of the record with its value under the null hypothesis.
+        alternatives: (values, elements) with each value that the alternative draws from, evenly.
+        companions: (others, elements) gradients of the rest of the batch.
+    """
+
+    null: Tensor
+    alternatives: Tensor
+    companions: Tensor
+
+    @property
+    def records(self) -> int:
+        """Size of the batch."""
+        return 1 + len(self.companions)
+
+    @property
+    def elements(self) -> int:
+        """Length of a gradient."""
+        return len(self.null)
+
+    @property
+    def indistinguishable(self) -> bool:
+        """Whether every alternative has exactly the gradient of the null hypothesis."""
+        return bool((self.alternatives == self.null).all())
+
+    def batch(self, record: Tensor) -> Tensor:
+        """The record's gradient and its companions', (records, elements), as clients hold them."""
+        return torch.cat([record[None], self.companions]).to(torch.float32)
+
+
+@dataclass(frozen=True)
+class Ruler:
+    """Scores releases by how far they are on the way from one hypothesis to the other.
+
+    Attributes:
+        centre: (elements,) the release under the null hypothesis without noise.
+        towards: (elements,) from there to the (mean) release under the alternative.
+        laplace: scale of Laplace noise, where that is known to be the noise.
+    """
+
+    centre: Tensor
+    towards: Tensor
+    laplace: float | None = None
+
+    def projection(self, offsets: Tensor) -> Tensor:
+        """The likelihood ratio of releases less the centre, (count, elements) to (count,).
+
+        The projection onto ``towards`` for Gaussian (or unknown) noise, in units of the gradient;
+        Σ(|g̃ − g0| − |g̃ − g1|)/b for Laplace noise.
+        """
+        if self.laplace is not None:
+            return (offsets.abs() - (offsets - self.towards).abs()).sum(dim=1) / self.laplace
+        length: Tensor = torch.linalg.vector_norm(self.towards)
+        return offsets @ (self.towards / length)
+
+    def scores(self, releases: Tensor) -> FloatArray:
+        """Projection and distance of releases (count, elements), as an array (2, count)."""
+        offsets = releases.to(self.centre.dtype) - self.centre
+        distance = torch.linalg.vector_norm(offsets, dim=1)
+        found: FloatArray = torch.stack([self.projection(offsets), distance]).cpu().numpy()
+        return found
+
+
+def shifts(mechanism: AdditiveMechanism, board: Board) -> Tensor:
+    """How far each alternative moves the noiseless release, (values, elements)."""
+    centre = mechanism.mean_of(board.null, board.companions)
+    return mechanism.mean_of(board.alternatives, board.companions) - centre
+
+
+def known_ruler(mechanism: AdditiveMechanism, board: Board) -> Ruler:
+    """The ruler of a mechanism whose noiseless release is known."""
+    centre = mechanism.mean_of(board.null, board.companions)
+    laplace = mechanism.scale(board.records) if mechanism.noise == "laplace" else None
+    return Ruler(centre, shifts(mechanism, board).mean(dim=0), laplace)
+
+
+def releases_in_chunks(
+    mechanism: Mechanism, batch: Tensor, count: int, generator: torch.Generator, memory: int
+) -> Iterator[Tensor]:
+    """Releases from one batch, chunk by chunk: (rows, elements) with rows bounded by memory."""
+    drawn = mechanism.elements_drawn(*batch.shape) * batch.element_size()
+    rows = memory // (drawn * _WORKING_COPIES)
+    if batch.device.type == "cpu":
+        rows = min(rows, _QUICK_BYTES // drawn)
+    while count > 0:
+        now = min(max(rows, 1), count)
+        yield mechanism.releases(batch, now, generator)
+        count -= now
+
+
+def score_releases(
+    mechanism: Mechanism,
+    batch: Tensor,
+    ruler: Ruler,
+    count: int,
+    seed: np.random.SeedSequence,
+    *,
+    memory: int,
+    advance: Advance,
+) -> FloatArray:
+    """Scores (2, count) of releases from one batch; the releases themselves are not kept."""
+    scored = [np.empty((2, 0))]
+    with reproducible(seed, batch.device) as generator:
+        for chunk in releases_in_chunks(mechanism, batch, count, generator, memory):
+            scored.append(ruler.scores(chunk))
+            advance(len(chunk))
+    return np.concatenate(scored, axis=1)

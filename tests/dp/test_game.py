@@ -1,0 +1,229 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from dp_subject import board, clip
+from scipy.stats import binom, ks_2samp
+
+from gradaudit.dp.board import known_ruler
+from gradaudit.dp.campaign import pair_epsilon
+from gradaudit.dp.game import Outcome, Rules, play
+from gradaudit.dp.mechanisms import FileMechanism, Mechanism, load_mechanism
+from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.dp.theory import epsilon_gaussian
+from gradaudit.dp.trials import laws_of
+from gradaudit.errors import UsageError
+
+DELTA = 1e-5
+
+
+def game(mechanism: Mechanism, seed: int = 0, trials: int = 1000, **more: object) -> Outcome:
+    gap = more.pop("gap", 1.0)
+    played = board(gap, **{k: more.pop(k) for k in ("companions", "values") if k in more})
+    rules = Rules(trials, DELTA, **more)
+    return play(mechanism, played, rules, np.random.SeedSequence(seed))
+
+
+def gaussian_file(sigma: float, bound: float = 1.0) -> FileMechanism:
+    """The same as dp:clip=…,sigma=…, as a user would write it."""
+
+    def mechanism(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        noise = sigma * torch.randn(gradients.shape[1], generator=generator)
+        return (clip(gradients, bound).sum(0) + noise) / len(gradients)
+
+    def releases(gradients: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
+        noise = sigma * torch.randn(count, gradients.shape[1], generator=generator)
+        return (clip(gradients, bound).sum(0) + noise) / len(gradients)
+
+    mechanism.releases = releases
+    return FileMechanism(mechanism, "f.py:m", "gaussian")
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("more", [{}, {"values": 3}, {"companions": 2}], ids=str)
+def test_both_modes_follow_one_law(seed: int, more: dict[str, int]) -> None:
+    mechanism = ClippedNoise(clip=5, sigma=0.4)
+    real, exact = (
+        game(mechanism, seed, trials=4000, mode=mode, **more)
+        for mode in ("implementation", "exact")
+    )
+    for name, score in real.scores.items():
+        other = exact.scores[name]
+        assert ks_2samp(score.null, other.null).pvalue > 1e-3, name
+        assert ks_2samp(score.alternative, other.alternative).pvalue > 1e-3, name
+        assert score.threshold == other.threshold
+
+
+def test_trials_repeat_by_seed() -> None:
+    for mechanism in (ClippedNoise(clip=1, sigma=1), gaussian_file(1.0)):
+        first, again, other = (game(mechanism, seed) for seed in (1, 1, 2))
+        for name, score in first.scores.items():
+            np.testing.assert_array_equal(score.null, again.scores[name].null)
+            np.testing.assert_array_equal(score.alternative, again.scores[name].alternative)
+            assert not np.array_equal(score.null, other.scores[name].null)
+
+
+def test_hypotheses_share_no_noise() -> None:
+    score = game(ClippedNoise(clip=5, sigma=1)).scores["projection"]
+    assert abs(np.corrcoef(score.null, score.alternative)[0, 1]) < 0.1
+
+
+def test_the_law_knows_the_pair() -> None:
+    played = board(1.0, companions=3)
+    mechanism = ClippedNoise(clip=5, sigma=0.5)
+    laws = laws_of(mechanism, played, known_ruler(mechanism, played))
+    assert laws["projection"].shifts == pytest.approx([1 / 4])
+    assert laws["projection"].sigma == laws["distance"].sigma == 0.5 / 4
+    assert laws["distance"].shifts == pytest.approx([1 / 4])
+    assert laws["distance"].elements == 40
+
+
+def test_a_mixture_is_a_law_of_several_shifts() -> None:
+    played = board(0.3, values=3)
+    mechanism = ClippedNoise(clip=5, sigma=0.5)
+    ruler = known_ruler(mechanism, played)
+    laws = laws_of(mechanism, played, ruler)
+    assert laws["distance"].shifts == pytest.approx([0.3, 0.6, 0.9])
+    moved = played.alternatives - played.null
+    direction = moved.mean(dim=0) / moved.mean(dim=0).norm()
+    assert laws["projection"].shifts == pytest.approx((moved @ direction).tolist())
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [ClippedNoise(clip=1, sigma=1, noise="laplace"), gaussian_file(1.0)],
+    ids=["laplace", "file"],
+)
+def test_without_a_gaussian_law_there_is_no_exact_mode(mechanism: Mechanism) -> None:
+    with pytest.raises(UsageError, match="--mode implementation"):
+        game(mechanism, mode="exact")
+
+
+def test_a_threshold_comes_from_the_law_or_from_pilots() -> None:
+    known = game(ClippedNoise(clip=1, sigma=1))
+    assert (known.threshold_from, known.pilots) == ("law", 0)
+    laplace = game(ClippedNoise(clip=1, sigma=1, noise="laplace"))
+    assert (laplace.threshold_from, laplace.pilots) == ("pilot", 250)
+    file = game(gaussian_file(1.0))
+    assert (file.threshold_from, file.pilots) == ("pilot", 500)
+
+
+def test_opacus_is_tested_with_pilots() -> None:
+    pytest.importorskip("opacus")
+    outcome = game(load_mechanism("opacus:clip=5,sigma=0.5"), companions=1, trials=400)
+    assert (outcome.threshold_from, outcome.pilots) == ("pilot", 100)
+    assert 0.5 < outcome.scores["projection"].bound.value < epsilon_gaussian(2, DELTA)
+
+
+def test_the_threshold_does_not_see_the_trials() -> None:
+    mechanism = gaussian_file(1.0)
+    played = board(1.0)
+    thresholds = {
+        play(mechanism, played, Rules(400, DELTA), _only_the_trials_differ(i))
+        .scores["projection"]
+        .threshold.value
+        for i in range(3)
+    }
+    assert len(thresholds) == 1
+
+
+class _only_the_trials_differ(np.random.SeedSequence):  # noqa: N801
+    """Spawns the same seeds as always but for the last, the trials'."""
+
+    def __new__(cls, which: int) -> "_only_the_trials_differ":
+        return super().__new__(cls)
+
+    def __init__(self, which: int) -> None:
+        super().__init__(0)
+        self.which = which
+
+    def spawn(self, count: int) -> list[np.random.SeedSequence]:
+        *first, _ = np.random.SeedSequence(0).spawn(count)
+        return [*first, np.random.SeedSequence(100 + self.which)]
+
+
+def test_a_null_mechanism_is_not_accused() -> None:
+    def deaf(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return torch.randn(gradients.shape[1], generator=generator)
+
+    deaf.releases = lambda gradients, count, generator: torch.randn(
+        count, gradients.shape[1], generator=generator
+    )
+    games = [game(FileMechanism(deaf, "f.py:m", "gaussian"), seed) for seed in range(60)]
+    for name in ("projection", "distance"):
+        accused = sum(outcome.scores[name].bound.value > 0 for outcome in games)
+        assert accused <= binom.ppf(0.999, 60, 0.05)
+    assert sum(outcome.gaussian.mu > 0 for outcome in games) <= binom.ppf(0.999, 60, 0.05)
+    assert np.mean([outcome.scores["projection"].point.value for outcome in games]) > 0.5
+
+
+def test_the_pairs_own_epsilon_is_rarely_exceeded() -> None:
+    mechanism, played = ClippedNoise(clip=5, sigma=1 / 0.3), board(1.0)
+    truth = pair_epsilon(mechanism, played, DELTA)
+    assert truth == pytest.approx(epsilon_gaussian(0.3, DELTA))
+    rules = Rules(5000, DELTA, mode="exact")
+    games = [play(mechanism, played, rules, np.random.SeedSequence(i)) for i in range(200)]
+    allowed = binom.ppf(0.999, 200, 0.05)
+    assert sum(outcome.scores["projection"].bound.value > truth for outcome in games) <= allowed
+    accused = sum(outcome.gaussian.epsilon > truth for outcome in games)
+    assert 0 < accused <= allowed
+
+
+@pytest.mark.parametrize(("mu", "at_least"), [(6.4, 6.9), (3.0, 5.4)])
+def test_power_of_the_bound_from_the_law(mu: float, at_least: float) -> None:
+    mechanism = ClippedNoise(clip=50, sigma=1 / mu)
+    bounds = [
+        game(mechanism, seed, trials=5000, mode="exact").scores["projection"].bound.value
+        for seed in range(20)
+    ]
+    assert np.mean(bounds) >= at_least
+
+
+@pytest.mark.parametrize(("mu", "at_least"), [(6.4, 6.2), (3.0, 4.9)])
+def test_power_of_the_bound_from_pilots(mu: float, at_least: float) -> None:
+    mechanism = gaussian_file(1 / mu, 50)
+    outcomes = [game(mechanism, seed, trials=5000) for seed in range(5)]
+    assert np.mean([o.scores["projection"].bound.value for o in outcomes]) >= at_least
+
+
+def test_laplace_is_bounded_by_its_pair() -> None:
+    mechanism, played = ClippedNoise(clip=50, sigma=1.0, noise="laplace"), board(1.0)
+    gap = (played.alternatives[0] - played.null).abs().sum()
+    truth = pair_epsilon(mechanism, played, DELTA)
+    assert truth == pytest.approx(float(gap))
+    found = [game(mechanism, seed).scores["projection"].bound.value for seed in range(20)]
+    assert sum(bound > truth for bound in found) <= binom.ppf(0.999, 20, 0.05)
+    assert np.mean(found) > 0.2 * truth
+    assert game(mechanism).gaussian is None
+
+
+def test_the_gaussian_bound_is_for_pairs_declared_gaussian() -> None:
+    assert game(ClippedNoise(clip=5, sigma=1)).gaussian is not None
+    assert game(gaussian_file(1.0)).gaussian is not None
+    assert game(ClippedNoise(clip=5, sigma=1), values=2).gaussian is None
+    undeclared = FileMechanism(gaussian_file(1.0).function, "f.py:m")
+    assert game(undeclared).gaussian is None
+
+
+def test_more_comparisons_lower_the_bound_and_the_ceiling() -> None:
+    mechanism = ClippedNoise(clip=5, sigma=0.2)
+    one, four = (game(mechanism, comparisons=count) for count in (1, 4))
+    assert four.scores["projection"].bound.ceiling < one.scores["projection"].bound.ceiling
+    assert four.gaussian.mu < one.gaussian.mu
+
+
+def test_pair_epsilon_of_a_mixture_is_the_largest() -> None:
+    mechanism, played = ClippedNoise(clip=5, sigma=1), board(0.4, values=3)
+    assert pair_epsilon(mechanism, played, DELTA) == pytest.approx(epsilon_gaussian(1.2, DELTA))
+
+
+def test_pair_epsilon_without_a_law_or_without_noise() -> None:
+    assert pair_epsilon(gaussian_file(1.0), board(1.0), DELTA) is None
+    assert pair_epsilon(gaussian_file(1.0), board(0.0), DELTA) == 0
+    assert pair_epsilon(ClippedNoise(clip=1, sigma=0), board(1.0), DELTA) == math.inf
+
+
+def test_too_few_trials_are_refused() -> None:
+    with pytest.raises(UsageError, match="--trials 99: too few; give at least 100"):
+        Rules(99, DELTA)

@@ -1,0 +1,144 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from dp_subject import board, clip
+
+from gradaudit.dp.mechanisms import FileMechanism, Mechanism
+from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.dp.verdicts import verdict_without_trials
+from gradaudit.errors import AuditError
+
+SEED = np.random.SeedSequence(3)
+ELEMENTS = 40
+
+
+def from_file(function: object) -> FileMechanism:
+    return FileMechanism(function, "f.py:m")  # type: ignore[arg-type]
+
+
+def noise(generator: torch.Generator | None, *shape: int) -> torch.Tensor:
+    return torch.randn(*(shape or (ELEMENTS,)), generator=generator)
+
+
+def honest(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return clip(gradients, 1).sum(0) + noise(generator)
+
+
+def sign(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return gradients.sum(0).sign()
+
+
+def constant(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.ones(ELEMENTS)
+
+
+def own_seed(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return gradients.sum(0) + noise(torch.Generator().manual_seed(0))
+
+
+def given_seed(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return gradients.sum(0) + noise(generator.manual_seed(7))
+
+
+def global_seed(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    torch.manual_seed(7)
+    return gradients.sum(0) + noise(None)
+
+
+def numpy_seed(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return gradients.sum(0) + torch.from_numpy(np.random.default_rng(0).normal(size=ELEMENTS))
+
+
+def one_number(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return gradients.sum(0) + noise(generator, 1)
+
+
+class RoundAgain:
+    """Seeds by the number of the step, which comes round."""
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def __call__(self, gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        self.step += 1
+        return gradients.sum(0) + noise(torch.Generator().manual_seed(self.step % 5))
+
+
+def coin(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Randomised response that nearly always tells the truth."""
+    truth = gradients.sum(0).sign()
+    return truth if torch.rand((), generator=generator) < 1 - 1e-6 else -truth
+
+
+def sparse(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Signs of which a few are flipped now and then."""
+    flips = torch.rand(ELEMENTS, generator=generator) < 0.02
+    return torch.where(flips, -1.0, 1.0) * gradients.sum(0).sign()
+
+
+def empty_batch(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Poisson sampling that mostly leaves nothing to release."""
+    return honest(gradients, generator) * float(torch.rand((), generator=generator) < 0.2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [sign, own_seed, given_seed, global_seed, numpy_seed, one_number, RoundAgain()],
+    ids=lambda function: getattr(function, "__name__", "round_again"),
+)
+def test_what_repeats_is_judged_infinite(function: object) -> None:
+    verdict = verdict_without_trials(from_file(function), board(1.0, elements=ELEMENTS), SEED)
+    assert verdict is not None
+    assert verdict.epsilon == math.inf
+    assert "equal bit for bit" in verdict.reason or "dimensions" in verdict.reason
+
+
+@pytest.mark.parametrize("function", [honest, coin, sparse, empty_batch])
+def test_what_is_random_is_not_judged(function: object) -> None:
+    for entropy in range(5):
+        seed = np.random.SeedSequence(entropy)
+        assert verdict_without_trials(from_file(function), board(1.0), seed) is None
+
+
+def test_few_elements_of_fresh_noise_are_not_judged() -> None:
+    def few(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return gradients.sum(0) + noise(generator, 3)
+
+    assert verdict_without_trials(from_file(few), board(1.0, elements=3), SEED) is None
+
+
+def test_a_release_that_ignores_the_gradient_gives_zero() -> None:
+    verdict = verdict_without_trials(from_file(constant), board(1.0), SEED)
+    assert verdict is not None
+    assert verdict.epsilon == 0
+
+
+@pytest.mark.parametrize("mechanism", [from_file(honest), ClippedNoise(clip=1, sigma=1)])
+def test_equal_gradients_give_zero(mechanism: Mechanism) -> None:
+    verdict = verdict_without_trials(mechanism, board(0.0), SEED)
+    assert verdict is not None
+    assert verdict.epsilon == 0
+    assert "gradient is the same" in verdict.reason
+
+
+def test_no_noise_gives_infinity() -> None:
+    verdict = verdict_without_trials(ClippedNoise(clip=1, sigma=0), board(1.0), SEED)
+    assert verdict is not None
+    assert verdict.epsilon == math.inf
+
+
+def test_a_known_mechanism_with_noise_plays() -> None:
+    assert verdict_without_trials(ClippedNoise(clip=1, sigma=1), board(1.0), SEED) is None
+
+
+def test_a_batched_form_that_repeats_its_noise_is_refused() -> None:
+    def mechanism(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return honest(gradients, generator)
+
+    mechanism.releases = lambda gradients, count, generator: honest(gradients, generator).expand(
+        count, -1
+    )
+    with pytest.raises(AuditError, match="repeats one release within a batch"):
+        verdict_without_trials(from_file(mechanism), board(1.0), SEED)

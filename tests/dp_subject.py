@@ -1,0 +1,76 @@
+"""A small table and model for the tests of the dp-audit: every kind of column, quick to audit."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gradaudit.dp.board import Board
+from gradaudit.loading.losses import CrossEntropy
+from gradaudit.loading.records import Attribute, Feature, Records
+from gradaudit.target import Subject, Target
+
+FEATURES = (
+    Feature("age", (0,), (-1.5, 2.0)),
+    Feature("sex", (1, 2), values=("female", "male")),
+    Feature("hours", (3,), (-1.0, 1.0)),
+    Feature("race", (4, 5, 6), values=("a", "b", "c")),
+    Feature("job", (7, 8, 9, 10), values=("p", "q", "r", "s")),
+)
+RECORDS = 60
+
+
+def table(records: int = RECORDS, seed: int = 0) -> Records:
+    """Records with two numbers and three categories; the label goes with age and sex."""
+    rng = np.random.default_rng(seed)
+    age, hours = rng.uniform(-1.5, 2, records), rng.uniform(-1, 1, records)
+    codes = {name: rng.integers(0, count, records) for name, count in COUNTS.items()}
+    one_hot = {name: np.eye(COUNTS[name])[code] for name, code in codes.items()}
+    inputs = np.column_stack([age, one_hot["sex"], hours, one_hot["race"], one_hot["job"]])
+    labels = (age + codes["sex"] + rng.normal(size=records) > 0.8).astype(np.int64)
+    return Records(
+        inputs=torch.tensor(inputs, dtype=torch.float32),
+        labels=torch.from_numpy(labels),
+        classes=("no", "yes"),
+        attributes={
+            feature.name: Attribute(codes[feature.name], feature.values)
+            for feature in FEATURES
+            if feature.values
+        },
+        features=FEATURES,
+        adapter="test",
+    )
+
+
+COUNTS = {"sex": 2, "race": 3, "job": 4}
+
+
+def model(depth: int = 1, width: int = 8, seed: int = 0) -> nn.Module:
+    """An MLP of 11 inputs and 2 classes in float32."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers: list[nn.Module] = [nn.Linear(11, width), nn.ReLU()]
+        for _ in range(depth - 1):
+            layers += [nn.Linear(width, width), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(width, 2)).eval()
+
+
+def subject(*attributes: str, depth: int = 1, seed: int = 0) -> Subject:
+    """The table and the model, asked about these attributes."""
+    target = Target(model(depth), CrossEntropy())
+    return Subject((target,), table(), target.layers, attributes=attributes, seed=seed)
+
+
+def board(gap: float, *, elements: int = 40, companions: int = 0, values: int = 1) -> Board:
+    """Gradients of norm below one that lie ``gap`` apart, value by value further."""
+    generator = torch.Generator().manual_seed(elements)
+    null = torch.randn(elements, generator=generator, dtype=torch.float64)
+    null *= 0.1 / null.norm()
+    away = torch.randn(values, elements, generator=generator, dtype=torch.float64)
+    away *= gap / away.norm(dim=1, keepdim=True) * torch.arange(1, values + 1)[:, None]
+    others = torch.randn(companions, elements, generator=generator, dtype=torch.float64)
+    return Board(null, null + away, others)
+
+
+def clip(gradients: Tensor, bound: float) -> Tensor:
+    """Clip as a user's file might."""
+    return gradients / (gradients.norm(dim=1, keepdim=True) / bound).clamp(min=1)
