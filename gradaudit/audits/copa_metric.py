@@ -1,6 +1,6 @@
 """Rank deficiency of convolutions: can what went in be solved for from weights and gradients."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -110,23 +110,35 @@ class CopaMetric(Audit[CopaOptions]):
             NotApplicable: the model has no convolution.
         """
         from gradaudit.gradients.functional import FunctionalModel
+        from gradaudit.ranks.chain import chain_of_convolutions
         from gradaudit.ranks.observe import convolutions, unsuitable
 
         if not convolutions(subject.target.model):
             raise NotApplicable("the model has no convolutions")
         model = FunctionalModel.of(subject.target, seed=subject.seed)
-        ranks, reasons = self._ranks(subject, model, progress)
+        inputs, labels = self._records(subject, model)
+        ranks, reasons = self._ranks(subject, model, inputs, labels, progress)
         reasons |= unsuitable(subject.target.model)
         for layer in subject.layers:
             if layer.name in ranks:
-                yield from _layer_rows(self.name, ranks[layer.name])
+                yield from _layer_rows(self.name, ranks[layer.name], subject.seed)
             else:
                 reason = reasons.get(layer.name) or _not_a_convolution(layer)
                 yield from skipped(self.name, ["rank_deficit"], [layer.name], reason)
-        yield self._model_row(subject, model, ranks, reasons)
+        try:
+            chain = chain_of_convolutions(model, inputs[:1], subject.seed)
+        except NotApplicable as error:
+            yield from skipped(self.name, ["c"], [None], str(error))
+        else:
+            yield _c_row(self.name, chain, ranks, reasons)
 
     def _ranks(
-        self, subject: "Subject", model: "FunctionalModel", progress: Progress
+        self,
+        subject: "Subject",
+        model: "FunctionalModel",
+        inputs: "Tensor",
+        labels: "Tensor",
+        progress: Progress,
     ) -> "tuple[dict[str, LayerRanks], dict[str, str]]":
         from gradaudit.ranks.model import ranks_of
         from gradaudit.ranks.observe import plain_convolutions
@@ -134,7 +146,6 @@ class CopaMetric(Audit[CopaOptions]):
         wanted = {layer.name for layer in subject.layers}
         plain = plain_convolutions(subject.target.model)
         layers = {name: module for name, module in plain.items() if name in wanted}
-        inputs, labels = self._records(subject, model)
         with progress.task("Ranks of convolutions", len(layers) * len(inputs)) as advance:
             return ranks_of(
                 model,
@@ -155,34 +166,12 @@ class CopaMetric(Audit[CopaOptions]):
         model.check(inputs[:1], labels[:1])
         return inputs, labels
 
-    def _model_row(
-        self,
-        subject: "Subject",
-        model: "FunctionalModel",
-        ranks: "Mapping[str, LayerRanks]",
-        reasons: Mapping[str, str],
-    ) -> Measurement:
-        """c(M), or why there is none."""
-        from gradaudit.ranks.chain import chain_of_convolutions
 
-        inputs, _ = self._records(subject, model)
-        try:
-            chain = chain_of_convolutions(model, inputs[:1], subject.seed)
-        except NotApplicable as error:
-            return skipped(self.name, ["c"], [None], str(error))[0]
-        for name in chain:
-            if name not in ranks:
-                why = reasons.get(name, "left out of this audit, or frozen")
-                return skipped(self.name, ["c"], [None], f"{name} has no rank: {why}")[0]
-        return _c_row(self.name, [ranks[name] for name in chain])
-
-
-def _layer_rows(audit: str, ranks: "LayerRanks") -> Iterator[Measurement]:
+def _layer_rows(audit: str, ranks: "LayerRanks", seed: int) -> Iterator[Measurement]:
     """The rows of one convolution; the facts behind the rank stand with each of them."""
     from gradaudit.ranks.account import account
 
-    facts = account([group for record in ranks.records for group in record.groups])
-    facts["by_record"] = [list(bracket) for bracket in zip(ranks.low, ranks.high, strict=True)]
+    facts = account(ranks.records, seed)
     size, count = ranks.inputs, len(ranks.records)
     high, span = fmean(ranks.high), (min(ranks.low), max(ranks.high))
 
@@ -204,14 +193,24 @@ def _layer_rows(audit: str, ranks: "LayerRanks") -> Iterator[Measurement]:
     yield row("rank_share", high / size, (span[0] / size, span[1] / size), "")
 
 
-def _c_row(audit: str, chain: "list[LayerRanks]") -> Measurement:
-    from gradaudit.ranks.account import account
+def _c_row(
+    audit: str,
+    chain: Sequence[str],
+    ranks: "Mapping[str, LayerRanks]",
+    reasons: Mapping[str, str],
+) -> Measurement:
+    """c(M) of a chain of convolutions, or which of them has no rank."""
+    from gradaudit.ranks.account import weakest_method
     from gradaudit.ranks.model import rank_deficiency
 
-    sizes = [ranks.inputs for ranks in chain]
-    low = rank_deficiency([ranks.low for ranks in chain], sizes)
-    high = rank_deficiency([ranks.high for ranks in chain], sizes)
-    groups = [group for ranks in chain for record in ranks.records for group in record.groups]
+    for name in chain:
+        if name not in ranks:
+            why = reasons.get(name, "left out of this audit, or frozen")
+            return skipped(audit, ["c"], [None], f"{name} has no rank: {why}")[0]
+    measured = [ranks[name] for name in chain]
+    sizes = [layer.inputs for layer in measured]
+    low = rank_deficiency([layer.low for layer in measured], sizes)
+    high = rank_deficiency([layer.high for layer in measured], sizes)
     return Measurement(
         audit=audit,
         metric="c",
@@ -219,8 +218,9 @@ def _c_row(audit: str, chain: "list[LayerRanks]") -> Measurement:
         interval=(min(low), max(high)),
         n=len(high),
         details={
-            "method": account(groups)["method"],
-            "convolutions": [ranks.layer for ranks in chain],
+            "method": weakest_method([rank for layer in measured for rank in layer.records]),
+            "convolutions": list(chain),
+            "by_record": [list(ends) for ends in zip(low, high, strict=True)],
             "advice": ADVICE,
         },
     )

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from gradaudit.ranks.bases import Gap
-from gradaudit.ranks.convolution import Found, GroupRank
+from gradaudit.ranks.convolution import LayerRank
+from gradaudit.ranks.group import Found
 from gradaudit.ranks.matrix_free import ALPHA, ALPHA_SMALLEST, Nullity
 
-_FROM_STRONGEST: tuple[Found, ...] = ("exact", "dense", "craig", "generic", "bracket")
+_STRONGEST: tuple[Found, ...] = ("exact", "dense", "craig", "generic", "bracket")
 
 _MEANING: dict[Found, str] = {
     "exact": "follows from the ranks of filters and output gradients by a theorem",
@@ -23,17 +24,26 @@ _CLEAR_GAP = 1e3
 _ROUNDING = 1e-14
 
 
-def account(groups: Sequence[GroupRank]) -> dict[str, JsonValue]:
-    """The facts behind ranks, the weakest of them first where several groups were computed.
+def weakest_method(ranks: Sequence[LayerRank]) -> Found:
+    """The method that says least, of all groups of some convolutions."""
+    return max((group.method for rank in ranks for group in rank.groups), key=_STRONGEST.index)
+
+
+def account(ranks: Sequence[LayerRank], seed: int) -> dict[str, JsonValue]:
+    """The facts behind the ranks of one convolution, the weakest of all groups and records.
 
     Args:
-        groups: ranks of groups, of one or several records.
+        ranks: for one or several records.
+        seed: root of the probes' randomness.
     """
+    groups = [group for rank in ranks for group in rank.groups]
     methods = Counter(group.method for group in groups)
-    weakest = max(methods, key=_FROM_STRONGEST.index)
     facts: dict[str, JsonValue] = {
-        "method": weakest,
-        "meaning": _MEANING[weakest],
+        "method": weakest_method(ranks),
+        "meaning": _MEANING[weakest_method(ranks)],
+        "by_record": [[rank.low, rank.high] for rank in ranks],
+        "bound": _range([sum(group.bound for group in rank.groups) for rank in ranks]),
+        "inputs_read": sum(group.touched for group in ranks[0].groups),
         "filters": _weakest_gap([group.filters for group in groups]),
         "output_gradients": _weakest_gap([group.deltas for group in groups]),
     }
@@ -44,7 +54,7 @@ def account(groups: Sequence[GroupRank]) -> dict[str, JsonValue]:
         facts["singular_values"] = _weakest_gap(spectra)
     searches = [group.search for group in groups if group.search]
     if searches:
-        facts["certificate"] = _certificate(searches)
+        facts["certificate"] = {**_certificate(searches), "seed": seed}
     return facts
 
 
@@ -69,7 +79,7 @@ def _weakest_gap(gaps: Sequence[Gap]) -> dict[str, JsonValue]:
 def _certificate(searches: Sequence[Nullity]) -> dict[str, JsonValue]:
     """The certificate of all searches together, by the union bound and the weakest of them."""
     facts: dict[str, JsonValue] = {
-        "error_probability": ALPHA * len(searches),
+        "error_probability": ALPHA * sum(search.looks for search in searches),
         "probes": max(search.probes for search in searches),
         "iterations": max(search.iterations for search in searches),
         "residual": max(search.residual for search in searches),

@@ -28,19 +28,19 @@ class RowSpace:
     operator: ReducedU
 
     @cached_property
-    def _merged(self) -> list[Tensor]:
-        """For every pattern of reads, the filters (rank, inputs) on the distinct inputs read."""
-        geometry, filters = self.operator.geometry, self.operator.filters.rows
-        by_tap = filters.view(len(filters), geometry.taps, geometry.channels)
-        return [_merge(by_tap, first) for first in geometry.patterns[0]]
-
-    @cached_property
     def ranks(self) -> Tensor:
         """(output positions,) rank of the filters on the inputs read there."""
-        by_pattern = torch.tensor([numerical_rank(merged) for merged in self._merged])
-        return by_pattern.to(self.operator.geometry.sources.device)[
-            self.operator.geometry.patterns[1]
-        ]
+        kinds, pattern = self.operator.geometry.patterns
+        ranks = [numerical_rank(self._merged(first)) for first in kinds]
+        return torch.tensor(ranks, device=pattern.device)[pattern]
+
+    def _merged(self, first: Tensor) -> Tensor:
+        """The filters (rank, inputs) on the distinct inputs of a pattern, repeated reads added."""
+        geometry, filters = self.operator.geometry, self.operator.filters.rows
+        by_tap = filters.view(len(filters), geometry.taps, geometry.channels)
+        merged = by_tap.new_zeros(len(filters), geometry.taps + 1, geometry.channels)
+        merged.index_add_(1, first, by_tap)
+        return merged[:, torch.unique(first[first < geometry.taps])].flatten(1)
 
     @cached_property
     def beside(self) -> int:
@@ -77,17 +77,11 @@ class RowSpace:
         """Orthogonal projection of (vectors, height) onto the space, in place."""
         operator = self.operator
         by_filter, by_channel = operator.split(outputs)
-        for number, merged in enumerate(self._merged):
-            at = operator.geometry.patterns[1] == number
+        kinds, pattern = operator.geometry.patterns
+        for number, first in enumerate(kinds):
+            at = pattern == number
             if int(self.ranks[at][0]) < operator.filters.rank:
-                basis = row_basis(merged.T).rows
-                by_filter[:, at] = by_filter[:, at] @ basis.T @ basis
+                range_ = row_basis(self._merged(first).T).rows
+                by_filter[:, at] = by_filter[:, at] @ range_.T @ range_
         by_channel.copy_(operator.beside_filters(by_channel * operator.live))
         return outputs
-
-
-def _merge(by_tap: Tensor, first: Tensor) -> Tensor:
-    """Filters (rank, taps, channels) with the taps added up that read one input."""
-    merged = torch.zeros_like(by_tap[:, :1]).repeat(1, len(first) + 1, 1)
-    merged.index_add_(1, first, by_tap)
-    return merged[:, torch.unique(first[first < len(first)])].flatten(1)

@@ -1,61 +1,19 @@
-"""Rank of U = [W; ∇_Z J] of a whole convolution: the groups, each by the method that suits it."""
+"""Rank of U = [W; ∇_Z J] of a whole convolution, the sum over its groups."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gradaudit.errors import NotApplicable
-from gradaudit.ranks import dense
-from gradaudit.ranks.bases import Gap, row_basis
-from gradaudit.ranks.bound import RowSpace
-from gradaudit.ranks.generic import confirmed
 from gradaudit.ranks.geometry import Geometry
-from gradaudit.ranks.matrix_free import Nullity, nullity
-from gradaudit.ranks.operator import ReducedU
-from gradaudit.ranks.sides import smaller_side
-
-Method = Literal["auto", "dense", "structured", "generic"]
-Found = Literal["exact", "dense", "craig", "generic", "bracket"]
-
-_CHEAP_FLOPS = 4e9
-
-
-@dataclass(frozen=True)
-class GroupRank:
-    """Rank of U of one group, or the bracket it lies in.
-
-    Attributes:
-        low: the rank is not smaller (for ``craig`` and brackets, but for a probability).
-        high: the rank is not larger.
-        method: ``exact``, a theorem; ``dense``, singular values of Û; ``craig``, probes;
-            ``generic``, ``high`` is met by almost all weights of the real zeros and ties;
-            ``bracket``, no more than that is known.
-        bound: the upper bound by theorem.
-        touched: inputs that are read at all.
-        filters: what decided the rank of the filters.
-        deltas: what decided the rank of the output gradients.
-        spectrum: what decided the rank of Û, where it was ``dense``.
-        search: what the probes showed, where some were followed.
-    """
-
-    low: int
-    high: int
-    method: Found
-    bound: int
-    touched: int
-    filters: Gap
-    deltas: Gap
-    spectrum: Gap | None = None
-    search: Nullity | None = None
+from gradaudit.ranks.group import GroupRank, Method, group_rank
 
 
 @dataclass(frozen=True)
 class LayerRank:
-    """Rank of U of a convolution, the sum over its groups (U is block diagonal)."""
+    """Rank of U of a convolution: U is block diagonal over its groups."""
 
     groups: tuple[GroupRank, ...]
 
@@ -111,116 +69,6 @@ def convolution_rank(
             )
             for group in range(groups)
         )
-    )
-
-
-def group_rank(
-    filters: Tensor,
-    deltas: Tensor,
-    geometry: Geometry,
-    *,
-    method: Method,
-    flops: float,
-    generator: torch.Generator,
-) -> GroupRank:
-    """Rank of U of one group.
-
-    Args:
-        filters: (output channels, taps · input channels), input channels fastest.
-        deltas: (output channels, output positions).
-        geometry: of the group.
-        method: as in ``convolution_rank``.
-        flops: as in ``convolution_rank``.
-        generator: what probes are drawn from.
-
-    Raises:
-        NotApplicable: Û is too large for ``dense``.
-    """
-    live = geometry.live.repeat_interleave(geometry.channels)
-    rows = RowSpace(ReducedU(geometry, row_basis(filters * live), row_basis(deltas)))
-    if method == "dense":
-        return _dense(rows)
-    known = _closed_form(rows.operator)
-    if known is not None:
-        return _group(rows, known, known, "exact", bound=known)
-    if method == "generic" and confirmed(filters, rows):
-        return _group(rows, rows.bound, rows.bound, "generic")
-    if method != "structured" and _affordable(rows.operator, _CHEAP_FLOPS):
-        return _dense(rows)
-    found = _by_probes(rows, flops, generator)
-    if method == "structured" or _settled(found):
-        return found
-    if _affordable(rows.operator, flops):
-        return _dense(rows)
-    generic = found.low < found.high and confirmed(filters, rows)
-    return replace(found, method="generic") if generic else found
-
-
-def _closed_form(operator: ReducedU) -> int | None:
-    """The rank where a theorem gives it.
-
-    Filters that span all live taps, or output gradients that span all positions, leave no touched
-    input open. Where no input is read twice and nothing is padded, all rows are independent.
-    """
-    geometry = operator.geometry
-    filters, deltas, live = operator.filters.rank, operator.deltas.rank, int(operator.live.sum())
-    if filters == live or deltas == geometry.positions:
-        return geometry.touched
-    if filters == deltas == 0:
-        return 0
-    if int(geometry.reads.max()) == 1 and bool((geometry.sources < geometry.size).all()):
-        return filters * geometry.positions + deltas * (live - filters)
-    return None
-
-
-def _dense(rows: RowSpace) -> GroupRank:
-    size = dense.elements(rows.operator)
-    if size > dense.MOST_ELEMENTS:
-        raise NotApplicable(
-            f"U would take {8e-9 * size:.3g} GB as a dense matrix; use --method auto"
-        )
-    gap = dense.singular_values(rows.operator)
-    return _group(rows, gap.rank, gap.rank, "dense", spectrum=gap)
-
-
-def _affordable(operator: ReducedU, flops: float) -> bool:
-    return dense.elements(operator) <= dense.MOST_ELEMENTS and dense.flops(operator) <= flops
-
-
-def _by_probes(rows: RowSpace, flops: float, generator: torch.Generator) -> GroupRank:
-    side = smaller_side(rows)
-    left = nullity(side, least=side.dimension - rows.bound, flops=flops, generator=generator)
-    low, high = side.dimension - left.high, side.dimension - left.low
-    return _group(rows, low, high, "craig" if low == high else "bracket", search=left)
-
-
-def _settled(found: GroupRank) -> bool:
-    """Whether the probes gave one rank, without singular values that another method drops."""
-    smallest = found.search.smallest if found.search else None
-    return found.low == found.high and (smallest is None or smallest > dense.NULL)
-
-
-def _group(
-    rows: RowSpace,
-    low: int,
-    high: int,
-    method: Found,
-    *,
-    bound: int | None = None,
-    spectrum: Gap | None = None,
-    search: Nullity | None = None,
-) -> GroupRank:
-    operator = rows.operator
-    return GroupRank(
-        low=low,
-        high=high,
-        method=method,
-        bound=rows.bound if bound is None else bound,
-        touched=operator.geometry.touched,
-        filters=operator.filters.gap,
-        deltas=operator.deltas.gap,
-        spectrum=spectrum,
-        search=search,
     )
 
 

@@ -20,7 +20,7 @@ ALPHA_SMALLEST = 1e-3
 _ROUNDING = 8 * EPSILON
 _FIRST_PROBES = 2
 _SPARE_PROBES = 8
-_MOST_PROBE_BYTES = 1 << 28
+_MOST_PROBE_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Nullity:
         side: ``inputs``, spanned by the rows of Û, or ``rows``, spanned by its columns.
         low: a subspace of this dimension is seen to be left over, or follows from the bound.
         high: more than this is excluded, but for the probability ``ALPHA``.
+        looks: how many sets of probes were followed, each with that probability.
         probes: how many Gaussian vectors were followed last.
         iterations: applications of Û and Ûᵀ to each of them.
         residual: length of what is left of the probes in directions that are not left over.
@@ -41,6 +42,7 @@ class Nullity:
     side: str
     low: int
     high: int
+    looks: int
     probes: int
     iterations: int
     residual: float
@@ -59,8 +61,9 @@ def nullity(side: Side, *, least: int, flops: float, generator: torch.Generator)
     count = _FIRST_PROBES
     if least and _fits(side, least + _SPARE_PROBES, flops):
         count = least + _SPARE_PROBES
-    low, high = least, side.dimension
+    low, high, looks = least, side.dimension, 0
     while True:
+        looks += 1
         left = _follow(side, count, flops, generator)
         flops -= _cost(side, count) * left.iterations
         found = _judge(side, left)
@@ -69,7 +72,7 @@ def nullity(side: Side, *, least: int, flops: float, generator: torch.Generator)
         before, count = count, _probes_for(left)
         settled = low == high or count <= before or left.others > _enough(before)
         if settled or not _fits(side, count, flops):
-            return replace(found, low=low, high=high)
+            return replace(found, low=low, high=high, looks=looks)
 
 
 def _follow(side: Side, count: int, flops: float, generator: torch.Generator) -> Residuals:
@@ -96,6 +99,7 @@ def _judge(side: Side, left: Residuals) -> Nullity:
         side=side.name,
         low=len(left.null),
         high=high,
+        looks=1,
         probes=len(values),
         iterations=left.iterations,
         residual=left.others,

@@ -1,16 +1,18 @@
 """Ranks of U of all convolutions of a model, record by record, and c(M)."""
 
 import math
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from gradaudit.errors import NotApplicable
+from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.ranks.convolution import LayerRank, Method, convolution_rank
+from gradaudit.ranks.convolution import LayerRank, convolution_rank
 from gradaudit.ranks.geometry import Convolution, geometry_of
+from gradaudit.ranks.group import Method
 from gradaudit.ranks.observe import Use, uses
 
 
@@ -64,6 +66,9 @@ def ranks_of(
 
     Returns:
         Ranks by layer in order of execution, and reasons for the layers that have none.
+
+    Raises:
+        AuditError: a weight or gradient is not finite.
     """
     found: dict[str, list[LayerRank]] = {}
     sizes: dict[str, int] = {}
@@ -75,7 +80,7 @@ def ranks_of(
             if use.layer in reasons:
                 continue
             try:
-                entropy = (seed, number, list(layers).index(use.layer))
+                entropy = (seed, number, zlib.crc32(use.layer.encode()))
                 rank = _rank_of_use(layers[use.layer], use, method, flops, entropy)
             except NotApplicable as error:
                 reasons[use.layer] = str(error)
@@ -105,6 +110,8 @@ def _unmeasurable(layers: Mapping[str, Convolution], seen: Sequence[Use]) -> dic
 def _rank_of_use(
     layer: Convolution, use: Use, method: Method, flops: float, seed: tuple[int, ...]
 ) -> LayerRank:
+    if not (use.deltas.isfinite().all() and use.weight.isfinite().all()):
+        raise AuditError(f"{use.layer}: its weights or the gradient at its output are not finite")
     return convolution_rank(
         use.weight,
         use.deltas[0].flatten(1),

@@ -1,7 +1,7 @@
 """The convolutions of a model that U is defined for, and ∂J/∂Z at their outputs for one record."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -105,7 +105,9 @@ def uses(
 
     with watching(layers, look):
         loss = model.losses({}, record, label).sum()
-    deltas = torch.autograd.grad(loss, offsets, allow_unused=True, materialize_grads=True)
+    deltas: Sequence[Tensor] = offsets
+    if loss.requires_grad:
+        deltas = torch.autograd.grad(loss, offsets, allow_unused=True, materialize_grads=True)
     return [
         Use(name, _float64(weight), tuple(shape), _float64(delta))
         for (name, weight, shape), delta in zip(seen, deltas, strict=True)

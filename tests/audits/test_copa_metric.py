@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
-from gradaudit.errors import NotApplicable
+from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.loading.losses import CrossEntropy
 from gradaudit.loading.records import Records
 from gradaudit.progress import Silent
@@ -139,18 +139,20 @@ def test_ranks_are_those_of_u(make: Any, method: str) -> None:
 
 
 def test_every_layer_names_method_tolerance_and_gaps() -> None:
-    rows = measure(subject_of(small(), drawn(2, 2, 8, 8)), method="structured")
+    subject = subject_of(small(), drawn(2, 2, 8, 8), seed=7)
+    rows = measure(subject, method="structured")
     details = rows["rank", "0"].details
     assert details["method"] == "craig"
+    assert details["bound"] == rows["rank", "0"].value
+    assert details["inputs_read"] == 2 * 49
     for part in ("filters", "output_gradients"):
         gap: Any = details[part]
         assert gap["largest_dropped"] <= gap["tolerance"] < gap["smallest_kept"]
     certificate: Any = details["certificate"]
+    assert certificate["seed"] == 7
     assert certificate["error_probability"] == pytest.approx(2e-9)
     assert certificate["smallest_singular_value_at_least"] > 0
-    assert measure(subject_of(small(), drawn(2, 2, 8, 8)), method="dense")["rank", "0"].details[
-        "singular_values"
-    ]
+    assert measure(subject, method="dense")["rank", "0"].details["singular_values"]
 
 
 def test_a_bracket_stands_in_the_interval_and_claims_the_smaller_deficit() -> None:
@@ -269,6 +271,14 @@ def test_uses_that_u_is_not_defined_for_get_a_reason() -> None:
         "never": "not used in the forward pass",
         "slices": "applied to an input of shape (2, 1, 8, 8) for one record",
     }
+
+
+def test_weights_that_are_not_finite_are_an_error() -> None:
+    model = small()
+    with torch.no_grad():
+        model[2].weight[0, 0, 0, 0] = torch.nan
+    with pytest.raises(AuditError, match="are not finite"):
+        measure(subject_of(model, drawn(1, 2, 8, 8)))
 
 
 def test_a_model_without_convolutions_is_not_applicable() -> None:

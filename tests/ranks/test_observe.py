@@ -76,6 +76,20 @@ def test_an_output_that_the_loss_ignores_has_no_gradient() -> None:
     assert [bool(use.deltas.any()) for use in seen] == [True, False]
 
 
+def test_convolutions_that_never_run_are_not_seen() -> None:
+    class Spare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.unused, self.head = nn.Conv2d(2, 2, 3), nn.Linear(72, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            outputs: Tensor = self.head(x.flatten(1))
+            return outputs
+
+    model = Spare()
+    assert uses(functional(model), plain_convolutions(model), RECORD, LABEL) == []
+
+
 def shared() -> nn.Module:
     model = nn.Sequential(nn.Conv2d(2, 2, 3), nn.Conv2d(2, 2, 3))
     model[1].weight = model[0].weight
