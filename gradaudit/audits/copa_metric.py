@@ -26,7 +26,6 @@ ADVICE = (
 )
 
 _UNIT = "dimensions"
-_DEFAULT_RECORDS = 2
 _PASSES_A_RANK = 20.0
 
 
@@ -40,7 +39,9 @@ class CopaOptions(AuditOptions):
         "for the real zeros and ties of the weights, else as auto",
     )
     records: int = Field(
-        _DEFAULT_RECORDS, ge=1, description="records that ranks are averaged over, each on its own"
+        2,
+        ge=1,
+        description="records to average over, each measured on its own; --samples only lowers it",
     )
     work: float = Field(
         300.0,
@@ -60,7 +61,8 @@ class CopaMetric(Audit[CopaOptions]):
     length, so that a small gradient counts as much as a large one.
 
     Where only a bracket is found, the value is the end that claims less privacy (the larger rank,
-    the smaller deficit) and the interval is the bracket, over all records.
+    the smaller deficit) and the interval is the bracket, over all records. Without an interval all
+    records have that one rank.
 
     Source: C. Chen and N. D. F. Campbell, "Understanding training-data leakage from gradients in
     neural networks for image classification" (2021), equation 4 and definition 2.1.
@@ -181,7 +183,7 @@ def _layer_rows(audit: str, ranks: "LayerRanks", seed: int) -> Iterator[Measurem
             metric=metric,
             layer=ranks.layer,
             value=value,
-            interval=interval,
+            interval=_spread(*interval),
             unit=unit,
             n=count,
             details=facts,
@@ -215,7 +217,7 @@ def _c_row(
         audit=audit,
         metric="c",
         value=fmean(high),
-        interval=(min(low), max(high)),
+        interval=_spread(min(low), max(high)),
         n=len(high),
         details={
             "method": weakest_method([rank for layer in measured for rank in layer.records]),
@@ -224,6 +226,11 @@ def _c_row(
             "advice": ADVICE,
         },
     )
+
+
+def _spread(low: float, high: float) -> tuple[float, float] | None:
+    """Brackets and records that differ; None where all records have one and the same rank."""
+    return (low, high) if low < high else None
 
 
 def _not_a_convolution(layer: "Layer") -> str:

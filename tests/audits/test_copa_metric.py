@@ -72,7 +72,7 @@ def test_table_1_on_random_inputs(variant: int) -> None:
     rows = measure(subject_of(seeded(lambda: build("cnn3", variant=variant)), drawn(2, 3, 32, 32)))
     c = rows["c", None]
     assert c.value == TABLE_1[variant]
-    assert c.interval == (c.value, c.value)
+    assert c.interval is None
     assert c.details["convolutions"] == ["conv1", "conv2"]
     assert "architectural design" in str(c.details["advice"])
 
