@@ -122,9 +122,10 @@ def choose_layers(
     )
     if not kept:
         names = ", ".join(layer.name for layer in layers) or "none at all"
+        asked = [*(f"--layer {glob}" for glob in show), *(f"--hide {glob}" for glob in hide)]
         raise AuditError(
-            f"no layer is left by --layer {list(show) or '*'} and --hide {list(hide)}; "
-            f"the model's trainable layers are: {names}"
+            f"no layer is left by {' '.join(asked) or 'the model'}; "
+            f"its trainable layers are: {names}"
         )
     return kept
 
