@@ -47,7 +47,8 @@ class SubjectSettings(_Settings):
     data: str | None = Field(
         None,
         description="digits, diabetes, csv:FILE?label=COL, npz:FILE?inputs=KEY&label=KEY, "
-        "images:DIR, torchvision:NAME?root=DIR, or FILE.py:factory.",
+        "images:DIR, text:FILE.csv?text=COL&label=COL, torchvision:NAME?root=DIR, or "
+        "FILE.py:factory.",
         json_schema_extra=short("-d"),
     )
     attribute: tuple[str, ...] = Field(
@@ -60,9 +61,9 @@ class SubjectSettings(_Settings):
     layer: tuple[str, ...] = Field((), description="Only layers that match this glob.")
     hide: tuple[str, ...] = Field((), description="Leave out layers that match this glob.")
     samples: int | None = Field(None, ge=1, description="How many records each audit looks at.")
-    seed: int = Field(0, ge=0, description="Root of all randomness.")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="Root of all randomness.")
     device: Literal["cpu", "cuda", "auto"] = Field("auto", description="Where to compute.")
-    jobs: int = Field(1, ge=1, description="Processor cores to use.")
+    jobs: int = Field(1, ge=1, le=1024, description="Processor cores to use.")
 
 
 class OutputSettings(_Settings):
@@ -151,5 +152,8 @@ def settle(model: type[M], flags: dict[str, Any], file: dict[str, Any]) -> M:
         return model.model_validate(values)
     except ValidationError as error:
         fault = error.errors()[0]
-        flag = "--" + str(fault["loc"][0]).replace("_", "-") if fault["loc"] else "the options"
-        raise UsageError(f"{flag}: {fault['msg']} (got {fault['input']!r})") from error
+        what = fault["msg"].removeprefix("Value error, ")
+        if not fault["loc"]:
+            raise UsageError(what) from error
+        flag = "--" + str(fault["loc"][0]).replace("_", "-")
+        raise UsageError(f"{flag}: {what} (got {fault['input']!r})") from error

@@ -5,7 +5,7 @@ import platform
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 import gradaudit
 from gradaudit.audits import Audit
-from gradaudit.errors import GradauditError, NotApplicable
+from gradaudit.errors import GradauditError, NotApplicable, one_line
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.loading.accuracy import task_accuracy
 from gradaudit.loading.datasets import describe
@@ -28,8 +28,6 @@ from gradaudit.report import (
 from gradaudit.target import Subject
 
 log = logging.getLogger(__name__)
-
-MAX_REASON = 500
 
 
 def run(
@@ -57,10 +55,14 @@ def run(
     data = _describe_data(subject)
     rows: list[Measurement] = []
     seconds: dict[str, JsonValue] = {}
+    broken: dict[str, JsonValue] = {}
     for audit in audits:
         begun = time.perf_counter()
-        rows.extend(_rows(audit, subject, progress or Silent()))
+        own, fault = _rows(audit, subject, progress or Silent())
+        rows.extend(own)
         seconds[audit.name] = round(time.perf_counter() - begun, 3)
+        if fault:
+            broken[audit.name] = fault
     return Report(
         tool={"name": "gradaudit", "version": gradaudit.__version__},
         target=_describe_target(subject),
@@ -73,6 +75,7 @@ def run(
             "started": started,
             "finished": utc_now(),
             "seconds": seconds,
+            "broken": broken,
             "audits": {audit.name: audit.options.model_dump(mode="json") for audit in audits},
             "versions": _versions(),
             **(provenance or {}),
@@ -103,37 +106,34 @@ def seconds_per_pass(subject: Subject, passes: int = 3) -> float:
 def incomplete(report: Report) -> str | None:
     """Why the report cannot stand as an audit that was done, or None.
 
-    It cannot where nothing at all was measured, or an audit broke.
+    It cannot where nothing at all was measured, an audit broke off, or all that an audit tried
+    failed.
     """
     if not any(row.status == "measured" for row in report.measurements):
         reasons = {row.reason for row in report.measurements if row.reason}
         return "nothing could be measured: " + ("; ".join(sorted(reasons)) or "no audit ran")
-    for audit in dict.fromkeys(row.audit for row in report.measurements):
-        statuses = {row.status for row in report.measurements if row.audit == audit}
-        if "failed" in statuses and "measured" not in statuses:
-            reason = next(
-                row.reason
-                for row in report.measurements
-                if row.audit == audit and row.status == "failed"
-            )
-            return f"{audit} failed: {reason}"
-    return None
+    failures: dict[str, Any] = dict(cast("dict[str, Any]", report.provenance.get("broken", {})))
+    measured = {row.audit for row in report.measurements if row.status == "measured"}
+    for row in report.measurements:
+        if row.status == "failed" and row.audit not in measured:
+            failures.setdefault(row.audit, row.reason)
+    return "; ".join(f"{audit} failed: {reason}" for audit, reason in failures.items()) or None
 
 
-def _rows(audit: Audit[Any], subject: Subject, progress: Progress) -> list[Measurement]:
+def _rows(
+    audit: Audit[Any], subject: Subject, progress: Progress
+) -> tuple[list[Measurement], str | None]:
+    """An audit's rows, and what made it break off, if anything did."""
     rows: list[Measurement] = []
     try:
         rows.extend(audit.run(subject, progress))
     except NotApplicable as why:
-        rows.extend(_instead(audit, subject, rows, "skipped", str(why)))
-    except GradauditError as error:
+        return rows + _instead(audit, subject, rows, "skipped", str(why)), None
+    except (Exception, SystemExit) as error:
         log.debug("%s failed", audit.name, exc_info=True)
-        rows.extend(_instead(audit, subject, rows, "failed", str(error)))
-    except Exception as error:
-        log.debug("%s crashed", audit.name, exc_info=True)
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        rows.extend(_instead(audit, subject, rows, "failed", reason[:MAX_REASON]))
-    return rows
+        fault = str(error) if isinstance(error, GradauditError) else one_line(error)
+        return rows + _instead(audit, subject, rows, "failed", fault), fault
+    return rows, None
 
 
 def _instead(

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from gradaudit.errors import GradauditError
+from gradaudit.errors import GradauditError, one_line
 from gradaudit.text import printable
 
 FAILED = 3
@@ -33,10 +33,10 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         except GradauditError as error:
             _fail(str(error), verbose)
             raise typer.Exit(error.exit_status) from None
-        except (typer.Exit, typer.Abort, OSError):
+        except (typer.Exit, BrokenPipeError):
             raise
-        except Exception as error:
-            _fail(f"unexpected {type(error).__name__}: {error} (-v shows where)", verbose)
+        except (Exception, SystemExit) as error:
+            _fail(f"unexpected {one_line(error)} (-v shows where)", verbose)
             raise typer.Exit(FAILED) from None
 
     vars(run).setdefault("__signature__", inspect.signature(command))
@@ -45,9 +45,10 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 def _fail(message: str, verbose: bool) -> None:
     if verbose:
-        traceback.print_exc()
+        for line in traceback.format_exc().splitlines():
+            typer.echo(printable(line, limit=2000), err=True)
     _say(message)
 
 
 def _say(message: str) -> None:
-    typer.echo(f"gradaudit: {printable(message, limit=2000)}", err=True)
+    typer.echo(f"gradaudit: {printable(' '.join(message.split()), limit=2000)}", err=True)

@@ -56,6 +56,8 @@ def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
     kind = _plain(field.annotation)
     flag = "--" + name.replace("_", "-")
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    if kind is bool and "short" not in extra:
+        flag += "/--no-" + name.replace("_", "-")
     flags = [flag, *([str(extra["short"])] if "short" in extra else [])]
     option = typer.Option(
         *flags,

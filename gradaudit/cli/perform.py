@@ -1,8 +1,10 @@
 """What ``scan`` and the single audits share: load, measure, show, insist."""
 
+import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from gradaudit.target import Subject
 
 GATE_FAILED = 1
+STDOUT, STDERR = 1, 2
 
 
 def load(settings: SubjectSettings) -> "Subject":
@@ -29,28 +32,58 @@ def load(settings: SubjectSettings) -> "Subject":
 
     from gradaudit.subject import open_subject
 
-    torch.set_num_threads(settings.jobs)
+    torch.set_num_threads(min(settings.jobs, os.cpu_count() or 1))
     return open_subject(settings)
+
+
+def expect_writable(settings: OutputSettings) -> None:
+    """Look at where the report is to go, before the work begins.
+
+    Raises:
+        UsageError: no format has an output file's suffix, the folder is missing or not writable,
+            or a folder has the file's name.
+    """
+    for path, _ in writers(settings.output):
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise UsageError(f"{path}: the folder does not exist; make it first")
+        if not os.access(folder, os.W_OK):
+            raise UsageError(f"{path}: the folder is not writable; name another")
+        if path.is_dir():
+            raise UsageError(f"{path}: is a folder; name a file")
 
 
 def perform(settings: RunSettings, audits: Sequence[Audit[Any]]) -> Report:
     """Run the audits and make the report, after a look at where it is to go.
 
     Raises:
-        UsageError: no format has an output file's suffix, or its folder is missing.
+        UsageError: an output file cannot be written.
     """
-    for path, _ in writers(settings.output):
-        if not path.absolute().parent.is_dir():
-            raise UsageError(f"{path}: the folder does not exist; make it first")
-    subject = load(settings)
-    from gradaudit.runner import run
+    expect_writable(settings)
+    with stdout_for_the_report():
+        subject = load(settings)
+        from gradaudit.runner import run
 
-    return run(
-        subject,
-        audits,
-        progress=watcher(settings.quiet),
-        provenance={"command": shlex.join(["gradaudit", *sys.argv[1:]])},
-    )
+        return run(
+            subject,
+            audits,
+            progress=watcher(settings.quiet),
+            provenance={"command": shlex.join(["gradaudit", *sys.argv[1:]])},
+        )
+
+
+@contextmanager
+def stdout_for_the_report() -> Iterator[None]:
+    """Let what the user's code and its child processes print go to standard error."""
+    sys.stdout.flush()
+    kept = os.dup(STDOUT)
+    os.dup2(STDERR, STDOUT)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, STDOUT)
+        os.close(kept)
 
 
 def show(report: Report, settings: OutputSettings, policy: Policy | None = None) -> None:

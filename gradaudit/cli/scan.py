@@ -7,7 +7,15 @@ import typer
 
 from gradaudit.audits import Audit, audits
 from gradaudit.cli.options import CONFIG, options_of, with_options
-from gradaudit.cli.perform import insist, judge, load, perform, show
+from gradaudit.cli.perform import (
+    expect_writable,
+    insist,
+    judge,
+    load,
+    perform,
+    show,
+    stdout_for_the_report,
+)
 from gradaudit.config import (
     OutputSettings,
     RunSettings,
@@ -19,6 +27,7 @@ from gradaudit.config import (
 )
 from gradaudit.errors import UsageError
 from gradaudit.judging import read_policy
+from gradaudit.loading.specs import suggest
 from gradaudit.samples import sample_settings
 
 
@@ -32,10 +41,10 @@ def _scan(**flags: Any) -> None:
     if not (settings.model or settings.data or settings.checkpoint):
         settings = settings.model_copy(update=sample_settings())
     chosen = choose_audits(settings, file)
+    policy = read_policy(settings.policy) if settings.policy else None
     if settings.dry_run:
         _tell_plan(settings, chosen)
         return
-    policy = read_policy(settings.policy) if settings.policy else None
     report = perform(settings, chosen)
     show(report, settings, policy)
     insist(report)
@@ -65,7 +74,10 @@ def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[Audit[An
     known = audits()
     for name in settings.audits:
         if name not in known:
-            raise UsageError(f"--audits {name}: no such audit; there are: {', '.join(known)}")
+            raise UsageError(
+                f"--audits {name}: no such audit{suggest(name, known)}; "
+                f"there are: {', '.join(known)}"
+            )
     return [
         audit(settle(audit.Options, {}, {**_preset(audit, settings), **section(file, name)}))
         for name, audit in known.items()
@@ -80,18 +92,20 @@ def _preset(audit: type[Audit[Any]], settings: ScanSettings) -> dict[str, Any]:
 
 
 def _tell_plan(settings: ScanSettings, chosen: Sequence[Audit[Any]]) -> None:
-    subject = load(settings)
-    from gradaudit.runner import seconds_per_pass
+    expect_writable(settings)
+    with stdout_for_the_report():
+        subject = load(settings)
+        from gradaudit.runner import seconds_per_pass
 
-    each = seconds_per_pass(subject)
+        each = seconds_per_pass(subject)
     typer.echo(f"{subject.target.description} on {len(subject.records)} records:")
     for audit in chosen:
-        typer.echo(f"  {audit.name}: about {_duration(each * audit.passes(subject))}")
+        typer.echo(f"  {audit.name}: {_duration(each * audit.passes(subject))}")
 
 
 def _duration(seconds: float) -> str:
     if seconds < 1:
         return "less than a second"
     if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"

@@ -1,6 +1,7 @@
 """Progress on stderr: a live bar on a terminal, a line now and then elsewhere."""
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from gradaudit.progress import Advance, Progress, Silent
+from gradaudit.text import printable
 
 PATIENCE = 2.0
 """Seconds that a task may take before anybody is told."""
@@ -32,24 +34,22 @@ class LiveBars:
     def task(self, description: str, total: int) -> Iterator[Advance]:
         """Show a bar once the task has lasted ``PATIENCE`` seconds."""
         bar = Bar(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,
         )
-        task = bar.add_task(description, total=total)
-        begun = time.monotonic()
-
-        def advance(units: int) -> None:
-            bar.advance(task, units)
-            if not bar.live.is_started and time.monotonic() - begun > PATIENCE:
-                bar.start()
-
+        task = bar.add_task(printable(description), total=total)
+        begin = threading.Timer(PATIENCE, bar.start)
+        begin.daemon = True
+        begin.start()
         try:
-            yield advance
+            yield lambda units: bar.advance(task, units)
         finally:
+            begin.cancel()
+            begin.join()
             bar.stop()
 
 
@@ -68,6 +68,6 @@ class Lines:
             now = time.monotonic()
             if now >= due and done < total:
                 due = now + LINE_EVERY
-                print(f"{description}: {done} of {total}", file=sys.stderr, flush=True)
+                print(f"{printable(description)}: {done} of {total}", file=sys.stderr, flush=True)
 
         yield advance

@@ -1,0 +1,99 @@
+"""What only a process of its own can show: streams, signals, installed plug-ins."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from fake_command_line import write_distribution
+
+DATA = ("-d", "diabetes", "--device", "cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the plug-in installed and a file of factories."""
+    write_distribution(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        dedent("""
+            import os, sys, time
+            from torch import nn
+
+            print("imported")
+
+            class Leaving(nn.Linear):
+                def forward(self, x):
+                    sys.exit(0)
+
+            def talks():
+                print("built")
+                os.system("echo from a child")
+                return nn.Linear(10, 2)
+
+            def leaves():
+                return Leaving(10, 2)
+
+            def waits():
+                open("waiting", "w").close()
+                time.sleep(60)
+        """)
+    )
+    return tmp_path
+
+
+def start(folder: Path, *arguments: str, stdout: int | None = None) -> "subprocess.Popen[str]":
+    paths = [str(Path(__file__).parents[1]), str(folder), os.environ.get("PYTHONPATH", "")]
+    return subprocess.Popen(
+        [sys.executable, "-m", "gradaudit", *arguments],
+        stdout=subprocess.PIPE if stdout is None else stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_an_installed_plug_in_is_found(folder: Path) -> None:
+    out, _ = start(folder, "list", "audits", "-f", "json").communicate(timeout=60)
+    assert json.loads(out)["audits"]["counting"] == "How many parameters each layer has."
+
+
+def test_what_the_users_code_prints_goes_to_stderr(folder: Path) -> None:
+    process = start(folder, "counting", "-m", "mine.py:talks", *DATA, "-f", "json")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert json.loads(out)["target"]["model"] == "mine.py:talks"
+    assert err.splitlines() == ["imported", "built", "from a child"]
+
+
+def test_code_that_ends_the_program_never_looks_like_a_pass(folder: Path) -> None:
+    process = start(folder, "counting", "-m", "mine.py:leaves", *DATA, "-f", "json")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (3, "")
+    assert err == "imported\ngradaudit: unexpected SystemExit: 0 (-v shows where)\n"
+
+
+def test_an_interrupt_ends_with_130(folder: Path) -> None:
+    process = start(folder, "counting", "-m", "mine.py:waits", *DATA)
+    while not (folder / "waiting").exists():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "imported\ngradaudit: interrupted\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("shape", ["json", "table"])
+def test_a_full_disk_under_stdout_is_told_in_one_line(folder: Path, shape: str) -> None:
+    with open("/dev/full", "w") as full:
+        arguments = ("counting", "-m", "zoo:mlp?inputs=10&classes=2", *DATA, "-f", shape)
+        process = start(folder, *arguments, stdout=full.fileno())
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert err == (
+        "gradaudit: unexpected OSError: [Errno 28] No space left on device (-v shows where)\n"
+    )
