@@ -1,6 +1,8 @@
 """The Python API: ``gradaudit.audit(model, records)`` gives the report that ``scan`` writes."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -9,8 +11,10 @@ from gradaudit.audits import Audit
 from gradaudit.audits import audits as all_audits
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.errors import UsageError
+from gradaudit.loading.datasets.common.user_data import records_of
 from gradaudit.loading.losses import Loss
 from gradaudit.loading.records import Records
+from gradaudit.loading.specs import suggest
 from gradaudit.progress import Progress
 from gradaudit.report import Report
 from gradaudit.runner import run
@@ -23,6 +27,8 @@ def audit(
     data: Records | tuple[Tensor, Tensor] | str,
     *,
     audits: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
+    checkpoints: Sequence[str | Path] = (),
+    attributes: Sequence[str] = (),
     loss: str | Loss = "cross-entropy",
     mode: Mode = "eval",
     layers: Sequence[str] = (),
@@ -37,6 +43,8 @@ def audit(
         model: a module with its weights, on its device; it is not changed.
         data: records, a pair of inputs (records, …) and labels (records,), or a spec.
         audits: names of audits, or their options by name; every audit without it.
+        checkpoints: files of weights to put into copies of the model, oldest round first.
+        attributes: the private attributes asked about, of those that the records have.
         loss: the training loss, by name or as an object.
         mode: how BatchNorm and dropout run.
         layers: only layers that match one of these globs.
@@ -61,7 +69,9 @@ def audit(
         SubjectSettings,
         {
             "model": model if isinstance(model, str) else None,
+            "checkpoint": tuple(checkpoints),
             "data": data if isinstance(data, str) else None,
+            "attribute": tuple(attributes),
             "loss": loss if isinstance(loss, str) else None,
             "mode": mode,
             "layer": tuple(layers),
@@ -74,19 +84,15 @@ def audit(
     subject = open_subject(
         settings,
         model=None if isinstance(model, str) else model,
-        records=_records(data),
+        records=None if isinstance(data, str) else _in_memory(data),
         loss=None if isinstance(loss, str) else loss,
     )
     return run(subject, _configured(audits), progress=progress)
 
 
-def _records(data: Records | tuple[Tensor, Tensor] | str) -> Records | None:
-    if isinstance(data, str):
-        return None
-    if isinstance(data, Records):
-        return data
-    inputs, labels = data
-    return Records(inputs=inputs, labels=labels, adapter="memory")
+def _in_memory(data: Any) -> Records:
+    records = records_of(data, "data")
+    return replace(records, adapter=records.adapter or "memory")
 
 
 def _configured(
@@ -94,10 +100,21 @@ def _configured(
 ) -> list[Audit[Any]]:
     known = all_audits()
     options = chosen if isinstance(chosen, Mapping) else {name: {} for name in chosen or known}
-    for name in options:
-        if name not in known:
-            raise UsageError(f"audits: no audit {name!r}; there are: {', '.join(known)}")
-    return [
-        known[name](settle(known[name].Options, dict(values), {}))
-        for name, values in options.items()
-    ]
+    return [_audit(name, values, known) for name, values in options.items()]
+
+
+def _audit(
+    name: str, values: Mapping[str, Any], known: Mapping[str, type[Audit[Any]]]
+) -> Audit[Any]:
+    if name not in known:
+        raise UsageError(
+            f"audits: no audit {name!r}{suggest(name, known)}; there are: {', '.join(known)}"
+        )
+    takes = known[name].Options.model_fields
+    for option in values:
+        if option not in takes:
+            raise UsageError(
+                f"{name}: no option {option!r}{suggest(option, takes)}; "
+                f"it takes: {', '.join(takes) or 'none'}"
+            )
+    return known[name](settle(known[name].Options, dict(values), {}))
