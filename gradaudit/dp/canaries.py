@@ -78,7 +78,7 @@ def ascend(
     Adam (Kingma and Ba 2015) with a step size of its own for each start, as the best one differs
     from model to model by a factor of ten. What Adam moves is projected into the domain before
     it is looked at, and the slope is passed straight through the projection (Bengio et al. 2013),
-    so that categories are switched too.
+    so that categories are switched too; a category's positions share their second moment.
 
     Args:
         objective: (records, positions) to (records,), differentiable.
@@ -98,8 +98,8 @@ def ascend(
         first = torch.lerp(slope, first, _DECAYS[0])
         second = torch.lerp(slope.square(), second, _DECAYS[1])
         mean = first / (1 - _DECAYS[0] ** iteration)
-        deviation = (second / (1 - _DECAYS[1] ** iteration)).sqrt()
-        moving = domain.clamp(moving + steps * mean / (deviation + _TINY))
+        deviation = (domain.share(second) / (1 - _DECAYS[1] ** iteration)).sqrt()
+        moving = domain.confine(moving + steps * mean / (deviation + _TINY))
         record = domain.project(moving)
         reached, slope = _value_and_slope(objective, record)
         best = torch.where((reached > value)[:, None], record, best)

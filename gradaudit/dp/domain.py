@@ -53,17 +53,38 @@ class Domain:
             low, high = torch.zeros_like(low), torch.ones_like(high)
         return cls(low, high, unit, tuple(g for g in groups if unit[g].any()))
 
-    def clamp(self, inputs: Tensor) -> Tensor:
-        """Inputs (…, positions) with every number brought into its range."""
-        return inputs.clamp(self.low.to(inputs), self.high.to(inputs))
+    def confine(self, scores: Tensor) -> Tensor:
+        """What an ascent moves (…, positions), kept within reach of the domain.
 
-    def project(self, inputs: Tensor) -> Tensor:
-        """Inputs (…, positions) as a record: each category is the largest of its group."""
-        record = self.clamp(inputs)
+        Numbers come into their range. Of a category the scores relative to the largest count, and
+        none falls so far behind that it could not come back.
+        """
+        confined = scores.clamp(self.low.to(scores), self.high.to(scores))
         for group in self.groups:
-            chosen = inputs[..., group].argmax(dim=-1)
+            behind = scores[..., group] - scores[..., group].amax(dim=-1, keepdim=True)
+            confined[..., group] = behind.clamp(min=-1)
+        return confined
+
+    def project(self, scores: Tensor) -> Tensor:
+        """The record (…, positions) that scores stand for.
+
+        Numbers in their range, and of each group the category with the largest score.
+        """
+        record = scores.clamp(self.low.to(scores), self.high.to(scores))
+        for group in self.groups:
+            chosen = scores[..., group].argmax(dim=-1)
             record[..., group] = F.one_hot(chosen, len(group)).to(record)
         return record
+
+    def share(self, moments: Tensor) -> Tensor:
+        """Moments (…, positions) of which each group has its largest throughout.
+
+        Steps divided by them keep the order of a group's slopes.
+        """
+        shared = moments.clone()
+        for group in self.groups:
+            shared[..., group] = moments[..., group].amax(dim=-1, keepdim=True)
+        return shared
 
     def apart(self, inputs: Tensor, record: Tensor) -> Tensor:
         """Squared distance of inputs (records, positions) to a record, in units of each column.

@@ -1,28 +1,31 @@
 """Per-sample gradients as one vector a record, differentiable in the record."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.target import Layer, Target, layers_of
+
+_CLOSE = 1e-6
 
 
 @dataclass(frozen=True)
 class RecordGradients:
     """The gradient that a record contributes to a DP-SGD step.
 
-    It goes over every trainable parameter of the shown layers, biases too: that is what DP-SGD
-    clips as one vector.
+    It goes over every trainable parameter but those of hidden layers, biases too: that is what
+    DP-SGD clips as one vector.
 
     Attributes:
         view: the model as a function.
         names: the parameters, in order.
         shape: of one record's inputs.
-        batched: whether vmap can follow the model; else it is called record by record.
+        batched: whether all records go through vmap at once; else one after the other.
     """
 
     view: FunctionalModel
@@ -34,7 +37,11 @@ class RecordGradients:
     def of(
         cls, target: Target, layers: Sequence[Layer], inputs: Tensor, labels: Tensor
     ) -> "RecordGradients":
-        """Gradients of these layers in float64, tried on the first two records.
+        """Gradients of these layers in float64.
+
+        They go through vmap where it gives the same gradients of the first two records as a loop,
+        and the same slopes of them: some of its rules for differentiating twice are wrong (of
+        layer norms in torch 2.13).
 
         Raises:
             NotApplicable: the model couples the records of a batch.
@@ -52,19 +59,16 @@ class RecordGradients:
                 "the model draws random numbers (dropout in training mode), which hide a record's "
                 "gradient; use --model-mode eval"
             )
-        shown = {layer.name for layer in layers}
+        hidden = {layer.name for layer in target.layers} - {layer.name for layer in layers}
         names = tuple(
             name
             for layer in layers_of(target.model, with_bias=True)
-            if layer.name in shown
+            if layer.name not in hidden
             for name in layer.parameter_names
         )
-        found = cls(view, names, inputs.shape[1:], batched=True)
-        try:
-            found(records.flatten(1), targets)
-        except (RuntimeError, NotImplementedError):  # what vmap cannot follow
-            return cls(view, names, inputs.shape[1:], batched=False)
-        return found
+        looped = cls(view, names, inputs.shape[1:], batched=False)
+        batched = replace(looped, batched=True)
+        return batched if _agree(batched, looped, records.flatten(1), targets) else looped
 
     @property
     def device(self) -> torch.device:
@@ -82,10 +86,36 @@ class RecordGradients:
         targets = self.view.cast(labels)
         chosen = {name: self.view.parameters[name] for name in self.names}
         each = torch.func.grad(self.view.record_loss)
-        if self.batched:
-            found = torch.func.vmap(each, in_dims=(None, 0, 0))(chosen, records, targets)
-            return torch.cat([found[name].flatten(1) for name in self.names], dim=1)
-        rows = [each(chosen, x, y) for x, y in zip(records, targets, strict=True)]
+        with sdpa_kernel(SDPBackend.MATH):  # the others cannot be differentiated twice
+            if self.batched:
+                found = torch.func.vmap(each, in_dims=(None, 0, 0))(chosen, records, targets)
+                return torch.cat([found[name].flatten(1) for name in self.names], dim=1)
+            rows = [each(chosen, x, y) for x, y in zip(records, targets, strict=True)]
         return torch.stack(
             [torch.cat([row[name].flatten() for name in self.names]) for row in rows]
         )
+
+
+def _agree(
+    batched: RecordGradients, looped: RecordGradients, inputs: Tensor, labels: Tensor
+) -> bool:
+    """Whether both ways give the same gradients and slopes."""
+    expected = _gradients_and_slope(looped, inputs, labels)
+    try:
+        found = _gradients_and_slope(batched, inputs, labels)
+    except Exception:  # whatever a model does that vmap cannot follow
+        return False
+    close = (
+        torch.allclose(x, y, rtol=_CLOSE, atol=_CLOSE * float(y.abs().max()), equal_nan=True)
+        for x, y in zip(found, expected, strict=True)
+    )
+    return all(close)
+
+
+def _gradients_and_slope(
+    gradients: RecordGradients, inputs: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
+    leaf = inputs.clone().requires_grad_()
+    found = gradients(leaf, labels)
+    (slope,) = torch.autograd.grad(found.square().sum(), leaf)
+    return found.detach(), slope
