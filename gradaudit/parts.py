@@ -13,7 +13,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Protocol, TypeVar
 
-from gradaudit.errors import UsageError
+from gradaudit.errors import UsageError, one_line
 
 
 class Part(Protocol):
@@ -38,7 +38,7 @@ def discover(package: str, base: type[P]) -> dict[str, type[P]]:
         The parts sorted by their ``name``.
 
     Raises:
-        UsageError: two parts claim one name.
+        UsageError: two parts claim one name, or an entry point is broken.
     """
     found: dict[str, type[P]] = {}
     for part in (*_in_package(package, base), *_from_entry_points(package, base)):
@@ -66,7 +66,13 @@ def _in_package(package: str, base: type[P]) -> Iterator[type[P]]:
 
 def _from_entry_points(group: str, base: type[P]) -> Iterator[type[P]]:
     for entry in entry_points(group=group):
-        part = entry.load()
+        try:
+            part = entry.load()
+        except Exception as error:
+            raise UsageError(
+                f"entry point {entry.name} of {group} cannot be loaded ({one_line(error)}); "
+                "repair or uninstall the distribution that offers it"
+            ) from error
         if not (inspect.isclass(part) and issubclass(part, base)):
             raise UsageError(f"entry point {entry.name} of {group} is not a {base.__name__}")
         yield part

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from typer.testing import CliRunner
 
-from gradaudit.cli import app
+from gradaudit.cli import build
 
 
 class Result(NamedTuple):
@@ -18,7 +18,7 @@ class Result(NamedTuple):
 def run(*arguments: object, width: int = 100, **environment: str) -> Result:
     """Run ``gradaudit ARGUMENTS`` without a terminal."""
     done = CliRunner().invoke(
-        app,
+        build(),
         [str(argument) for argument in arguments],
         env={"COLUMNS": str(width), "NO_COLOR": "1", "TERM": "dumb", **environment},
     )

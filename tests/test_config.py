@@ -1,9 +1,13 @@
 from pathlib import Path
 
 import pytest
+from fake_command_line import only_counting
 
 from gradaudit.config import RunSettings, ScanSettings, read_file, section, settle
 from gradaudit.errors import UsageError
+
+__all__ = ["only_counting"]
+pytestmark = pytest.mark.usefixtures("only_counting")
 
 
 def written(folder: Path, text: str) -> Path:
@@ -21,9 +25,9 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> N
 
 
 def test_a_command_takes_only_its_own_keys(tmp_path: Path) -> None:
-    file = read_file(written(tmp_path, "seed: 3\nquick: true\nsensitivity: {probes: 8}\n"))
+    file = read_file(written(tmp_path, "seed: 3\nquick: true\ncounting: {scale: 8}\n"))
     assert settle(RunSettings, {}, file).seed == 3
-    assert section(file, "sensitivity") == {"probes": 8}
+    assert section(file, "counting") == {"scale": 8}
 
 
 def test_no_file_and_an_empty_file_say_nothing(tmp_path: Path) -> None:
@@ -37,8 +41,8 @@ def test_no_file_and_an_empty_file_say_nothing(tmp_path: Path) -> None:
         ("sed: 3\n", "sed: unknown key"),
         ("seed: many\n", "seed: .*integer"),
         ("mode: predict\n", "line 1: mode: .*'eval' or 'train'"),
-        ("sensitivity: {prob: 8}\n", "sensitivity.prob: unknown key"),
-        ("sensitivity: {probes: -1}\n", "sensitivity.probes: .*greater than"),
+        ("counting: {scal: 8}\n", "counting.scal: unknown key"),
+        ("counting: {scale: -1}\n", "counting.scale: .*greater than"),
         ("- seed\n", "the document: "),
         ("seed: [\n", "not valid YAML"),
         ("seed: !!python/object/apply:os.getcwd []\n", "not valid YAML"),

@@ -1,6 +1,8 @@
 """The command line: parse, call, render, exit. Torch is imported by the commands that need it."""
 
+import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -10,18 +12,20 @@ from gradaudit.audits import audits
 from gradaudit.cli.audit import audit_command
 from gradaudit.cli.compare import compare
 from gradaudit.cli.gate import gate
-from gradaudit.cli.guard import guarded
+from gradaudit.cli.guard import guarded, say
 from gradaudit.cli.listing import list_parts
 from gradaudit.cli.render import render
 from gradaudit.cli.scan import scan
 from gradaudit.cli.schema import schema
+from gradaudit.errors import GradauditError
 
-app = typer.Typer(
-    name="gradaudit",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+_REPORTS: dict[str, Callable[..., None]] = {
+    "gate": gate,
+    "compare": compare,
+    "render": render,
+    "list": list_parts,
+    "schema": schema,
+}
 
 
 def _print_version(wanted: bool) -> None:
@@ -30,8 +34,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def root(
+def _root(
     version: Annotated[
         bool,
         typer.Option(
@@ -45,22 +48,35 @@ def root(
     """Measure, layer by layer and with error bars, what a shared gradient gives away."""
 
 
-app.command("scan")(guarded(scan))
-for _name, _audit in audits().items():
-    app.command(_name, help=_audit.summary, rich_help_panel="Single audits")(
-        guarded(audit_command(_audit))
+@cache
+def build() -> typer.Typer:
+    """The whole command line, with a command for each installed audit.
+
+    Raises:
+        UsageError: an installed audit cannot be loaded, or two have one name.
+    """
+    app = typer.Typer(
+        name="gradaudit",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
-_REPORTS: dict[str, Callable[..., None]] = {
-    "gate": gate,
-    "compare": compare,
-    "render": render,
-    "list": list_parts,
-    "schema": schema,
-}
-for _name, _command in _REPORTS.items():
-    app.command(_name, rich_help_panel="Reports")(guarded(_command))
+    app.callback()(_root)
+    app.command("scan")(guarded(scan))
+    for name, audit in audits().items():
+        app.command(name, help=audit.summary, rich_help_panel="Single audits")(
+            guarded(audit_command(audit))
+        )
+    for name, command in _REPORTS.items():
+        app.command(name, rich_help_panel="Reports")(guarded(command))
+    return app
 
 
 def main() -> None:
     """Run the command line."""
+    try:
+        app = build()
+    except GradauditError as error:
+        say(str(error))
+        sys.exit(error.exit_status)
     app()

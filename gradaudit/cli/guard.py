@@ -28,7 +28,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **kwargs)
         except KeyboardInterrupt:
-            _say("interrupted")
+            say("interrupted")
             raise typer.Exit(INTERRUPTED) from None
         except GradauditError as error:
             _fail(str(error), verbose)
@@ -47,8 +47,9 @@ def _fail(message: str, verbose: bool) -> None:
     if verbose:
         for line in traceback.format_exc().splitlines():
             typer.echo(printable(line, limit=2000), err=True)
-    _say(message)
+    say(message)
 
 
-def _say(message: str) -> None:
+def say(message: str) -> None:
+    """One harmless line on standard error."""
     typer.echo(f"gradaudit: {printable(' '.join(message.split()), limit=2000)}", err=True)

@@ -62,6 +62,20 @@ def test_an_installed_plug_in_is_found(folder: Path) -> None:
     assert json.loads(out)["audits"]["counting"] == "How many parameters each layer has."
 
 
+def test_a_broken_plug_in_is_named_in_one_line(folder: Path) -> None:
+    (folder / "fake_audit-1.0.dist-info" / "entry_points.txt").write_text(
+        "[gradaudit.audits]\ncounting = no_such_module:Counting\n"
+    )
+    process = start(folder, "list")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert err == (
+        "gradaudit: entry point counting of gradaudit.audits cannot be loaded "
+        "(ModuleNotFoundError: No module named 'no_such_module'); "
+        "repair or uninstall the distribution that offers it\n"
+    )
+
+
 def test_what_the_users_code_prints_goes_to_stderr(folder: Path) -> None:
     process = start(folder, "counting", "-m", "mine.py:talks", *DATA, "-f", "json")
     out, err = process.communicate(timeout=60)
