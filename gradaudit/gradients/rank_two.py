@@ -1,0 +1,125 @@
+"""Norms of matrices of rank two, ȧ δᵀ + a δ̇ᵀ: the tangents of a gradient a δᵀ.
+
+A fully connected layer's gradient for one record has rank one, and its weight may have tens of
+millions of elements. None of the norms needs them all:
+
+- F, exactly: with ȧ = α a + ȧ⊥, ‖ȧ δᵀ + a δ̇ᵀ‖² = ‖a‖² ‖δ̇ + α δ‖² + ‖ȧ⊥‖² ‖δ‖².
+- The sum of absolute entries, exactly: entry (j, i) is u_i · v_j with u_i = (δ̇_i, δ_i) and
+  v_j = (a_j, ȧ_j). Turned into one half-plane and sorted by angle, the v_j before the normal of
+  u_i have products of one sign and those after it of the other, so Σ_j |u_i · v_j| takes two
+  prefix sums: O((in + out) log in) for a sum of in · out terms.
+- The largest entry, exactly: only pairs (direction, i) whose bound |δ̇_i| max|a| + |δ_i| max|ȧ|
+  exceeds the largest entry found so far are looked at.
+
+Small matrices are formed instead, blocks of directions at a time, without rows and columns that
+are zero throughout.
+"""
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from gradaudit.gradients.norms import Norm, Norms, norms_of, side_by_side
+
+_FORMED_UP_TO = 1 << 16
+_BLOCK = 1 << 19
+_PAIRS = 256
+
+
+def rank_two_norms(
+    a: Tensor, d: Tensor, a_dot: Tensor | None, d_dot: Tensor, wanted: Collection[Norm]
+) -> Norms:
+    """The norms of ȧ δᵀ + a δ̇ᵀ.
+
+    Args:
+        a: (records, in).
+        d: δ, (records, out).
+        a_dot: ȧ, (records or 1, directions, in); None for zero.
+        d_dot: δ̇, (records, directions, out).
+        wanted: which norms.
+
+    Returns:
+        As ``Norms`` says.
+    """
+    if a_dot is None:
+        a_dot = a.new_zeros(1, d_dot.shape[1], a.shape[1])
+    parts = a, d, a_dot.expand(len(a), -1, -1), d_dot
+    small = a.shape[1] * d.shape[1] <= _FORMED_UP_TO
+    if small and {"1", "inf"} & set(wanted):
+        return _together([_formed(*part, wanted) for part in zip(*parts, strict=True)])
+    found: Norms = {}
+    if "f" in wanted:
+        found["f"] = squares(*parts)
+    if "1" in wanted:
+        found["1"] = absolute_sums(*parts)
+    if "inf" in wanted:
+        found["inf"] = torch.stack([_largest(*part) for part in zip(*parts, strict=True)])
+    return found
+
+
+def squares(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
+    """Squared F norms, (records, directions), as a sum of two squares."""
+    size = (a * a).sum(1)[:, None]
+    alpha = torch.where(size > 0, torch.einsum("rni,ri->rn", a_dot, a) / size, 0)[:, :, None]
+    across = (a_dot - alpha * a[:, None]).square().sum(2) * (d * d).sum(1)[:, None]
+    return across + (d_dot + alpha * d[:, None]).square().sum(2) * size
+
+
+def absolute_sums(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
+    """Sums of absolute entries, (records, directions), by sorting directions in the plane."""
+    scale = _ratio(a.abs().amax(1)[:, None], a_dot.abs().amax(2))[:, :, None]
+    points = torch.stack([a[:, None].expand_as(a_dot), a_dot * scale], dim=-1)
+    queries = torch.stack([d_dot, (d[:, None] / scale).expand_as(d_dot)], dim=-1)
+    angles, points = _upper_half(points)
+    angles, order = angles.sort(dim=2)
+    sums = points.gather(2, order[..., None].expand_as(points)).cumsum(2)
+    before = torch.cat([torch.zeros_like(sums[:, :, :1]), sums], dim=2)
+    normals, _ = _upper_half(torch.stack([queries[..., 1], -queries[..., 0]], dim=-1))
+    place = torch.searchsorted(angles, normals)[..., None].expand_as(queries)
+    signed = 2 * before.gather(2, place) - sums[:, :, -1:]
+    return (queries * signed).sum(3).abs().sum(2)
+
+
+def _upper_half(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Angles in [0, π) of plane vectors (…, 2) up to their sign, and the vectors so turned."""
+    below = (vectors[..., 1] < 0) | ((vectors[..., 1] == 0) & (vectors[..., 0] < 0))
+    turned = torch.where(below[..., None], -vectors, vectors)
+    return torch.atan2(turned[..., 1], turned[..., 0]), turned
+
+
+def _ratio(a: Tensor, b: Tensor) -> Tensor:
+    """The quotient where that is a positive number, else 1."""
+    return torch.where((a > 0) & (b > 0), a / b, 1)
+
+
+def _formed(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor, wanted: Collection[Norm]) -> Norms:
+    """Norms of one record's entries, a block of directions at a time."""
+    inputs = (a != 0) | (a_dot != 0).any(0)
+    outputs = (d != 0) | (d_dot != 0).any(0)
+    inputs[0] = outputs[0] = True
+    a, d, a_dot, d_dot = a[inputs], d[outputs], a_dot[:, inputs], d_dot[:, outputs]
+    size = max(1, _BLOCK // max(1, len(a) * len(d)))
+    return side_by_side(
+        [
+            norms_of((d[:, None] * x[:, None]).addcmul_(a, y[:, :, None])[None], wanted)
+            for x, y in zip(torch.split(a_dot, size), torch.split(d_dot, size), strict=True)
+        ]
+    )
+
+
+def _largest(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
+    """One record's largest entry over all directions, (1,)."""
+    bounds = d_dot.abs() * a.abs().amax() + d.abs() * a_dot.abs().amax(1, keepdim=True)
+    best = bounds.new_zeros(1)
+    for pairs in torch.split(bounds.flatten().argsort(descending=True), _PAIRS):
+        n, i = pairs // len(d), pairs % len(d)
+        if bounds[n[0], i[0]] <= best:
+            break
+        entries = d_dot[n, i, None] * a + d[i, None] * a_dot[n]
+        best = torch.maximum(best, entries.abs().amax())
+    return best
+
+
+def _together(records: Sequence[Norms]) -> Norms:
+    return {norm: torch.cat([found[norm] for found in records]) for norm in records[0]}
