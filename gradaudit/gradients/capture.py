@@ -28,10 +28,12 @@ class Site:
 
     Attributes:
         shape: of the output there, for a batch of one record.
+        seen: shape of what came in.
         uses: the names of the parameters applied, each with its operation.
     """
 
     shape: tuple[int, ...]
+    seen: tuple[int, ...]
     uses: tuple[tuple[str, Operation], ...]
 
 
@@ -103,7 +105,7 @@ class Capture(TorchFunctionMode):
         return self._record(applied, tuple((name, use) for name, use in uses if name and use))
 
     def _record(self, applied: Applied, uses: tuple[tuple[str, Operation], ...]) -> Tensor:
-        self.sites.append(Site(tuple(applied.out.shape), uses))
+        self.sites.append(Site(tuple(applied.out.shape), tuple(applied.seen.shape), uses))
         self.seen.append(applied.seen)
         if self._perturbations is None:
             return applied.out

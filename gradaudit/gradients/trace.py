@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gradaudit.errors import AuditError
 from gradaudit.gradients.capture import Capture, Site
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.operations import Operation
@@ -64,11 +65,19 @@ class Trace:
             names: trainable parameters.
             records: (records, …) as ``view.cast`` gives them.
             targets: (records, …) of the loss.
+
+        Raises:
+            AuditError: the loss has no gradient.
         """
         trace = cls(view, (), {}, (), None)._watching(names, records[0])
         explained = set(trace.uses)
         for record, target in zip(records[:_GUARD_RECORDS], targets, strict=False):
-            explained &= trace._explained(record, target)
+            try:
+                explained &= trace._explained(record, target)
+            except RuntimeError as error:
+                raise AuditError(
+                    f"the loss cannot be differentiated by the model's parameters: {error}"
+                ) from error
         return trace if explained == set(names) else trace._watching(explained, records[0], names)
 
     def point(self, records: Tensor) -> Tensor:

@@ -1,0 +1,240 @@
+"""Three ways to move a record's gradients in many directions, the fastest that a model allows.
+
+- ``Mapped``: forward mode, all records and directions at once (``vmap`` of ``vmap`` of ``jvp``).
+- ``Looped``: forward mode, one record after the other (models that ``vmap`` cannot map over
+  records: recurrent ones, control flow by values; and dropout, whose masks each record draws).
+- ``Doubled``: differentiating twice backwards, one record and direction after the other (models
+  with operations that have no forward mode or that ``torch.func`` does not take).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from gradaudit.errors import AuditError
+from gradaudit.gradients.trace import Gradients, Trace
+
+Variable = Literal["point", "target"]
+Record = tuple[Tensor, Tensor, Tensor]
+"""A point, a target and the record."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some records, ready to be differentiated; each is a batch of its own to the model.
+
+    Attributes:
+        trace: the model's loss.
+        records: (records, …).
+        points: (records, …), see ``Trace``.
+        targets: (records, …) of the loss.
+        indices: which records these are, for the random numbers of each.
+    """
+
+    trace: Trace
+    records: Tensor
+    points: Tensor
+    targets: Tensor
+    indices: range
+
+    def part(self, at: slice) -> "Batch":
+        """The records at these positions of this batch."""
+        return Batch(
+            self.trace, self.records[at], self.points[at], self.targets[at], self.indices[at]
+        )
+
+    def moved(self, name: Variable, step: Tensor) -> "Batch":
+        """The same records with another point or target."""
+        if name == "point":
+            return replace(self, points=self.points + step)
+        return replace(self, targets=self.targets + step)
+
+    def variable(self, name: Variable) -> Tensor:
+        """Points or targets."""
+        return self.points if name == "point" else self.targets
+
+
+class Differentiation(Protocol):
+    """A way to differentiate."""
+
+    title: str
+
+    def gradients(self, batch: Batch) -> Gradients:
+        """Each record's gradients, (records, …)."""
+        ...
+
+    def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
+        """Their tangents in directions (directions, …) of a variable, (records, directions, …)."""
+        ...
+
+
+class Mapped:
+    """Forward mode, mapped over records and directions."""
+
+    title = "forward mode"
+
+    def gradients(self, batch: Batch) -> Gradients:
+        """Each record's gradients."""
+        every = torch.func.vmap(batch.trace.gradients)
+        found: Gradients = every(batch.points, batch.targets, batch.records)
+        return found
+
+    def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
+        """Their tangents. Nothing is computed twice that does not depend on the record."""
+        one = _forward(batch.trace, by)
+        several = torch.func.vmap(one, in_dims=(None, None, None, 0))
+        every = torch.func.vmap(several, in_dims=(0, 0, 0, None))
+        found: Gradients = every(batch.points, batch.targets, batch.records, directions)
+        return found
+
+
+class Looped:
+    """Forward mode, mapped over directions only."""
+
+    title = "forward mode, record by record"
+
+    def gradients(self, batch: Batch) -> Gradients:
+        """Each record's gradients."""
+        return _stacked([trace.gradients(*record) for trace, record in _each(batch)])
+
+    def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
+        """Their tangents; a record has the same random numbers in every direction."""
+        found = []
+        for trace, record in _each(batch):
+            one = _forward(trace, by)
+            several = torch.func.vmap(one, in_dims=(None, None, None, 0), randomness="same")
+            found.append(several(*record, directions))
+        return _stacked(found)
+
+
+class Doubled:
+    """Backwards twice: with Jᵀu linear in u, its derivative by u in direction v is Jv."""
+
+    title = "double backward, record by record"
+
+    def gradients(self, batch: Batch) -> Gradients:
+        """Each record's gradients."""
+        return _stacked(
+            [tree_map(torch.detach, trace.connected(*record)) for trace, record in _each(batch)]
+        )
+
+    def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
+        """Their tangents."""
+        return _stacked([_doubled(trace, record, directions, by) for trace, record in _each(batch)])
+
+
+WAYS: tuple[Differentiation, ...] = (Mapped(), Looped(), Doubled())
+
+
+def fastest(batch: Batch, by: Variable) -> Differentiation:
+    """The first way that works for this model, tried on two records and two directions.
+
+    Raises:
+        AuditError: none does; the message is the last one's.
+    """
+    batch = batch.part(slice(2))
+    variable = batch.variable(by)
+    directions = torch.zeros(2, *variable.shape[1:], dtype=variable.dtype, device=variable.device)
+    ways: tuple[Differentiation, ...] = Mapped(), Looped(), Doubled()
+    for way in ways:
+        try:
+            way.gradients(batch)
+            way.moved(batch, directions, by)
+        except Exception as error:
+            reason = error
+        else:
+            if isinstance(way, Doubled):
+                _compare_with_differences(way, batch.part(slice(1)), by)
+            return way
+    raise AuditError(
+        f"the model's gradients cannot be differentiated by its {_MEANING[by]}: {reason}"
+    ) from reason
+
+
+def _compare_with_differences(way: Differentiation, batch: Batch, by: Variable) -> None:
+    """Operations marked as differentiable once drop out of a second backward pass unnoticed.
+
+    Raises:
+        AuditError: a tangent is not what differences of gradients say.
+    """
+    variable = batch.variable(by)
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.randn(variable.shape, generator=generator, dtype=torch.float64).to(variable)
+    ahead = way.gradients(batch.moved(by, _STEP * direction))
+    behind = way.gradients(batch.moved(by, -_STEP * direction))
+    moved = way.moved(batch, direction, by)
+    for plus, minus, tangent in zip(*map(tree_leaves, (ahead, behind, moved)), strict=True):
+        difference = (plus - minus) / (2 * _STEP)
+        size = max(difference.abs().max(), tangent.abs().max())
+        if (difference - tangent[:, 0]).abs().max() > _DIFFERENCE_TOLERANCE * size:
+            raise AuditError(
+                f"the model's gradients cannot be differentiated by its {_MEANING[by]}: one of "
+                "its operations can be differentiated only once"
+            )
+
+
+_STEP = 1e-6
+_DIFFERENCE_TOLERANCE = 1e-3
+_MEANING = {"point": "input", "target": "labels"}
+
+
+def _forward(trace: Trace, by: Variable) -> Callable[..., Gradients]:
+    def tangent(point: Tensor, target: Tensor, record: Tensor, direction: Tensor) -> Gradients:
+        def by_point(moving: Tensor) -> Gradients:
+            return trace.gradients(moving, target, record)
+
+        def by_target(moving: Tensor) -> Gradients:
+            return trace.gradients(point, moving, record)
+
+        function, at = (by_point, point) if by == "point" else (by_target, target)
+        found: Gradients = torch.func.jvp(function, (at,), (direction,))[1]
+        return found
+
+    return tangent
+
+
+def _doubled(trace: Trace, record: Record, directions: Tensor, by: Variable) -> Gradients:
+    point, target, data = record
+    moving = (point if by == "point" else target).clone().requires_grad_()
+    found = trace.connected(*((moving, target) if by == "point" else (point, moving)), data)
+    leaves, structure = tree_flatten(found)
+    weights = [torch.zeros_like(leaf, requires_grad=True) for leaf in leaves]
+    live = [k for k, leaf in enumerate(leaves) if leaf.requires_grad]
+    (pulled,) = torch.autograd.grad(
+        [leaves[k] for k in live],
+        moving,
+        [weights[k] for k in live],
+        create_graph=True,
+        materialize_grads=True,
+    )
+    tangents = [_pushed(pulled, weights, direction) for direction in directions]
+    moved: Gradients = tree_unflatten(
+        [torch.stack(x) for x in zip(*tangents, strict=True)], structure
+    )
+    return moved
+
+
+def _pushed(pulled: Tensor, weights: list[Tensor], direction: Tensor) -> list[Tensor]:
+    """The derivative of Jᵀu, which is linear in u, by u in a direction."""
+    if not pulled.requires_grad:
+        return [torch.zeros_like(weight) for weight in weights]
+    return list(
+        torch.autograd.grad(pulled, weights, direction, retain_graph=True, materialize_grads=True)
+    )
+
+
+def _each(batch: Batch) -> list[tuple[Trace, Record]]:
+    records = zip(batch.points, batch.targets, batch.records, strict=True)
+    return [
+        (batch.trace.seeded(index), record)
+        for index, record in zip(batch.indices, records, strict=True)
+    ]
+
+
+def _stacked(parts: Sequence[Gradients]) -> Gradients:
+    found: Gradients = tree_map(lambda *leaves: torch.stack(leaves), *parts)
+    return found

@@ -1,0 +1,274 @@
+"""Jacobian norms against dense Jacobians, for every model, loss and way to differentiate."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from gradaudit.errors import AuditError
+from gradaudit.gradients.differentiation import (
+    Batch,
+    Differentiation,
+    Doubled,
+    Looped,
+    Variable,
+    fastest,
+)
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.jacobian import Jacobians
+from gradaudit.gradients.tally import LayerNorms, by_probes, exactly
+from gradaudit.gradients.trace import Trace
+from gradaudit.loading.losses import CrossEntropy
+from gradaudit.target import Target, layers_of
+from tests.cases import CASES, Case
+from tests.gradients.dense import jacobians as dense_jacobians
+
+NORMS = ("f", "1", "inf")
+SOFT = [case for case in CASES if case.id != "mlp-custom-each"]
+
+
+def measured(
+    target: Target,
+    inputs: Tensor,
+    labels: Tensor,
+    by: Variable = "point",
+    way: Differentiation | None = None,
+    *,
+    with_bias: bool = False,
+    memory: int = 1 << 30,
+    probes: int | None = None,
+    seed: int = 0,
+) -> dict[str, LayerNorms]:
+    view = FunctionalModel.of(target)
+    layers = layers_of(target.model, with_bias=with_bias)
+    names = [name for layer in layers for name in layer.parameter_names]
+    records, targets = view.cast(inputs), view.cast(labels)
+    if by == "target":
+        targets = target.loss.soft(view.check(records, targets), targets)
+    trace = Trace.of(view, names, records, targets)
+    batch = Batch(trace, records, trace.point(records), targets, range(len(records)))
+    jacobians = Jacobians(batch, way or fastest(batch, by), by, layers, memory, seed)
+    passes = by_probes(jacobians.size, probes, seed) if probes else exactly(jacobians.size)
+    return jacobians.norms(passes, lambda units: None)
+
+
+def assert_dense(
+    found: dict[str, LayerNorms],
+    target: Target,
+    inputs: Tensor,
+    labels: Tensor,
+    by: Variable,
+    *,
+    with_bias: bool = False,
+) -> None:
+    what = "input" if by == "point" else "label"
+    for layer in layers_of(target.model, with_bias=with_bias):
+        for k in range(len(inputs)):
+            gradient, dense = dense_jacobians(
+                target, inputs[k], labels[k], layer.parameter_names, by=what
+            )
+            norms = found[layer.name].samples
+            got = torch.stack([norms["f"][k].sqrt(), norms["1"][k], norms["inf"][k]])[:, 0]
+            expected = torch.stack([dense.norm(), dense.abs().sum(), dense.abs().max()])
+            scale = {"rtol": 1e-7, "atol": 1e-13 * float(gradient.abs().max())}
+            torch.testing.assert_close(got, expected, **scale)
+            spread = gradient.max() - gradient.min()
+            torch.testing.assert_close(found[layer.name].ranges[k], spread, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("with_bias", [False, True], ids=["weights", "with bias"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_by_the_input(case: Case, with_bias: bool) -> None:
+    data = case.target(), case.inputs, case.labels
+    found = measured(*data, with_bias=with_bias)
+    assert_dense(found, *data, "point", with_bias=with_bias)
+
+
+@pytest.mark.parametrize("case", SOFT, ids=str)
+def test_by_the_label(case: Case) -> None:
+    if not case.labels.is_floating_point() and case.id.startswith("mlp-custom"):
+        pytest.skip("integer labels of a custom loss are not real numbers")
+    data = case.target(), case.inputs, case.labels
+    assert_dense(measured(*data, "target"), *data, "target")
+
+
+@pytest.mark.parametrize("by", ["point", "target"])
+@pytest.mark.parametrize("way", [Looped(), Doubled()], ids=lambda way: way.title)
+@pytest.mark.parametrize("case", SOFT, ids=str)
+def test_slower_ways_give_the_same(case: Case, way: Differentiation, by: Variable) -> None:
+    data = case.target(), case.inputs, case.labels
+    for layer, norms in measured(*data, by).items():
+        other = measured(*data, by, way)[layer]
+        assert other.methods == {way.title}
+        for norm in NORMS:
+            torch.testing.assert_close(
+                other.samples[norm], norms.samples[norm], rtol=1e-9, atol=1e-25
+            )
+
+
+class Sine(torch.autograd.Function):
+    """Differentiable twice by plain autograd, unknown to ``torch.func``."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)  # type: ignore[attr-defined]
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return gradient * x.cos()
+
+
+class Sined(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(Sine.apply(self.first(x)))
+
+
+class Forked(nn.Module):
+    """Control flow by values, which cannot be mapped over records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        return self.last(hidden.tanh() if x.sum() > 0 else hidden.sigmoid())
+
+
+class Once(torch.autograd.Function):
+    """Differentiable once."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        return 2 * gradient
+
+
+class Frozen(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.last, self.function = nn.Linear(3, 3), nn.Linear(3, 2), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.last(self.first(x).tanh()))
+
+
+@pytest.mark.parametrize(
+    ("model", "way"),
+    [(Sined, Doubled), (Forked, Looped), (Sined, None)],
+    ids=["autograd function", "control flow", "by label"],
+)
+def test_the_fastest_way_that_works_is_taken(
+    model: type[nn.Module], way: type[Differentiation] | None
+) -> None:
+    torch.manual_seed(0)
+    data = Target(model(), CrossEntropy()), torch.randn(4, 3).double(), torch.arange(4) % 2
+    by: Variable = "point" if way else "target"
+    found = measured(*data, by)
+    assert_dense(found, *data, by)
+    assert all(norms.methods == {(way or Doubled).title} for norms in found.values())
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (torch.Tensor.detach, "the loss cannot be differentiated by the model's parameters"),
+        (Once.apply, "by its input: one of its operations can be differentiated only once"),
+    ],
+    ids=["never", "once"],
+)
+def test_a_model_that_cannot_be_differentiated_is_refused(
+    function: Callable[[Tensor], Tensor], message: str
+) -> None:
+    target = Target(Frozen(function), CrossEntropy())
+    with pytest.raises(AuditError, match=message):
+        measured(target, torch.randn(2, 3).double(), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.id.startswith(("conv", "res", "text"))], ids=str
+)
+@pytest.mark.parametrize("probes", [None, 3])
+def test_numbers_do_not_depend_on_the_memory(case: Case, probes: int | None) -> None:
+    data = case.target(), case.inputs, case.labels
+    much = measured(*data, probes=probes)
+    little = measured(*data, memory=1 << 12, probes=probes)
+    for layer, norms in much.items():
+        for norm, samples in norms.samples.items():
+            torch.testing.assert_close(little[layer].samples[norm], samples, rtol=1e-10, atol=1e-25)
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_others() -> None:
+    case = CASES[0]
+    data = case.target(), case.inputs, case.labels
+    first, again, other = (measured(*data, probes=2, seed=seed) for seed in (0, 0, 1))
+    for layer, norms in first.items():
+        assert torch.equal(again[layer].samples["f"], norms.samples["f"])
+        assert not torch.equal(other[layer].samples["f"], norms.samples["f"])
+
+
+def test_as_many_probes_as_columns_are_the_columns() -> None:
+    case = CASES[0]
+    data = case.target(), case.inputs, case.labels
+    exact, probed = measured(*data), measured(*data, probes=case.inputs[0].numel())
+    for layer, norms in exact.items():
+        assert all(torch.equal(probed[layer].samples[n], norms.samples[n]) for n in NORMS)
+
+
+def test_each_record_is_a_batch_of_its_own_in_training_mode() -> None:
+    case = next(case for case in CASES if case.id == "batch-norm")
+    data = replace(case.target(), mode="train"), case.inputs, case.labels
+    assert_dense(measured(*data), *data, "point")
+
+
+def test_dropout_has_one_mask_a_record_for_all_directions() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Dropout(0.5), nn.Linear(20, 2))
+    inputs = torch.randn(1, 6).double().expand(3, -1)
+    data = Target(model, CrossEntropy(), mode="train"), inputs, torch.zeros(3).long()
+    found, again = measured(*data)["0"], measured(*data, memory=1 << 12)["0"]
+    assert found.methods == {Looped.title}
+    torch.testing.assert_close(found.samples["f"], again.samples["f"], rtol=1e-12, atol=0)
+    assert len(set(found.samples["f"].flatten().tolist())) == 3
+    # With a fixed mask m the layer's gradient moves in the masked units only.
+    view = replace(FunctionalModel.of(data[0]), seed=1)
+
+    def gradient(x: Tensor) -> Tensor:
+        one = {"0.weight": view.parameters["0.weight"]}
+        return torch.func.grad(view.record_loss)(one, x, data[2][1])["0.weight"]
+
+    step = 1e-6 * torch.eye(6).double()
+    columns = [(gradient(inputs[1] + e) - gradient(inputs[1] - e)) / 2e-6 for e in step]
+    dense = torch.stack([column.flatten() for column in columns])
+    torch.testing.assert_close(found.samples["f"][1, 0].sqrt(), dense.norm(), rtol=1e-6, atol=0)
+
+
+def test_a_dead_network_has_no_jacobian_and_no_range() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+    with torch.no_grad():
+        model[0].bias.fill_(-100)
+    found = measured(Target(model, CrossEntropy()), torch.rand(2, 4), torch.tensor([0, 1]))
+    for name in ("0", "2"):
+        assert all(not found[name].samples[norm].any() for norm in NORMS)
+        assert not found[name].ranges.any()
+
+
+def test_a_blank_picture_has_a_jacobian_but_no_range() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(8, 2))
+    found = measured(Target(model, CrossEntropy()), torch.zeros(1, 1, 3, 3), torch.tensor([0]))
+    assert found["0"].ranges.item() == 0
+    assert found["0"].samples["f"].item() > 0
