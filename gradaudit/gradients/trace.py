@@ -58,7 +58,8 @@ class Trace:
         """Find the uses of the named parameters, and which of them the uses explain.
 
         A parameter's gradient must equal the sum over its uses, G = Σ Δ Aᵀ, on the first records;
-        one for which it does not is taken whole.
+        one for which it does not is taken whole. So is everything if some record meets other
+        layers than the first.
 
         Args:
             view: the model.
@@ -72,12 +73,9 @@ class Trace:
         trace = cls(view, (), {}, (), None)._watching(names, records[0])
         explained = set(trace.uses)
         for record, target in zip(records[:_GUARD_RECORDS], targets, strict=False):
-            try:
-                explained &= trace._explained(record, target)
-            except RuntimeError as error:
-                raise AuditError(
-                    f"the loss cannot be differentiated by the model's parameters: {error}"
-                ) from error
+            explained &= trace._explained(record, target)
+        if any(trace._watching(names, record).sites != trace.sites for record in records[1:]):
+            explained = set()
         return trace if explained == set(names) else trace._watching(explained, records[0], names)
 
     def point(self, records: Tensor) -> Tensor:
@@ -161,6 +159,8 @@ class Trace:
         capture = Capture(watched, perturbations, point if tokens else None)
         with capture:
             outputs = self.view.outputs(parameters, (record if tokens else point).unsqueeze(0))
+        if tuple(capture.sites) != self.sites:
+            raise AuditError("the model applies other layers to some records than to others")
         return outputs, capture
 
     def _watching(
@@ -185,13 +185,19 @@ class Trace:
 
     def _explained(self, record: Tensor, target: Tensor) -> set[str]:
         """The parameters whose gradient is the sum over their uses."""
-        leaves = {name: _leaf(self.view.parameters[name]) for name in self.uses}
+        leaves = {name: _leaf(parameter) for name, parameter in self.view.parameters.items()}
         zeros = tuple(zero.requires_grad_() for zero in self.zeros(record))
         with torch.enable_grad():
-            outputs, capture = self._run(self.point(record[None])[0], record, leaves, zeros)
+            try:
+                outputs, capture = self._run(self.point(record[None])[0], record, leaves, zeros)
+            except AuditError:
+                return set()
             loss = self.view.loss.per_record(outputs, target.unsqueeze(0))[0]
-            found = torch.autograd.grad(loss, [*zeros, *leaves.values()], materialize_grads=True)
-        deltas, wholes = found[: len(zeros)], dict(zip(leaves, found[len(zeros) :], strict=True))
+            if not loss.requires_grad:
+                raise AuditError("the loss cannot be differentiated by the model's parameters")
+            own = [leaves[name] for name in self.uses]
+            found = torch.autograd.grad(loss, [*zeros, *own], materialize_grads=True)
+        deltas, wholes = found[: len(zeros)], dict(zip(self.uses, found[len(zeros) :], strict=True))
         return {
             name
             for name, uses in self.uses.items()

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gradaudit.errors import AuditError
 from gradaudit.gradients.capture import Capture
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.trace import Trace
@@ -92,6 +93,29 @@ def test_a_weight_that_its_uses_do_not_explain_is_taken_whole() -> None:
     assert trace.whole == ("linear.weight",)
     assert set(trace.uses) == {"linear.bias"}
     assert len(trace.sites) == 1
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.one(x) if x.sum() > 0 else self.other(x)
+
+
+def test_layers_that_some_records_do_not_meet_are_taken_whole() -> None:
+    inputs = torch.tensor([[1.0, 2, 3], [1, 1, 1], [0, 0, 1], [-1, -2, -3]]).double()
+    trace = trace_of(Target(Branching(), CrossEntropy()), inputs, torch.tensor([0, 1, 0, 1]))
+    assert set(trace.whole) == {"one.weight", "one.bias", "other.weight", "other.bias"}
+    assert not trace.sites
+
+
+def test_a_record_that_meets_other_layers_is_refused() -> None:
+    inputs = torch.tensor([[1.0, 2, 3], [-1, -2, -3]]).double()
+    trace = trace_of(Target(Branching(), CrossEntropy()), inputs[:1], torch.tensor([0]))
+    with pytest.raises(AuditError, match="other layers to some records"):
+        trace.gradients(inputs[1], torch.tensor(0), inputs[1])
 
 
 def test_unlike_uses_of_one_weight_are_taken_whole() -> None:
