@@ -45,18 +45,23 @@ COUNTS = {"sex": 2, "race": 3, "job": 4}
 
 
 def model(depth: int = 1, width: int = 8, seed: int = 0) -> nn.Module:
-    """An MLP of 11 inputs and 2 classes in float32."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layers: list[nn.Module] = [nn.Linear(11, width), nn.ReLU()]
-        for _ in range(depth - 1):
-            layers += [nn.Linear(width, width), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(width, 2)).eval()
+    """An MLP of 11 inputs and 2 classes in float32, whose signals neither fade nor grow (He)."""
+    generator = torch.Generator().manual_seed(seed)
+    layers: list[nn.Module] = []
+    for inputs in (11, *[width] * (depth - 1)):
+        layers += [nn.Linear(inputs, width), nn.ReLU()]
+    built = nn.Sequential(*layers, nn.Linear(width, 2)).eval()
+    for parameter in built.parameters():
+        if parameter.dim() > 1:
+            nn.init.kaiming_normal_(parameter, generator=generator)
+        else:
+            nn.init.uniform_(parameter, -0.3, 0.3, generator=generator)
+    return built
 
 
-def subject(*attributes: str, depth: int = 1, seed: int = 0) -> Subject:
+def subject(*attributes: str, depth: int = 1, width: int = 8, seed: int = 0) -> Subject:
     """The table and the model, asked about these attributes."""
-    target = Target(model(depth), CrossEntropy())
+    target = Target(model(depth, width), CrossEntropy())
     return Subject((target,), table(), target.layers, attributes=attributes, seed=seed)
 
 

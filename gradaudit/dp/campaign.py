@@ -108,7 +108,7 @@ def play_on(
     first = subject.records.take(np.zeros(1, dtype=np.int64))
     batch = torch.cat([gradients(first.inputs.flatten(1), first.labels), companions])
     judge, gaps_from = _judge(mechanism, setup.clip, batch, of_common)
-    distances = _distances(mechanism, setup.clip, companions)
+    distances = _distances(judge, setup.clip, batch, companions)
     landscape = Landscape(gradients, column, judge, distances, companions, rules.memory)
     domain = Domain.of(subject.records, column, setup.domain)
     with progress.task(f"canaries for {attribute}", STAGES * setup.effort.restarts) as advance:
@@ -169,18 +169,18 @@ def _judge(
 
 
 def _distances(
-    mechanism: Mechanism, clip: float | None, companions: Tensor
+    judge: Mean, clip: float | None, batch: Tensor, companions: Tensor
 ) -> tuple[Distance, ...]:
-    """What crafting maximises.
+    """What crafting maximises: the gap itself, where it can be differentiated.
 
-    A mechanism from a file may clip as declared, not at all, or to a bound nobody knows, for which
-    the cosine stands.
+    Else guesses stand for it: a mechanism from a file may clip as declared, not at all, or to a
+    bound nobody knows, for which the cosine stands.
     """
-    if isinstance(mechanism, AdditiveMechanism):
-        return squared_gap(mechanism.mean_of, companions), cosine_distance
-    bounds = dict.fromkeys((clip, None))
-    guesses = [squared_gap(_clipped_mean(bound), companions) for bound in bounds]
-    return (*guesses, cosine_distance)
+    if not isinstance(judge, CommonNoise):
+        return squared_gap(judge, companions), cosine_distance
+    guess = judge if judge.differentiable(batch) else _clipped_mean(clip)
+    unclipped = squared_gap(_clipped_mean(None), companions)
+    return squared_gap(guess, companions), unclipped, cosine_distance
 
 
 def _clipped_mean(clip: float | None) -> Mean:

@@ -11,6 +11,7 @@ from torch import Tensor
 from gradaudit.dp.board import Board, Ruler, releases_in_chunks
 from gradaudit.dp.mechanisms import Mechanism
 from gradaudit.dp.randomness import reproducible
+from gradaudit.errors import AuditError
 
 PILOT_SHARE = 4
 """One pilot release for so many trials."""
@@ -24,7 +25,8 @@ def pilot_releases(trials: int) -> int:
 class CommonNoise:
     """A mechanism with its randomness held fast: the same seed for every release.
 
-    A stand-in for the noiseless release where only differences count.
+    A stand-in for the noiseless release where only differences count; differentiable where the
+    mechanism is.
     """
 
     def __init__(self, mechanism: Mechanism, seed: np.random.SeedSequence) -> None:
@@ -37,6 +39,14 @@ class CommonNoise:
         boards = (torch.cat([row[None], companions]).to(torch.float32) for row in flat)
         released = torch.stack([self._release(batch) for batch in boards])
         return released.to(torch.float64).view(record.shape)
+
+    def differentiable(self, batch: Tensor) -> bool:
+        """Whether a release can be differentiated by the gradients it is made from."""
+        leaf = batch.to(torch.float32).clone().requires_grad_()
+        try:
+            return self._release(leaf).requires_grad
+        except AuditError:  # as of code that turns to numpy
+            return False
 
     def repeats(self, batch: Tensor) -> bool:
         """Whether the seed determines the release, as it must for the noise to cancel."""

@@ -54,8 +54,7 @@ class FileMechanism(Mechanism):
 
     def _call(self, function: Callable[..., Any], shape: torch.Size, *arguments: Any) -> Tensor:
         try:
-            with torch.no_grad():
-                released = function(*arguments)
+            released = function(*arguments)
         except Exception as error:
             raise AuditError(
                 f"--mechanism {self.description}: fails with {first_line(error)}"
@@ -70,4 +69,4 @@ class FileMechanism(Mechanism):
             raise AuditError(
                 f"--mechanism {self.description}: released a gradient that is not finite"
             )
-        return released.detach()
+        return released

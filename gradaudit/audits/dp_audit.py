@@ -1,0 +1,222 @@
+"""Empirical epsilon of a gradient-release mechanism, as a bound that holds."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from gradaudit.audits._dp_options import DpAuditOptions
+from gradaudit.audits._dp_rows import game_rows
+from gradaudit.audits._dp_theory import composition_rows, theory_rows
+from gradaudit.audits.base import Audit, Metric
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement, Variant
+
+if TYPE_CHECKING:
+    from gradaudit.dp.campaign import Game
+    from gradaudit.dp.mechanisms import Mechanism
+    from gradaudit.dp.sweeps import Point
+    from gradaudit.target import Subject
+
+_POOL = 256
+_PASSES_A_STEP = 4.0
+
+
+class DpAudit(Audit[DpAuditOptions]):
+    """Lower bounds on ε from the per-attribute privacy audit game.
+
+    A record holds one value of a private attribute or another; the mechanism releases its gradient
+    thousands of times under each; a test t ≥ τ with τ fixed before the trials errs at rates p and
+    q, and ε ≥ ln((1 − δ − q)/p), ln((1 − δ − p)/q) at the upper Clopper-Pearson limits of both.
+    The gradient is that of every trainable parameter of the shown layers, biases too, as DP-SGD
+    clips it. Replacing a value moves a clipped gradient by up to 2Δ, so the theory is the analytic
+    Gaussian mechanism at 2Δ/σ. Several attributes are each played, with Bonferroni's correction.
+
+    Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
+    (2024), definition 7.2; B. Balle and Y.-X. Wang, "Improving the Gaussian mechanism for
+    differential privacy" (2018).
+    """
+
+    name = "dp-audit"
+    summary = "Empirical epsilon of a gradient-release mechanism, with canary and confidence bound."
+    metrics = (
+        Metric(
+            id="epsilon_lower",
+            title="Proven lower bound on epsilon",
+            riskier="higher",
+            per_layer=False,
+            warning=1,
+            error=5,
+            why="the releases under two values of the attribute were told apart so surely that "
+            "epsilon cannot be smaller",
+        ),
+        Metric(
+            id="epsilon_lower_gaussian",
+            title="Lower bound on epsilon if the noise is Gaussian",
+            riskier="higher",
+            per_layer=False,
+        ),
+        Metric(
+            id="mu_lower",
+            title="Lower bound on the gap over the noise, if that is Gaussian",
+            riskier="higher",
+            per_layer=False,
+        ),
+        Metric(
+            id="epsilon_point",
+            title="The paper's estimate of epsilon, which is no bound",
+            riskier="higher",
+            per_layer=False,
+        ),
+        Metric(
+            id="epsilon_pair",
+            title="Exact epsilon of the pair that was played",
+            riskier="higher",
+            per_layer=False,
+        ),
+        Metric(
+            id="epsilon_theory",
+            title="Epsilon that the mechanism promises for a replaced record",
+            riskier="higher",
+            per_layer=False,
+        ),
+        Metric(
+            id="epsilon_classical",
+            title="Epsilon by the classical formula, valid up to 1",
+            riskier="higher",
+            per_layer=False,
+        ),
+        Metric(
+            id="epsilon_ceiling",
+            title="The most that so many trials can prove",
+            per_layer=False,
+        ),
+        Metric(
+            id="canary_gap",
+            title="Distance that replacing the value moves the noiseless release",
+            unit="L2 norm",
+            riskier="higher",
+            per_layer=False,
+        ),
+    )
+    headline = ("epsilon_lower",)
+    Options = DpAuditOptions
+    renames: ClassVar = {"mode": "model_mode"}
+    quick: ClassVar = {"trials": 1000, "restarts": 8, "iterations": 60}
+    thorough: ClassVar = {"trials": 20000, "restarts": 64, "iterations": 600}
+
+    def run(self, subject: "Subject", progress: Progress) -> Iterator[Measurement]:
+        """Play the game of every attribute; the headline is the largest bound.
+
+        Raises:
+            NotApplicable: no mechanism is configured, no attribute is named, or it is no column
+                of the inputs.
+            UsageError: an option is wrong for this mechanism or these records.
+        """
+        options = self.options
+        if options.mechanism is None:
+            raise NotApplicable(
+                "no mechanism is configured; name one with --mechanism dp:clip=C,sigma=S or "
+                "--mechanism FILE.py:NAME"
+            )
+        if not subject.attributes:
+            raise NotApplicable(
+                "no private attribute is named; name a column of the inputs with --attribute"
+            )
+        from gradaudit.dp.mechanisms import load_mechanism
+
+        declared = None if options.noise == "unknown" else options.noise
+        mechanism = load_mechanism(options.mechanism, declared)
+        self._expect_pictures()
+        yield from composition_rows(mechanism, options)
+        names = subject.attributes
+        games = {name: self._play(subject, name, mechanism, progress) for name in names}
+        best = max(names, key=lambda name: games[name].epsilon_lower(options.statistic))
+        yield from self._rows(subject, games[best], mechanism, {})
+        for name in names if len(names) > 1 else ():
+            yield from game_rows(games[name], mechanism, options, len(names), {"attribute": name})
+        self._draw_histogram(games[best])
+        yield from self._sweep(subject, best, mechanism, progress)
+
+    def passes(self, subject: "Subject") -> float:
+        """Gradients of the pool, and four passes for every step of every restart."""
+        pool = float(subject.samples or _POOL)
+        return 2 * pool + _PASSES_A_STEP * self.options.restarts * self.options.iterations
+
+    def _play(
+        self, subject: "Subject", attribute: str, mechanism: "Mechanism", progress: Progress
+    ) -> "Game":
+        from gradaudit.dp.campaign import Setup, play_on
+        from gradaudit.dp.contest import Effort
+        from gradaudit.dp.game import Rules
+
+        options = self.options
+        effort = Effort(options.restarts, options.iterations, subject.samples or _POOL)
+        setup = Setup(
+            record=options.record,
+            domain=options.domain,
+            mixture=options.replacement == "uniform",
+            companions=options.companions,
+            clip=options.clip,
+            effort=effort,
+        )
+        rules = Rules(
+            options.trials,
+            options.delta,
+            mode=options.mode,
+            confidence=options.confidence,
+            comparisons=len(subject.attributes),
+            memory=subject.memory,
+        )
+        return play_on(subject, attribute, mechanism, setup, rules, progress)
+
+    def _rows(
+        self, subject: "Subject", game: "Game", mechanism: "Mechanism", base: Variant
+    ) -> Iterator[Measurement]:
+        """A game's rows and the theory beside it."""
+        yield from theory_rows(
+            mechanism,
+            self.options,
+            records=game.board.records,
+            elements=game.board.elements,
+            columns=len(subject.records.features),
+            base=base,
+        )
+        comparisons = len(subject.attributes)
+        yield from game_rows(game, mechanism, self.options, comparisons, base)
+
+    def _sweep(
+        self, subject: "Subject", attribute: str, mechanism: "Mechanism", progress: Progress
+    ) -> Iterator[Measurement]:
+        """The same game at other clips and sigmas, each a mechanism and a claim of its own."""
+        from gradaudit.dp.pictures import draw_curves
+        from gradaudit.dp.sweeps import point_of, settings
+
+        options = self.options
+        curves: dict[str, list[Point]] = {}
+        for name, at, other in settings(mechanism, options.sweep_clip, options.sweep_sigma):
+            game = self._play(subject, attribute, other, progress)
+            yield from self._rows(subject, game, other, {name: at})
+            point = point_of(game, other, at, options.statistic, options.delta)
+            curves.setdefault(name, []).extend([point] if point else [])
+        if options.curves is not None:
+            draw_curves(options.curves, curves)
+
+    def _expect_pictures(self) -> None:
+        from gradaudit.dp.pictures import expect_picture
+
+        options = self.options
+        for path in (options.picture, options.curves):
+            if path is not None:
+                expect_picture(path)
+        if options.curves is not None and not (options.sweep_clip or options.sweep_sigma):
+            raise UsageError("--curves draws what --sweep-clip and --sweep-sigma play; give one")
+
+    def _draw_histogram(self, game: "Game") -> None:
+        from gradaudit.dp.game import Outcome
+        from gradaudit.dp.pictures import draw_histogram
+
+        if self.options.picture is None:
+            return
+        if not isinstance(game.result, Outcome):
+            raise UsageError(f"--picture: nothing to draw: {game.result.reason}")
+        draw_histogram(self.options.picture, game.result.scores)
