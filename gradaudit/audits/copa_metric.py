@@ -116,7 +116,7 @@ class CopaMetric(Audit[CopaOptions]):
         from gradaudit.ranks.observe import convolutions, unsuitable
 
         if not convolutions(subject.target.model):
-            raise NotApplicable("the model has no convolutions")
+            raise NotApplicable("the model has no convolution modules")
         model = FunctionalModel.of(subject.target, seed=subject.seed)
         inputs, labels = self._records(subject, model)
         ranks, reasons = self._ranks(subject, model, inputs, labels, progress)

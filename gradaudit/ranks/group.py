@@ -19,7 +19,7 @@ from gradaudit.ranks.sides import smaller_side
 Method = Literal["auto", "dense", "structured", "generic"]
 Found = Literal["exact", "dense", "craig", "generic", "bracket"]
 
-_CHEAP_FLOPS = 4e9
+_CHEAP_FLOPS = 5e8
 
 
 @dataclass(frozen=True)

@@ -282,7 +282,7 @@ def test_weights_that_are_not_finite_are_an_error() -> None:
 
 
 def test_a_model_without_convolutions_is_not_applicable() -> None:
-    with pytest.raises(NotApplicable, match="no convolutions"):
+    with pytest.raises(NotApplicable, match="no convolution modules"):
         measure(subject_of(nn.Linear(4, 2), drawn(2, 4)))
 
 
