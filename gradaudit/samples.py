@@ -10,7 +10,9 @@ FOLDER = "sample_models"
 
 
 def sample_folder() -> Path:
-    """The folder of sample models: of the checkout, or of the installation.
+    """The folder of sample models, of the checkout or of the installation.
+
+    Relative to the working directory where it lies in it.
 
     Raises:
         UsageError: neither holds one.
@@ -21,7 +23,8 @@ def sample_folder() -> Path:
     )
     for place in places:
         if (place / "models.py").is_file():
-            return place
+            here = Path.cwd()
+            return place.relative_to(here) if place.is_relative_to(here) else place
     raise UsageError("the sample models are not installed; name --model and --data")
 
 

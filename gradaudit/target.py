@@ -1,7 +1,7 @@
 """The model under audit, its layers, and the subject: model, data and how to look at them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -153,7 +153,6 @@ class Subject:
     seed: int = 0
     jobs: int = 1
     memory: int = 1 << 30
-    warnings: list[str] = field(default_factory=list)
 
     @property
     def target(self) -> Target:

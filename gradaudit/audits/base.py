@@ -76,5 +76,8 @@ class Audit(ABC, Generic[O]):
         """
 
     def passes(self, subject: "Subject") -> float:
-        """About how many gradient passes over one record ``run`` costs; for ``--dry-run``."""
+        """About how many gradient passes over one record ``run`` costs; for ``--dry-run``.
+
+        Zero says that there is nothing to do.
+        """
         return 0.0

@@ -100,7 +100,8 @@ def _tell_plan(settings: ScanSettings, chosen: Sequence[Audit[Any]]) -> None:
         each = seconds_per_pass(subject)
     typer.echo(f"{subject.target.description} on {len(subject.records)} records:")
     for audit in chosen:
-        typer.echo(f"  {audit.name}: {_duration(each * audit.passes(subject))}")
+        passes = audit.passes(subject)
+        typer.echo(f"  {audit.name}: {_duration(each * passes) if passes else 'nothing to do'}")
 
 
 def _duration(seconds: float) -> str:
