@@ -140,10 +140,13 @@ class FunctionalModel:
                 if isinstance(module, _BatchNorm) and _uses_batch_statistics(module):
                     return f"{name or type(module).__name__} normalises by its batch's statistics"
         pair = inputs[:2]
-        if len(pair) < 2 or self.stochastic(pair):
-            return None
         with torch.no_grad():
-            together = self.outputs({}, pair)[:1]
+            try:
+                together = self.outputs({}, pair)[:1]
+            except Exception:  # the model cannot be run on these inputs at all: ``check`` tells why
+                return None
+            if len(pair) < 2 or self.stochastic(pair):
+                return None
             try:
                 alone = self.outputs({}, pair[:1])
             except Exception as error:

@@ -53,7 +53,7 @@ def by_probes(size: int, probes: int, seed: int) -> list[Pass]:
     columns = SampledColumns.draw(probes, size, seed)
     return [
         Pass(Gaussian(probes, seed), ("f",), total=False),
-        Pass(columns, ("1",), total=False, factor=size / probes),
+        Pass(columns, ("1",), total=False, factor=size),
     ]
 
 

@@ -1,0 +1,190 @@
+"""Sensitivity of every layer's gradient to the input and to the label, record by record.
+
+A record's number is ‖J‖_p / (ψ range(G_l)), with J = ∂G_l/∂x (Mo et al. 2022, eq. 7–8) or ∂G_l/∂y
+(Mo et al. 2021, eq. 9–10), range the largest minus the smallest element of G_l, and ψ = √|W|, |W|,
+1 for p = F, 1, ∞. Where J is zero that is zero; where J is not but the range is, it is undefined.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.gradients.differentiation import Batch, Variable, fastest
+from gradaudit.gradients.directions import SampledColumns
+from gradaudit.gradients.estimates import Sample
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.jacobian import Jacobians
+from gradaudit.gradients.norms import Norm
+from gradaudit.gradients.tally import LayerNorms, Pass, by_probes, exactly
+from gradaudit.gradients.trace import Trace
+from gradaudit.loading.losses import BinaryCrossEntropy, CrossEntropy
+from gradaudit.loading.records import Records
+from gradaudit.progress import Progress
+from gradaudit.target import Layer, Target
+
+AFFORDABLE = 2e11
+"""Multiply-adds of forward passes that an exact measurement may take without being asked for."""
+PROBES = 64
+CONFIDENT = 0.999
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The sensitivity of every layer to one variable.
+
+    Attributes:
+        samples: by layer and norm; no norm where the gradients are not finite, and no largest
+            entry where there are only probes.
+        method: how it was measured, for the report.
+        probes: how many, 0 where it is exact.
+    """
+
+    samples: dict[str, dict[Norm, Sample]]
+    method: str
+    probes: int
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A target with some records, ready to be differentiated.
+
+    Attributes:
+        view: the model.
+        layers: whose gradients.
+        inputs: (records, …).
+        labels: (records, …) as the data set holds them.
+        outputs: the model's, (records, …), each record a batch of its own.
+        coupling: what makes a record's output depend on its batch, or None.
+    """
+
+    view: FunctionalModel
+    layers: Sequence[Layer]
+    inputs: Tensor
+    labels: Tensor
+    outputs: Tensor
+    coupling: str | None
+
+    @classmethod
+    def of(cls, target: Target, layers: Sequence[Layer], records: Records, seed: int) -> "Observed":
+        """Run the model on every record.
+
+        Raises:
+            AuditError: it cannot be run, or gives numbers that are not finite.
+            NotApplicable: it cannot be run on one record alone.
+        """
+        view = FunctionalModel.of(target, seed=seed)
+        inputs, labels = view.cast(records.inputs), view.cast(records.labels)
+        coupling = view.coupling(inputs)
+        outputs = []
+        for k in range(len(inputs)):
+            try:
+                outputs.append(view.check(inputs[k : k + 1], labels[k : k + 1]))
+            except AuditError as error:
+                if coupling is None:
+                    raise
+                raise NotApplicable(f"{coupling}, and alone a record fails: {error}") from error
+        together = torch.cat(outputs)
+        if not together.isfinite().all():
+            raise AuditError("the model's outputs are not finite: check the checkpoint")
+        return cls(view, layers, inputs, labels, together, coupling)
+
+    @property
+    def confident(self) -> float | None:
+        """The share of records whose label has a probability above 0.999; None without one."""
+        loss, outputs = self.view.loss, self.outputs
+        one_logit = isinstance(loss, BinaryCrossEntropy) and outputs[0].numel() == 1
+        if not (isinstance(loss, CrossEntropy) or one_logit):
+            return None
+        losses = loss.per_record(outputs, self.labels)
+        return float((losses < -math.log(CONFIDENT)).double().mean())
+
+    def measure(
+        self, by: Variable, probes: int | None, *, seed: int, memory: int, progress: Progress
+    ) -> Measured:
+        """Measure all layers.
+
+        Args:
+            by: the point (the input) or the target (the label).
+            probes: how many to estimate from, 0 for none; None for none where that is affordable.
+            seed: of the probes.
+            memory: bytes that may be taken.
+            progress: is told how far the work is.
+
+        Raises:
+            AuditError: the gradients cannot be differentiated by this.
+            NotApplicable: the loss takes no real-valued labels.
+        """
+        targets = self.labels if by == "point" else self._soft()
+        names = [name for layer in self.layers for name in layer.parameter_names]
+        trace = Trace.of(self.view, names, self.inputs, targets)
+        records = range(len(self.inputs))
+        batch = Batch(trace, self.inputs, self._points(trace, by), targets, records)
+        jacobians = Jacobians(batch, fastest(batch, by), by, self.layers, memory, seed)
+        work = len(records) * jacobians.size * _multiply_adds(trace)
+        if probes is None:
+            probes = 0 if work <= AFFORDABLE else PROBES
+        passes = by_probes(jacobians.size, probes, seed) if probes else exactly(jacobians.size)
+        with progress.task(_TASKS[by], len(records) * sum(len(p.plan) for p in passes)) as advance:
+            found = jacobians.norms(passes, advance)
+        samples = {layer.name: _samples(found[layer.name], layer, passes) for layer in self.layers}
+        methods = frozenset().union(*(norms.methods for norms in found.values()))
+        return Measured(
+            samples, "; ".join(sorted(methods)), 0 if passes[0].total else len(passes[0].plan)
+        )
+
+    def _soft(self) -> Tensor:
+        try:
+            return self.view.loss.soft(self.outputs, self.labels)
+        except AuditError as error:
+            raise NotApplicable(str(error)) from error
+
+    def _points(self, trace: Trace, by: Variable) -> Tensor:
+        points = trace.point(self.inputs)
+        if by == "point" and not points.is_floating_point():
+            raise NotApplicable(
+                "the inputs are integers and the model has no embedding, so they cannot vary "
+                "continuously"
+            )
+        return points
+
+
+_TASKS: dict[Variable, str] = {
+    "point": "Sensitivity to the input",
+    "target": "Sensitivity to the label",
+}
+_PSI: dict[Norm, float] = {"f": 0.5, "1": 1.0, "inf": 0.0}
+
+
+def _samples(norms: LayerNorms, layer: Layer, passes: Sequence[Pass]) -> dict[Norm, Sample]:
+    """The layer's norms divided by range and ψ; none if anything is not finite."""
+    ranges = norms.ranges.cpu().double().numpy()
+    found: dict[Norm, Sample] = {}
+    for each in passes:
+        for norm in each.norms:
+            parts = norms.samples[norm].cpu().double().numpy()
+            if not (np.isfinite(parts).all() and np.isfinite(ranges).all()):
+                return {}
+            squared = norm == "f"
+            divisor = (ranges * layer.parameters ** _PSI[norm]) ** (2 if squared else 1)
+            defined = (ranges > 0) | (parts == 0).all(axis=1)
+            some = isinstance(each.plan, SampledColumns)
+            found[norm] = Sample(
+                parts=(parts / np.where(ranges > 0, divisor, 1)[:, None])[defined],
+                defined=defined,
+                squared=squared,
+                columns=round(each.factor) if some else None,
+            )
+    return found
+
+
+def _multiply_adds(trace: Trace) -> int:
+    """Of one record's forward pass, where parameters are taken apart or whole."""
+    apart = sum(
+        use.positions * math.prod(use.block) for uses in trace.uses.values() for _, use in uses
+    )
+    return apart + sum(trace.view.parameters[name].numel() for name in trace.whole)
