@@ -1,0 +1,178 @@
+"""How strongly each layer's gradient reacts to the input and to the label."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, TypedDict
+
+from pydantic import Field, JsonValue, field_validator
+
+from gradaudit.audits._sensitivity_rows import NORMS, Rows
+from gradaudit.audits.base import Audit, AuditOptions, Metric
+from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement, Variant
+
+if TYPE_CHECKING:
+    from gradaudit.gradients.sensitivity import Observed
+    from gradaudit.target import Subject, Target
+
+_RECORDS = 32
+_FEWEST_PROBES = 8
+_PASSES_A_DIRECTION = 0.3
+
+
+class SensitivityOptions(AuditOptions):
+    """Options of the sensitivity audit."""
+
+    probes: int | None = Field(
+        None,
+        ge=0,
+        description="estimate the F norm from so many random directions and the 1-norm from so "
+        "many columns, each estimate with an interval; 0: exact, whatever it costs; without it: "
+        "exact where that is affordable, else 64, and the report says which",
+    )
+    with_bias: bool = Field(False, description="count biases among a layer's gradient")
+
+    @field_validator("probes")
+    @classmethod
+    def _enough(cls, probes: int | None) -> int | None:
+        if probes is not None and 0 < probes < _FEWEST_PROBES:
+            raise ValueError(
+                f"{probes} probes give no interval; use {_FEWEST_PROBES} or more, or 0"
+            )
+        return probes
+
+
+class _Limits(TypedDict, total=False):
+    warning: float
+    error: float
+    why: str
+
+
+_LIMITS: Mapping[tuple[str, str], _Limits] = {
+    ("input", "f"): {
+        "warning": 1.0,
+        "error": 10.0,
+        "why": "moving a record by a length of one moves the elements of this layer's gradient by "
+        "more than their whole range: the gradient follows its record closely",
+    },
+    ("label", "f"): {
+        "warning": 10.0,
+        "error": 1000.0,
+        "why": "another label would move this layer's gradient by many times its range, as it does "
+        "for records that the model is sure of: the gradient tells the label",
+    },
+}
+
+
+def _metrics() -> Iterator[Metric]:
+    for reacting in ("input", "label"):
+        for norm, meaning in NORMS.items():
+            yield Metric(
+                id=f"{reacting}_{norm}",
+                title=f"Sensitivity of the gradient to the {reacting}: {meaning}, over its range",
+                unit=f"1/{reacting}",
+                riskier="higher",
+                **_LIMITS.get((reacting, norm), {}),
+            )
+            yield Metric(
+                id=f"{reacting}_{norm}_share",
+                title=f"The layer's share in the sum of all layers' {reacting}_{norm}",
+                riskier="higher",
+            )
+
+
+class Sensitivity(Audit[SensitivityOptions]):
+    """Norms of ∂G_l/∂x and ∂G_l/∂y, with G_l the gradient of one record's loss by layer l.
+
+    Input: J = ∂G_l/∂x (Mo et al. 2022, "Quantifying and localizing usable information leakage from
+    neural network gradients", eq. 7 and 8); for tokens, x is the embedding's output. Label:
+    J = ∂G_l/∂y (Mo et al. 2021, "Layer-wise characterization of latent information leakage in
+    federated learning", eq. 9 and 10). Cross-entropy is linear in a soft label, so column c of
+    ∂G_l/∂y is the gradient of −log p_c; the others' is ∂²ℓ/∂W∂y.
+
+    A record's number is ‖J‖_p / (ψ · range(G_l)), with range the largest minus the smallest element
+    of G_l, ‖J‖_p the F norm, the sum of absolute entries and the largest one, and ψ = √|W|, |W|, 1
+    for p = F, 1, ∞ over the elements of G_l. No Jacobian gives 0; a Jacobian without a range is
+    undefined and left out, and the row counts how many were. The value is the mean over records
+    (32 of them without ``--samples``), beside the median: as p_y → 1 the range vanishes and one
+    record can carry the mean, and the row then says so. The interval is a bootstrap over records,
+    and over probes where there are any. A share is a layer's mean over the sum of the shown layers'
+    means (2021, fig. 8).
+
+    Everything is exact unless ``--probes`` says otherwise or more than 2e11 multiply-adds of
+    forward passes would be needed; a row that is estimated says so in ``method`` and gives the
+    estimate's own interval.
+
+    Limits: the F numbers are root mean squares over the elements of G_l, in units of its range, for
+    a step of length one. Fresh networks on inputs in [0, 1] come to 0.05–0.6 for input and label
+    alike, networks that generalise to 0.03–2 and 0.2–50, and networks that know their records by
+    heart to 5 and, as 1 − p_y is what is left of the range, to more than 10⁵. From an input number
+    of 1 on, a step of length one exchanges the whole gradient. Another label is a step of length √2
+    and does so in any network, so the label's limits are set where 1 − p_y comes to about a tenth
+    and a thousandth. Shares compare layers and have no limit.
+    """
+
+    name = "sensitivity"
+    summary = "How strongly each layer's gradient reacts to the input and to the label."
+    metrics = tuple(_metrics())
+    headline = ("input_f", "label_f")
+    Options = SensitivityOptions
+    quick: ClassVar[Mapping[str, JsonValue]] = {"probes": 16}
+    thorough: ClassVar[Mapping[str, JsonValue]] = {"probes": 0}
+
+    def passes(self, subject: "Subject") -> float:
+        """A direction costs a fraction of a pass, records and directions being batched."""
+        columns = subject.records.inputs[0].numel()
+        directions = min(columns, 2 * self.options.probes) if self.options.probes else columns
+        records = min(subject.samples or _RECORDS, len(subject.records))
+        return _PASSES_A_DIRECTION * directions * records * len(subject.targets)
+
+    def run(self, subject: "Subject", progress: Progress) -> Iterable[Measurement]:
+        """Rows of every shown layer; older checkpoints are the variants ``round``.
+
+        Raises:
+            AuditError: the model cannot be run on the records.
+            NotApplicable: it cannot be run on one record alone.
+        """
+        newest = len(subject.targets)
+        for number, target in enumerate(subject.targets, start=1):
+            variant: Variant = {} if number == newest else {"round": number}
+            yield from self._of_target(target, variant, subject, progress)
+
+    def _of_target(
+        self, target: "Target", variant: Variant, subject: "Subject", progress: Progress
+    ) -> Iterator[Measurement]:
+        from gradaudit.gradients.sensitivity import Observed
+        from gradaudit.target import layers_of
+
+        shown = {layer.name for layer in subject.layers}
+        layers = layers_of(target.model, with_bias=self.options.with_bias)
+        layers = tuple(layer for layer in layers if layer.name in shown)
+        observed = Observed.of(target, layers, subject.sample(_RECORDS), subject.seed)
+        names = [layer.name for layer in layers]
+        rows = Rows(self.name, names, variant, subject.seed, _facts(observed))
+        for reacting in ("input", "label"):
+            try:
+                measured = observed.measure(
+                    "point" if reacting == "input" else "target",
+                    self.options.probes,
+                    seed=subject.seed,
+                    memory=subject.memory,
+                    progress=progress,
+                )
+            except NotApplicable as why:
+                yield from rows.without(reacting, "skipped", str(why))
+            except AuditError as fault:
+                yield from rows.without(reacting, "failed", str(fault))
+            else:
+                yield from rows.of(reacting, measured)
+
+
+def _facts(observed: "Observed") -> dict[str, JsonValue]:
+    """What every row of a target says."""
+    facts: dict[str, JsonValue] = {"records": len(observed.inputs)}
+    if observed.confident is not None:
+        facts["confident_share"] = observed.confident
+    if observed.coupling is not None:
+        facts["coupling"] = f"{observed.coupling}; here each record is a batch of its own"
+    return facts
