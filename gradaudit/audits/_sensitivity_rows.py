@@ -1,5 +1,6 @@
 """From sensitivities of records to rows: means, shares, intervals and what to say with them."""
 
+import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -135,7 +136,7 @@ def _details(sample: "Sample") -> dict[str, JsonValue]:
 
     values = sample.values
     found: dict[str, JsonValue] = {
-        "median": float(sorted(values)[len(values) // 2]),
+        "median": statistics.median(values.tolist()),
         "undefined": int((~sample.defined).sum()),
     }
     share = float(values.max() / values.sum()) if values.any() else 0.0

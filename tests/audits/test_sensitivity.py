@@ -1,0 +1,415 @@
+"""Sensitivity: every row against dense Jacobians and closed forms, and what it says beside it."""
+
+import copy
+import math
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from gradaudit.audits import audits
+from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
+from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.gradients import sensitivity
+from gradaudit.loading.losses import CrossEntropy, CustomLoss
+from gradaudit.loading.records import Records
+from gradaudit.progress import Silent
+from gradaudit.report import Measurement
+from gradaudit.target import Subject, Target, choose_layers, layers_of
+from tests.cases import CASES, Case
+from tests.gradients.dense import jacobians as dense_jacobians
+
+NORMS = ("f", "1", "inf")
+REACTING = ("input", "label")
+
+
+def subject_of(*targets: Target, inputs: Tensor, labels: Tensor, **settings: Any) -> Subject:
+    records = Records(inputs=inputs, labels=labels)
+    return Subject(targets, records, targets[-1].layers, **settings)
+
+
+def rows_of(subject: Subject, **options: Any) -> list[Measurement]:
+    return list(Sensitivity(SensitivityOptions(**options)).run(subject, Silent()))
+
+
+def of_case(case: Case, **settings: Any) -> Subject:
+    return subject_of(case.target(), inputs=case.inputs, labels=case.labels, **settings)
+
+
+def one(rows: Iterable[Measurement], metric: str, layer: str, **variant: Any) -> Measurement:
+    (row,) = [r for r in rows if (r.metric, r.layer, r.variant) == (metric, layer, variant)]
+    return row
+
+
+def expected(case: Case, *, by: str, with_bias: bool) -> dict[tuple[str, str], list[float]]:
+    """Every record's number, by layer and norm, from dense Jacobians."""
+    numbers: dict[tuple[str, str], list[float]] = {}
+    for layer in layers_of(case.make_model(), with_bias=with_bias):
+        for record, label in zip(case.inputs, case.labels, strict=True):
+            gradient, dense = dense_jacobians(
+                case.target(), record, label, layer.parameter_names, by=by
+            )
+            spread, size = float(gradient.max() - gradient.min()), len(gradient)
+            found = {
+                "f": float(dense.square().sum().sqrt()) / math.sqrt(size),
+                "1": float(dense.abs().sum()) / size,
+                "inf": float(dense.abs().max()),
+            }
+            for norm, number in found.items():
+                numbers.setdefault((layer.name, norm), []).append(
+                    number / spread if number > 1e-14 else 0.0
+                )
+    return numbers
+
+
+FEW = [
+    case
+    for case in CASES
+    if case.id in ("mlp-tanh", "mlp-relu-mse", "conv-grouped-dilated", "text", "lstm", "attention")
+]
+
+
+@pytest.mark.parametrize("with_bias", [False, True], ids=["weights", "with bias"])
+@pytest.mark.parametrize("case", FEW, ids=str)
+def test_values_are_means_of_dense_norms(case: Case, with_bias: bool) -> None:
+    rows = rows_of(of_case(case), with_bias=with_bias)
+    layers = layers_of(case.make_model())
+    assert len(rows) == len(layers) * 2 * 3 * 2
+    for by in REACTING:
+        numbers = expected(case, by=by, with_bias=with_bias)
+        for norm in NORMS:
+            total = sum(np.mean(numbers[layer.name, norm]) for layer in layers)
+            for layer in layers:
+                row = one(rows, f"{by}_{norm}", layer.name)
+                mean = np.mean(numbers[layer.name, norm])
+                assert row.value == pytest.approx(mean, rel=1e-7, abs=1e-12)
+                assert row.details["median"] == pytest.approx(
+                    np.median(numbers[layer.name, norm]), rel=1e-7, abs=1e-12
+                )
+                assert row.interval is not None
+                assert row.interval[0] <= mean * (1 + 1e-9)
+                assert mean <= row.interval[1] * (1 + 1e-9)
+                assert (row.n, row.details["undefined"]) == (3, 0)
+                share = one(rows, f"{by}_{norm}_share", layer.name)
+                assert share.value == pytest.approx(mean / total, rel=1e-7, abs=1e-12)
+
+
+def test_every_metric_is_declared_and_found() -> None:
+    assert audits()["sensitivity"] is Sensitivity
+    promised = {f"{by}_{norm}{end}" for by in REACTING for norm in NORMS for end in ("", "_share")}
+    assert {metric.id for metric in Sensitivity.metrics} == promised
+    assert set(Sensitivity.headline) <= promised
+    flagged = [metric for metric in Sensitivity.metrics if metric.warning is not None]
+    assert all(metric.why and metric.riskier == "higher" for metric in flagged)
+
+
+def softmax_regression(margin: float) -> tuple[nn.Linear, Tensor]:
+    """Three classes, two features; the record's logits are margin, 0 and −margin/2."""
+    model = nn.Linear(2, 3, bias=False).double()
+    record = torch.tensor([1.0, 2.0]).double()
+    logits = torch.tensor([margin, 0.0, -margin / 2]).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.outer(logits, record) / record.dot(record))
+        model.weight += torch.tensor([[2.0, -1.0], [4.0, -2.0], [-2.0, 1.0]]).double()
+    return model, record
+
+
+def closed_form(margin: float, label: int) -> dict[str, dict[str, float]]:
+    """G = (p − e_y) xᵀ, ∂G/∂y_c = (p − e_c) xᵀ, ∂G/∂x_j = (P W)_j xᵀ + (p − e_y) e_jᵀ."""
+    model, record = softmax_regression(margin)
+    with mpmath.workdps(250):
+        x = mpmath.matrix(record.tolist())
+        w = mpmath.matrix(model.weight.tolist())
+        powers = [mpmath.exp(z) for z in w * x]
+        p = mpmath.matrix([power / mpmath.fsum(powers) for power in powers])
+        unit = [mpmath.matrix([int(c == k) for c in range(3)]) for k in range(3)]
+        residual = p - unit[label]
+        gradient = list(residual * x.T)
+        spread = max(gradient) - min(gradient)
+        hessian = mpmath.diag(list(p)) - p * p.T
+        moved = hessian * w
+        columns = {
+            "label": [list((p - unit[c]) * x.T) for c in range(3)],
+            "input": [
+                [moved[i, j] * x[k] + residual[i] * int(k == j) for i in range(3) for k in range(2)]
+                for j in range(2)
+            ],
+        }
+        found: dict[str, dict[str, float]] = {}
+        for by, jacobian in columns.items():
+            entries = [abs(entry) / spread for column in jacobian for entry in column]
+            found[by] = {
+                "f": float(mpmath.sqrt(mpmath.fsum(e**2 for e in entries) / 6)),
+                "1": float(mpmath.fsum(entries) / 6),
+                "inf": float(max(entries)),
+            }
+    return found
+
+
+@pytest.mark.parametrize("margin", [0.5, 18.0, 40.0, 200.0])
+@pytest.mark.parametrize("label", [0, 1, 2], ids=["confident", "wrong", "far off"])
+def test_values_stay_accurate_however_confident(margin: float, label: int) -> None:
+    model, record = softmax_regression(margin)
+    target = Target(model, CrossEntropy())
+    rows = rows_of(subject_of(target, inputs=record[None], labels=torch.tensor([label])))
+    exact = closed_form(margin, label)
+    for by in REACTING:
+        for norm in NORMS:
+            row = one(rows, f"{by}_{norm}", "(model)")
+            assert row.value == pytest.approx(exact[by][norm], rel=1e-9)
+            assert row.details["confident_share"] == float(label == 0 and margin > 7)
+            assert row.interval is None
+
+
+def test_shares_are_taken_over_the_shown_layers() -> None:
+    case = CASES[0]
+    subject = of_case(case)
+    one_layer = replace(subject, layers=choose_layers(subject.layers, ["2"]))
+    assert one(rows_of(one_layer), "label_f_share", "2").value == pytest.approx(1)
+    rows = rows_of(subject)
+    shares = [row for row in rows if row.metric == "input_1_share"]
+    assert sum(row.value or 0 for row in shares) == pytest.approx(1)
+    assert {row.details["of"] for row in shares} == {"the sum over 2 shown layers"}
+    assert not {row.layer for row in rows_of(one_layer)} - {"2"}
+
+
+def test_the_median_of_an_even_number_of_records_lies_between() -> None:
+    case = CASES[0]
+    numbers = expected(case, by="input", with_bias=False)["0", "f"]
+    two = subject_of(case.target(), inputs=case.inputs[:2], labels=case.labels[:2])
+    found = one(rows_of(two), "input_f", "0").details["median"]
+    assert found == pytest.approx(sum(numbers[:2]) / 2)
+
+
+def test_older_rounds_are_variants() -> None:
+    case = CASES[0]
+    targets = [Target(case.make_model(seed), case.loss) for seed in (1, 2, 3)]
+    rows = rows_of(subject_of(*targets, inputs=case.inputs, labels=case.labels))
+    for number, target in enumerate(targets, start=1):
+        alone = rows_of(subject_of(target, inputs=case.inputs, labels=case.labels))
+        variant = {} if number == 3 else {"round": number}
+        for row in alone:
+            assert one(rows, row.metric, row.layer or "", **variant).value == row.value
+    assert len(rows) == 3 * len(alone)
+
+
+def test_records_without_a_range_are_counted_and_left_out() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(8, 2))
+    inputs = torch.rand(4, 1, 3, 3)
+    labels = torch.tensor([0, 1, 0, 1])
+    rest = rows_of(subject_of(Target(model, CrossEntropy()), inputs=inputs[1:], labels=labels[1:]))
+    inputs[0] = 0
+    rows = rows_of(subject_of(Target(model, CrossEntropy()), inputs=inputs, labels=labels))
+    row = one(rows, "input_f", "0")
+    assert (row.n, row.details["undefined"]) == (3, 1)
+    assert row.value == pytest.approx(one(rest, "input_f", "0").value)
+    # The label does not move a gradient that is zero for every label.
+    by_label = one(rows, "label_f", "0")
+    assert (by_label.n, by_label.details["undefined"]) == (4, 0)
+    assert by_label.value == pytest.approx((one(rest, "label_f", "0").value or 0) * 3 / 4)
+
+
+def test_no_record_with_a_range_leaves_nothing_measured() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(8, 2))
+    blank = subject_of(
+        Target(model, CrossEntropy()), inputs=torch.zeros(2, 1, 3, 3), labels=torch.tensor([0, 1])
+    )
+    row = one(rows_of(blank), "input_f", "0")
+    assert (row.status, row.value) == ("failed", None)
+    assert "range zero" in (row.reason or "")
+    assert one(rows_of(blank), "input_f_share", "0").status == "failed"
+
+
+def test_a_dead_network_reacts_to_nothing() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+    with torch.no_grad():
+        model[0].bias.fill_(-100)
+    rows = rows_of(
+        subject_of(
+            Target(model, CrossEntropy()), inputs=torch.rand(3, 4), labels=torch.tensor([0, 1, 0])
+        )
+    )
+    for by in REACTING:
+        for norm in NORMS:
+            assert one(rows, f"{by}_{norm}", "0").value == 0
+            share = one(rows, f"{by}_{norm}_share", "0")
+            assert (share.status, "reacts" in (share.reason or "")) == ("skipped", True)
+
+
+def test_one_record_that_carries_the_mean_is_pointed_out() -> None:
+    model, record = softmax_regression(30.0)
+    inputs = torch.stack([record, -0.1 * record, 0.05 * record])
+    rows = rows_of(
+        subject_of(Target(model, CrossEntropy()), inputs=inputs, labels=torch.tensor([0, 0, 0]))
+    )
+    row = one(rows, "label_f", "(model)")
+    assert "one record carries 100% of the mean" in str(row.details["warning"])
+    assert row.details["confident_share"] == pytest.approx(1 / 3)
+    assert "warning" not in one(rows_of(of_case(CASES[0])), "input_f", "0").details
+
+
+@pytest.mark.parametrize("by", REACTING)
+def test_probes_are_never_silent(by: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(30, 4), nn.Tanh(), nn.Linear(4, 20))
+    subject = subject_of(
+        Target(model, CrossEntropy()), inputs=torch.rand(5, 30), labels=torch.arange(5)
+    )
+    exact, probed = rows_of(subject), rows_of(subject, probes=10)
+    for norm in ("f", "1"):
+        row = one(probed, f"{by}_{norm}", "0")
+        estimate = row.details["estimate"]
+        assert isinstance(estimate, dict)
+        assert estimate["probes"] == 10
+        assert "estimated from 10 directions" in str(row.details["method"])
+        assert "all columns" in str(one(exact, f"{by}_{norm}", "0").details["method"])
+        low, high = estimate["interval"]
+        assert low < (one(exact, f"{by}_{norm}", "0").value or 0) < high
+        assert row.value != one(exact, f"{by}_{norm}", "0").value
+    skipped = one(probed, f"{by}_inf", "0")
+    assert (skipped.status, skipped.reason) == (
+        "skipped",
+        "10 probes do not show the largest entry; --probes 0 measures it",
+    )
+    assert one(probed, f"{by}_inf_share", "0").status == "skipped"
+    assert [row.value for row in rows_of(subject, probes=10)] == [row.value for row in probed]
+    assert [row.interval for row in rows_of(subject, probes=10)] == [r.interval for r in probed]
+
+
+def test_what_is_not_affordable_is_estimated_unless_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sensitivity, "AFFORDABLE", 1)
+    monkeypatch.setattr(sensitivity, "PROBES", 9)
+    torch.manual_seed(0)
+    subject = subject_of(
+        Target(nn.Linear(12, 3), CrossEntropy()), inputs=torch.rand(2, 12), labels=torch.arange(2)
+    )
+    assert "estimate" in one(rows_of(subject), "input_f", "(model)").details
+    assert "estimate" not in one(rows_of(subject), "label_f", "(model)").details
+    assert "estimate" not in one(rows_of(subject, probes=0), "input_f", "(model)").details
+
+
+def test_too_few_probes_are_refused() -> None:
+    with pytest.raises(ValidationError, match="3 probes give no interval"):
+        SensitivityOptions(probes=3)
+    assert SensitivityOptions(probes=8).probes == 8
+
+
+def test_a_loss_without_real_labels_has_no_label_sensitivity() -> None:
+    case = next(case for case in CASES if case.id == "mlp-custom-each")
+    rows = rows_of(of_case(case))
+    row = one(rows, "label_f", "0")
+    assert (row.status, "integer labels" in (row.reason or "")) == ("skipped", True)
+    assert one(rows, "input_f", "0").status == "measured"
+
+
+def test_a_jacobian_that_fails_leaves_failed_rows() -> None:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.detach() * outputs).sum(dim=1) + 0 * targets.detach().sum()
+
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return 2 * x
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return 2 * gradient
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return Once.apply(self.last(self.first(x).tanh()))
+
+    target = Target(Model(), CrossEntropy())
+    rows = rows_of(subject_of(target, inputs=torch.rand(2, 3), labels=torch.tensor([0, 1])))
+    row = one(rows, "input_f", "first")
+    assert row.status == "failed"
+    assert "can be differentiated only once" in (row.reason or "")
+
+
+def test_each_record_is_a_batch_of_its_own() -> None:
+    case = next(case for case in CASES if case.id == "batch-norm")
+    target = replace(case.target(), mode="train")
+    rows = rows_of(subject_of(target, inputs=case.inputs, labels=case.labels))
+    assert "normalises by its batch" in str(one(rows, "input_f", "0").details["coupling"])
+    _, dense = dense_jacobians(target, case.inputs[0], case.labels[0], ["0.weight"])
+    alone = rows_of(subject_of(target, inputs=case.inputs[:1], labels=case.labels[:1]))
+    assert one(alone, "input_inf", "0").value == pytest.approx(
+        float(dense.abs().max() / _range(target, case))
+    )
+    flat = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    lonely = Target(flat, CrossEntropy(), mode="train")
+    with pytest.raises(NotApplicable, match=r"alone a record fails: .*more than 1 value"):
+        rows_of(subject_of(lonely, inputs=torch.rand(4, 4), labels=torch.tensor([0, 1, 0, 1])))
+
+
+def _range(target: Target, case: Case) -> Tensor:
+    gradient, _ = dense_jacobians(target, case.inputs[0], case.labels[0], ["0.weight"])
+    return gradient.max() - gradient.min()
+
+
+def test_numbers_that_are_not_finite_are_told() -> None:
+    broken = nn.Linear(4, 3)
+    with torch.no_grad():
+        broken.weight[0, 0] = torch.nan
+    inputs, labels = torch.rand(3, 4), torch.tensor([0, 1, 2])
+    with pytest.raises(AuditError, match="outputs are not finite"):
+        rows_of(subject_of(Target(broken, CrossEntropy()), inputs=inputs, labels=labels))
+
+    def steep(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.square() - outputs.square().detach()).sqrt().sum(dim=1)
+
+    target = Target(nn.Linear(4, 3), CustomLoss(steep, "steep"))
+    row = one(rows_of(subject_of(target, inputs=inputs, labels=labels)), "input_f", "(model)")
+    assert (row.status, "not finite" in (row.reason or "")) == ("failed", True)
+
+
+def test_integers_without_an_embedding_cannot_vary() -> None:
+    class Counts(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.to(self.weight.dtype))
+
+    target = Target(Counts(3, 2), CrossEntropy())
+    rows = rows_of(
+        subject_of(target, inputs=torch.tensor([[1, 2, 3], [4, 5, 7]]), labels=torch.tensor([0, 1]))
+    )
+    row = one(rows, "input_f", "(model)")
+    assert (row.status, "no embedding" in (row.reason or "")) == ("skipped", True)
+    assert one(rows, "label_f", "(model)").status == "measured"
+
+
+def test_the_model_is_exactly_as_before() -> None:
+    case = next(case for case in CASES if case.id == "residual")
+    model = case.make_model().train()
+    model.conv1.weight.grad = torch.ones_like(model.conv1.weight)
+    before = copy.deepcopy(model.state_dict())
+    generator = torch.get_rng_state()
+    subject = subject_of(Target(model, case.loss), inputs=case.inputs, labels=case.labels)
+    rows_of(subject)
+    rows_of(subject, probes=8)
+    assert all(part.training for part in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(model.conv1.weight.grad, torch.ones_like(model.conv1.weight))
+    assert model.fc.weight.grad is None
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_listing_the_audit_does_not_import_torch() -> None:
+    code = "import sys, gradaudit.audits.sensitivity; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
