@@ -18,13 +18,6 @@ if TYPE_CHECKING:
 _RECORDS = 32
 _FEWEST_PROBES = 8
 _PASSES_A_DIRECTION = 0.3
-_LIMITS: dict[str, dict[str, Any]] = {
-    "input_f": {
-        "warning": 1.0,
-        "why": "where a record moves by a distance of one, the elements of this gradient move by "
-        "more than the range of their values: records close to each other can be told apart",
-    }
-}
 
 
 class SensitivityOptions(AuditOptions):
@@ -90,11 +83,6 @@ def _metrics() -> Iterator[Metric]:
 
 class Sensitivity(Audit[SensitivityOptions]):
     """Norms of ∂G_l/∂x and ∂G_l/∂y, with G_l the gradient of one record's loss by layer l.
-
-    The default policy warns where input_f exceeds 1. Untrained nets of the zoo have 0.001 to 0.8,
-    the digits sample 0.3 to 0.8 after its first round and 1.1 to 2.4 after its last. Shares have no
-    default limit, since they depend on the number of layers; nor has the label, whose norms mostly
-    tell how confident the model is.
 
     Input: J = ∂G_l/∂x (Mo et al. 2022, "Quantifying and localizing usable information leakage from
     neural network gradients", eq. 7 and 8); for tokens, x is the embedding's output. Label:
