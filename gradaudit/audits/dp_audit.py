@@ -139,6 +139,8 @@ class DpAudit(Audit[DpAuditOptions]):
 
     def passes(self, subject: "Subject") -> float:
         """Gradients of the pool, and four passes for every step of every restart."""
+        if self.options.mechanism is None or not subject.attributes:
+            return 0.0
         pool = float(subject.samples or _POOL)
         return 2 * pool + _PASSES_A_STEP * self.options.restarts * self.options.iterations
 

@@ -12,7 +12,7 @@ from gradaudit.dp.randomness import reproducible
 from gradaudit.dp.theory import FloatArray
 from gradaudit.progress import Advance
 
-_QUICK_BYTES = 2 << 20
+_QUICK_BYTES = 1 << 20
 """Releases of a chunk on the CPU: what its caches hold."""
 _WORKING_COPIES = 6
 """Bytes that scoring takes for each byte of a chunk's releases, at most."""
@@ -79,7 +79,7 @@ class Ruler:
 
     def scores(self, releases: Tensor) -> FloatArray:
         """Projection and distance of releases (count, elements), as an array (2, count)."""
-        offsets = releases.to(self.centre.dtype) - self.centre
+        offsets = releases.to(self.centre.dtype, copy=True).sub_(self.centre)
         distance = torch.linalg.vector_norm(offsets, dim=1)
         found: FloatArray = torch.stack([self.projection(offsets), distance]).cpu().numpy()
         return found

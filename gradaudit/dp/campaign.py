@@ -100,16 +100,8 @@ def play_on(
     _expect_a_law(mechanism, setup.companions)
     column = PrivateColumn.of(subject.records, attribute)
     seed = np.random.SeedSequence([subject.seed, *attribute.encode()])
-    of_batch, of_common, of_contest, of_verdict, of_game = seed.spawn(5)
-    gradients = RecordGradients.of(
-        subject.target, subject.layers, subject.records.inputs, subject.records.labels
-    )
-    companions = _companions(subject, gradients, setup.companions, of_batch)
-    first = subject.records.take(np.zeros(1, dtype=np.int64))
-    batch = torch.cat([gradients(first.inputs.flatten(1), first.labels), companions])
-    judge, gaps_from = _judge(mechanism, setup.clip, batch, of_common)
-    distances = _distances(judge, setup.clip, batch, companions)
-    landscape = Landscape(gradients, column, judge, distances, companions, rules.memory)
+    of_survey, of_contest, of_verdict, of_game = seed.spawn(4)
+    landscape, gaps_from = _survey(subject, column, mechanism, setup, rules.memory, of_survey)
     domain = Domain.of(subject.records, column, setup.domain)
     with progress.task(f"canaries for {attribute}", STAGES * setup.effort.restarts) as advance:
         contest = hold_contest(
@@ -139,6 +131,26 @@ def pair_epsilon(mechanism: Mechanism, board: Board, delta: float) -> float | No
     if scale == 0:
         return math.inf if largest else 0.0
     return epsilon_gaussian(largest / scale, delta)
+
+
+def _survey(
+    subject: Subject,
+    column: PrivateColumn,
+    mechanism: Mechanism,
+    setup: Setup,
+    memory: int,
+    seed: np.random.SeedSequence,
+) -> tuple[Landscape, str]:
+    """What the gaps of records depend on, and how they are measured, in words."""
+    of_batch, of_common = seed.spawn(2)
+    records = subject.records
+    gradients = RecordGradients.of(subject.target, subject.layers, records.inputs, records.labels)
+    companions = _companions(subject, gradients, setup.companions, of_batch)
+    first = gradients(records.inputs[:1].flatten(1), records.labels[:1])
+    batch = torch.cat([first, companions])
+    judge, gaps_from = _judge(mechanism, setup.clip, batch, of_common)
+    distances = _distances(judge, setup.clip, batch, companions)
+    return Landscape(gradients, column, judge, distances, companions, memory), gaps_from
 
 
 def _companions(

@@ -32,10 +32,8 @@ def reproducible(seed: np.random.SeedSequence, device: torch.device) -> Iterator
 
 def randomness_state(generator: torch.Generator) -> bytes:
     """The state of a generator and of the global ones: equal states draw equal numbers."""
-    parts = (
-        generator.get_state().cpu().numpy().tobytes(),
-        torch.get_rng_state().numpy().tobytes(),
-        np.random.get_state(),  # noqa: NPY002
-        random.getstate(),
-    )
-    return pickle.dumps(parts)
+    of_torch = [generator.get_state(), torch.get_rng_state()]
+    if generator.device.type == "cuda":
+        of_torch.append(torch.cuda.get_rng_state(generator.device))
+    numpy_state = np.random.get_state()  # noqa: NPY002
+    return pickle.dumps(([s.numpy() for s in of_torch], numpy_state, random.getstate()))

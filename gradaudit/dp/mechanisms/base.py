@@ -97,7 +97,7 @@ def clipped(gradients: Tensor, bound: float) -> Tensor:
 def draw_noise(noise: Noise, like: Tensor, rows: int, generator: torch.Generator) -> Tensor:
     """Standard noise (rows, elements): normal, or Laplace of scale one.
 
-    The numbers do not depend on how many rows are drawn at a time.
+    On the CPU the numbers do not depend on how many rows are drawn at a time.
 
     Args:
         noise: the law.

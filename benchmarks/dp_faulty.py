@@ -1,0 +1,129 @@
+"""Faulty mechanisms under the audit, with the claim that an honest one could make.
+
+    python benchmarks/dp_faulty.py [--seeds 5]
+
+Every mechanism claims the epsilon of clipping to 0.5 and noise of 1 on the sum (μ = 2Δ/σ = 1,
+ε = 4.38 at δ = 1e-5). Records are crafted in the free domain on scikit-learn's diabetes data and an
+MLP with five hidden layers. Per mechanism: how often the claim is exceeded over the seeds, the
+median bound, and the gap that the canary reached in units of the 2Δ that an honest one allows.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from gradaudit.audits.dp_audit import DpAudit
+from gradaudit.dp.theory import epsilon_gaussian
+from gradaudit.loading.datasets import load_records
+from gradaudit.loading.losses import CrossEntropy
+from gradaudit.loading.models import load_model
+from gradaudit.progress import Silent
+from gradaudit.target import Subject, Target
+
+HIDDEN, WIDTH, CLIP, DELTA = 5, 16, 0.5, 1e-5
+CLAIM = epsilon_gaussian(2 * CLIP, DELTA)
+
+MECHANISMS = f"""
+import torch
+
+WIDTHS = [10] + [{WIDTH}] * {HIDDEN} + [2]
+SIZES = [size for a, b in zip(WIDTHS, WIDTHS[1:]) for size in (a * b, b)]
+
+def clip(gradients):
+    return gradients / (gradients.norm(dim=1, keepdim=True) / {CLIP}).clamp(min=1)
+
+def by_layer(gradients):
+    return torch.cat([clip(part) for part in gradients.split(SIZES, dim=1)], dim=1)
+
+def noisy(mean, sigma):
+    def mechanism(gradients, generator):
+        return releases(gradients, 1, generator)[0]
+    def releases(gradients, count, generator):
+        noise = torch.randn(count, gradients.shape[1], generator=generator)
+        return mean(gradients) + sigma / len(gradients) * noise
+    mechanism.releases = releases
+    return mechanism
+
+honest = noisy(lambda g: clip(g).mean(0), 1)
+eighth = noisy(lambda g: clip(g).mean(0), 1 / 8)
+half = noisy(lambda g: clip(g).mean(0), 1 / 2)
+unclipped = noisy(lambda g: g.mean(0), 1)
+layered = noisy(lambda g: by_layer(g).mean(0), 1)
+late = noisy(lambda g: clip(g.mean(0, keepdim=True))[0], 1)
+
+def seeded(gradients, generator):
+    noise = torch.randn(gradients.shape[1], generator=torch.Generator().manual_seed(0))
+    return clip(gradients).mean(0) + noise / len(gradients)
+"""
+
+CASES = {
+    "honest": {},
+    "honest, 7 companions": {"companions": 7},
+    "sigma an eighth": {"name": "eighth"},
+    "sigma half, 5,000 trials": {"name": "half"},
+    "sigma half, 300,000 trials": {"name": "half", "trials": 300_000},
+    "clipping forgotten": {"name": "unclipped"},
+    "each layer clipped, 5,000 trials": {"name": "layered"},
+    "each layer clipped, 20,000 trials": {"name": "layered", "trials": 20_000},
+    "clipped after averaging, 7 companions": {"name": "late", "companions": 7},
+    "the same noise every step": {"name": "seeded"},
+}
+
+
+def subject(seed: int) -> Subject:
+    records = load_records("diabetes", attributes=("sex",))
+    hidden = ",".join([str(WIDTH)] * HIDDEN)
+    model = load_model(f"zoo:mlp?inputs=10&hidden={hidden}&classes=2", seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.kaiming_normal_(parameter, generator=generator)
+    target = Target(model, CrossEntropy())
+    return Subject((target,), records, target.layers, attributes=("sex",), seed=seed)
+
+
+def audit(file: Path, seed: int, name: str = "honest", **options: object) -> tuple[float, float]:
+    """The bound, and the canary's gap over what an honest mechanism allows."""
+    settled = DpAudit.Options.model_validate(
+        {
+            "mechanism": f"{file}:{name}",
+            "domain": "free",
+            "restarts": 24,
+            "iterations": 400,
+            **options,
+        }
+    )
+    rows = list(DpAudit(settled).run(subject(seed), Silent()))
+    bound, gap = (
+        next(row.number for row in rows if row.metric == metric and not row.variant)
+        for metric in ("epsilon_lower", "canary_gap")
+    )
+    records = 1 + int(str(options.get("companions", 0)))
+    return float(bound or 0), float(gap or 0) / (2 * CLIP / records)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print(
+        f"claimed epsilon {CLAIM:.3f} at delta {DELTA:g}, 5,000 trials where nothing else is said"
+    )
+    print(f"{'mechanism':40s} {'exceeded':>9s} {'bound':>7s} {'gap/2Δ':>8s}")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "mechanisms.py"
+        file.write_text(MECHANISMS)
+        for name, options in CASES.items():
+            found = np.array([audit(file, seed, **options) for seed in range(arguments.seeds)])
+            exceeded = int((found[:, 0] > CLAIM).sum())
+            bound, gap = np.median(found, axis=0)
+            print(f"{name:40s} {exceeded:4d} of {len(found)} {bound:7.2f} {gap:8.2f}")
+
+
+if __name__ == "__main__":
+    main()
