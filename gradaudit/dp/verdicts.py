@@ -15,8 +15,10 @@ from gradaudit.errors import AuditError
 LOOKS = 16
 """Releases that are looked at under each hypothesis."""
 
-_FULL_RANK = 1e-5
+_FULL_RANK = 1e-3
 """Singular values below this share of the largest are rounding."""
+_ELEMENTS_A_LOOK = 2
+"""With so many elements a look, or more, no singular value of fresh noise is near to that."""
 _ROUNDINGS = 10
 _DENSE = 0.9
 """Share of elements that continuous noise changes from one release to the next."""
@@ -100,15 +102,20 @@ def _look(mechanism: Mechanism, batch: Tensor, seed: np.random.SeedSequence) -> 
 
 
 def _narrow(null: Tensor, other: Tensor) -> Verdict | None:
-    """A verdict where the noise of both hypotheses spans too few dimensions."""
+    """A verdict where the noise of both hypotheses spans too few dimensions.
+
+    Every element counts in units of its own noise, so that loud elements do not hide quiet ones.
+    """
     noise = torch.cat([null[1:] - null[0], other[1:] - other[0]])
-    if noise.shape[1] <= len(noise) or not _dense(noise):
+    if noise.shape[1] < _ELEMENTS_A_LOOK * len(noise) or not _dense(noise):
         return None
-    _, values, directions = torch.linalg.svd(noise, full_matrices=False)
+    unit = noise.square().mean(dim=0).sqrt()
+    unit[unit == 0] = math.inf
+    _, values, directions = torch.linalg.svd(noise / unit, full_matrices=False)
     spanned = directions[values > _FULL_RANK * values[0]]
-    gap = other[0] - null[0]
+    gap = (other[0] - null[0]) / unit
     outside = torch.linalg.vector_norm(gap - spanned.T @ (spanned @ gap))
-    rounding = torch.finfo(torch.float32).eps * math.sqrt(len(gap)) * null.abs().max()
+    rounding = torch.finfo(torch.float32).eps * torch.linalg.vector_norm(null[0] / unit)
     if len(spanned) == len(noise) or outside <= _ROUNDINGS * rounding:
         return None
     reason = (

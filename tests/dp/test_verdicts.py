@@ -11,7 +11,7 @@ from gradaudit.dp.verdicts import verdict_without_trials
 from gradaudit.errors import AuditError
 
 SEED = np.random.SeedSequence(3)
-ELEMENTS = 40
+ELEMENTS = 80
 
 
 def from_file(function: object) -> FileMechanism:
@@ -78,6 +78,13 @@ def sparse(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.where(flips, -1.0, 1.0) * gradients.sum(0).sign()
 
 
+def uneven(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A few elements far louder than the others."""
+    loud = torch.ones(ELEMENTS)
+    loud[:3] = 1e8
+    return gradients.sum(0) + loud * noise(generator)
+
+
 def empty_batch(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Poisson sampling that mostly leaves nothing to release."""
     return honest(gradients, generator) * float(torch.rand((), generator=generator) < 0.2)
@@ -95,42 +102,52 @@ def test_what_repeats_is_judged_infinite(function: object) -> None:
     assert "equal bit for bit" in verdict.reason or "dimensions" in verdict.reason
 
 
-@pytest.mark.parametrize("function", [honest, coin, sparse, empty_batch])
+@pytest.mark.parametrize("function", [honest, coin, sparse, empty_batch, uneven])
 def test_what_is_random_is_not_judged(function: object) -> None:
     for entropy in range(5):
         seed = np.random.SeedSequence(entropy)
-        assert verdict_without_trials(from_file(function), board(1.0), seed) is None
+        played = board(1.0, elements=ELEMENTS)
+        assert verdict_without_trials(from_file(function), played, seed) is None
 
 
-def test_few_elements_of_fresh_noise_are_not_judged() -> None:
+@pytest.mark.parametrize("elements", [1, 3, 30, 31, 59, 60])
+def test_fresh_noise_in_few_elements_is_not_judged(elements: int) -> None:
     def few(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        return gradients.sum(0) + noise(generator, 3)
+        return gradients.sum(0) + noise(generator, elements)
 
-    assert verdict_without_trials(from_file(few), board(1.0, elements=3), SEED) is None
+    for entropy in range(5):
+        seed = np.random.SeedSequence(entropy)
+        played = board(1.0, elements=elements)
+        assert verdict_without_trials(from_file(few), played, seed) is None
 
 
 def test_a_release_that_ignores_the_gradient_gives_zero() -> None:
-    verdict = verdict_without_trials(from_file(constant), board(1.0), SEED)
+    verdict = verdict_without_trials(from_file(constant), board(1.0, elements=ELEMENTS), SEED)
     assert verdict is not None
     assert verdict.epsilon == 0
 
 
 @pytest.mark.parametrize("mechanism", [from_file(honest), ClippedNoise(clip=1, sigma=1)])
 def test_equal_gradients_give_zero(mechanism: Mechanism) -> None:
-    verdict = verdict_without_trials(mechanism, board(0.0), SEED)
+    verdict = verdict_without_trials(mechanism, board(0.0, elements=ELEMENTS), SEED)
     assert verdict is not None
     assert verdict.epsilon == 0
     assert "gradient is the same" in verdict.reason
 
 
 def test_no_noise_gives_infinity() -> None:
-    verdict = verdict_without_trials(ClippedNoise(clip=1, sigma=0), board(1.0), SEED)
+    verdict = verdict_without_trials(
+        ClippedNoise(clip=1, sigma=0), board(1.0, elements=ELEMENTS), SEED
+    )
     assert verdict is not None
     assert verdict.epsilon == math.inf
 
 
 def test_a_known_mechanism_with_noise_plays() -> None:
-    assert verdict_without_trials(ClippedNoise(clip=1, sigma=1), board(1.0), SEED) is None
+    assert (
+        verdict_without_trials(ClippedNoise(clip=1, sigma=1), board(1.0, elements=ELEMENTS), SEED)
+        is None
+    )
 
 
 def test_a_batched_form_that_repeats_its_noise_is_refused() -> None:
@@ -141,4 +158,4 @@ def test_a_batched_form_that_repeats_its_noise_is_refused() -> None:
         count, -1
     )
     with pytest.raises(AuditError, match="repeats one release within a batch"):
-        verdict_without_trials(from_file(mechanism), board(1.0), SEED)
+        verdict_without_trials(from_file(mechanism), board(1.0, elements=ELEMENTS), SEED)
