@@ -6,6 +6,7 @@ one record's loss with respect to layer l's parameters.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -19,10 +20,11 @@ from gradaudit.progress import Advance
 from gradaudit.target import Layer
 
 _WORKING_SET = 96 << 20
-"""Bytes of a chunk of directions: more does not make it faster."""
+"""Bytes of a chunk of records and directions: more does not make it faster, as long as what does
+not depend on the record is computed once for a few of them, and what does not depend on the
+direction too."""
 _RECORDS = 16
 _SHARED = 8
-"""Directions at once: what depends on the record alone is computed once for so many."""
 _TABULATED = 128
 
 
@@ -75,9 +77,12 @@ class Jacobians:
 
         Sources that come together are asked for the same directions in turn.
         """
+        trace = self.batch.trace
         linear = self._may_be_linear(passes)
-        at_once = self.memory // 4 // sizes.record_bytes(self.batch.trace)
-        for at in _slices(len(self.batch.records), min(_RECORDS, at_once)):
+        taken = sizes.record_bytes(trace) + (
+            sizes.linear_bytes(trace, self._outputs) if linear else 0
+        )
+        for at in _slices(len(self.batch.records), min(_RECORDS, self.memory // 4 // taken)):
             source = self._source(self.batch.part(at), linear=linear)
             linear = isinstance(source, PiecewiseLinear)
             yield from self._parts(source, passes)
@@ -94,11 +99,14 @@ class Jacobians:
         trace = self.batch.trace
         if self.by != "point" or trace.whole or not isinstance(self.way, Mapped):
             return False
-        outputs = trace.responses(self.batch.points[0], self.batch.records[0])[0].numel()
-        return (
-            outputs <= sum(len(each.plan) for each in passes)
-            and outputs * sizes.pair_bytes(trace) <= self.memory // 4
-        )
+        few = self._outputs <= sum(len(each.plan) for each in passes)
+        return few and sizes.linear_bytes(trace, self._outputs) <= self.memory // 4
+
+    @cached_property
+    def _outputs(self) -> int:
+        """How many outputs a record has."""
+        outputs, _ = self.batch.trace.responses(self.batch.points[0], self.batch.records[0])
+        return outputs.numel()
 
     def _parts(
         self, source: Source, passes: Sequence[Pass]
@@ -111,7 +119,10 @@ class Jacobians:
                 for at in _slices(records, 1):
                     yield [source.part(at).tabulated()], _TABULATED
                 return
-        pairs = min(_WORKING_SET, self.memory // 4) // sizes.pair_bytes(self.batch.trace)
+        pair = sizes.pair_bytes(self.batch.trace)
+        pairs = max(
+            min(_WORKING_SET, self.memory // 4) // pair, min(_SHARED, self.memory // 2 // pair)
+        )
         chunk = max(1, min(_SHARED, pairs))
         yield [source.part(at) for at in _slices(records, pairs // chunk)], chunk
 

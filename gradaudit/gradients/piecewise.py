@@ -139,7 +139,7 @@ class PiecewiseLinear:
         wanted: Collection[Norm],
     ) -> Tangents:
         base = self.point.factors[name]
-        if base.formed(wanted):
+        if base.formed(wanted) and name in self._gradients:
             gradients = self._gradients[name]
             product = mixture @ gradients.flatten(2)
             product = product.reshape(*mixture.shape[:2], *gradients.shape[2:])
@@ -157,11 +157,12 @@ class PiecewiseLinear:
 
     @cached_property
     def _gradients(self) -> dict[str, Tensor]:
-        """Δ_k Aᵀ, (records, outputs, groups, out, in), by parameter, where those are formed."""
+        """Δ_k Aᵀ, (records, outputs, groups, out, in), by parameter, where they are few."""
+        outputs = self.curvature.shape[1]
         return {
             name: Tangents(factors, (), {}, self._lefts[name]).formed().contiguous()
             for name, factors in self.point.factors.items()
-            if not factors.rank_one
+            if outputs < factors.left.shape[-1]
         }
 
     @cached_property

@@ -28,6 +28,14 @@ def record_bytes(trace: Trace) -> int:
     return _ELEMENT * 2 * (factors + _largest(trace) + _whole(trace))
 
 
+def linear_bytes(trace: Trace, outputs: int) -> int:
+    """Bytes of one record's gradients of every output, for piecewise linear networks."""
+    deltas = sum(math.prod(site.shape) for site in trace.sites)
+    uses = [use for (_, use), *_ in trace.uses.values()]
+    gradients = sum(math.prod(use.block) for use in uses if use.positions > outputs)
+    return _ELEMENT * outputs * (_COPIES * deltas + gradients)
+
+
 def _largest(trace: Trace) -> int:
     """Elements of the largest gradient that is formed; one of a single position is not."""
     uses = [use for (_, use), *_ in trace.uses.values()]
