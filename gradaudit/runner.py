@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 import gradaudit
 from gradaudit.audits import Audit
-from gradaudit.errors import GradauditError, NotApplicable, one_line
+from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.loading.accuracy import task_accuracy
 from gradaudit.loading.datasets import describe
@@ -50,6 +50,7 @@ def run(
 
     Raises:
         AuditError: the model cannot be run on the records at all.
+        UsageError: an audit's own options name something that does not exist.
     """
     started = utc_now()
     data = _describe_data(subject)
@@ -129,6 +130,8 @@ def _rows(
         rows.extend(audit.run(subject, progress))
     except NotApplicable as why:
         return rows + _instead(audit, subject, rows, "skipped", str(why)), None
+    except UsageError:
+        raise
     except (Exception, SystemExit) as error:
         log.debug("%s failed", audit.name, exc_info=True)
         fault = str(error) if isinstance(error, GradauditError) else one_line(error)

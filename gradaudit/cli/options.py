@@ -86,4 +86,4 @@ def _help(field: FieldInfo) -> str:
     text = field.description or ""
     if field.default in (None, (), False) or field.is_required():
         return text
-    return f"{text} [default: {field.default}]"
+    return f"{text} (default: {field.default})"
