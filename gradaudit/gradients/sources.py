@@ -128,5 +128,5 @@ def unstretched(seen: Mapping[int, Tensor]) -> dict[int, Tensor]:
 def _tokens(batch: Batch) -> dict[int, Tensor]:
     if batch.trace.embedded is None:
         return {}
-    found: dict[int, Tensor] = torch.func.vmap(batch.trace.tokens)(batch.records)
-    return found
+    each = [batch.trace.tokens(record) for record in batch.records]
+    return {site: torch.stack([tokens[site] for tokens in each]) for site in each[0]}

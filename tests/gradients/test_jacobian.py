@@ -234,6 +234,41 @@ def test_each_record_is_a_batch_of_its_own_in_training_mode() -> None:
     assert_dense(measured(*data), *data, "point")
 
 
+class RecurrentText(nn.Module):
+    """Tokens through dropout and an LSTM, neither of which is mapped over records."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(9, 3, padding_idx=0)
+        self.dropout = nn.Dropout(dropout)
+        self.lstm = nn.LSTM(3, 4, batch_first=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.lstm(self.dropout(self.embedding(x)))[0]
+        logits: Tensor = self.head(hidden[:, -1])
+        return logits
+
+
+@pytest.mark.parametrize("by", ["point", "target"])
+def test_recurrent_networks_of_tokens(by: Variable) -> None:
+    torch.manual_seed(0)
+    data = (
+        Target(RecurrentText(0.0), CrossEntropy()),
+        torch.tensor([[1, 2, 3], [3, 3, 8], [5, 0, 0]]),
+    )
+    found = measured(*data, torch.arange(3) % 2, by)
+    assert found["lstm"].methods == {Looped.title}
+    assert_dense(found, *data, torch.arange(3) % 2, by)
+
+
+def test_tokens_behind_dropout_can_be_measured_in_training_mode() -> None:
+    torch.manual_seed(0)
+    target = Target(RecurrentText(0.5), CrossEntropy(), mode="train")
+    found = measured(target, torch.tensor([[1, 2, 3]]).expand(3, -1), torch.zeros(3).long())
+    assert len(set(found["embedding"].samples["f"].flatten().tolist())) == 3
+
+
 def test_dropout_has_one_mask_a_record_for_all_directions() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Dropout(0.5), nn.Linear(20, 2))
