@@ -11,5 +11,5 @@ def test_a_wrong_mechanism_is_wrong_usage(mechanism: str) -> None:
     done = run("dp-audit", *SUBJECT, "--mechanism", mechanism)
     assert done.status == 2
     assert done.out == ""
-    assert done.err.startswith("gradaudit: --mechanism ")
+    assert mechanism in done.err
     assert done.err.count("\n") == 1
