@@ -5,7 +5,7 @@ from typing import Any
 
 from gradaudit.audits import Audit
 from gradaudit.cli.options import CONFIG, options_of, with_options
-from gradaudit.cli.perform import insist, perform, show
+from gradaudit.cli.perform import compare_with_claim, insist, perform, show
 from gradaudit.config import (
     OutputSettings,
     RunSettings,
@@ -29,6 +29,7 @@ def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         report = perform(settings, [audit(options)])
         show(report, settings)
         insist(report)
+        compare_with_claim(report)
 
     return with_options(
         command,

@@ -14,6 +14,7 @@ from gradaudit.audits import Audit
 from gradaudit.cli.reports import writers
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import OutputSettings, RunSettings, SubjectSettings
+from gradaudit.dp.claim import claim_exceeded
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.formats import format_named
 from gradaudit.judging import Policy, gate, passed
@@ -22,7 +23,7 @@ from gradaudit.report import Report
 if TYPE_CHECKING:
     from gradaudit.target import Subject
 
-GATE_FAILED = 1
+GATE_FAILED = CLAIM_EXCEEDED = 1
 STDOUT, STDERR = 1, 2
 
 
@@ -103,6 +104,13 @@ def insist(report: Report) -> None:
 
     if reason := incomplete(report):
         raise AuditError(reason)
+
+
+def compare_with_claim(report: Report) -> None:
+    """End with status 1 where a valid lower bound exceeds the claimed epsilon."""
+    if verdict := claim_exceeded(report):
+        typer.echo(f"gradaudit: {verdict}", err=True)
+        raise typer.Exit(CLAIM_EXCEEDED)
 
 
 def judge(report: Report, policy: Policy, path: Path) -> None:

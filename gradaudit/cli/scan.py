@@ -8,6 +8,7 @@ import typer
 from gradaudit.audits import Audit, audits
 from gradaudit.cli.options import CONFIG, options_of, with_options
 from gradaudit.cli.perform import (
+    compare_with_claim,
     expect_writable,
     insist,
     judge,
@@ -48,6 +49,7 @@ def _scan(**flags: Any) -> None:
     report = perform(settings, chosen)
     show(report, settings, policy)
     insist(report)
+    compare_with_claim(report)
     if settings.policy and policy:
         judge(report, policy, settings.policy)
 
