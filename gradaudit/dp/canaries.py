@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.dp.domain import Domain
-from gradaudit.dp.landscape import Canary, Distance, Landscape
+from gradaudit.dp.landscape import Canary, Distance, Landscape, between_two_values
 from gradaudit.progress import Advance
 
 STAGES = 2
@@ -120,5 +120,5 @@ def _value_and_slope(
 def _largest_pairs(tables: Tensor) -> tuple[Tensor, Tensor]:
     """The two values of the largest gap, (records, 2), and the gap, (records,)."""
     values = tables.shape[1]
-    gaps, flat = tables.flatten(1).max(dim=1)
+    gaps, flat = between_two_values(tables).flatten(1).max(dim=1)
     return torch.stack([flat // values, flat % values], dim=1), gaps

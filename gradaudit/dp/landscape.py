@@ -96,7 +96,7 @@ class Landscape:
     def canaries(self, kind: str, inputs: Tensor, labels: Tensor) -> list[Canary]:
         """Records as they are: the value each holds against the one that moves it most."""
         held = self.column.value_in(inputs)
-        table = self.gaps(inputs, labels)
+        table = between_two_values(self.gaps(inputs, labels))
         gaps, other = table[torch.arange(len(inputs)), held.cpu()].max(dim=1)
         return [
             Canary(kind, inputs[i], labels[i], int(held[i]), int(other[i]), float(gaps[i]))
@@ -121,6 +121,12 @@ class Landscape:
             return distance(first, second)
 
         return function
+
+
+def between_two_values(gaps: Tensor) -> Tensor:
+    """Gaps (records, values, values) with −1 from a value to itself: the largest is of two."""
+    own = torch.eye(gaps.shape[1], dtype=torch.bool, device=gaps.device)
+    return gaps.masked_fill(own, -1)
 
 
 def squared_gap(mean: Mean, companions: Tensor) -> Distance:

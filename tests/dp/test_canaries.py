@@ -11,7 +11,13 @@ from gradaudit.dp.canaries import ascend, craft
 from gradaudit.dp.contest import Effort, hold_contest
 from gradaudit.dp.domain import Domain
 from gradaudit.dp.gradients import RecordGradients
-from gradaudit.dp.landscape import Canary, Landscape, cosine_distance, squared_gap
+from gradaudit.dp.landscape import (
+    Canary,
+    Landscape,
+    between_two_values,
+    cosine_distance,
+    squared_gap,
+)
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.loading.records import Attribute, Feature, Records
@@ -398,3 +404,11 @@ def test_a_wrong_record_is_told(wanted: str, restarts: int, message: str) -> Non
 def test_the_table_of_the_tests_is_feasible_itself() -> None:
     expect_feasible(table().inputs.double(), table())
     assert sum(len(feature.positions) for feature in FEATURES) == 11
+
+
+def test_equal_releases_still_leave_two_different_values() -> None:
+    """A coin that falls on noise hides what the mechanism would release: the pair must differ."""
+    gaps = between_two_values(torch.zeros(3, 4, 4))
+    assert (gaps.flatten(1).argmax(dim=1) == 1).all()
+    assert (gaps[:, 2].argmax(dim=1) == 0).all()
+    assert (gaps.diagonal(dim1=1, dim2=2) < 0).all()
