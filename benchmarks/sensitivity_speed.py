@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradaudit.gradients.differentiation import Batch, fastest
@@ -37,13 +38,18 @@ def lenet(classes: int = 10) -> nn.Module:
 
 
 def naive(
-    view: FunctionalModel, names: list[str], record: Tensor, label: Tensor
+    model: nn.Module, names: list[str], record: Tensor, label: Tensor
 ) -> Callable[[int], object]:
     """The norms of one column of every layer's Jacobian."""
-    weights = {name: view.parameters[name] for name in names}
+    everything = {name: p.detach().double() for name, p in model.named_parameters()}
+    weights = {name: everything.pop(name) for name in names}
+
+    def loss(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        outputs = torch.func.functional_call(model, {**weights, **everything}, (x[None],))
+        return F.cross_entropy(outputs, label[None])
 
     def gradient(x: Tensor) -> dict[str, Tensor]:
-        return torch.func.grad(view.record_loss)(weights, x, label)
+        return torch.func.grad(loss)(weights, x)
 
     def column(index: int) -> object:
         unit = torch.zeros_like(record).view(-1)
@@ -83,7 +89,7 @@ def main() -> None:
     def measure(passes: list[Pass]) -> dict[str, LayerNorms]:
         return jacobians.norms(passes, lambda units: None)
 
-    column = naive(view, names, records[0], labels[0])
+    column = naive(model, names, records[0], labels[0])
     ways: dict[str, tuple[Callable[[], object], float]] = {
         "naive": (
             lambda: [column(k * 7) for k in range(arguments.columns)],

@@ -53,7 +53,7 @@ def open_subject(
         records=records,
         layers=choose_layers(newest.layers, settings.layer, settings.hide),
         samples=settings.samples,
-        attributes=settings.attribute,
+        attributes=tuple(dict.fromkeys(settings.attribute)),
         seed=settings.seed,
         jobs=settings.jobs,
     )

@@ -76,7 +76,9 @@ def find_repetition(
     if _constant(null) and _constant(other):
         if not (null_repeats and other_repeats):
             return None
-        apart = not torch.equal(null[0], other[0])
+        rest = zip(board.alternatives[1:], seed.spawn(len(board.alternatives) - 1), strict=True)
+        released = [other, *(_look(mechanism, board.batch(v), child)[0] for v, child in rest)]
+        apart = any(not torch.equal(null[0], found[0]) for found in released)
         reason = f"{LOOKS} of {LOOKS} releases are equal bit for bit under each hypothesis"
         return Verdict(reason, math.inf if apart else 0.0)
     if _some_equal(null) and not null_repeats:

@@ -15,6 +15,7 @@ from gradaudit.gradients.differentiation import Batch, Differentiation, Mapped, 
 from gradaudit.gradients.directions import Gaussian
 from gradaudit.gradients.piecewise import PiecewiseLinear
 from gradaudit.gradients.sources import General, Point, Source
+from gradaudit.gradients.tables import Tabulated, tables_pay
 from gradaudit.gradients.tally import LayerNorms, Pass, Tally
 from gradaudit.progress import Advance
 from gradaudit.target import Layer
@@ -114,10 +115,10 @@ class Jacobians:
         """A source for few enough records at once."""
         records = len(source.point.batch.records)
         if isinstance(source, PiecewiseLinear) and passes[0].total:
-            fits = 8 * source.table_size <= self.memory // 4
-            if fits and source.table_pays:
-                for at in _slices(records, 1):
-                    yield [source.part(at).tabulated()], _TABULATED
+            parts = [source.part(at) for at in _slices(records, 1)]
+            if tables_pay(source, self.memory // 4):
+                for part in parts:
+                    yield [Tabulated.of(part)], _TABULATED
                 return
         pair = sizes.pair_bytes(self.batch.trace)
         pairs = max(

@@ -3,8 +3,7 @@
 Around a record such a network is linear, so δ at a site is linear in the residual r = ∂ℓ/∂z, with
 a constant matrix: Δ = Σ_k r_k Δ_k, where Δ_k are the gradients of output k. It moves only as the
 residual does: Δ̇ = Σ_k ṙ_k Δ_k and Δ̇ Aᵀ = Σ_k ṙ_k (Δ_k Aᵀ), which takes no backward pass a
-direction. And where fewer elements come in at the sites than a record has, all columns of the
-Jacobian together take one backward pass for each of those elements (``tabulated``).
+direction.
 
 Whether a network is of this kind at a record is not read off its modules but tested: the
 difference to the general Δ̇ is linear in the direction, so if it is zero in a Gaussian direction it
@@ -12,9 +11,9 @@ is zero in all, with probability one. For the same reason an element that stands
 direction stands still in all.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -22,14 +21,11 @@ from torch.utils._pytree import tree_map_only
 
 from gradaudit.gradients.differentiation import Batch
 from gradaudit.gradients.directions import Directions
-from gradaudit.gradients.factors import Tangents, Uses, over_uses
+from gradaudit.gradients.factors import Tangents, over_uses
 from gradaudit.gradients.norms import Norm, Norms
-from gradaudit.gradients.operations import Convolution
 from gradaudit.gradients.sources import General, Point, unstretched
-from gradaudit.gradients.trace import Trace
 
 _TOLERANCE = 1e-8
-_ROWS = 64
 
 Response = tuple[Tensor, dict[int, Tensor]]
 """Tangents of the outputs, (records, directions, outputs), and of what came in at the sites."""
@@ -45,8 +41,6 @@ class PiecewiseLinear:
         curvature: ∂r/∂z, (records, outputs, outputs).
         direction: the Gaussian direction of the test.
         response: in that direction.
-        table: in every unit direction, (records, rows, elements of the point), once tabulated; the
-            sites where the point itself comes in are left out.
     """
 
     point: Point
@@ -54,7 +48,6 @@ class PiecewiseLinear:
     curvature: Tensor
     direction: Tensor
     response: Response
-    table: Response | None = None
 
     @property
     def title(self) -> str:
@@ -75,77 +68,54 @@ class PiecewiseLinear:
         mixture = response[0] @ found.curvature
         for components, tangent in zip(found.deltas, general.moved(directions).deltas, strict=True):
             linear = torch.einsum("rnk,rk...->rn...", mixture, components)
-            if (linear - tangent).abs().max() > _TOLERANCE * tangent.abs().max():
+            apart, size = ((x.flatten(1).abs().amax(1)) for x in (linear - tangent, tangent))
+            if (apart > _TOLERANCE * size).any():
                 return None
         return found
 
     def part(self, at: slice) -> "PiecewiseLinear":
         """The source for the records at these positions."""
-        rest = self.deltas, self.curvature, self.response, self.table
-        deltas, curvature, response, table = tree_map_only(Tensor, lambda x: x[at], rest)
-        return PiecewiseLinear(
-            self.point.part(at), deltas, curvature, self.direction, response, table
-        )
-
-    @property
-    def table_size(self) -> int:
-        """Elements of one record's table."""
-        rows = self.response[0].shape[2] + sum(x[0].numel() for x in self._moving.values())
-        return self.direction.numel() * rows
-
-    @property
-    def table_pays(self) -> bool:
-        """Whether a table takes fewer backward passes than there are columns."""
-        rows = sum(int(x[0].count_nonzero()) for x in self._moving.values())
-        return rows <= self.direction.numel()
-
-    def tabulated(self) -> "PiecewiseLinear":
-        """The same with the response in every unit direction."""
-        outputs, seen = self._empty(self.response[0]), {}
-        for site, came_in in self._moving.items():
-            seen[site] = self._empty(came_in)
-        batch = self.point.batch
-        for k, (point, record) in enumerate(zip(batch.points, batch.records, strict=True)):
-            moving = torch.ones_like(self.response[0][k, 0])
-            _pull(partial(_outputs, batch.trace, record), point, moving, outputs[k])
-            for site, came_in in self._moving.items():
-                function = partial(_came_in, batch.trace, record, site)
-                _pull(function, point, came_in[k, 0], seen[site][k])
-        return replace(self, table=(outputs, seen))
-
-    def _empty(self, response: Tensor) -> Tensor:
-        """Zeros (records, rows, elements of the point)."""
-        return response.new_zeros(len(response), response[0].numel(), self.direction.numel())
+        rest = self.deltas, self.curvature, self.response
+        deltas, curvature, response = tree_map_only(Tensor, lambda x: x[at], rest)
+        return PiecewiseLinear(self.point.part(at), deltas, curvature, self.direction, response)
 
     def norms(self, directions: Directions, wanted: Collection[Norm]) -> dict[str, Norms]:
         """By parameter, (records, directions) norms of Ġ."""
-        outputs, seen = self._responses(directions)
+        outputs, seen = _responses(self.point.batch, directions.vectors)
         mixture, seen = outputs @ self.curvature, unstretched(seen)
-        found = {}
-        for name, uses in self.point.batch.trace.uses.items():
-            tangents = self._tangents(name, uses, seen, mixture, wanted)
-            if name in self._spread and directions.columns and tangents.product is not None:
-                product = self._at_units(tangents.product, self._spread[name], directions.columns)
-                tangents = replace(tangents, seen={}, product=product)
-            found[name] = tangents.norms(wanted)
-        return found
+        return {
+            name: self.tangents(name, seen, mixture, wanted).norms(wanted)
+            for name in self.point.batch.trace.uses
+        }
 
-    def _tangents(
-        self,
-        name: str,
-        uses: Uses,
-        seen: Mapping[int, Tensor],
-        mixture: Tensor,
-        wanted: Collection[Norm],
+    def tangents(
+        self, name: str, seen: Mapping[int, Tensor], mixture: Tensor, wanted: Collection[Norm]
     ) -> Tangents:
-        base = self.point.factors[name]
-        if base.formed(wanted) and name in self._gradients:
-            gradients = self._gradients[name]
-            product = mixture @ gradients.flatten(2)
-            product = product.reshape(*mixture.shape[:2], *gradients.shape[2:])
-            return Tangents(base, uses, seen, None, product)
-        left = torch.einsum("rnk,rgkot->rgnot", mixture, self._lefts[name])
-        return Tangents(base, uses, seen, left)
+        """One parameter's tangents.
+
+        Args:
+            name: the parameter.
+            seen: tangents of what came in, see ``Tangents``.
+            mixture: ṙ, (records, directions, outputs).
+            wanted: the norms that will be asked for.
+        """
+        base, uses = self.point.factors[name], self.point.batch.trace.uses[name]
+        if base.formed(wanted):
+            return Tangents(base, uses, seen, None, self.product(name, mixture))
+        return Tangents(base, uses, seen, self._left(name, mixture))
+
+    def product(self, name: str, mixture: Tensor) -> Tensor:
+        """One parameter's Δ̇ Aᵀ, (records, directions, groups, out, in)."""
+        if name not in self._gradients:
+            left = self._left(name, mixture)
+            return Tangents(self.point.factors[name], (), {}, left).formed().contiguous()
+        gradients = self._gradients[name]
+        product = mixture @ gradients.flatten(2)
+        return product.reshape(*mixture.shape[:2], *gradients.shape[2:])
+
+    def _left(self, name: str, mixture: Tensor) -> Tensor:
+        """Δ̇, (records, groups, directions, out, positions)."""
+        return torch.einsum("rnk,rgkot->rgnot", mixture, self._lefts[name])
 
     @cached_property
     def _lefts(self) -> dict[str, Tensor]:
@@ -164,74 +134,6 @@ class PiecewiseLinear:
             for name, factors in self.point.factors.items()
             if outputs < factors.left.shape[-1]
         }
-
-    @cached_property
-    def _spread(self) -> dict[str, Tensor]:
-        """Δ Ȧᵀ by the input of the convolutions that see nothing else, by parameter."""
-        found = {}
-        for name, ((site, use), *others) in self.point.batch.trace.uses.items():
-            alone = not others and site not in self._moving and use.shape[0] == 1
-            if self.table and alone and isinstance(use, Convolution):
-                space = self.response[1][site].shape[-len(use.kernel) :]
-                found[name] = use.spread(self.point.factors[name].left, space)
-        return found
-
-    def _at_units(self, product: Tensor, spread: Tensor, columns: slice) -> Tensor:
-        """Add Δ Ȧᵀ in unit directions of the input, each of which moves one channel's taps."""
-        taps, size = spread.shape[3:]
-        blocks = product.view(*product.shape[:4], -1, taps)
-        at = torch.arange(columns.start, columns.stop, device=product.device)
-        group, channel = at // size // blocks.shape[4], at // size % blocks.shape[4]
-        blocks[:, at - columns.start, group, :, channel] += spread[:, group, :, :, at % size]
-        return product
-
-    @cached_property
-    def _moving(self) -> dict[int, Tensor]:
-        """The tested response of what came in, but where that is the point itself."""
-        point = self.direction.flatten()
-        return {
-            site: came_in
-            for site, came_in in self.response[1].items()
-            if not (came_in[0].numel() == len(point) and (came_in.flatten(1) == point).all())
-        }
-
-    def _responses(self, directions: Directions) -> Response:
-        if self.table is None or directions.columns is None:
-            return _responses(self.point.batch, directions.vectors)
-        outputs, tables = self.table
-        at = directions.columns
-        seen = {
-            site: _transposed(tables[site][:, :, at]).reshape(len(outputs), -1, *came_in.shape[2:])
-            if site in tables
-            else directions.vectors.reshape(1, -1, *came_in.shape[2:])
-            for site, came_in in self.response[1].items()
-        }
-        return outputs[:, :, at].mT, seen
-
-
-def _transposed(tables: Tensor) -> Tensor:
-    """Matrices transposed in memory, (records, columns, rows): copying each whole is fast."""
-    return torch.stack([table.contiguous().t().contiguous() for table in tables])
-
-
-def _outputs(trace: Trace, record: Tensor, point: Tensor) -> Tensor:
-    return trace.responses(point, record)[0].flatten()
-
-
-def _came_in(trace: Trace, record: Tensor, site: int, point: Tensor) -> Tensor:
-    return trace.responses(point, record)[1][site]
-
-
-def _pull(
-    function: Callable[[Tensor], Tensor], point: Tensor, moving: Tensor, table: Tensor
-) -> None:
-    """Write the rows of a Jacobian that are not zero into a table (rows, elements of the point)."""
-    pull = torch.func.vjp(function, point)[1]
-    for rows in torch.split(moving.flatten().nonzero()[:, 0], _ROWS):
-        units = point.new_zeros(len(rows), moving.numel())
-        units[torch.arange(len(rows)), rows] = 1
-        (pulled,) = torch.func.vmap(pull)(units.reshape(-1, *moving.shape))
-        table[rows] = pulled.flatten(1)
 
 
 def _responses(batch: Batch, directions: Tensor) -> Response:

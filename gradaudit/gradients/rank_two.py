@@ -11,8 +11,8 @@ millions of elements. None of the norms needs them all:
 - The largest entry, exactly: only pairs (direction, i) whose bound |δ̇_i| max|a| + |δ_i| max|ȧ|
   exceeds the largest entry found so far are looked at.
 
-Small matrices are formed instead, blocks of directions at a time, without rows and columns that
-are zero throughout.
+Small matrices are formed instead, blocks of directions at a time, without what is zero or an outer
+product throughout.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,7 +20,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from gradaudit.gradients.norms import Norm, Norms, norms_of, side_by_side
+from gradaudit.gradients.norms import Norm, Norms, joined, norms_of, side_by_side
 
 _FORMED_UP_TO = 1 << 16
 _BLOCK = 1 << 19
@@ -45,12 +45,10 @@ def rank_two_norms(
     if a_dot is None:
         a_dot = a.new_zeros(1, d_dot.shape[1], a.shape[1])
     parts = a, d, a_dot.expand(len(a), -1, -1), d_dot
-    small = a.shape[1] * d.shape[1] <= _FORMED_UP_TO
-    if small and {"1", "inf"} & set(wanted):
-        return _together([_formed(*part, wanted) for part in zip(*parts, strict=True)])
-    found: Norms = {}
-    if "f" in wanted:
-        found["f"] = squares(*parts)
+    found: Norms = {"f": squares(*parts)} if "f" in wanted else {}
+    entries = [norm for norm in wanted if norm != "f"]
+    if entries and a.shape[1] * d.shape[1] <= _FORMED_UP_TO:
+        return found | _together([_formed(*part, entries) for part in zip(*parts, strict=True)])
     if "1" in wanted:
         found["1"] = absolute_sums(*parts)
     if "inf" in wanted:
@@ -94,18 +92,26 @@ def _ratio(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _formed(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor, wanted: Collection[Norm]) -> Norms:
-    """Norms of one record's entries, a block of directions at a time."""
-    inputs = (a != 0) | (a_dot != 0).any(0)
-    outputs = (d != 0) | (d_dot != 0).any(0)
-    inputs[0] = outputs[0] = True
-    a, d, a_dot, d_dot = a[inputs], d[outputs], a_dot[:, inputs], d_dot[:, outputs]
-    size = max(1, _BLOCK // max(1, len(a) * len(d)))
-    return side_by_side(
-        [
-            norms_of((d[:, None] * x[:, None]).addcmul_(a, y[:, :, None])[None], wanted)
-            for x, y in zip(torch.split(a_dot, size), torch.split(d_dot, size), strict=True)
-        ]
-    )
+    """One record's sums and largest entry.
+
+    Where ȧ stands still in all directions the entries are those of a δ̇ᵀ, and need not be formed.
+    """
+    moving = (a_dot != 0).any(0)
+    live = (d != 0) | (d_dot != 0).any(0)
+    moving[0] = live[0] = True
+    still, sizes = a[~moving].abs(), d_dot.abs()
+    a, d, a_dot, d_dot = a[moving], d[live], a_dot[:, moving], d_dot[:, live]
+    size = max(1, _BLOCK // (len(a) * len(d)))
+    blocks = [
+        norms_of((d[:, None] * x[:, None]).addcmul_(a, y[:, :, None])[None], wanted)
+        for x, y in zip(torch.split(a_dot, size), torch.split(d_dot, size), strict=True)
+    ]
+    largest = still.amax() if len(still) else still.sum()
+    outer: Norms = {
+        "1": sizes.sum(1)[None] * still.sum(),
+        "inf": (sizes.amax() * largest).view(1, 1),
+    }
+    return joined([side_by_side(blocks), outer])
 
 
 def _largest(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
