@@ -135,6 +135,23 @@ def test_one_curved_record_is_enough() -> None:
     assert PiecewiseLinear.of(general(batch), gaussian(batch)) is None
 
 
+def test_a_curved_record_counts_however_confident_it_is() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.Hardswish(), nn.Linear(6, 4))
+    with torch.no_grad():
+        model[2].bias[0] += 30
+    batch = batch_of(model, (5,), CrossEntropy(), 4)
+    batch.points[:2] *= 1e4
+    with torch.no_grad():
+        logits = batch.trace.view.outputs({}, batch.points)
+    batch.targets[:2], batch.targets[2:] = logits[:2].argmin(dim=1), 0
+    confident = batch.part(slice(3))
+    deltas = general(confident).point.gradients.deltas[-1].flatten(1).abs().amax(1)
+    assert deltas[2] < 1e-9 * deltas[:2].min()
+    assert PiecewiseLinear.of(general(confident.part(slice(2))), gaussian(batch)) is not None
+    assert PiecewiseLinear.of(general(confident), gaussian(batch)) is None
+
+
 def test_the_engine_takes_the_short_way() -> None:
     torch.manual_seed(0)
     build, shape = LINEAR["pooled"]
