@@ -42,9 +42,17 @@ class Batch:
     indices: range
 
     def part(self, at: slice) -> "Batch":
-        """The records at these positions of this batch."""
+        """The records at these positions of this batch.
+
+        They are copied: next to a point that begins inside another tensor's memory, forward mode
+        would copy each direction for every record.
+        """
         return Batch(
-            self.trace, self.records[at], self.points[at], self.targets[at], self.indices[at]
+            self.trace,
+            self.records[at].clone(),
+            self.points[at].clone(),
+            self.targets[at].clone(),
+            self.indices[at],
         )
 
     def moved(self, name: Variable, step: Tensor) -> "Batch":

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -91,8 +92,13 @@ class Gaussian:
             probes = [self._probe(k, like) for k in range(start, min(start + size, self.count))]
             yield Directions(torch.stack(probes))
 
+    @cached_property
+    def _root(self) -> int:
+        sequence = np.random.SeedSequence(self.seed, spawn_key=(_PROBES,))
+        return int(sequence.generate_state(1, np.uint64)[0])
+
     def _probe(self, k: int, like: Tensor) -> Tensor:
-        generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(_PROBES, k)))
+        generator = np.random.Generator(np.random.Philox(key=np.array([self._root, k], np.uint64)))
         return (
             torch.from_numpy(generator.standard_normal(like.numel())).to(like).reshape(like.shape)
         )

@@ -7,7 +7,7 @@ through ``torch.func.functional_call``. It works inside ``torch.func`` transform
 
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,7 +85,7 @@ class FunctionalModel:
             running(self.module, self.mode),
             drawing_from(self.seed, self.device),
             default_dtype(self.dtype),
-            _BatchStatisticsOnly(),
+            _BatchStatisticsOnly() if self.mode == "train" else nullcontext(),
         ):
             return unwrap(torch.func.functional_call(self.module, state, (inputs,)))
 

@@ -25,7 +25,7 @@ _WORKING_SET = 96 << 20
 not depend on the record is computed once for a few of them, and what does not depend on the
 direction too."""
 _RECORDS = 16
-_SHARED = 8
+_SHARED = 16
 _TABULATED = 128
 
 

@@ -64,7 +64,8 @@ class PiecewiseLinear:
         """
         batch, directions = general.point.batch, direction.unsqueeze(0)
         response = _responses(batch, directions)
-        found = cls(general.point, _deltas(batch), _curvatures(batch), direction, response)
+        outputs, deltas = _components(batch)
+        found = cls(general.point, deltas, _curvatures(batch, outputs), direction, response)
         mixture = response[0] @ found.curvature
         for components, tangent in zip(found.deltas, general.moved(directions).deltas, strict=True):
             linear = torch.einsum("rnk,rk...->rn...", mixture, components)
@@ -154,34 +155,28 @@ def _responses(batch: Batch, directions: Tensor) -> Response:
     return found
 
 
-def _deltas(batch: Batch) -> tuple[Tensor, ...]:
-    """The gradients of every output at every site, (records, outputs, …)."""
+def _components(batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The outputs (records, 1, …) and their gradients at every site, (records, outputs, …)."""
 
-    def one(point: Tensor, record: Tensor) -> tuple[Tensor, ...]:
+    def one(point: Tensor, record: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         outputs, pull = torch.func.vjp(
-            lambda perturbations: batch.trace.responses(point, record, perturbations)[0].flatten(),
+            lambda perturbations: batch.trace.responses(point, record, perturbations)[0],
             batch.trace.zeros(point),
         )[:2]
-        units = torch.eye(len(outputs), dtype=outputs.dtype, device=outputs.device)
-        (deltas,) = torch.func.vmap(pull)(units)
-        return tuple(deltas)
+        units = torch.eye(outputs.numel(), dtype=outputs.dtype, device=outputs.device)
+        (deltas,) = torch.func.vmap(pull)(units.reshape(-1, *outputs.shape))
+        return outputs, tuple(deltas)
 
-    found: tuple[Tensor, ...] = torch.func.vmap(one)(batch.points, batch.records)
+    found: tuple[Tensor, tuple[Tensor, ...]] = torch.func.vmap(one)(batch.points, batch.records)
     return found
 
 
-def _curvatures(batch: Batch) -> Tensor:
-    """The Hessians of the losses by the outputs, (records, outputs, outputs)."""
+def _curvatures(batch: Batch, outputs: Tensor) -> Tensor:
+    """The Hessians of the losses by the flattened outputs, (records, outputs, outputs)."""
 
-    def one(point: Tensor, target: Tensor, record: Tensor) -> Tensor:
-        outputs = batch.trace.responses(point, record)[0]
+    def loss(flat: Tensor, target: Tensor) -> Tensor:
+        shaped = flat.reshape(outputs.shape[1:])
+        return batch.trace.view.loss.per_record(shaped, target.unsqueeze(0))[0]
 
-        def loss(flat: Tensor) -> Tensor:
-            shaped = flat.reshape(outputs.shape)
-            return batch.trace.view.loss.per_record(shaped, target.unsqueeze(0))[0]
-
-        hessian: Tensor = torch.func.hessian(loss)(outputs.flatten())
-        return hessian
-
-    found: Tensor = torch.func.vmap(one)(batch.points, batch.targets, batch.records)
+    found: Tensor = torch.func.vmap(torch.func.hessian(loss))(outputs.flatten(1), batch.targets)
     return found
