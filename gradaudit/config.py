@@ -106,7 +106,7 @@ class ScanSettings(RunSettings):
 def file_model() -> type[BaseModel]:
     """The model of a config file: ``scan``'s settings and a section of options for each audit."""
     sections: dict[str, Any] = {
-        name.replace("-", "_"): (
+        _section_of(name): (
             audit.Options,
             Field(default_factory=audit.Options, description=audit.summary),
         )
@@ -128,7 +128,11 @@ def read_file(path: Path | None) -> dict[str, Any]:
 
 def section(file: dict[str, Any], audit: str) -> dict[str, Any]:
     """The config file's options of one audit."""
-    return cast("dict[str, Any]", file.get(audit.replace("-", "_"), {}))
+    return cast("dict[str, Any]", file.get(_section_of(audit), {}))
+
+
+def _section_of(audit: str) -> str:
+    return audit.replace("-", "_").replace(" ", "_")
 
 
 M = TypeVar("M", bound=BaseModel)

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 import gradaudit
 from gradaudit.audits import Audit
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
+from gradaudit.gathering import gather, member_of
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.loading.accuracy import task_accuracy
 from gradaudit.loading.datasets import describe
@@ -54,13 +55,13 @@ def run(
     """
     started = utc_now()
     data = _describe_data(subject)
-    rows: list[Measurement] = []
+    parts: list[tuple[Audit[Any], list[Measurement]]] = []
     seconds: dict[str, JsonValue] = {}
     broken: dict[str, JsonValue] = {}
     for audit in audits:
         begun = time.perf_counter()
         own, fault = _rows(audit, subject, progress or Silent())
-        rows.extend(own)
+        parts.append((audit, own))
         seconds[audit.name] = round(time.perf_counter() - begun, 3)
         if fault:
             broken[audit.name] = fault
@@ -81,7 +82,7 @@ def run(
             "versions": _versions(),
             **(provenance or {}),
         },
-        measurements=rows,
+        measurements=gather(parts),
     )
 
 
@@ -114,10 +115,10 @@ def incomplete(report: Report) -> str | None:
         reasons = {row.reason for row in report.measurements if row.reason}
         return "nothing could be measured: " + ("; ".join(sorted(reasons)) or "no audit ran")
     failures: dict[str, Any] = dict(cast("dict[str, Any]", report.provenance.get("broken", {})))
-    measured = {row.audit for row in report.measurements if row.status == "measured"}
+    measured = {member_of(row) for row in report.measurements if row.status == "measured"}
     for row in report.measurements:
-        if row.status == "failed" and row.audit not in measured:
-            failures.setdefault(row.audit, row.reason)
+        if row.status == "failed" and member_of(row) not in measured:
+            failures.setdefault(member_of(row), row.reason)
     return "; ".join(f"{audit} failed: {reason}" for audit, reason in failures.items()) or None
 
 
@@ -155,7 +156,9 @@ def _instead(
         for layer in (names if metric.per_layer else [None])
     )
     return [
-        Measurement(audit=audit.name, metric=metric, layer=layer, status=status, reason=reason)
+        Measurement(
+            audit=audit.reports_as(), metric=metric, layer=layer, status=status, reason=reason
+        )
         for metric, layer in wanted
         if (metric, layer) not in done
     ]

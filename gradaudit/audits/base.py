@@ -47,7 +47,11 @@ O = TypeVar("O", bound=AuditOptions)  # noqa: E741 - O for options
 
 
 class Audit(ABC, Generic[O]):
-    """One audit. The class docstring carries the formula and the citation."""
+    """One audit. The class docstring carries the formula and the citation.
+
+    A name of two words is one of several audits that report as the first word: ``attack property``
+    is the command ``gradaudit attack property`` and yields rows of the audit ``attack``.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -64,6 +68,11 @@ class Audit(ABC, Generic[O]):
 
     def __init__(self, options: O) -> None:
         self.options = options
+
+    @classmethod
+    def reports_as(cls) -> str:
+        """What its rows name as their audit: the first word of its name."""
+        return cls.name.split()[0]
 
     @abstractmethod
     def run(self, subject: "Subject", progress: Progress) -> Iterable[Measurement]:

@@ -19,6 +19,10 @@ from gradaudit.cli.scan import scan
 from gradaudit.cli.schema import schema
 from gradaudit.errors import GradauditError
 
+PANEL = "Single audits"
+GROUPS = {"attack": "What a real attacker gets from a shared gradient."}
+"""Help of the commands that have commands."""
+
 _REPORTS: dict[str, Callable[..., None]] = {
     "gate": gate,
     "compare": compare,
@@ -63,13 +67,24 @@ def build() -> typer.Typer:
     )
     app.callback()(_root)
     app.command("scan")(guarded(scan))
-    for name, audit in audits().items():
-        app.command(name, help=audit.summary, rich_help_panel="Single audits")(
-            guarded(audit_command(audit))
-        )
+    _add_audits(app)
     for name, command in _REPORTS.items():
         app.command(name, rich_help_panel="Reports")(guarded(command))
     return app
+
+
+def _add_audits(app: typer.Typer) -> None:
+    """A command for each audit; one named with two words is a command of a command."""
+    groups: dict[str, typer.Typer] = {}
+    for name, audit in audits().items():
+        group, _, word = name.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = typer.Typer(no_args_is_help=True)
+            app.add_typer(groups[group], name=group, help=GROUPS.get(group), rich_help_panel=PANEL)
+        panel = None if group else PANEL
+        groups.get(group, app).command(word, help=audit.summary, rich_help_panel=panel)(
+            guarded(audit_command(audit))
+        )
 
 
 def main() -> None:

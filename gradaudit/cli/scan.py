@@ -1,6 +1,6 @@
 """``gradaudit scan``: every applicable audit of one checkpoint in one report."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import typer
@@ -74,17 +74,22 @@ def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[Audit[An
     if settings.quick and settings.thorough:
         raise UsageError("--quick and --thorough: choose one")
     known = audits()
-    for name in settings.audits:
-        if name not in known:
-            raise UsageError(
-                f"--audits {name}: no such audit{suggest(name, known)}; "
-                f"there are: {', '.join(known)}"
-            )
+    wanted = {name for asked in settings.audits for name in _named(asked, known)}
     return [
         audit(settle(audit.Options, {}, {**_preset(audit, settings), **section(file, name)}))
         for name, audit in known.items()
-        if not settings.audits or name in settings.audits
+        if not settings.audits or name in wanted
     ]
+
+
+def _named(asked: str, known: Collection[str]) -> list[str]:
+    """The audits that ``--audits`` means: ``attack`` is all attacks, ``attack-user`` one."""
+    found = [name for name in known if asked in (name, name.replace(" ", "-"), name.split()[0])]
+    if not found:
+        raise UsageError(
+            f"--audits {asked}: no such audit{suggest(asked, known)}; there are: {', '.join(known)}"
+        )
+    return found
 
 
 def _preset(audit: type[Audit[Any]], settings: ScanSettings) -> dict[str, Any]:

@@ -118,8 +118,9 @@ def _chosen(report: Report) -> dict[str, None]:
 
 
 def _headline(audit: str, metrics: Iterable[str]) -> list[str]:
-    known = audits().get(audit)
-    return list(metrics) if known is None else [m for m in known.headline if m in metrics]
+    known = [part for part in audits().values() if part.reports_as() == audit]
+    headline = dict.fromkeys(metric for part in known for metric in part.headline)
+    return [metric for metric in headline if metric in metrics] if known else list(metrics)
 
 
 def _layer_lines(judged: Report, columns: Sequence[str]) -> Iterable[LayerLine]:

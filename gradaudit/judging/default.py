@@ -41,8 +41,8 @@ def default_policy_yaml() -> str:
 def known_metrics() -> dict[str, Metric]:
     """The metrics of the installed audits by ``audit.metric``."""
     return {
-        f"{name}.{metric.id}": metric
-        for name, audit in audits().items()
+        f"{audit.reports_as()}.{metric.id}": metric
+        for audit in audits().values()
         for metric in audit.metrics
     }
 

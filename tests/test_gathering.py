@@ -1,0 +1,143 @@
+"""Several audits in one report: unique keys, and the riskiest as the headline."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import pytest
+from typer.testing import CliRunner
+
+from gradaudit.audits import Audit, AuditOptions, Metric
+from gradaudit.cli import build
+from gradaudit.cli.scan import choose_audits
+from gradaudit.config import ScanSettings, file_model, section
+from gradaudit.errors import UsageError
+from gradaudit.gathering import gather, member_of
+from gradaudit.report import Measurement, skipped
+
+
+class Attack(Audit[AuditOptions]):
+    """Base of the attacks of these tests; they are never run."""
+
+    summary: ClassVar[str] = "A pretended attack."
+    metrics = (
+        Metric(id="success", title="Success", riskier="higher"),
+        Metric(id="error", title="Error", riskier="lower"),
+    )
+    headline = ("success",)
+
+    def run(self, subject: object, progress: object) -> Iterator[Measurement]:
+        raise NotImplementedError
+
+
+class Theft(Attack):
+    name = "attack theft"
+
+
+class Fraud(Attack):
+    name = "attack fraud"
+
+
+class Count(Attack):
+    name = "count"
+
+
+def row(audit: Audit[AuditOptions], metric: str, value: float, **variant: str) -> Measurement:
+    return Measurement(
+        audit=audit.reports_as(), metric=metric, layer="fc", value=value, variant=dict(variant)
+    )
+
+
+@pytest.fixture
+def attacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    found = {audit.name: audit for audit in (Theft, Fraud, Count)}
+    monkeypatch.setattr("gradaudit.audits.discover", lambda *_: found)
+    for cached in (file_model, build):
+        cached.cache_clear()
+    yield
+    for cached in (file_model, build):
+        cached.cache_clear()
+
+
+theft, fraud, count = (audit(AuditOptions()) for audit in (Theft, Fraud, Count))
+
+
+def test_an_audit_alone_under_its_name_keeps_its_rows() -> None:
+    own, other = [row(theft, "success", 0.5)], [row(count, "success", 1.0)]
+    assert gather([(theft, own), (count, other)]) == own + other
+
+
+def test_the_riskiest_is_the_headline_of_a_metric() -> None:
+    rows = gather(
+        [
+            (theft, [row(theft, "success", 0.5), row(theft, "error", 0.5)]),
+            (fraud, [row(fraud, "success", 0.7), row(fraud, "error", 0.7)]),
+        ]
+    )
+    headline = {r.metric: (r.value, r.details["attack"]) for r in rows if not r.variant}
+    assert headline == {"success": (0.7, "fraud"), "error": (0.5, "theft")}
+
+
+def test_every_row_tells_where_it_comes_from() -> None:
+    rows = gather(
+        [
+            (theft, [row(theft, "success", 0.5), row(theft, "success", 0.4, round="1")]),
+            (fraud, [row(fraud, "success", 0.7)]),
+        ]
+    )
+    assert len({r.key for r in rows}) == len(rows) == 4
+    assert {member_of(r) for r in rows} == {"attack", "attack theft", "attack fraud"}
+    (first,) = [r for r in rows if r.variant == {"attack": "theft", "round": "1"}]
+    assert first.value == 0.4
+
+
+def test_what_was_measured_hides_what_does_not_apply() -> None:
+    away = skipped("attack", ["success"], ["fc"], "there are no users")
+    rows = gather([(theft, away), (fraud, [row(fraud, "success", 0.1)])])
+    assert [r.status for r in rows if not r.variant] == ["measured"]
+    rows = gather([(theft, away), (fraud, away)])
+    assert [r.status for r in rows if not r.variant] == ["skipped"]
+
+
+def test_a_failure_is_not_hidden_by_what_does_not_apply() -> None:
+    away = skipped("attack", ["success"], ["fc"], "there are no users")
+    broken = [r.model_copy(update={"status": "failed"}) for r in away]
+    rows = gather([(theft, away), (fraud, broken)])
+    assert [r.status for r in rows if not r.variant] == ["failed"]
+
+
+@pytest.mark.usefixtures("attacks")
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        ("attack", {"attack theft", "attack fraud"}),
+        ("attack-theft", {"attack theft"}),
+        ("attack fraud", {"attack fraud"}),
+        ("count", {"count"}),
+    ],
+)
+def test_scan_chooses_by_name_or_group(asked: str, names: set[str]) -> None:
+    chosen = choose_audits(ScanSettings(audits=(asked,)), {})
+    assert {audit.name for audit in chosen} == names
+
+
+@pytest.mark.usefixtures("attacks")
+def test_scan_refuses_an_unknown_audit() -> None:
+    with pytest.raises(UsageError, match=r"no such audit.*attack theft"):
+        choose_audits(ScanSettings(audits=("attack-thef",)), {})
+
+
+@pytest.mark.usefixtures("attacks")
+def test_a_config_file_has_a_section_for_an_audit_of_two_words() -> None:
+    config = file_model().model_validate({"attack-theft": {}})
+    assert section(config.model_dump(exclude_unset=True), "attack theft") == {}
+    assert "attack_theft" in file_model().model_fields
+
+
+@pytest.mark.usefixtures("attacks")
+def test_audits_of_one_group_are_commands_of_a_command() -> None:
+    shown = CliRunner().invoke(build(), ["attack", "--help"]).output
+    assert "theft" in shown
+    assert "fraud" in shown
+    alone = CliRunner().invoke(build(), ["attack", "fraud", "--help"])
+    assert alone.exit_code == 0
+    assert "--model" in alone.output
