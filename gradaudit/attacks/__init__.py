@@ -1,0 +1,1 @@
+"""What a real attacker does with a shared update."""
