@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtri
 
+from gradaudit.noise import NoisePlace
+
 FloatArray = NDArray[np.float64]
-NoisePlace = Literal["record", "sum", "mean", "release"]
 Relation = Literal["replace", "remove"]
 
 _BISECTIONS = 100

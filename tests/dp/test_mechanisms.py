@@ -8,9 +8,9 @@ import torch
 from scipy.stats import kstest
 
 from gradaudit.dp.mechanisms import FileMechanism, load_mechanism, mechanisms
-from gradaudit.dp.mechanisms.base import _laplace, clipped, draw_noise
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import AuditError, UsageError
+from gradaudit.gradients.noise import _laplace, clipped, draw_noise
 
 ELEMENTS = 37  # no whole group of the generator's
 PLACES = ("record", "sum", "mean", "release")

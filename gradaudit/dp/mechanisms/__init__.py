@@ -1,10 +1,11 @@
 """Gradient-release mechanisms: one a file, found by name, and the user's own from a file."""
 
-from gradaudit.dp.mechanisms.base import AdditiveMechanism, Mechanism, Noise
+from gradaudit.dp.mechanisms.base import AdditiveMechanism, Mechanism
 from gradaudit.dp.mechanisms.file import FileMechanism
 from gradaudit.errors import UsageError
 from gradaudit.loading.specs import Spec, arguments, suggest
 from gradaudit.loading.user_code import load_callable
+from gradaudit.noise import Noise
 from gradaudit.parts import discover
 
 __all__ = ["AdditiveMechanism", "FileMechanism", "Mechanism", "load_mechanism", "mechanisms"]

@@ -1,18 +1,12 @@
-"""What a gradient-release mechanism is, and the noise that the known ones add."""
+"""What a gradient-release mechanism is."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gradaudit.dp.theory import NoisePlace
-
-Noise = Literal["gaussian", "laplace"]
-
-_GROUP = 16
-"""torch fills normal numbers in groups of this size; rows of whole groups are drawn alike in
-chunks of any size."""
+from gradaudit.noise import Noise, NoisePlace
 
 
 class Mechanism(ABC):
@@ -86,37 +80,3 @@ class AdditiveMechanism(Mechanism):
     def mean(self, per_sample_gradients: Tensor) -> Tensor:
         """The release without noise, (records, elements) to (elements,)."""
         return self.mean_of(per_sample_gradients[0], per_sample_gradients[1:])
-
-
-def clipped(gradients: Tensor, bound: float) -> Tensor:
-    """Gradients (…, elements) scaled down to an L2 norm of at most ``bound`` (Abadi 2016)."""
-    norms: Tensor = torch.linalg.vector_norm(gradients, dim=-1, keepdim=True)
-    return gradients / (norms / bound).clamp(min=1)
-
-
-def draw_noise(noise: Noise, like: Tensor, rows: int, generator: torch.Generator) -> Tensor:
-    """Standard noise (rows, elements): normal, or Laplace of scale one.
-
-    On the CPU the numbers do not depend on how many rows are drawn at a time.
-
-    Args:
-        noise: the law.
-        like: (…, elements) with the wanted type and device.
-        rows: how many rows.
-        generator: on the device of ``like``.
-    """
-    elements = like.shape[-1]
-    whole = -(-elements // _GROUP) * _GROUP
-    drawn = torch.empty(rows, whole, dtype=like.dtype, device=like.device)
-    if noise == "gaussian":
-        return drawn.normal_(generator=generator)[:, :elements]
-    return _laplace(drawn.uniform_(generator=generator))[:, :elements]
-
-
-def _laplace(uniform: Tensor) -> Tensor:
-    """Laplace numbers of scale one from uniform ones in [0, 1), in place; never infinite.
-
-    The uniform numbers are multiples of 2⁻²⁴; half a step keeps the sign fair and the log finite.
-    """
-    signed = uniform.mul_(2).sub_(1).add_(2.0**-24)
-    return torch.copysign(torch.log1p(-signed.abs()), signed)

@@ -5,9 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from gradaudit.dp.mechanisms.base import AdditiveMechanism, Noise, clipped, draw_noise
-from gradaudit.dp.theory import NoisePlace
+from gradaudit.dp.mechanisms.base import AdditiveMechanism
 from gradaudit.errors import UsageError
+from gradaudit.gradients.noise import clipped, draw_each, draw_noise
+from gradaudit.noise import Noise, NoisePlace, noise_scale
 
 
 class ClippedNoise(AdditiveMechanism):
@@ -45,8 +46,7 @@ class ClippedNoise(AdditiveMechanism):
 
     def scale(self, records: int) -> float:
         """Scale of an element's noise in the release of a batch of ``records``."""
-        shrink = {"record": math.sqrt(records), "sum": records, "mean": 1, "release": 1}
-        return self.sigma / shrink[self.per]
+        return noise_scale(self.per, self.sigma, records)
 
     def resized(self, clip: float, sigma: float) -> "ClippedNoise":
         """The same law and place of the noise with another clip and sigma."""
@@ -65,8 +65,7 @@ class ClippedNoise(AdditiveMechanism):
         if self.per != "record":
             noise = draw_noise(self.noise, mean, count, generator)
             return noise.mul_(self.scale(records)).add_(mean)
-        each = draw_noise(self.noise, mean, count * records, generator)
-        noise = each.view(count, records, -1).mean(dim=1)
+        noise = draw_each(self.noise, mean, count, records, generator)
         return noise.mul_(self.sigma).add_(mean)
 
     def elements_drawn(self, records: int, elements: int) -> int:

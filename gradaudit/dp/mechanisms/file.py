@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradaudit.dp.mechanisms.base import Mechanism, Noise
+from gradaudit.dp.mechanisms.base import Mechanism
 from gradaudit.errors import AuditError
 from gradaudit.loading.user_code import first_line
+from gradaudit.noise import Noise
 
 
 class FileMechanism(Mechanism):

@@ -1,0 +1,122 @@
+"""What every defense is: a name, options, and what it does to the update that is shared.
+
+Defenses are listed and parsed without torch, so a module in this package imports it inside the
+methods.
+"""
+
+from abc import ABC
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+Scope = Literal["tensor", "update"]
+
+
+class DefenseOptions(BaseModel):
+    """Base of every defense's options; a field is a ``key=value`` of its spec."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    layers: str = Field("*", description="Only layers whose name matches this glob.")
+
+
+O = TypeVar("O", bound=DefenseOptions)  # noqa: E741 - O for options
+
+
+class Defense(ABC, Generic[O]):
+    """One defense. The class docstring carries the formula and the citation.
+
+    A client's update passes through it in this order: single records' gradients are multiplied by
+    ``record_factors`` and averaged; the update is multiplied by ``batch_factors``; then ``apply``.
+
+    Attributes:
+        name: as in its spec.
+        summary: one line for ``gradaudit list``.
+        example: a spec.
+        positional: the option that ``NAME:value`` sets, if any.
+        deterministic: whether ``apply`` draws no random numbers.
+        changes_model: it acts on the model and its training (``modify``), not on the update.
+        scope: what ``apply`` sees at once: one parameter tensor, or all it defends in a row.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    example: ClassVar[str]
+    Options: ClassVar[type[DefenseOptions]] = DefenseOptions
+    positional: ClassVar[str | None] = None
+    deterministic: ClassVar[bool] = True
+    changes_model: ClassVar[bool] = False
+    scope: ClassVar[Scope] = "tensor"
+
+    def __init__(self, options: O) -> None:
+        self.options = options
+
+    def __str__(self) -> str:
+        given = self.options.model_dump(exclude_unset=True)
+        first = [f"{given.pop(self.positional)}"] if self.positional in given else []
+        pairs = [f"{key.replace('_', '-')}={value}" for key, value in given.items()]
+        return ":".join(filter(None, [self.name, ",".join([*first, *pairs])]))
+
+    def defends(self, parameter: str) -> bool:
+        """Whether it is applied to the parameter of this qualified name."""
+        return fnmatchcase(module_of(parameter), self.options.layers)
+
+    @property
+    def of_records(self) -> bool:
+        """Whether it acts on single records, so that it must come before all that mixes them."""
+        return False
+
+    @property
+    def additive(self) -> bool:
+        """Whether ``apply`` adds independent noise to every element and does nothing else."""
+        return False
+
+    @property
+    def isotropic(self) -> bool:
+        """Whether that noise has the same law in every orthonormal basis."""
+        return False
+
+    def record_factors(self, norms: "Tensor") -> "Tensor | None":
+        """The factor on each record's gradient; None where single records are left alone.
+
+        Args:
+            norms: (records,) L2 norms of the records' gradients, over all that it defends.
+        """
+        return None
+
+    def batch_factors(self, norms: "Tensor") -> "Tensor | None":
+        """The factor on each batch's update; None where it is not rescaled as a whole.
+
+        Args:
+            norms: (batches,) L2 norms of the updates, over all that it defends.
+        """
+        return None
+
+    def apply(self, gradients: "Tensor", *, records: int, generator: "torch.Generator") -> "Tensor":
+        """What is done to updates, each for itself.
+
+        Args:
+            gradients: (batches, elements) of one parameter tensor, or of all it defends side by
+                side where ``scope`` is ``update``. Not changed.
+            records: how many records an update is the mean of.
+            generator: on the device of ``gradients``. Rows must be drawn one after the other, so
+                that the numbers do not depend on how many batches come at a time.
+
+        Returns:
+            The same shape.
+        """
+        return gradients
+
+    def modify(self, model: "nn.Module", generator: "torch.Generator") -> "nn.Module":
+        """A copy of the model with the defense built in (where it changes the model)."""
+        return model
+
+
+def module_of(parameter: str) -> str:
+    """The name of the layer that a parameter belongs to, as reports show it."""
+    return parameter.rpartition(".")[0] or "(model)"

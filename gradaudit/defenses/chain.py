@@ -1,0 +1,158 @@
+"""Defenses in a row, as they are applied to a client's update."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gradaudit.defenses.base import Defense, module_of
+from gradaudit.errors import UsageError
+from gradaudit.text import listed
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    Update = dict[str, Tensor]
+    Generators = Callable[[int, str], torch.Generator]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Defenses applied in order to the parameters that each of them defends.
+
+    One that acts on single records (``dp`` but for ``per=release``) must be the first to touch a
+    parameter: after another defense there are no records left to clip.
+
+    Defenses that change the model are passed over; they are in the model already.
+
+    Attributes:
+        defenses: in order.
+    """
+
+    defenses: tuple[Defense[Any], ...] = ()
+
+    def __str__(self) -> str:
+        return " then ".join(map(str, self.defenses)) or "none"
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether nothing in it is random."""
+        return all(defense.deterministic for defense in self.acting)
+
+    @property
+    def acting(self) -> tuple[Defense[Any], ...]:
+        """The defenses that act on updates."""
+        return tuple(defense for defense in self.defenses if not defense.changes_model)
+
+    def of(self, parameter: str) -> tuple[Defense[Any], ...]:
+        """The defenses of the parameter of this name, in order."""
+        return tuple(defense for defense in self.acting if defense.defends(parameter))
+
+    def check(self, parameters: Sequence[str]) -> None:
+        """Look whether the defenses can be applied to these parameters in this order.
+
+        Raises:
+            UsageError: a glob matches no layer, or a defense of single records comes after
+                another defense of the same layer.
+        """
+        for defense in self.defenses:
+            if not any(map(defense.defends, parameters)):
+                layers = list(dict.fromkeys(map(module_of, parameters)))
+                raise UsageError(
+                    f"--defense {defense}: no layer matches layers={defense.options.layers}; "
+                    f"the layers are: {listed(layers, 20)}"
+                )
+        for parameter in parameters:
+            for before, after in zip(self.of(parameter), self.of(parameter)[1:], strict=False):
+                if after.of_records:
+                    raise UsageError(
+                        f"--defense {after}: cannot clip single records after {before}, which "
+                        "leaves only the update of a batch; use per=release, or put it first"
+                    )
+
+    def record_factors(self, squares: "Update") -> "Update":
+        """The factors on records' gradients by parameter; absent where records are left alone.
+
+        Args:
+            squares: (records,) squared L2 norms of the gradients, by parameter.
+        """
+        return _by_parameter(self.acting, squares, lambda d, norms: d.record_factors(norms))
+
+    def apply(self, update: "Update", *, records: int, generators: "Generators") -> "Update":
+        """Apply every defense in turn to updates that are means over records.
+
+        Args:
+            update: (batches, elements) by parameter, all that is shared, with record factors
+                multiplied in already. Not changed.
+            records: how many records an update is the mean of.
+            generators: the generator of a defense (by index) and a parameter (empty where the
+                defense sees all parameters at once). Numbers do not depend on how many batches
+                come at a time if every pair has its own.
+        """
+        for index, defense in enumerate(self.acting):
+            update = _applied(defense, index, update, records, generators)
+        return update
+
+    def couples(self, parameter: str) -> bool:
+        """Whether what becomes of a parameter depends on the others' updates of the batch."""
+        return any(
+            defense.scope == "update" or (not defense.of_records and _rescales(defense))
+            for defense in self.of(parameter)
+        )
+
+
+def _rescales(defense: Defense[Any]) -> bool:
+    return type(defense).batch_factors is not Defense.batch_factors
+
+
+def _applied(
+    defense: Defense[Any], index: int, update: "Update", records: int, generators: "Generators"
+) -> "Update":
+    import torch
+
+    chosen = {name: rows for name, rows in update.items() if defense.defends(name)}
+    if not chosen:
+        return update
+    squares = {name: squared_norms(rows) for name, rows in chosen.items()}
+    for name, factor in _by_parameter(
+        (defense,), squares, lambda d, norms: d.batch_factors(norms)
+    ).items():
+        chosen[name] = chosen[name] * factor[:, None].to(chosen[name])
+    if defense.scope == "update":
+        whole = torch.cat(list(chosen.values()), dim=1)
+        done = defense.apply(whole, records=records, generator=generators(index, ""))
+        sizes = [rows.shape[1] for rows in chosen.values()]
+        return {**update, **dict(zip(chosen, torch.split(done, sizes, dim=1), strict=True))}
+    return {
+        **update,
+        **{
+            name: defense.apply(rows, records=records, generator=generators(index, name))
+            for name, rows in chosen.items()
+        },
+    }
+
+
+def squared_norms(rows: "Tensor") -> "Tensor":
+    """Squared L2 norms (rows,) in float64, of (rows, elements)."""
+    import torch
+
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return norms.square()
+
+
+def _by_parameter(
+    defenses: Sequence[Defense[Any]],
+    squares: "Update",
+    factors: "Callable[[Defense[Any], Tensor], Tensor | None]",
+) -> "Update":
+    """The product of the defenses' factors on each parameter that they defend."""
+    found: Update = {}
+    for defense in defenses:
+        chosen = [name for name in squares if defense.defends(name)]
+        if not chosen:
+            continue
+        factor = factors(defense, sum(squares[name] for name in chosen).sqrt())  # type: ignore[union-attr]
+        if factor is not None:
+            for name in chosen:
+                found[name] = found[name] * factor if name in found else factor
+    return found

@@ -1,0 +1,81 @@
+"""Differential privacy's clipping and noise, in every convention of where they are put."""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from gradaudit.defenses.base import Defense, DefenseOptions
+from gradaudit.noise import Noise, NoisePlace
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class DpOptions(DefenseOptions):
+    """Options of clipping and noise."""
+
+    clip: float = Field(..., gt=0, description="L2 norm Δ that a gradient is clipped to.")
+    sigma: float = Field(
+        ..., ge=0, description="Deviation of Gaussian, or scale of Laplace noise; absolute."
+    )
+    noise: Noise = Field("gaussian", description="Law of the noise.")
+    per: NoisePlace = Field("sum", description="Where gradients are clipped and noise is added.")
+
+
+class Dp(Defense[DpOptions]):
+    """Clip to L2 norm Δ and add noise of scale σ to a mean over k records.
+
+    With clip(g) = g / max(1, ‖g‖₂/Δ), and σ and Δ absolute, never multiples of each other:
+
+    - ``per=record``: (1/k) Σ (clip(g_i) + σn_i), as Li et al. 2024, section 6.1;
+    - ``per=sum``: (1/k) (Σ clip(g_i) + σn), the DP-SGD of Abadi et al. 2016;
+    - ``per=mean``: (1/k) Σ clip(g_i) + σn;
+    - ``per=release``: clip((1/k) Σ g_i) + σn, as Mo et al. 2022, section V-E.
+
+    These are the mechanisms of ``dp-audit``. The norm is that of the whole gradient, biases too,
+    without layers that are never shared; with ``layers``, of these layers.
+    """
+
+    name = "dp"
+    summary = "Clip gradients and add noise, per record, sum, mean or release."
+    example = "dp:clip=1,sigma=0.1"
+    Options = DpOptions
+    deterministic: ClassVar[bool] = False
+
+    @property
+    def of_records(self) -> bool:
+        """Whether single records are clipped."""
+        return self.options.per != "release"
+
+    @property
+    def additive(self) -> bool:
+        """It is."""
+        return True
+
+    @property
+    def isotropic(self) -> bool:
+        """Gaussian noise is, and so is none."""
+        return self.options.noise == "gaussian" or self.options.sigma == 0
+
+    def record_factors(self, norms: "Tensor") -> "Tensor | None":
+        """What clips each record, (records,); None where the release is clipped."""
+        from gradaudit.gradients.noise import clip_factors
+
+        return clip_factors(norms, self.options.clip) if self.of_records else None
+
+    def batch_factors(self, norms: "Tensor") -> "Tensor | None":
+        """What clips each update, (batches,); None where records are clipped."""
+        from gradaudit.gradients.noise import clip_factors
+
+        return None if self.of_records else clip_factors(norms, self.options.clip)
+
+    def apply(self, gradients: "Tensor", *, records: int, generator: "torch.Generator") -> "Tensor":
+        """(batches, elements) with fresh noise on every element."""
+        from gradaudit.gradients.noise import noise_of_mean
+
+        if self.options.sigma == 0:
+            return gradients
+        o, rows = self.options, len(gradients)
+        noise = noise_of_mean(o.noise, o.per, o.sigma, records, gradients, rows, generator)
+        return noise.add_(gradients)

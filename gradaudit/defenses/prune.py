@@ -1,0 +1,57 @@
+"""Gradient pruning: the elements of smallest magnitude are set to zero."""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from gradaudit.defenses.base import Defense, DefenseOptions
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class PruneOptions(DefenseOptions):
+    """Options of pruning."""
+
+    share: float = Field(..., ge=0, lt=1, description="Share of the elements that is removed.")
+
+
+class Prune(Defense[PruneOptions]):
+    """g̃_j = g_j where |g_j| is among the largest of its parameter tensor, else 0.
+
+    Of every parameter tensor of n elements the round(share · n) of smallest magnitude are removed,
+    exactly so many also where magnitudes are tied (of tied elements, whichever), but never all.
+    The share is that of each tensor and not of the update: Li et al. 2024 (section 6.1) take the
+    baseline from Zhu et al. 2019, who take it from deep gradient compression (Lin et al. 2018,
+    algorithm 1), which finds a threshold for every layer.
+
+    Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
+    (2024), section 6.1, defense 1, share 0.99.
+    """
+
+    name = "prune"
+    summary = "Remove a share of each tensor's elements, those of smallest magnitude."
+    example = "prune:0.99"
+    Options = PruneOptions
+    positional: ClassVar[str | None] = "share"
+
+    def apply(self, gradients: "Tensor", *, records: int, generator: "torch.Generator") -> "Tensor":
+        """(batches, elements) with all but the largest magnitudes of a row set to zero."""
+        elements = gradients.shape[1]
+        return keep_largest(gradients, elements - round(self.options.share * elements))
+
+
+def keep_largest(gradients: "Tensor", count: int) -> "Tensor":
+    """Rows (batches, elements) with all but ``count`` (at least one) elements set to zero.
+
+    Those of largest magnitude are kept; of tied ones, whichever.
+    """
+    import torch
+
+    elements = gradients.shape[1]
+    count = max(1, min(count, elements))
+    if count == elements:
+        return gradients.clone()
+    kept = gradients.abs().topk(count, dim=1, sorted=False).indices
+    return torch.zeros_like(gradients).scatter_(1, kept, gradients.gather(1, kept))
