@@ -15,13 +15,17 @@ class DpAuditOptions(AuditOptions):
         None,
         description="dp:clip=C,sigma=S[,noise=laplace][,per=record|sum|mean|release], "
         "opacus:clip=C,sigma=S, or your own as FILE.py:NAME. The noise is absolute, and by "
-        "default on the sum of clipped gradients.",
+        "default on the sum of clipped gradients. Laplace noise per record is refused beside "
+        "--companions: their mean has no simple law.",
     )
     clip: float | None = Field(
-        None, gt=0, description="What a mechanism from a file clips to, to craft records by."
+        None,
+        gt=0,
+        description="What a mechanism from a file clips to, to craft records by; only for these.",
     )
     noise: Literal["unknown", "gaussian"] = Field(
-        "unknown", description="What a mechanism from a file is declared to add."
+        "unknown",
+        description="What a mechanism from a file is declared to add; only for these.",
     )
     claimed_epsilon: float | None = Field(
         None, ge=0, description="The claim; exit with 1 where the bound exceeds it."

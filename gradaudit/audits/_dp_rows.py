@@ -136,6 +136,8 @@ def _verdict_rows(
     verdict: "Verdict", facts: dict[str, JsonValue], options: DpAuditOptions, base: Variant
 ) -> Iterator[Measurement]:
     details = {**facts, "analytic": True, "because": verdict.reason}
+    if options.picture is not None:
+        details["picture"] = "not drawn: decided without trials"
     yield _claim(row("epsilon_lower", verdict.epsilon, base, details=details), options, base)
     for metric in PROVEN_BY_TRIALS:
         yield skip(metric, f"decided without trials: {verdict.reason}", base)

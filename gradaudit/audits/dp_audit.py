@@ -1,5 +1,6 @@
 """Empirical epsilon of a gradient-release mechanism, as a bound that holds."""
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,9 +15,12 @@ from gradaudit.report import Measurement, Variant
 if TYPE_CHECKING:
     from gradaudit.dp.campaign import Game
     from gradaudit.dp.mechanisms import Mechanism
-    from gradaudit.dp.sweeps import Point
+    from gradaudit.dp.sweeps import Point, Setting
     from gradaudit.target import Subject
 
+log = logging.getLogger(__name__)
+
+_NOT_DRAWN = "gradaudit: %s %s is not written, there is nothing to draw: %s"
 _POOL = 256
 _PASSES_A_STEP = 4.0
 
@@ -123,10 +127,13 @@ class DpAudit(Audit[DpAuditOptions]):
                 "no private attribute is named; name a column of the inputs with --attribute"
             )
         from gradaudit.dp.mechanisms import load_mechanism
+        from gradaudit.dp.sweeps import settings as sweep_settings
 
         declared = None if options.noise == "unknown" else options.noise
         mechanism = load_mechanism(options.mechanism, declared)
         self._expect_pictures()
+        self._expect_declarations_of_use(mechanism)
+        settings = sweep_settings(mechanism, options.sweep_clip, options.sweep_sigma)
         yield from composition_rows(mechanism, options)
         names = subject.attributes
         games = {name: self._play(subject, name, mechanism, progress) for name in names}
@@ -135,7 +142,7 @@ class DpAudit(Audit[DpAuditOptions]):
         for name in names if len(names) > 1 else ():
             yield from game_rows(games[name], mechanism, options, len(names), {"attribute": name})
         self._draw_histogram(games[best])
-        yield from self._sweep(subject, best, mechanism, progress)
+        yield from self._sweep(subject, best, settings, progress)
 
     def passes(self, subject: "Subject") -> float:
         """Gradients of the pool, and four passes for every step of every restart."""
@@ -187,21 +194,25 @@ class DpAudit(Audit[DpAuditOptions]):
         yield from game_rows(game, mechanism, self.options, comparisons, base)
 
     def _sweep(
-        self, subject: "Subject", attribute: str, mechanism: "Mechanism", progress: Progress
+        self, subject: "Subject", attribute: str, settings: "list[Setting]", progress: Progress
     ) -> Iterator[Measurement]:
         """The same game at other clips and sigmas, each a mechanism and a claim of its own."""
         from gradaudit.dp.pictures import draw_curves
-        from gradaudit.dp.sweeps import point_of, settings
+        from gradaudit.dp.sweeps import point_of
 
         options = self.options
         curves: dict[str, list[Point]] = {}
-        for name, at, other in settings(mechanism, options.sweep_clip, options.sweep_sigma):
+        for name, at, other in settings:
             game = self._play(subject, attribute, other, progress)
             yield from self._rows(subject, game, other, {name: at})
             point = point_of(game, other, at, options.statistic, options.delta)
             curves.setdefault(name, []).extend([point] if point else [])
         if options.curves is not None:
-            draw_curves(options.curves, curves)
+            drawn = {name: points for name, points in curves.items() if points}
+            if drawn:
+                draw_curves(options.curves, drawn)
+            else:
+                log.warning(_NOT_DRAWN, "--curves", options.curves, "no setting needed trials")
 
     def _expect_pictures(self) -> None:
         from gradaudit.dp.pictures import expect_picture
@@ -213,12 +224,32 @@ class DpAudit(Audit[DpAuditOptions]):
         if options.curves is not None and not (options.sweep_clip or options.sweep_sigma):
             raise UsageError("--curves draws what --sweep-clip and --sweep-sigma play; give one")
 
+    def _expect_declarations_of_use(self, mechanism: "Mechanism") -> None:
+        from gradaudit.dp.mechanisms import AdditiveMechanism
+
+        if not isinstance(mechanism, AdditiveMechanism):
+            return
+        for option, given, key in (
+            ("--clip", self.options.clip is not None, "clip=C"),
+            ("--noise", self.options.noise != "unknown", "noise=gaussian|laplace"),
+        ):
+            if given:
+                raise UsageError(
+                    f"{option} declares what a mechanism from a file does; --mechanism "
+                    f"{mechanism.description} says it itself: leave {option} out, or write {key} "
+                    "in the mechanism"
+                )
+
     def _draw_histogram(self, game: "Game") -> None:
+        """Draw the trials; a verdict that needed none stands, and that there is no picture."""
         from gradaudit.dp.game import Outcome
         from gradaudit.dp.pictures import draw_histogram
 
-        if self.options.picture is None:
+        path = self.options.picture
+        if path is None:
             return
-        if not isinstance(game.result, Outcome):
-            raise UsageError(f"--picture: nothing to draw: {game.result.reason}")
-        draw_histogram(self.options.picture, game.result.scores)
+        if isinstance(game.result, Outcome):
+            draw_histogram(path, game.result.scores)
+        else:
+            reason = f"decided without trials: {game.result.reason}"
+            log.warning(_NOT_DRAWN, "--picture", path, reason)

@@ -16,6 +16,8 @@ _QUICK_BYTES = 1 << 20
 """Releases of a chunk on the CPU: what its caches hold."""
 _WORKING_COPIES = 6
 """Bytes that scoring takes for each byte of a chunk's releases, at most."""
+_CANCELLED = 1e-9
+"""A mean shift below this share of the largest is rounding."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Ruler:
 
     Attributes:
         centre: (elements,) the release under the null hypothesis without noise.
-        towards: (elements,) from there to the (mean) release under the alternative.
+        towards: (elements,) from there to the (mean) release under the alternative; not zero.
         laplace: scale of Laplace noise, where that is known to be the noise.
     """
 
@@ -95,7 +97,27 @@ def known_ruler(mechanism: AdditiveMechanism, board: Board) -> Ruler:
     """The ruler of a mechanism whose noiseless release is known."""
     centre = mechanism.mean_of(board.null, board.companions)
     laplace = mechanism.scale(board.records) if mechanism.noise == "laplace" else None
-    return Ruler(centre, shifts(mechanism, board).mean(dim=0), laplace)
+    return Ruler(centre, way(shifts(mechanism, board), board), laplace)
+
+
+def way(moved: Tensor, board: Board) -> Tensor:
+    """Where a ruler looks: the mean of what the alternatives move the release by, (elements,).
+
+    Where they cancel in the mean (any direction gives a valid statistic, but that one no power) it
+    is the largest of them; where none moves the release, that of the gradients themselves.
+
+    Args:
+        moved: (values, elements), as ``shifts``.
+        board: the gradients, which differ.
+    """
+    for candidates in (moved, board.alternatives - board.null):
+        lengths = torch.linalg.vector_norm(candidates, dim=1)
+        mean: Tensor = candidates.mean(dim=0)
+        if torch.linalg.vector_norm(mean) > _CANCELLED * lengths.max():
+            return mean
+        if lengths.any():
+            return candidates[lengths.argmax()]
+    raise ValueError("the gradients of a game do not differ")
 
 
 def releases_in_chunks(

@@ -10,7 +10,7 @@ from torch import Tensor
 from gradaudit.dp.attribute import PrivateColumn
 from gradaudit.dp.board import Board, shifts
 from gradaudit.dp.canaries import STAGES
-from gradaudit.dp.contest import Contest, Effort, hold_contest
+from gradaudit.dp.contest import Contest, Effort, expect_record, hold_contest
 from gradaudit.dp.domain import Domain, DomainName
 from gradaudit.dp.game import Outcome, Rules, play
 from gradaudit.dp.gradients import RecordGradients
@@ -97,7 +97,8 @@ def play_on(
         UsageError: an option is wrong for these records or this mechanism.
         AuditError: the model or a mechanism from a file fails.
     """
-    _expect_a_law(mechanism, setup.companions)
+    _expect_a_law(mechanism, setup.companions, rules)
+    expect_record(setup.record, len(subject.records), setup.effort)
     column = PrivateColumn.of(subject.records, attribute)
     seed = np.random.SeedSequence([subject.seed, *attribute.encode()])
     of_survey, of_contest, of_verdict, of_game = seed.spawn(4)
@@ -159,7 +160,10 @@ def _companions(
     """Gradients (count, elements) of the rest of the batch, drawn without replacement."""
     records = subject.records
     if count >= len(records):
-        raise UsageError(f"--companions {count}: there are {len(records)} records in all")
+        raise UsageError(
+            f"--companions {count}: there are {len(records)} records in all; give at most "
+            f"{len(records) - 1}"
+        )
     chosen = np.random.default_rng(seed).permutation(len(records))[:count]
     if not count:
         return torch.zeros(0, gradients.elements, dtype=torch.float64, device=gradients.device)
@@ -224,13 +228,16 @@ def _decide(
         return play(mechanism, board, rules, seeds[1], advance)
 
 
-def _expect_a_law(mechanism: Mechanism, companions: int) -> None:
-    if (
-        isinstance(mechanism, AdditiveMechanism)
-        and (mechanism.noise, mechanism.per) == ("laplace", "record")
-        and companions
-    ):
+def _expect_a_law(mechanism: Mechanism, companions: int, rules: Rules) -> None:
+    """Refuse what needs a law that is not known, before the work."""
+    law = (mechanism.noise, mechanism.per) if isinstance(mechanism, AdditiveMechanism) else None
+    if law == ("laplace", "record") and companions:
         raise UsageError(
             f"--mechanism {mechanism.description}: the mean of several records' Laplace noise has "
             "no simple law; use per=sum, or --companions 0"
+        )
+    if rules.mode == "exact" and (law is None or law[0] != "gaussian"):
+        raise UsageError(
+            f"--mode exact: {mechanism.description} is not known to add Gaussian noise; "
+            "use --mode implementation"
         )

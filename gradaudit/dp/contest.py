@@ -67,7 +67,7 @@ def hold_contest(
     Raises:
         UsageError: ``wanted`` is none of these, or crafting is left out but wanted.
     """
-    index = _index(wanted, len(records))
+    index = expect_record(wanted, len(records), effort)
     inputs = records.inputs.flatten(1)
     pool = np.random.default_rng(seed).permutation(len(records))[: effort.pool]
     ordinary = landscape.canaries("random", inputs[pool].to(torch.float64), records.labels[pool])
@@ -87,13 +87,21 @@ def hold_contest(
         contestants |= {"crafted": canary}
     if index is not None:
         contestants |= {wanted: _as_it_is(landscape, wanted, records, index)}
-    if wanted not in contestants:
-        raise UsageError("--record crafted needs --restarts; give at least one")
     typical = torch.tensor([canary.gap for canary in ordinary]).sort().values
     return Contest(contestants, contestants[wanted], typical)
 
 
-def _index(wanted: str, records: int) -> int | None:
+def expect_record(wanted: str, records: int, effort: Effort) -> int | None:
+    """The index of the record that is asked for; None for ``random`` and ``crafted``.
+
+    Raises:
+        UsageError: it is none of these, or crafting is left out but wanted.
+    """
+    if wanted == "crafted" and not effort.restarts:
+        raise UsageError(
+            "--restarts 0 leaves crafting out, but --record crafted needs it; give at least one, "
+            "or --record random"
+        )
     if wanted in ("random", "crafted"):
         return None
     if not wanted.isdecimal():

@@ -4,6 +4,7 @@ Li et al. 2024, figures 7 and 8. SVG and PNG, the same bytes for the same number
 """
 
 import io
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,17 @@ def expect_picture(path: Path) -> None:
     """Look whether a picture can be written to a path, before the work.
 
     Raises:
-        UsageError: the suffix is neither .svg nor .png, or the folder is missing.
+        UsageError: the suffix is neither .svg nor .png, the folder is missing or not writable, or
+            a folder has the picture's name.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{path}: pictures are written as {' or '.join(SUFFIXES)}")
     if not path.parent.is_dir():
-        raise UsageError(f"{path}: there is no folder {path.parent}")
+        raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"{path}: the folder is not writable; name another")
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder; name a file")
 
 
 def draw_histogram(path: Path, scores: Mapping[Statistic, Score]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradaudit.dp.board import Board, Ruler, releases_in_chunks
+from gradaudit.dp.board import Board, Ruler, releases_in_chunks, way
 from gradaudit.dp.mechanisms import Mechanism
 from gradaudit.dp.randomness import reproducible
 from gradaudit.errors import AuditError
@@ -64,15 +64,15 @@ def pilot_ruler(
     """The ruler of a mechanism that is known by its releases only.
 
     The centre is the mean of ``pilots`` releases under the null hypothesis. The direction is free
-    of noise where it cancels, and else the difference of two such means; where the release does
-    not move at all, it is that of the gradients themselves.
+    of noise where it cancels, and else the difference of two such means; ``board.way`` says what
+    it is where that is nothing.
     """
     of_common, of_null, of_other = seed.spawn(3)
     centre = _mean(mechanism, board.batch(board.null), pilots, of_null, memory)
     common = CommonNoise(mechanism, of_common)
     if common.repeats(board.batch(board.null)):
         released = common(torch.cat([board.null[None], board.alternatives]), board.companions)
-        towards = released[1:].mean(dim=0) - released[0]
+        moved = released[1:] - released[0]
     else:
         each = -(-pilots // len(board.alternatives))
         seeds = of_other.spawn(len(board.alternatives))
@@ -80,10 +80,8 @@ def pilot_ruler(
             _mean(mechanism, board.batch(record), each, own, memory)
             for record, own in zip(board.alternatives, seeds, strict=True)
         ]
-        towards = torch.stack(means).mean(dim=0) - centre
-    if not towards.any():
-        towards = board.alternatives.mean(dim=0) - board.null
-    return Ruler(centre, towards)
+        moved = torch.stack(means) - centre
+    return Ruler(centre, way(moved, board))
 
 
 def _mean(

@@ -1,5 +1,6 @@
 """The same game at several clips and sigmas (Li24, figure 8)."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,6 +13,7 @@ from gradaudit.dp.verdicts import Verdict
 from gradaudit.errors import UsageError
 
 Swept = Literal["clip", "sigma"]
+Setting = tuple[Swept, float, AdditiveMechanism]
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,24 @@ class Point:
 
 def settings(
     mechanism: Mechanism, clips: Sequence[float], sigmas: Sequence[float]
-) -> Iterator[tuple[Swept, float, AdditiveMechanism]]:
+) -> list[Setting]:
     """What is swept, its value, and the mechanism with that value.
 
     Raises:
         UsageError: the mechanism has no clip and sigma to change, or a value is out of range.
     """
+    return list(_settings(mechanism, clips, sigmas))
+
+
+def _settings(
+    mechanism: Mechanism, clips: Sequence[float], sigmas: Sequence[float]
+) -> Iterator[Setting]:
     if not clips and not sigmas:
         return
+    for option, values in (("--sweep-clip", clips), ("--sweep-sigma", sigmas)):
+        for value in values:
+            if not 0 < value < math.inf:
+                raise UsageError(f"{option} {value:g}: not a positive number")
     if not isinstance(mechanism, AdditiveMechanism):
         raise UsageError(
             "--sweep-clip, --sweep-sigma: a mechanism from a file cannot be changed; "

@@ -1,15 +1,99 @@
 """What ``dp-audit`` is asked for wrongly ends like any other wrong request."""
 
+import json
+from pathlib import Path
+
 import pytest
 from command_line import run
 
 SUBJECT = ("-m", "zoo:mlp?inputs=10&hidden=3&classes=2", "-d", "diabetes", "-a", "sex")
+QUICK = ("--trials", 200, "--restarts", 1, "--iterations", 2)
+HONEST = "dp:clip=1,sigma=1"
+MECHANISMS = {
+    "nonsense": "no mechanism",
+    "": "no mechanism",
+    "dp": "no clip",
+    "dp:clip=1": "no sigma",
+    "dp:clip=1,sigma": "key=value",
+    "dp:clip=one,sigma=1": "not a number",
+    "dp:clip=nan,sigma=1": "finite number",
+    "dp:clip=0,sigma=1": "not positive",
+    "dp:clip=1,sigma=-1": "negative",
+    "dp:clip=1,sigma=1,clip=2": "twice",
+    "dp:clip=1,sigma=1,per=batch": "record, sum, mean, release",
+    "dp:clip=1,sigma=1,noise=pink": "gaussian, laplace",
+    "dp:clip=1,sigma=1,colour=2": "it takes",
+    "missing.py:mechanism": "cannot be read",
+    "missing.py": "name a function",
+}
+OPTIONS = {
+    ("--record", "bogus"): "index of a record",
+    ("--record", "442"): "442 records is 441",
+    ("--record", "-1"): "index of a record",
+    ("--companions", "442"): "at most 441",
+    ("--companions", "-1"): "greater than or equal to 0",
+    ("--picture", "x.gif"): ".svg or .png",
+    ("--picture", "nofolder/x.svg"): "make it first",
+    ("--curves", "nofolder/x.svg", "--sweep-clip", "2"): "make it first",
+    ("--curves", "x.svg"): "give one",
+    ("--restarts", "0"): "--record random",
+    ("--trials", "99"): "greater than or equal to 100",
+    ("--delta", "0"): "greater than 0",
+    ("--confidence", "0.5"): "greater than 0.5",
+    ("--claimed-epsilon", "-1"): "greater than or equal to 0",
+    ("--sweep-clip", "0"): "not a positive number",
+    ("--sweep-sigma", "-2"): "not a positive number",
+    ("--clip", "1"): "leave --clip out",
+    ("--noise", "gaussian"): "leave --noise out",
+    ("--mechanism", f"{HONEST},noise=laplace", "--mode", "exact"): "--mode implementation",
+    ("--mechanism", f"{HONEST},noise=laplace,per=record", "--companions", "1"): "per=sum",
+}
 
 
-@pytest.mark.parametrize("mechanism", ["nonsense", "dp:clip=1", "dp:clip=one,sigma=1"])
-def test_a_wrong_mechanism_is_wrong_usage(mechanism: str) -> None:
-    done = run("dp-audit", *SUBJECT, "--mechanism", mechanism)
+@pytest.mark.parametrize(("mechanism", "says"), MECHANISMS.items())
+def test_a_wrong_mechanism_is_wrong_usage(mechanism: str, says: str) -> None:
+    _refused("--mechanism", mechanism, says=says)
+
+
+@pytest.mark.parametrize(("arguments", "says"), OPTIONS.items(), ids=" ".join)
+def test_a_wrong_option_is_wrong_usage(arguments: tuple[str, ...], says: str) -> None:
+    chosen = () if "--mechanism" in arguments else ("--mechanism", HONEST)
+    _refused(*chosen, *arguments, says=says)
+
+
+def _refused(*arguments: str, says: str) -> None:
+    done = run("dp-audit", *SUBJECT, *arguments)
     assert done.status == 2
     assert done.out == ""
-    assert mechanism in done.err
+    assert says in done.err
     assert done.err.count("\n") == 1
+
+
+def test_without_crafting_a_named_record_plays() -> None:
+    options = ("--mechanism", HONEST, "--record", "0", "--trials", 200, "--restarts", 0)
+    done = run("dp-audit", *SUBJECT, *options, "-f", "json", "-q")
+    assert done.status == 0, done.err
+
+
+def test_a_verdict_without_trials_stands_without_its_picture(tmp_path: Path) -> None:
+    picture, curves = tmp_path / "histogram.svg", tmp_path / "curves.svg"
+    options = ("--mechanism", "dp:clip=1,sigma=0", "--claimed-epsilon", 3, "--sweep-clip", 2)
+    drawn = ("--picture", picture, "--curves", curves)
+    done = run("dp-audit", *SUBJECT, *QUICK, *options, *drawn, "-f", "json", "-q")
+    assert done.status == 1
+    (headline,) = (
+        row
+        for row in json.loads(done.out)["measurements"]
+        if row["metric"] == "epsilon_lower" and not row["variant"]
+    )
+    assert headline["details"]["infinite"]
+    assert headline["details"]["exceeded"]
+    assert "not drawn" in headline["details"]["picture"]
+    assert not picture.exists()
+    assert not curves.exists()
+
+
+def test_the_missing_picture_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = ("--mechanism", "dp:clip=1,sigma=0", "--picture", tmp_path / "x.svg")
+    assert run("dp-audit", *SUBJECT, *QUICK, *options).status == 0
+    assert "nothing to draw: decided without trials: the mechanism adds no noise" in caplog.text

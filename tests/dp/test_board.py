@@ -5,7 +5,15 @@ import pytest
 import torch
 from dp_subject import board
 
-from gradaudit.dp.board import Ruler, known_ruler, releases_in_chunks, score_releases, shifts
+from gradaudit.dp.board import (
+    Board,
+    Ruler,
+    known_ruler,
+    releases_in_chunks,
+    score_releases,
+    shifts,
+    way,
+)
 from gradaudit.dp.mechanisms import FileMechanism
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.dp.randomness import randomness_state, reproducible
@@ -150,3 +158,28 @@ def test_a_mechanism_that_fails_half_way_leaves_randomness_as_it_was() -> None:
             advance=lambda units: None,
         )
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_shifts_that_cancel_are_ruled_by_the_largest(noise: str) -> None:
+    away = board(0.5).alternatives[0] - board(0.5).null
+    null = board(0.5).null
+    played = Board(null, torch.stack([null + away, null - away]), torch.zeros(0, len(null)))
+    mechanism = ClippedNoise(clip=10, sigma=1, noise=noise)  # type: ignore[arg-type]
+    ruler = known_ruler(mechanism, played)
+    torch.testing.assert_close(ruler.towards.abs(), away.abs())
+    assert ruler.projection(shifts(mechanism, played)).isfinite().all()
+
+
+def test_clipping_that_hides_a_shift_leaves_the_gradients_to_rule() -> None:
+    null = torch.ones(4, dtype=torch.float64)
+    played = Board(null, 2 * null[None], torch.zeros(0, 4))
+    ruler = known_ruler(ClippedNoise(clip=1, sigma=1), played)
+    torch.testing.assert_close(ruler.towards, null)
+
+
+def test_equal_gradients_have_no_way() -> None:
+    null = torch.ones(4)
+    played = Board(null, null[None], torch.zeros(0, 4))
+    with pytest.raises(ValueError, match="do not differ"):
+        way(torch.zeros(1, 4), played)

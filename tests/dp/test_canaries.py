@@ -393,7 +393,7 @@ def test_the_random_record_is_random() -> None:
         ("60", 0, "the last of 60 records is 59"),
         ("-1", 0, "write random, crafted or the index"),
         ("best", 0, "write random, crafted or the index"),
-        ("crafted", 0, "needs --restarts"),
+        ("crafted", 0, "--restarts 0 leaves crafting out"),
     ],
 )
 def test_a_wrong_record_is_told(wanted: str, restarts: int, message: str) -> None:

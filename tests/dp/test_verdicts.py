@@ -121,6 +121,19 @@ def test_fresh_noise_in_few_elements_is_not_judged(elements: int) -> None:
         assert verdict_without_trials(from_file(few), played, seed) is None
 
 
+@pytest.mark.parametrize(("far", "epsilon"), [(1, 0), (2, math.inf)])
+def test_every_alternative_of_what_repeats_is_compared(far: int, epsilon: float) -> None:
+    """A release that only tells whether the record lies far off, as the second alternative may."""
+    played = board(1.0, elements=ELEMENTS, values=far)
+
+    def alarm(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return (gradients.sum(0).norm() > 1.5).expand(ELEMENTS).float()
+
+    verdict = verdict_without_trials(from_file(alarm), played, SEED)
+    assert verdict is not None
+    assert verdict.epsilon == epsilon
+
+
 def test_a_release_that_ignores_the_gradient_gives_zero() -> None:
     verdict = verdict_without_trials(from_file(constant), board(1.0, elements=ELEMENTS), SEED)
     assert verdict is not None
