@@ -1,0 +1,24 @@
+"""Predictive families: one a file, found by discovery."""
+
+from gradaudit.errors import UsageError
+from gradaudit.families.base import Family, Fitted, log_loss, under_prior
+from gradaudit.parts import discover
+
+__all__ = ["Family", "Fitted", "families", "family", "log_loss", "under_prior"]
+
+
+def families() -> dict[str, type[Family]]:
+    """The families by name."""
+    return discover("gradaudit.families", Family)
+
+
+def family(name: str) -> Family:
+    """The family of this name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    known = families()
+    if name not in known:
+        raise UsageError(f"no predictive family {name!r}; there are: {', '.join(known)}")
+    return known[name]()

@@ -1,0 +1,108 @@
+"""What a predictive family is: it is fitted on labelled features and gives log-probabilities."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradaudit.errors import AuditError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Features = NDArray[np.floating]
+Seed = int | np.random.SeedSequence
+
+
+class Fitted(ABC):
+    """A member of a family, fitted.
+
+    Attributes:
+        prior: (classes,) class probabilities that it was trained under; what it says of a class is
+            a posterior under this prior (see ``under_prior``).
+    """
+
+    prior: FloatArray
+
+    @abstractmethod
+    def log_probabilities(self, features: Features) -> FloatArray:
+        """Log-probabilities of every class, (rows, classes), always finite, rows summing to one."""
+
+
+class Family(ABC):
+    """A set of predictors of a class from features (Xu et al. 2020, Mo et al. 2021 eq. 7).
+
+    The class docstring says which predictors, and how one of them is picked.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    @abstractmethod
+    def fit(
+        self,
+        features: Features,
+        labels: IntArray,
+        classes: int,
+        seed: Seed,
+        *,
+        prior: FloatArray | None = None,
+    ) -> Fitted:
+        """Fit a member; the same seed fits the same one.
+
+        Args:
+            features: (rows, features), of any scale; rows are weighed so that classes have the
+                shares of ``prior``.
+            labels: (rows,) in 0..classes-1.
+            classes: how many there are.
+            seed: of whatever is random.
+            prior: (classes,) to train under; without it, the rows' own frequencies.
+
+        Raises:
+            AuditError: there is no row, a class has none, or a feature is not finite.
+        """
+
+
+def training_weights(
+    features: Features, labels: IntArray, classes: int, prior: FloatArray | None
+) -> tuple[FloatArray, FloatArray]:
+    """The prior to train under and the rows' weights (rows,), of mean one, that make it so.
+
+    Raises:
+        AuditError: there is no row, a class has none, or a feature is not finite.
+    """
+    counts = np.bincount(labels, minlength=classes)
+    if not counts.all():
+        raise AuditError(
+            f"a classifier of {classes} classes got no row of class {int(counts.argmin())}; "
+            "fit it on more batches"
+        )
+    if not np.isfinite(features).all():
+        raise AuditError("some gradient is not finite, so no classifier can be fitted on it")
+    frequencies = counts / len(labels)
+    chosen = frequencies if prior is None else np.asarray(prior, dtype=np.float64)
+    return chosen, (chosen / frequencies)[labels]
+
+
+def normalised(scores: FloatArray) -> FloatArray:
+    """Scores (rows, classes) as log-probabilities: each row's log-sum-exp taken off."""
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+
+def under_prior(
+    log_probabilities: FloatArray, trained: FloatArray, wanted: FloatArray
+) -> FloatArray:
+    """Posteriors under another prior than the one that they were trained under.
+
+    Args:
+        log_probabilities: (rows, classes).
+        trained: (classes,), the fitted member's ``prior``.
+        wanted: (classes,), all positive.
+    """
+    return normalised(log_probabilities - np.log(trained) + np.log(wanted))
+
+
+def log_loss(log_probabilities: FloatArray, labels: IntArray) -> float:
+    """Mean of −log p of the true class, in nats."""
+    return float(-log_probabilities[np.arange(len(labels)), labels].mean())

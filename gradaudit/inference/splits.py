@@ -1,0 +1,91 @@
+"""Records are split into fit, choose and score sets before any batch is drawn.
+
+Fresh batches of the same records share records, and make a random attribute look leaky.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradaudit.errors import NotApplicable
+
+IntArray = NDArray[np.int64]
+Users = NDArray[np.str_]
+Seed = int | np.random.SeedSequence
+
+SHARES = (0.5, 0.2, 0.3)
+"""Of the records, for fitting, choosing and scoring."""
+
+
+class Split(NamedTuple):
+    """Indices of records (int64, ascending), no record and no user in two of them."""
+
+    fit: IntArray
+    choose: IntArray
+    score: IntArray
+
+
+def split(
+    records: int,
+    users: Users | None = None,
+    shares: tuple[float, float, float] = SHARES,
+    seed: Seed = 0,
+    *,
+    codes: IntArray | None = None,
+) -> Split:
+    """Deal records, or users with all their records, to the three sets at random.
+
+    Args:
+        records: how many there are.
+        users: (records,) whose record each is.
+        shares: of the records (or users) in each set; they are divided by their sum.
+        seed: of the order.
+        codes: (records,) values that shall have the same shares in every set. A user counts with
+            the first of its records.
+    """
+    names = np.arange(records) if users is None else np.unique(users, return_inverse=True)[1]
+    _, first = np.unique(names, return_index=True)
+    strata = np.zeros(records, dtype=np.int64) if codes is None else codes
+    order = np.random.default_rng(seed).permutation(len(first))
+    order = order[np.argsort(strata[first][order], kind="stable")]
+    places = np.empty(len(first), dtype=np.int64)
+    for stratum in np.unique(strata[first]):
+        members = order[strata[first][order] == stratum]
+        places[members] = _places(len(members), shares)
+    of_record = places[names]
+    return Split(*(np.flatnonzero(of_record == place).astype(np.int64) for place in range(3)))
+
+
+def _places(count: int, shares: tuple[float, float, float]) -> IntArray:
+    """Which set each of ``count`` shuffled members goes to."""
+    ends = np.round(np.cumsum(shares) / np.sum(shares) * count)
+    return np.searchsorted(ends, np.arange(count), side="right").astype(np.int64)
+
+
+def expect_enough(
+    parts: Split, codes: IntArray, values: tuple[str, ...], fewest: int, what: str
+) -> None:
+    """Insist on ``fewest`` records of every value in every set.
+
+    Args:
+        parts: the split.
+        codes: (records,) indices into ``values``.
+        values: names of the attribute's values.
+        fewest: the number needed, such as the batch size.
+        what: the attribute, for the message.
+
+    Raises:
+        NotApplicable: some set has fewer, with about how many records would do.
+    """
+    for name, members in parts._asdict().items():
+        counts = np.bincount(codes[members], minlength=len(values))
+        least = int(counts.argmin())
+        if counts[least] < fewest:
+            held = int((codes == least).sum())
+            share = max(len(members) / len(codes), 1e-9)
+            raise NotApplicable(
+                f"{what}: {held} records (or too few users) have the value {values[least]!r}, "
+                f"which leaves {counts[least]} in the {name} set; {fewest} are needed there, about "
+                f"{int(np.ceil(fewest / share))} in all: give more records or smaller batches"
+            )
