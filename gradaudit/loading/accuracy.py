@@ -103,7 +103,8 @@ def _outputs(target: Target, records: Records, batch: int) -> Iterator[Tensor]:
     for start in range(0, len(records), batch):
         inputs = model.cast(records.inputs[start : start + batch])
         labels = model.cast(records.labels[start : start + batch])
-        yield model.check(inputs, labels).flatten(1).double().cpu()
+        outputs = target.loss.predictions(model.check(inputs, labels))
+        yield outputs.flatten(1).double().cpu()
 
 
 def _judged(outputs: Tensor, labels: Tensor, loss: str) -> TaskAccuracy:

@@ -39,6 +39,10 @@ class Loss(ABC):
         """
         self.soft(outputs, labels)
 
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """What of the model's outputs are its predictions (a defense may append more)."""
+        return outputs
+
     @abstractmethod
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The labels as real numbers that the loss can be differentiated by.
