@@ -215,7 +215,7 @@ class DpAudit(Audit[DpAuditOptions]):
                 log.warning(_NOT_DRAWN, "--curves", options.curves, "no setting needed trials")
 
     def _expect_pictures(self) -> None:
-        from gradaudit.dp.pictures import expect_picture
+        from gradaudit.pictures import expect_picture
 
         options = self.options
         for path in (options.picture, options.curves):
