@@ -2,6 +2,7 @@ import math
 import os
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from dp_subject import subject
@@ -353,7 +354,18 @@ def test_sweeps_and_pictures(tmp_path: Path) -> None:
     for name in ("histogram.svg", "curves.svg"):
         content = (tmp_path / "first" / name).read_bytes()
         assert content == (tmp_path / "again" / name).read_bytes()
-        assert content.startswith(b"<?xml")
+        drawn = ElementTree.fromstring(content)
+        words = {text.text for text in drawn.iter(f"{SVG}text")}
+        assert words >= DRAWN[name]
+        assert sum(1 for _ in drawn.iter(f"{SVG}path")) > 2 * len(DRAWN[name])
+        assert not list(drawn.iter(f"{SVG}date"))
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+DRAWN = {
+    "histogram.svg": {"H0: own value", "H1: another", "threshold", "projection", "distance"},
+    "curves.svg": {"clip", "sigma", "theory, replace", "exact for the pair", "lower bound"},
+}
 
 
 def test_pictures_are_also_png(tmp_path: Path) -> None:
@@ -362,11 +374,12 @@ def test_pictures_are_also_png(tmp_path: Path) -> None:
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_cannot_be_swept_or_drawn_is_told(mechanisms: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_swept_or_drawn(mechanisms: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be changed"):
         measure("sex", mechanism=f"{mechanisms}:honest", sweep_clip=(1.0,))
-    with pytest.raises(UsageError, match="nothing to draw"):
-        measure("sex", mechanism=f"{mechanisms}:sign", picture=tmp_path / "a.svg")
+    rows = measure("sex", mechanism=f"{mechanisms}:sign", picture=tmp_path / "a.svg")
+    assert one(rows, "epsilon_lower").infinite
+    assert not (tmp_path / "a.svg").exists()
 
 
 def adult() -> Subject:
