@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from gradaudit.loading.losses import Loss
+
 Scope = Literal["tensor", "update"]
 
 
@@ -115,6 +117,10 @@ class Defense(ABC, Generic[O]):
     def modify(self, model: "nn.Module", generator: "torch.Generator") -> "nn.Module":
         """A copy of the model with the defense built in (where it changes the model)."""
         return model
+
+    def modified_loss(self, loss: "Loss", model: "nn.Module") -> "Loss":
+        """The loss of the model that ``modify`` gave, with the term that the defense adds."""
+        return loss
 
 
 def module_of(parameter: str) -> str:

@@ -1,0 +1,64 @@
+"""Dropout before a layer, drawn afresh for every record."""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from gradaudit.defenses.base import Defense, DefenseOptions
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+LAST = "last"
+
+
+class DropoutOptions(DefenseOptions):
+    """Options of dropout."""
+
+    p: float = Field(..., gt=0, lt=1, description="Probability that an input is dropped.")
+    layers: str = Field(
+        LAST, description="Before the layers that match this glob (the last fully connected one)."
+    )
+
+
+class Dropout(Defense[DropoutOptions]):
+    """x̃_j = x_j m_j / (1 − p) with m_j ~ Bernoulli(1 − p), for the inputs x of a layer.
+
+    It acts in training mode only. Without ``layers`` it stands before the last fully connected
+    layer; with them before every layer that matches, as Mo et al. 2022 protect the layers that
+    leak most.
+
+    Source: N. Srivastava et al., "Dropout: a simple way to prevent neural networks from
+    overfitting" (2014); F. Mo et al., "Quantifying and localizing usable information leakage from
+    neural network gradients" (2022), section I.
+    """
+
+    name = "dropout"
+    summary = "Drop inputs of the last fully connected layer, or of chosen ones, at random."
+    example = "dropout:p=0.5"
+    Options = DropoutOptions
+    positional: ClassVar[str | None] = "p"
+    changes_model: ClassVar[bool] = True
+
+    def defends(self, parameter: str) -> bool:
+        """Whether it stands before the layer of this parameter, or may."""
+        return self.options.layers == LAST or super().defends(parameter)
+
+    def modify(self, model: "nn.Module", generator: "torch.Generator") -> "nn.Module":
+        """A copy of the model that drops inputs in training mode."""
+        from fnmatch import fnmatchcase
+
+        from gradaudit.defenses.modules.attachment import attached, last_linear
+        from gradaudit.defenses.modules.dropped import DroppedInputs
+        from gradaudit.target import layers_of
+
+        if self.options.layers == LAST:
+            chosen = [last_linear(model, str(self))[0]]
+        else:
+            names = [layer.name for layer in layers_of(model)]
+            chosen = [name for name in names if fnmatchcase(name, self.options.layers)]
+        for layer in chosen:
+            place = "" if layer == "(model)" else layer
+            model = attached(model, place, self.name, DroppedInputs(self.options.p))
+        return model

@@ -1,0 +1,96 @@
+"""Building something into a model before its last fully connected layer.
+
+The parts hang on that layer and run in its hooks, so every layer keeps its name and kind, whatever
+the model's ``forward`` looks like.
+"""
+
+import copy
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.gradients.functional import unwrap
+
+
+class Attachment(nn.Module):
+    """Something that sees the input of a fully connected layer and may replace it.
+
+    What it adds to the model's outputs, ``extra`` columns a record, is a term of the loss that
+    ``PenalisedLoss`` takes off again.
+    """
+
+    extra: int = 0
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(records, features) to what the layer gets instead, and (records, extra) or None."""
+        raise NotImplementedError
+
+
+def last_linear(model: nn.Module, defense: str) -> tuple[str, nn.Linear]:
+    """The last fully connected layer in order of ``named_modules``, and its name.
+
+    Raises:
+        NotApplicable: there is none.
+    """
+    found = [(name, part) for name, part in model.named_modules() if type(part) is nn.Linear]
+    if not found:
+        raise NotApplicable(
+            f"{defense}: works before the last fully connected layer (nn.Linear), and the model "
+            "has none"
+        )
+    return found[-1]
+
+
+def attached(model: nn.Module, layer: str, name: str, part: Attachment) -> nn.Module:
+    """A copy of the model with the part hung on a layer, as ``LAYER.NAME``."""
+    model = copy.deepcopy(model)
+    place = model.get_submodule(layer)
+    like = next(place.parameters())
+    place.add_module(name, part.to(like.device, like.dtype).train(place.training))
+    place.register_forward_pre_hook(_Before(name))
+    if part.extra:
+        model.register_forward_hook(_Append(layer, name))
+    return model
+
+
+def attachments(model: nn.Module) -> list[Attachment]:
+    """What was built into a model, in order of ``named_modules``."""
+    return [part for part in model.modules() if isinstance(part, Attachment)]
+
+
+class _Before:
+    """Runs the part on the layer's input."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, layer: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        part = cast("Attachment", layer.get_submodule(self.name))
+        features = arguments[0]
+        if part.extra and features.dim() != 2:
+            raise AuditError(
+                f"--defense {self.name}: the last fully connected layer gets an input of shape "
+                f"{tuple(features.shape)}; one vector a record is needed"
+            )
+        replaced, extra = part(features)
+        vars(part)["found"] = extra
+        return (replaced, *arguments[1:])
+
+
+class _Append:
+    """Puts what the part found behind the model's outputs."""
+
+    def __init__(self, layer: str, name: str) -> None:
+        self.path = f"{layer}.{name}" if layer else name
+
+    def __call__(self, model: nn.Module, arguments: tuple[Any, ...], output: Any) -> Tensor:
+        found = vars(model.get_submodule(self.path)).pop("found", None)
+        outputs = unwrap(output)
+        if found is None:
+            raise AuditError(
+                f"the model did not run {self.path.rpartition('.')[0]}, its last fully connected "
+                "layer, on these records"
+            )
+        return torch.cat([outputs.flatten(1) if outputs.dim() > 1 else outputs[:, None], found], 1)

@@ -1,0 +1,51 @@
+"""A target with the defenses that change its model."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradaudit.defenses.base import Defense
+from gradaudit.defenses.modules.loss import PenalisedLoss
+from gradaudit.target import Target
+
+_KEY = 8
+"""Sets the draws of what is built in apart from others of the same seed."""
+
+
+def defended_target(target: Target, defenses: Sequence[Defense[Any]], seed: int) -> Target:
+    """The target with every model-changing defense built in that is not yet.
+
+    Args:
+        target: left as it was.
+        defenses: the whole chain; those that act on updates alone are passed over.
+        seed: of fresh weights and secrets.
+
+    Raises:
+        NotApplicable: a defense does not fit the model or the loss.
+    """
+    for index, defense in enumerate(defenses):
+        if defense.changes_model and str(defense) not in built_in(target.model):
+            sequence = np.random.SeedSequence(seed, spawn_key=(_KEY, index))
+            state = int(sequence.generate_state(1, np.uint64)[0]) >> 1
+            draws = torch.Generator().manual_seed(state)
+            model = defense.modify(target.model, draws)
+            vars(model)["defenses_built_in"] = (*built_in(target.model), str(defense))
+            target = replace(target, model=model, loss=defense.modified_loss(target.loss, model))
+    return target
+
+
+def built_in(model: torch.nn.Module) -> tuple[str, ...]:
+    """Specs of the defenses that were built into a model."""
+    return tuple(vars(model).get("defenses_built_in", ()))
+
+
+def seen_by_outsiders(target: Target) -> Target:
+    """The target as an adversary takes it who does not know of terms that defenses add.
+
+    Private parts of the model have no say in it. (Fan et al. 2020, algorithm 5, line 10.)
+    """
+    loss = target.loss
+    return replace(target, loss=loss.seen) if isinstance(loss, PenalisedLoss) else target

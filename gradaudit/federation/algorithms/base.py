@@ -1,0 +1,44 @@
+"""What every algorithm is: one round of clients and server."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from gradaudit.federation.clients import Client, Workplace
+    from gradaudit.federation.parameters import Server
+
+
+class Algorithm(ABC):
+    """One way to train together.
+
+    Attributes:
+        name: as on the command line.
+        summary: one line for ``gradaudit list``.
+        batch_size: records in a client's step where the user names none; None for all it holds.
+        one_step: whether a client takes a single step a round, so that ``epochs`` must be 1.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    batch_size: ClassVar[int | None] = 32
+    one_step: ClassVar[bool] = False
+
+    @abstractmethod
+    def round(
+        self, server: "Server", clients: "Sequence[Client]", workplace: "Workplace", number: int
+    ) -> float:
+        """Train one round; the server holds the outcome.
+
+        Args:
+            server: the model that is shared.
+            clients: all of them take part, in this order.
+            workplace: where they train.
+            number: of the round, from 1.
+
+        Returns:
+            Mean loss of the records that were trained on.
+
+        Raises:
+            AuditError: the training diverged.
+        """

@@ -1,0 +1,38 @@
+"""Federated SGD: gradients are averaged."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from gradaudit.federation.algorithms.base import Algorithm
+
+if TYPE_CHECKING:
+    from gradaudit.federation.clients import Client, Workplace
+    from gradaudit.federation.parameters import Server
+
+
+class FedSgd(Algorithm):
+    """w ← w − rate · Σ_k (n_k/n) g_k, with g_k the gradient of client k at w.
+
+    g_k is that of all its n_k records, or with a batch size of so many drawn afresh each round.
+    The step is the server's optimizer's, which keeps its momentum from round to round.
+
+    Source: B. McMahan et al., "Communication-efficient learning of deep networks from
+    decentralized data" (2017), section 2.
+    """
+
+    name = "fedsgd"
+    summary = "every client sends the gradient of one batch; the server steps along their mean"
+    batch_size: ClassVar[int | None] = None
+    one_step: ClassVar[bool] = True
+
+    def round(
+        self, server: "Server", clients: "Sequence[Client]", workplace: "Workplace", number: int
+    ) -> float:
+        """One step of the server along the weighted mean of the clients' gradients."""
+        from gradaudit.federation.parameters import weighted_mean
+
+        state = server.state()
+        mean = weighted_mean(workplace.gradient(client, state, number) for client in clients)
+        server.step(mean.update)
+        server.set_buffers(mean.buffers)
+        return mean.loss

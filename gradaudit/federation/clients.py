@@ -1,0 +1,235 @@
+"""A client: its records, what it never shares, and its training on a copy of the server's model."""
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from gradaudit.defenses.modules.privacy import private_names
+from gradaudit.errors import AuditError
+from gradaudit.federation.randomness import Draw, generator
+from gradaudit.federation.settings import TrainingOptions
+from gradaudit.gradients.functional import drawing_from, running, unwrap
+from gradaudit.loading.records import Records
+from gradaudit.target import Target
+from gradaudit.updates.share import raw_update
+from gradaudit.updates.sharing import Sharing
+
+State = Mapping[str, Tensor]
+Update = dict[str, Tensor]
+
+
+@dataclass
+class Client:
+    """One participant.
+
+    Attributes:
+        number: from 0.
+        records: its own.
+        private: parameters and buffers of its model that it never shares, by name.
+    """
+
+    number: int
+    records: Records
+    private: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Contribution(NamedTuple):
+    """What a client sends: a gradient, or what its training comes to as one; and its buffers.
+
+    Attributes:
+        update: by the name of every trainable parameter, in its shape. Of several local steps it
+            is (w₀ − w_E)/rate.
+        buffers: the model's buffers after the client's forward passes.
+        records: how many it holds, which is its weight.
+        loss: mean loss of its records, as they were trained on.
+    """
+
+    update: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+    records: int
+    loss: float
+
+
+class Workplace:
+    """One copy of the model, on which every client works in its turn.
+
+    Args:
+        target: the model (with the defenses that change it), its loss and its mode.
+        options: how to train.
+        batch_size: records in a step, None for all of a client's.
+        sharing: what a client's update passes through before it is shared.
+        seed: root of all draws.
+
+    Raises:
+        UsageError: the defenses cannot be applied to this model.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        options: TrainingOptions,
+        batch_size: int | None,
+        sharing: Sharing,
+        seed: int,
+    ) -> None:
+        self.target = replace(target, model=copy.deepcopy(target.model))
+        self.options = options
+        self.batch_size = batch_size
+        self.sharing = sharing
+        self.seed = seed
+        model = self.target.model
+        self.private = private_names(model)
+        self.names = sharing.parameters(model)
+        parameters = dict(model.named_parameters())
+        self.shared = {name: parameters[name] for name in self.names}
+        self._own = [p for n, p in parameters.items() if n in self.private]
+        self._couples = any(isinstance(module, _BatchNorm) for module in model.modules())
+
+    def gradient(self, client: Client, state: State, round_: int) -> Contribution:
+        """The gradient of one batch at the server's weights, and a step of the private part."""
+        with self._working(client, state, round_) as draws:
+            rows = next(iter(self._batches(len(client.records), draws)))
+            clipped = self._of_clipped_records(client, rows, draws)
+            with _thawed(self._own):
+                loss = self._differentiate(client, rows, round_)
+            update = {name: _gradient(p) for name, p in self.shared.items()}
+            with torch.no_grad():
+                for parameter in self._own:
+                    parameter -= self.options.rate * _gradient(parameter)
+            self._keep_private(client)
+            shared = self._defended(clipped or update, client, len(rows), round_)
+            return Contribution(shared, self._buffers(), len(client.records), loss)
+
+    def training(self, client: Client, state: State, round_: int) -> Contribution:
+        """``epochs`` passes over the client's records from the server's weights on."""
+        before = {name: state[name].to(p.device) for name, p in self.shared.items()}
+        with self._working(client, state, round_) as draws, _thawed(self._own):
+            optimizer = make_optimizer([*self.shared.values(), *self._own], self.options)
+            sums, seen = 0.0, 0
+            for _ in range(self.options.epochs):
+                for rows in self._batches(len(client.records), draws):
+                    sums += self._differentiate(client, rows, round_) * len(rows)
+                    seen += len(rows)
+                    optimizer.step()
+            rate = self.options.rate
+            update = {n: (before[n] - p.detach()) / rate for n, p in self.shared.items()}
+            self._keep_private(client)
+            shared = self._defended(update, client, len(client.records), round_)
+            return Contribution(shared, self._buffers(), len(client.records), sums / seen)
+
+    def _of_clipped_records(
+        self, client: Client, rows: Tensor, draws: torch.Generator
+    ) -> Update | None:
+        """The mean of the records' gradients, each with its factor; None if none has one."""
+        if not any(defense.of_records for defense in self.sharing.chain.acting):
+            return None
+        some = client.records
+        inputs, labels = some.inputs[rows], some.labels[rows]
+        dtype = next(iter(self.shared.values())).dtype
+        found = raw_update(
+            self.target, inputs, labels, self.names, self.sharing, draws, dtype=dtype
+        )
+        return {name: found[name].reshape(p.shape) for name, p in self.shared.items()}
+
+    def _defended(self, update: Update, client: Client, records: int, round_: int) -> Update:
+        """What is shared of an update that is a mean over so many records."""
+        if not self.sharing.chain.acting:
+            return update
+        draws = generator(self.seed, Draw.DEFENSE, round_, client.number, device=self.target.device)
+        rows = {name: tensor.reshape(1, -1) for name, tensor in update.items()}
+        done = self.sharing.chain.apply(rows, records=records, generators=lambda _i, _n: draws)
+        return {name: done[name].reshape(p.shape) for name, p in self.shared.items()}
+
+    def _differentiate(self, client: Client, rows: Tensor, round_: int) -> float:
+        """Leave the gradients of the rows' mean loss on the parameters; the loss."""
+        model, device = self.target.model, self.target.device
+        dtype = next(iter(self.shared.values())).dtype
+        model.zero_grad(set_to_none=True)
+        inputs = _cast(client.records.inputs[rows], device, dtype)
+        labels = _cast(client.records.labels[rows], device, dtype)
+        loss = self.target.loss.per_record(unwrap(model(inputs)), labels).mean()
+        if not loss.isfinite():
+            raise diverged(round_, self.options.rate, f"client {client.number}'s loss is {loss:g}")
+        loss.backward()
+        return float(loss.detach())
+
+    def _batches(self, records: int, draws: torch.Generator) -> Iterable[Tensor]:
+        """One pass over a client's records in batches, in a fresh order.
+
+        Where BatchNorm couples the records, a last batch of one joins the one before.
+        """
+        size = self.batch_size or records
+        if size >= records:
+            return [torch.arange(records)]
+        batches = list(torch.randperm(records, generator=draws).split(size))
+        if self._couples and len(batches[-1]) == 1:
+            batches[-2:] = [torch.cat(batches[-2:])]
+        return batches
+
+    @contextmanager
+    def _working(self, client: Client, state: State, round_: int) -> Iterator[torch.Generator]:
+        """The model as the client has it, in its mode, with draws of its own."""
+        draws = generator(self.seed, Draw.CLIENT, round_, client.number)
+        self.target.model.load_state_dict({**state, **client.private})
+        with (
+            running(self.target.model, self.target.mode),
+            drawing_from(draws.initial_seed() ^ 1, self.target.device),
+        ):
+            yield draws
+
+    def _keep_private(self, client: Client) -> None:
+        state = self.target.model.state_dict()
+        client.private = {name: state[name].detach().clone() for name in self.private}
+
+    def _buffers(self) -> dict[str, Tensor]:
+        names = dict(self.target.model.named_buffers())
+        kept = self.target.model.state_dict().keys() - set(self.private)
+        return {name: names[name].detach().clone() for name in names if name in kept}
+
+
+@contextmanager
+def _thawed(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Let a client's own parameters be trained, which are frozen to everybody else."""
+    for parameter in parameters:
+        parameter.requires_grad_(requires_grad=True)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(requires_grad=False)
+
+
+def make_optimizer(
+    parameters: Iterable[nn.Parameter], options: TrainingOptions
+) -> torch.optim.Optimizer:
+    """The optimizer that the options name."""
+    if options.optimizer == "adam":
+        return torch.optim.Adam(parameters, options.rate, weight_decay=options.weight_decay)
+    return torch.optim.SGD(
+        parameters, options.rate, options.momentum, weight_decay=options.weight_decay
+    )
+
+
+def diverged(round_: int, rate: float, what: str) -> AuditError:
+    """What is wrong with a training that went to infinity, and the remedy."""
+    return AuditError(
+        f"the training diverged in round {round_}: {what}; lower --rate (it is {rate:g}), or look "
+        "at the scale of the inputs"
+    )
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    """The gradient left on a parameter, zero where the loss does not reach it."""
+    if parameter.grad is None:
+        return torch.zeros_like(parameter)
+    return parameter.grad.detach().clone()
+
+
+def _cast(data: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return data.to(device, dtype if data.is_floating_point() else data.dtype)

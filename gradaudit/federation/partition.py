@@ -1,0 +1,99 @@
+"""Who holds which records: an even deal, or shares of each class from a Dirichlet law."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradaudit.errors import UsageError
+from gradaudit.loading.specs import suggest
+
+Indices = NDArray[np.int64]
+
+FORMS = ("iid", "dirichlet:A")
+
+
+def partition(
+    spec: str, labels: NDArray[np.generic], clients: int, generator: np.random.Generator
+) -> list[Indices]:
+    """Deal the records out to the clients, every record to one of them.
+
+    Args:
+        spec: ``iid`` or ``dirichlet:A``.
+        labels: (records,) class of each record, or real targets, which ``iid`` alone deals.
+        clients: how many, each of which must get a record.
+        generator: of the draws.
+
+    Returns:
+        Each client's records in ascending order.
+
+    Raises:
+        UsageError: an unknown spec, more clients than records, or a client without a record.
+    """
+    concentration = _parsed(spec)
+    if clients > len(labels):
+        raise UsageError(
+            f"--clients {clients}: there are only {len(labels)} training records; use fewer clients"
+        )
+    classes = labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer)
+    if concentration is None:
+        parts = even(labels if classes else np.zeros(len(labels), np.int64), clients, generator)
+    elif classes:
+        parts = dirichlet(labels, clients, concentration, generator)
+    else:
+        raise UsageError(f"--partition {spec}: the labels are no classes; use --partition iid")
+    empty = [client for client, part in enumerate(parts) if not len(part)]
+    if empty:
+        raise UsageError(
+            f"--partition {spec}: {len(empty)} of {clients} clients got no record (the first is "
+            f"{empty[0]}); use a larger A, fewer clients or another --seed"
+        )
+    return parts
+
+
+def even(
+    labels: NDArray[np.generic], clients: int, generator: np.random.Generator
+) -> list[Indices]:
+    """Each class shuffled and dealt out in turn: numbers in a class and in all differ by one.
+
+    The IID case of Fan et al. 2020, appendix C.
+    """
+    shuffled = generator.permutation(len(labels))
+    dealt = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    return [np.sort(dealt[client::clients]).astype(np.int64) for client in range(clients)]
+
+
+def dirichlet(
+    labels: NDArray[np.generic],
+    clients: int,
+    concentration: float,
+    generator: np.random.Generator,
+) -> list[Indices]:
+    """Each class split by shares drawn from Dirichlet(A, …, A) over the clients.
+
+    The non-IID case of Fan et al. 2020, appendix C (A = 0.9), after Hsu, Qi and Brown 2019,
+    arXiv:1909.06335. Shares are rounded on their sums, so that every record is dealt.
+    """
+    parts: list[list[Indices]] = [[] for _ in range(clients)]
+    for value in np.unique(labels):
+        members = generator.permutation(np.flatnonzero(labels == value))
+        shares = generator.dirichlet(np.full(clients, concentration))
+        cuts = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
+        for part, piece in zip(parts, np.split(members, cuts), strict=True):
+            part.append(piece)
+    return [np.sort(np.concatenate(part)).astype(np.int64) for part in parts]
+
+
+def _parsed(spec: str) -> float | None:
+    """The concentration A of ``dirichlet:A``, None for ``iid``."""
+    name, _, value = spec.partition(":")
+    if spec == "iid":
+        return None
+    if name != "dirichlet":
+        hint = suggest(name, ("iid", "dirichlet"))
+        raise UsageError(f"--partition {spec}: unknown{hint}; write {' or '.join(FORMS)}")
+    try:
+        concentration = float(value)
+    except ValueError:
+        concentration = float("nan")
+    if not 0 < concentration < float("inf"):
+        raise UsageError(f"--partition {spec}: A must be a positive number, as in dirichlet:0.9")
+    return concentration

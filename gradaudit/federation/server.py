@@ -1,0 +1,234 @@
+"""A federated training, round by round: ``train_rounds`` and what it is made of."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from gradaudit.defenses.base import Defense
+from gradaudit.defenses.modules.privacy import private_names, private_parts
+from gradaudit.defenses.modules.target import defended_target
+from gradaudit.errors import UsageError
+from gradaudit.federation.algorithms import choose_algorithm
+from gradaudit.federation.clients import Client, Workplace, diverged
+from gradaudit.federation.parameters import Server
+from gradaudit.federation.partition import Indices, partition
+from gradaudit.federation.randomness import Draw, generator, numbers
+from gradaudit.federation.settings import TrainingOptions
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.loading.accuracy import TaskAccuracy, task_accuracy
+from gradaudit.loading.records import Records
+from gradaudit.progress import Progress, Silent
+from gradaudit.target import Target
+from gradaudit.updates.sharing import Sharing
+
+
+@dataclass(frozen=True)
+class Round:
+    """The shared model after a round.
+
+    Attributes:
+        number: 0 before the first one.
+        state: weights and buffers by name, on the CPU. Where a defense gives clients a private
+            part, it is that of the first client, so that the state fits the defended model.
+        loss: mean loss of the records as they were trained on; None before the first round.
+        train: accuracy on the training records, None where the round was not scored.
+        test: accuracy on the test records, None where there are none or it was not scored.
+    """
+
+    number: int
+    state: dict[str, Tensor]
+    loss: float | None
+    train: TaskAccuracy | None
+    test: TaskAccuracy | None
+
+
+class Training:
+    """A training that stands after ``number`` rounds and can go on, or back to a ``memory``.
+
+    Args:
+        target: initial weights, loss, and the mode in which clients run the model.
+        records: what the clients hold together.
+        options: how to train.
+        defenses: what a client does to what it shares, and to its model.
+        seed: root of all draws.
+        test: records for testing.
+
+    Attributes:
+        target: the model with the defenses that change it.
+        parts: indices of each client's records.
+
+    Raises:
+        UsageError: an option does not go with another, or a client would get no record.
+        AuditError: the model cannot be run on the records, or the labels do not fit.
+        NotApplicable: a defense cannot be built into the model.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        records: Records,
+        options: TrainingOptions,
+        *,
+        defenses: Sequence[Defense[Any]] = (),
+        seed: int = 0,
+        test: Records | None = None,
+    ) -> None:
+        self.algorithm = choose_algorithm(options.algorithm)
+        _expect(options, one_step=self.algorithm.one_step)
+        self.target = defended_target(target, defenses, seed)
+        self.records, self.test = records, test
+        _expect_fitting(self.target, records)
+        draws = numbers(seed, Draw.PARTITION)
+        self.parts = partition(options.partition, records.labels.numpy(), options.clients, draws)
+        self.clients = self._make_clients(self.parts, seed)
+        self.server = Server(self.target, options)
+        size = options.batch_size or self.algorithm.batch_size
+        sharing = Sharing(
+            defenses=tuple(defenses),
+            algorithm="fedsgd" if self.algorithm.one_step else "fedavg",
+        )
+        self._workplace = Workplace(self.target, options, size, sharing, seed)
+        self._rate = options.rate
+        self.number = 0
+        self.loss: float | None = None
+
+    def _make_clients(self, parts: Sequence[Indices], seed: int) -> list[Client]:
+        """Clients with private parts of their own; the first has that of the target."""
+        model = self.target.model
+        clients = []
+        for number, part in enumerate(parts):
+            for private in private_parts(model) if number else ():
+                private.draw(generator(seed, Draw.PRIVATE, number))
+            own = {name: model.state_dict()[name].clone() for name in private_names(model)}
+            clients.append(Client(number, self.records.take(part), own))
+        if clients[0].private:
+            model.load_state_dict({**model.state_dict(), **clients[0].private})
+        return clients
+
+    def advance(self) -> None:
+        """Train one more round.
+
+        Raises:
+            AuditError: the training diverged.
+        """
+        number = self.number + 1
+        self.loss = self.algorithm.round(self.server, self.clients, self._workplace, number)
+        if not self.server.finite:
+            raise diverged(number, self._rate, "weights are not finite")
+        self.number = number
+
+    def snapshot(self, *, scored: bool = True) -> Round:
+        """The shared model as it is now."""
+        state = {**self.server.state(), **self.clients[0].private}
+        now = replace(self.target, model=self.server.model)
+        return Round(
+            number=self.number,
+            state={name: tensor.cpu().clone() for name, tensor in state.items()},
+            loss=self.loss,
+            train=task_accuracy(now, self.records) if scored else None,
+            test=task_accuracy(now, self.test) if scored and self.test else None,
+        )
+
+    def memory(self) -> dict[str, Tensor]:
+        """All that later rounds need, by name."""
+        kept = {f"server.{name}": tensor for name, tensor in self.server.memory().items()}
+        for client in self.clients:
+            for name, tensor in client.private.items():
+                kept[f"client.{client.number}.{name}"] = tensor
+        return kept
+
+    def restore(self, number: int, memory: Mapping[str, Tensor]) -> None:
+        """Go to the state after ``number`` rounds.
+
+        Raises:
+            AuditError: the memory does not fit the model.
+        """
+        prefix = "server."
+        self.server.restore(
+            {n.removeprefix(prefix): t for n, t in memory.items() if n.startswith(prefix)}
+        )
+        for client in self.clients:
+            own = f"client.{client.number}."
+            client.private = {name: memory[own + name] for name in client.private}
+        self.number = number
+
+
+def train_rounds(
+    target: Target,
+    records: Records,
+    options: TrainingOptions,
+    *,
+    defenses: Sequence[Defense[Any]] = (),
+    seed: int = 0,
+    test: Records | None = None,
+    scored: bool = True,
+    progress: Progress | None = None,
+) -> Iterator[Round]:
+    """Train together and yield the shared model before the first and after every round.
+
+    The same arguments give the same numbers. The target is left as it was.
+
+    Args:
+        target: initial weights, loss, and the mode in which clients run the model.
+        records: what the clients hold together; the options say how it is dealt out.
+        options: algorithm, clients, rounds, …
+        defenses: what a client does to its update and to its model, in order.
+        seed: root of all draws.
+        test: records for testing.
+        scored: whether accuracies are wanted.
+        progress: told of every round.
+
+    Raises:
+        UsageError: an option does not go with another, or a client would get no record.
+        AuditError: the model cannot be run on the records, the labels do not fit, or the training
+            diverged.
+        NotApplicable: a defense cannot be built into the model, or used with the algorithm.
+    """
+    training = Training(target, records, options, defenses=defenses, seed=seed, test=test)
+    with (progress or Silent()).task("training", options.rounds) as advance:
+        yield training.snapshot(scored=scored)
+        for _ in range(options.rounds):
+            training.advance()
+            advance(1)
+            yield training.snapshot(scored=scored)
+
+
+def split(records: Records, test_share: float | None, seed: int) -> tuple[Indices, Indices]:
+    """Indices of the training and of the test records.
+
+    Args:
+        records: all of them.
+        test_share: share drawn for testing; without it the non-members, where the records say who
+            is a member, else 0.2.
+        seed: of the draw.
+
+    Raises:
+        UsageError: no record is left to train on.
+    """
+    if test_share is None and records.members is not None:
+        train, test = np.flatnonzero(records.members), np.flatnonzero(~records.members)
+    else:
+        order = numbers(seed, Draw.SPLIT).permutation(len(records))
+        tested = round(len(records) * (0.2 if test_share is None else test_share))
+        test, train = np.sort(order[:tested]), np.sort(order[tested:])
+    if not len(train):
+        raise UsageError("no record is left to train on; give --test-share a smaller value")
+    return train.astype(np.int64), test.astype(np.int64)
+
+
+def _expect(options: TrainingOptions, *, one_step: bool) -> None:
+    if one_step and options.epochs > 1:
+        raise UsageError(
+            f"--epochs {options.epochs}: with {options.algorithm} a client takes one step a round; "
+            "leave it out, or use --algorithm fedavg"
+        )
+    if options.optimizer == "adam" and options.momentum:
+        raise UsageError("--momentum: is of --optimizer sgd; leave it out with adam")
+
+
+def _expect_fitting(target: Target, records: Records) -> None:
+    model = FunctionalModel.of(target, dtype=next(target.model.parameters()).dtype)
+    model.check(model.cast(records.inputs[:2]), model.cast(records.labels[:2]))

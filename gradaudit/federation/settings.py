@@ -1,0 +1,61 @@
+"""How a federated training goes, as options that are flags and arguments. No torch in here."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gradaudit.config import SubjectSettings, short
+
+
+class TrainingOptions(BaseModel):
+    """Everything that decides the numbers of a training, but the model, its data and the seed."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        alias_generator=lambda name: name.replace("_", "-"),
+        validate_by_name=True,
+    )
+
+    algorithm: str = Field("fedavg", description="fedsgd, fedavg or round-robin.")
+    clients: int = Field(10, ge=1, le=10_000, description="How many clients share the data.")
+    rounds: int = Field(10, ge=1, le=100_000, description="How many rounds to train.")
+    partition: str = Field(
+        "iid",
+        description="Who holds what: iid (each class dealt out evenly), or dirichlet:A (each "
+        "class's shares drawn from a Dirichlet law; the smaller A, the more lopsided).",
+    )
+    epochs: int = Field(1, ge=1, description="Passes of a client over its records each round.")
+    batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="Records in a client's step (without it 32, with fedsgd all it holds).",
+    )
+    optimizer: Literal["sgd", "adam"] = Field(
+        "sgd", description="Of the client's steps, with fedsgd of the server's."
+    )
+    rate: float = Field(0.1, gt=0, allow_inf_nan=False, description="Learning rate.")
+    momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of sgd.")
+    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="L2 penalty.")
+
+
+class TrainSettings(SubjectSettings, TrainingOptions):
+    """Everything ``train`` takes."""
+
+    mode: Literal["eval", "train"] = Field(
+        "train", description="How BatchNorm and dropout run in the clients."
+    )
+    test_share: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Share of the records kept for testing (without it the data set's "
+        "non-members, or 0.2 where it names none).",
+    )
+    every: int = Field(1, ge=1, description="Write and score every so many rounds, and the last.")
+    out: Path | None = Field(
+        None, description="The folder of the checkpoints; an interrupted run in it goes on."
+    )
+    quiet: bool = Field(False, description="No progress.", json_schema_extra=short("-q"))
+    verbose: bool = Field(False, description="Show tracebacks.", json_schema_extra=short("-v"))
