@@ -34,6 +34,7 @@ def audit(
     layers: Sequence[str] = (),
     hide: Sequence[str] = (),
     samples: int | None = None,
+    defenses: Sequence[str] = (),
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Report:
@@ -50,6 +51,7 @@ def audit(
         layers: only layers that match one of these globs.
         hide: leave out layers that match one of these globs.
         samples: how many records each audit looks at.
+        defenses: specs of what is done to updates before they are shared, in order.
         seed: root of all randomness.
         progress: who is told how far the work is.
 
@@ -77,6 +79,7 @@ def audit(
             "layer": tuple(layers),
             "hide": tuple(hide),
             "samples": samples,
+            "defense": tuple(defenses),
             "seed": seed,
         },
         {},

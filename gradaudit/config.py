@@ -60,6 +60,11 @@ class SubjectSettings(_Settings):
     )
     layer: tuple[str, ...] = Field((), description="Only layers that match this glob.")
     hide: tuple[str, ...] = Field((), description="Leave out layers that match this glob.")
+    defense: tuple[str, ...] = Field(
+        (),
+        description="Defend what is shared: prune:0.99, sign, dp:clip=C,sigma=S, selective:0.05, …"
+        " (see `gradaudit list defenses`); repeat it for several, applied in order.",
+    )
     samples: int | None = Field(None, ge=1, description="How many records each audit looks at.")
     seed: int = Field(0, ge=0, lt=1 << 63, description="Root of all randomness.")
     device: Literal["cpu", "cuda", "auto"] = Field("auto", description="Where to compute.")

@@ -72,6 +72,7 @@ def run(
         provenance={
             "seed": subject.seed,
             "jobs": subject.jobs,
+            "defenses": [str(defense) for defense in subject.defenses],
             "device": str(subject.target.device),
             "threads": torch.get_num_threads(),
             "started": started,

@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from gradaudit.config import SubjectSettings
+from gradaudit.defenses import Chain, parse_defense
 from gradaudit.errors import UsageError
 from gradaudit.loading.checkpoint import apply_checkpoint, load_checkpoint
 from gradaudit.loading.datasets import expect_attributes, load_records
 from gradaudit.loading.losses import Loss
 from gradaudit.loading.models import load_loss, load_model
 from gradaudit.loading.records import Records
-from gradaudit.target import Subject, Target, choose_layers
+from gradaudit.target import Subject, Target, choose_layers, hidden_layers, shared_parameters
 
 
 def open_subject(
@@ -27,7 +28,7 @@ def open_subject(
     """Load everything that an audit needs; what is given in memory is taken as it is.
 
     Raises:
-        UsageError: a model, loss, data set or device is missing or unknown.
+        UsageError: a model, loss, data set, defense or device is missing or unknown.
         CheckpointError: a checkpoint is refused or does not fit the model.
         DataError: the data set's content cannot be used.
         AuditError: no layer is left to audit.
@@ -48,12 +49,18 @@ def open_subject(
     )
     targets = tuple(_with_weights(untrained, path) for path in settings.checkpoint)
     newest = (targets or (untrained,))[-1]
+    layers = choose_layers(newest.layers, settings.layer, settings.hide)
+    hidden = hidden_layers(newest.layers, settings.hide)
+    defenses = tuple(map(parse_defense, settings.defense))
+    Chain(defenses).check(shared_parameters(newest.model, hidden))
     return Subject(
         targets=targets or (untrained,),
         records=records,
-        layers=choose_layers(newest.layers, settings.layer, settings.hide),
+        layers=layers,
         samples=settings.samples,
         attributes=tuple(dict.fromkeys(settings.attribute)),
+        defenses=defenses,
+        hidden=hidden,
         seed=settings.seed,
         jobs=settings.jobs,
     )

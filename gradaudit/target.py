@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from gradaudit.errors import AuditError
 from gradaudit.loading.records import Records
 
 if TYPE_CHECKING:
+    from gradaudit.defenses import Defense
     from gradaudit.loading.losses import Loss
     from gradaudit.report import CheckpointRecord
 
@@ -130,6 +131,23 @@ def choose_layers(
     return kept
 
 
+def hidden_layers(layers: Sequence[Layer], hide: Sequence[str]) -> tuple[str, ...]:
+    """Names of the layers that match a glob of ``hide``."""
+    return tuple(
+        layer.name for layer in layers if any(fnmatchcase(layer.name, glob) for glob in hide)
+    )
+
+
+def shared_parameters(model: nn.Module, hidden: Sequence[str] = ()) -> tuple[str, ...]:
+    """Names of the trainable parameters, biases too, of all layers but the hidden ones."""
+    return tuple(
+        name
+        for layer in layers_of(model, with_bias=True)
+        if layer.name not in hidden
+        for name in layer.parameter_names
+    )
+
+
 @dataclass(frozen=True)
 class Subject:
     """What an audit looks at: targets, records and the run's settings.
@@ -140,6 +158,8 @@ class Subject:
         layers: the layers to report, a subset of the last target's.
         samples: how many records an audit looks at (None: the audit's own default).
         attributes: names of the private attributes asked about.
+        defenses: what is done to updates before they are shared, in order.
+        hidden: names of the layers that are never shared.
         seed: root of all randomness.
         jobs: worker processes.
         memory: bytes that one chunk of work may take.
@@ -150,6 +170,8 @@ class Subject:
     layers: tuple[Layer, ...]
     samples: int | None = None
     attributes: tuple[str, ...] = ()
+    defenses: "tuple[Defense[Any], ...]" = ()
+    hidden: tuple[str, ...] = ()
     seed: int = 0
     jobs: int = 1
     memory: int = 1 << 30

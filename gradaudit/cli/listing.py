@@ -7,6 +7,7 @@ import typer
 
 from gradaudit.audits import audits
 from gradaudit.cli.reports import print_json, stdout
+from gradaudit.defenses import defenses
 from gradaudit.errors import UsageError
 from gradaudit.formats import formats
 from gradaudit.formats.page import Page
@@ -35,6 +36,7 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "zoo": zoo_names,
     "data": lambda: {adapter.example: adapter.summary for adapter in adapters().values()},
     "losses": lambda: LOSSES,
+    "defenses": lambda: {d.example: d.summary for d in defenses().values()},
     "formats": lambda: {f"{f.name} ({f.suffix})": f.summary for f in formats().values()},
 }
 
@@ -47,7 +49,7 @@ def list_parts(
         Literal["table", "json"], typer.Option("-f", "--format", help="Format.")
     ] = "table",
 ) -> None:
-    """List what is available: audits, metrics, models, data, losses, formats."""
+    """List what is available: audits, metrics, models, data, losses, defenses, formats."""
     if kind is not None and kind not in KINDS:
         raise UsageError(f"list {kind}: nothing of this kind; there are: {', '.join(KINDS)}")
     found = {name: KINDS[name]() for name in ([kind] if kind else KINDS)}

@@ -1,6 +1,5 @@
 """How a client turns a batch of records into what the adversary sees."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -64,7 +63,7 @@ class Sharing:
         Raises:
             UsageError: the defenses cannot be applied to them.
         """
-        from gradaudit.target import layers_of
+        from gradaudit.target import layers_of, shared_parameters
 
         names = shared_parameters(model, self.hidden)
         if not names:
@@ -72,15 +71,3 @@ class Sharing:
             raise UsageError(f"nothing is shared: all layers are hidden ({', '.join(every)})")
         self.chain.check(names)
         return names
-
-
-def shared_parameters(model: "nn.Module", hidden: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names of the trainable parameters, biases too, of all layers but the hidden ones."""
-    from gradaudit.target import layers_of
-
-    return tuple(
-        name
-        for layer in layers_of(model, with_bias=True)
-        if layer.name not in hidden
-        for name in layer.parameter_names
-    )
