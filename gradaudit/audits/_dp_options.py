@@ -14,7 +14,8 @@ class DpAuditOptions(AuditOptions):
     mechanism: str | None = Field(
         None,
         description="dp:clip=C,sigma=S[,noise=laplace][,per=record|sum|mean|release], "
-        "opacus:clip=C,sigma=S, or your own as FILE.py:NAME. The noise is absolute, and by "
+        "opacus:clip=C,sigma=S, a deterministic defense (prune:0.99), or your own as FILE.py:NAME. "
+        "The noise is absolute, and by "
         "default on the sum of clipped gradients. Laplace noise per record is refused beside "
         "--companions: their mean has no simple law.",
     )

@@ -40,7 +40,11 @@ def theory_rows(
     from gradaudit.dp.mechanisms import AdditiveMechanism
 
     if not isinstance(mechanism, AdditiveMechanism):
-        reason = "a mechanism from a file promises nothing known; name it as dp:clip=C,sigma=S"
+        reason = (
+            "a deterministic defense promises no finite epsilon"
+            if mechanism.deterministic
+            else "a mechanism from a file promises nothing known; name it as dp:clip=C,sigma=S"
+        )
         yield skip("epsilon_theory", reason, base)
         yield skip("epsilon_classical", reason, base)
         return

@@ -227,17 +227,16 @@ class DpAudit(Audit[DpAuditOptions]):
     def _expect_declarations_of_use(self, mechanism: "Mechanism") -> None:
         from gradaudit.dp.mechanisms import AdditiveMechanism
 
-        if not isinstance(mechanism, AdditiveMechanism):
+        if not isinstance(mechanism, AdditiveMechanism) and not mechanism.deterministic:
             return
-        for option, given, key in (
-            ("--clip", self.options.clip is not None, "clip=C"),
-            ("--noise", self.options.noise != "unknown", "noise=gaussian|laplace"),
+        for option, given in (
+            ("--clip", self.options.clip is not None),
+            ("--noise", self.options.noise != "unknown"),
         ):
             if given:
                 raise UsageError(
                     f"{option} declares what a mechanism from a file does; --mechanism "
-                    f"{mechanism.description} says it itself: leave {option} out, or write {key} "
-                    "in the mechanism"
+                    f"{mechanism.description} says it itself: leave {option} out"
                 )
 
     def _draw_histogram(self, game: "Game") -> None:

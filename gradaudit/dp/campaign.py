@@ -29,6 +29,7 @@ from gradaudit.dp.theory import epsilon_gaussian, epsilon_laplace
 from gradaudit.dp.trials import Statistic
 from gradaudit.dp.verdicts import Verdict, verdict_without_trials
 from gradaudit.errors import UsageError
+from gradaudit.loading.records import Records
 from gradaudit.progress import Progress
 from gradaudit.target import Subject
 
@@ -102,7 +103,12 @@ def play_on(
     column = PrivateColumn.of(subject.records, attribute)
     seed = np.random.SeedSequence([subject.seed, *attribute.encode()])
     of_survey, of_contest, of_verdict, of_game = seed.spawn(4)
-    landscape, gaps_from = _survey(subject, column, mechanism, setup, rules.memory, of_survey)
+    records = subject.records
+    gradients = RecordGradients.of(subject.target, subject.layers, records.inputs, records.labels)
+    mechanism = mechanism.laid_out(gradients.sizes)
+    landscape, gaps_from = _survey(
+        gradients, records, column, mechanism, setup, rules.memory, of_survey
+    )
     domain = Domain.of(subject.records, column, setup.domain)
     with progress.task(f"canaries for {attribute}", STAGES * setup.effort.restarts) as advance:
         contest = hold_contest(
@@ -135,7 +141,8 @@ def pair_epsilon(mechanism: Mechanism, board: Board, delta: float) -> float | No
 
 
 def _survey(
-    subject: Subject,
+    gradients: RecordGradients,
+    records: Records,
     column: PrivateColumn,
     mechanism: Mechanism,
     setup: Setup,
@@ -144,9 +151,7 @@ def _survey(
 ) -> tuple[Landscape, str]:
     """What the gaps of records depend on, and how they are measured, in words."""
     of_batch, of_common = seed.spawn(2)
-    records = subject.records
-    gradients = RecordGradients.of(subject.target, subject.layers, records.inputs, records.labels)
-    companions = _companions(subject, gradients, setup.companions, of_batch)
+    companions = _companions(records, gradients, setup.companions, of_batch)
     first = gradients(records.inputs[:1].flatten(1), records.labels[:1])
     batch = torch.cat([first, companions])
     judge, gaps_from = _judge(mechanism, setup.clip, batch, of_common)
@@ -155,10 +160,9 @@ def _survey(
 
 
 def _companions(
-    subject: Subject, gradients: RecordGradients, count: int, seed: np.random.SeedSequence
+    records: Records, gradients: RecordGradients, count: int, seed: np.random.SeedSequence
 ) -> Tensor:
     """Gradients (count, elements) of the rest of the batch, drawn without replacement."""
-    records = subject.records
     if count >= len(records):
         raise UsageError(
             f"--companions {count}: there are {len(records)} records in all; give at most "
@@ -179,7 +183,8 @@ def _judge(
         return mechanism.mean_of, "the noiseless release"
     common = CommonNoise(mechanism, seed)
     if common.repeats(batch):
-        return common, "releases with common noise"
+        words = "the release" if mechanism.deterministic else "releases with common noise"
+        return common, words
     words = "the declared clip" if clip else "gradients that nothing clips"
     return _clipped_mean(clip), words
 

@@ -76,9 +76,14 @@ class RecordGradients:
         return self.view.device
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Elements of each parameter, in the order of a gradient."""
+        return {name: self.view.parameters[name].numel() for name in self.names}
+
+    @property
     def elements(self) -> int:
         """Length of a gradient."""
-        return sum(self.view.parameters[name].numel() for name in self.names)
+        return sum(self.sizes.values())
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Gradients (records, elements) of flattened inputs (records, positions) and labels."""

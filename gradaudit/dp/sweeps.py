@@ -59,8 +59,8 @@ def _settings(
                 raise UsageError(f"{option} {value:g}: not a positive number")
     if not isinstance(mechanism, AdditiveMechanism):
         raise UsageError(
-            "--sweep-clip, --sweep-sigma: a mechanism from a file cannot be changed; "
-            "name it as dp:clip=C,sigma=S"
+            f"--sweep-clip, --sweep-sigma: {mechanism.description} has no clip and sigma "
+            "to change; name it as dp:clip=C,sigma=S"
         )
     for clip in dict.fromkeys(clips):
         yield "clip", clip, mechanism.resized(clip, mechanism.sigma)

@@ -43,10 +43,13 @@ def verdict_without_trials(
     """What can be said of a pair without a game, or None.
 
     Equal gradients, or equal noiseless releases, tell nothing apart; a mechanism without noise
-    tells everything; and one that repeats its noise is found by ``find_repetition``.
+    tells everything; a deterministic one tells what it does not release alike; and one that
+    repeats its noise is found by ``find_repetition``.
     """
     if board.indistinguishable:
         return Verdict("the record's gradient is the same with either value", 0.0)
+    if mechanism.deterministic:
+        return _certain(mechanism, board, seed)
     if not isinstance(mechanism, AdditiveMechanism) or mechanism.foreign:
         return find_repetition(mechanism, board, seed)
     if not shifts(mechanism, board).any():
@@ -54,6 +57,19 @@ def verdict_without_trials(
     if mechanism.scale(board.records) == 0:
         return Verdict("the mechanism adds no noise", math.inf)
     return None
+
+
+def _certain(mechanism: Mechanism, board: Board, seed: np.random.SeedSequence) -> Verdict:
+    """The verdict on a mechanism that is known to draw nothing: one release of each is enough."""
+    with reproducible(seed, board.null.device) as generator:
+        null = mechanism.release(board.batch(board.null), generator)
+        apart = any(
+            not torch.equal(null, mechanism.release(board.batch(record), generator))
+            for record in board.alternatives
+        )
+    found = "the two values' differ" if apart else "it is the same with either value"
+    reason = f"{mechanism.description} is deterministic, so its release is certain: {found}"
+    return Verdict(reason, math.inf if apart else 0.0)
 
 
 def find_repetition(

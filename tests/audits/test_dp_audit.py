@@ -330,6 +330,35 @@ def test_a_mechanism_without_noise_hides_nothing() -> None:
         assert one(rows, metric).infinite, metric
 
 
+@pytest.mark.parametrize("defense", ["prune:0.5", "sign", "selective:0.3,layers=0"])
+@pytest.mark.parametrize("companions", [0, 2])
+def test_a_deterministic_defense_is_judged_analytically(defense: str, companions: int) -> None:
+    rows = measure("sex", mechanism=defense, companions=companions)
+    bound = one(rows, "epsilon_lower")
+    assert bound.infinite
+    assert bound.details["analytic"]
+    assert f"{defense} is deterministic" in str(bound.details["because"])
+    assert one(rows, "epsilon_pair").infinite
+    assert "no finite epsilon" in str(one(rows, "epsilon_theory").reason)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mechanism": "prune:2"}, "less than 1"),
+        ({"mechanism": "prune"}, "no share"),
+        ({"mechanism": "prune:0.5,layers=conv*"}, "no layer matches"),
+        ({"mechanism": "prune:0.5", "clip": 1.0}, "leave --clip out"),
+        ({"mechanism": "prune:0.5", "mode": "exact"}, "--mode implementation"),
+        ({"mechanism": "prune:0.5", "sweep_clip": (1.0,)}, "no clip and sigma"),
+        ({"mechanism": "prun:0.5"}, "prune"),
+    ],
+)
+def test_what_a_defense_cannot_be_asked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        measure("sex", **options)
+
+
 def test_sweeps_and_pictures(tmp_path: Path) -> None:
     def draw(folder: Path) -> list[Measurement]:
         folder.mkdir()
@@ -375,7 +404,7 @@ def test_pictures_are_also_png(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_swept_or_drawn(mechanisms: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be changed"):
+    with pytest.raises(UsageError, match="no clip and sigma to change"):
         measure("sex", mechanism=f"{mechanisms}:honest", sweep_clip=(1.0,))
     rows = measure("sex", mechanism=f"{mechanisms}:sign", picture=tmp_path / "a.svg")
     assert one(rows, "epsilon_lower").infinite

@@ -5,7 +5,8 @@ import pytest
 import torch
 from dp_subject import board, clip
 
-from gradaudit.dp.mechanisms import FileMechanism, Mechanism
+from gradaudit.dp.board import Board
+from gradaudit.dp.mechanisms import DefenseMechanism, FileMechanism, Mechanism
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.dp.verdicts import verdict_without_trials
 from gradaudit.errors import AuditError
@@ -132,6 +133,32 @@ def test_every_alternative_of_what_repeats_is_compared(far: int, epsilon: float)
     verdict = verdict_without_trials(from_file(alarm), played, SEED)
     assert verdict is not None
     assert verdict.epsilon == epsilon
+
+
+def test_a_defense_releases_the_defended_mean() -> None:
+    sizes = {"fc.weight": 60, "fc.bias": 20}
+    played = board(1.0, elements=ELEMENTS, companions=3)
+    batch = played.batch(played.null)
+    mechanism = DefenseMechanism.parse("prune:0.9", "--mechanism").laid_out(sizes)
+    released = mechanism.release(batch, torch.Generator())
+    mean = batch.mean(dim=0)
+    for part, whole in zip(released.split([60, 20]), mean.split([60, 20]), strict=True):
+        kept = part != 0
+        assert kept.sum() == round(0.1 * len(part))
+        torch.testing.assert_close(part[kept], whole[kept])
+        assert whole[kept].abs().min() >= whole[~kept].abs().max()
+
+
+def test_a_deterministic_defense_may_hide_a_pair() -> None:
+    null = torch.linspace(-1, 1, 10, dtype=torch.float64)
+    hidden = Board(null, 2 * null[None], torch.zeros(0, 10))
+    shown = Board(null, -null[None], torch.zeros(0, 10))
+    mechanism = DefenseMechanism.parse("sign", "--mechanism").laid_out({"w.weight": 10})
+    for played, epsilon in ((hidden, 0), (shown, math.inf)):
+        verdict = verdict_without_trials(mechanism, played, SEED)
+        assert verdict is not None
+        assert verdict.epsilon == epsilon
+        assert "deterministic" in verdict.reason
 
 
 def test_a_release_that_ignores_the_gradient_gives_zero() -> None:

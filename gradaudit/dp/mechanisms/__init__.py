@@ -1,6 +1,8 @@
-"""Gradient-release mechanisms: one a file, found by name, and the user's own from a file."""
+"""Gradient-release mechanisms: one a file, found by name, defenses, and the user's own."""
 
+from gradaudit.defenses import defenses
 from gradaudit.dp.mechanisms.base import AdditiveMechanism, Mechanism
+from gradaudit.dp.mechanisms.deterministic import DefenseMechanism
 from gradaudit.dp.mechanisms.file import FileMechanism
 from gradaudit.errors import UsageError
 from gradaudit.loading.specs import Spec, arguments, suggest
@@ -8,7 +10,14 @@ from gradaudit.loading.user_code import load_callable
 from gradaudit.noise import Noise
 from gradaudit.parts import discover
 
-__all__ = ["AdditiveMechanism", "FileMechanism", "Mechanism", "load_mechanism", "mechanisms"]
+__all__ = [
+    "AdditiveMechanism",
+    "DefenseMechanism",
+    "FileMechanism",
+    "Mechanism",
+    "load_mechanism",
+    "mechanisms",
+]
 
 OPTION = "--mechanism"
 
@@ -20,6 +29,8 @@ def mechanisms() -> dict[str, type[AdditiveMechanism]]:
 
 def load_mechanism(text: str, noise: Noise | None = None) -> Mechanism:
     """The mechanism that ``NAME:key=value,…``, ``FILE.py:NAME`` or ``package.module:NAME`` names.
+
+    A name is that of a mechanism, or of a deterministic defense.
 
     Args:
         text: as on the command line.
@@ -36,10 +47,13 @@ def load_mechanism(text: str, noise: Noise | None = None) -> Mechanism:
         if missing:
             raise UsageError(f"{OPTION} {text}: no {min(missing)}; write {scheme}:clip=C,sigma=S")
         return known[scheme](**arguments(Spec(text, scheme, pairs), known[scheme]))
+    if scheme in defenses():
+        return DefenseMechanism.parse(text, OPTION)
     if not scheme.endswith(".py") and "." not in scheme:
+        names = [*known, *(n for n, d in defenses().items() if d.deterministic and n not in known)]
         raise UsageError(
-            f"{OPTION} {text}: no mechanism {scheme!r}{suggest(scheme, known)}; there are: "
-            f"{', '.join(known)}, and your own as FILE.py:NAME"
+            f"{OPTION} {text}: no mechanism {scheme!r}{suggest(scheme, names)}; there are: "
+            f"{', '.join(names)}, and your own as FILE.py:NAME"
         )
     return FileMechanism(load_callable(text, OPTION), text, noise)
 

@@ -1,6 +1,7 @@
 """What a gradient-release mechanism is."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -15,10 +16,20 @@ class Mechanism(ABC):
     Attributes:
         description: as the user named it.
         noise: the law of the noise in each element, known or declared; None where it is neither.
+        deterministic: whether it is known to draw no random numbers.
     """
 
     description: str
     noise: Noise | None = None
+    deterministic: ClassVar[bool] = False
+
+    def laid_out(self, sizes: Mapping[str, int]) -> "Mechanism":
+        """The mechanism for gradients that are made of these parameters, in order.
+
+        Args:
+            sizes: elements of each parameter.
+        """
+        return self
 
     @abstractmethod
     def release(self, per_sample_gradients: Tensor, generator: torch.Generator) -> Tensor:
