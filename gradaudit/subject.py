@@ -9,6 +9,7 @@ from torch import nn
 
 from gradaudit.config import SubjectSettings
 from gradaudit.defenses import Chain, parse_defense
+from gradaudit.defenses.modules.target import defended_target, with_private_part
 from gradaudit.errors import UsageError
 from gradaudit.loading.checkpoint import apply_checkpoint, load_checkpoint
 from gradaudit.loading.datasets import expect_attributes, load_records
@@ -47,11 +48,12 @@ def open_subject(
         mode=settings.mode,
         description=settings.model or type(model).__name__,
     )
+    defenses = tuple(map(parse_defense, settings.defense))
+    untrained = defended_target(untrained, defenses, settings.seed)
     targets = tuple(_with_weights(untrained, path) for path in settings.checkpoint)
     newest = (targets or (untrained,))[-1]
     layers = choose_layers(newest.layers, settings.layer, settings.hide)
     hidden = hidden_layers(newest.layers, settings.hide)
-    defenses = tuple(map(parse_defense, settings.defense))
     Chain(defenses).check(shared_parameters(newest.model, hidden))
     return Subject(
         targets=targets or (untrained,),
@@ -75,7 +77,7 @@ def _needed(spec: str | None, option: str) -> str:
 def _with_weights(target: Target, path: Path) -> Target:
     loaded = load_checkpoint(path)
     model = copy.deepcopy(target.model)
-    notes = apply_checkpoint(model, loaded)
+    notes = apply_checkpoint(model, with_private_part(loaded, model))
     record = loaded.record.model_copy(update={"notes": list(notes)})
     return replace(target, model=model, checkpoint=record)
 

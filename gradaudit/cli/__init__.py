@@ -17,6 +17,7 @@ from gradaudit.cli.listing import list_parts
 from gradaudit.cli.render import render
 from gradaudit.cli.scan import scan
 from gradaudit.cli.schema import schema
+from gradaudit.cli.train import train
 from gradaudit.errors import GradauditError
 
 PANEL = "Single audits"
@@ -67,6 +68,7 @@ def build() -> typer.Typer:
     )
     app.callback()(_root)
     app.command("scan")(guarded(scan))
+    app.command("train")(guarded(train))
     _add_audits(app)
     for name, command in _REPORTS.items():
         app.command(name, rich_help_panel="Reports")(guarded(command))

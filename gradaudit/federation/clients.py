@@ -101,7 +101,7 @@ class Workplace:
             update = {name: _gradient(p) for name, p in self.shared.items()}
             with torch.no_grad():
                 for parameter in self._own:
-                    parameter -= self.options.rate * _gradient(parameter)
+                    parameter.sub_(self.options.rate * _gradient(parameter))
             self._keep_private(client)
             shared = self._defended(clipped or update, client, len(rows), round_)
             return Contribution(shared, self._buffers(), len(client.records), loss)
@@ -156,7 +156,7 @@ class Workplace:
         loss = self.target.loss.per_record(unwrap(model(inputs)), labels).mean()
         if not loss.isfinite():
             raise diverged(round_, self.options.rate, f"client {client.number}'s loss is {loss:g}")
-        loss.backward()
+        torch.autograd.backward(loss)
         return float(loss.detach())
 
     def _batches(self, records: int, draws: torch.Generator) -> Iterable[Tensor]:
@@ -167,7 +167,7 @@ class Workplace:
         size = self.batch_size or records
         if size >= records:
             return [torch.arange(records)]
-        batches = list(torch.randperm(records, generator=draws).split(size))
+        batches = list(torch.split(torch.randperm(records, generator=draws), size))
         if self._couples and len(batches[-1]) == 1:
             batches[-2:] = [torch.cat(batches[-2:])]
         return batches
@@ -197,12 +197,12 @@ class Workplace:
 def _thawed(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     """Let a client's own parameters be trained, which are frozen to everybody else."""
     for parameter in parameters:
-        parameter.requires_grad_(requires_grad=True)
+        parameter.requires_grad_(True)
     try:
         yield
     finally:
         for parameter in parameters:
-            parameter.requires_grad_(requires_grad=False)
+            parameter.requires_grad_(False)
 
 
 def make_optimizer(

@@ -42,10 +42,10 @@ class Server:
         self.optimizer.zero_grad(set_to_none=True)
 
     def move(self, update: Mapping[str, Tensor]) -> None:
-        """w ← w − rate · update, which undoes the division by the rate in the update."""
+        """Undo the division by the rate in an update: w ← w − rate · update."""
         with torch.no_grad():
             for name, parameter in self.parameters.items():
-                parameter -= self.rate * update[name]
+                parameter.sub_(self.rate * update[name])
 
     def set_buffers(self, buffers: Mapping[str, Tensor]) -> None:
         """Take over running statistics."""

@@ -49,5 +49,5 @@ def kl_from_standard_normal(mean: Tensor, deviation: Tensor) -> Tensor:
 
 
 def uniform(bound: float, *shape: int, generator: torch.Generator) -> Tensor:
-    """Numbers from uniform(−bound, bound) in float64, so that every dtype gets the same ones."""
+    """Even draws from ±bound, in float64 so that every dtype gets the same numbers."""
     return (2 * torch.rand(*shape, generator=generator, dtype=torch.float64) - 1) * bound

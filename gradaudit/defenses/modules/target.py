@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from gradaudit.defenses.base import Defense
 from gradaudit.defenses.modules.loss import PenalisedLoss
+from gradaudit.defenses.modules.privacy import private_names
+from gradaudit.loading.checkpoint import LoadedCheckpoint
 from gradaudit.target import Target
 
 _KEY = 8
@@ -37,7 +40,20 @@ def defended_target(target: Target, defenses: Sequence[Defense[Any]], seed: int)
     return target
 
 
-def built_in(model: torch.nn.Module) -> tuple[str, ...]:
+def with_private_part(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoint:
+    """A checkpoint with the private part that the model has, where it brings none of its own.
+
+    A shared model holds no client's private part; whoever joins with it has a fresh one.
+    """
+    own = private_names(model)
+    if not own or any(key.endswith(own) for key in loaded.state):
+        return loaded
+    state = {**loaded.state, **{name: model.state_dict()[name] for name in own}}
+    note = f"holds no private part; drawn at random: {', '.join(own)}"
+    return replace(loaded, state=state, notes=(*loaded.notes, note))
+
+
+def built_in(model: nn.Module) -> tuple[str, ...]:
     """Specs of the defenses that were built into a model."""
     return tuple(vars(model).get("defenses_built_in", ()))
 

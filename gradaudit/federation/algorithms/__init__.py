@@ -8,7 +8,7 @@ from gradaudit.parts import discover
 
 def algorithms() -> dict[str, type[Algorithm]]:
     """The algorithms by name."""
-    return discover("gradaudit.federation.algorithms", Algorithm)  # type: ignore[type-abstract]
+    return discover("gradaudit.federation.algorithms", Algorithm)
 
 
 def choose_algorithm(name: str) -> Algorithm:

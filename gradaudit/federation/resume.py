@@ -1,0 +1,205 @@
+"""A training kept in a folder: a checkpoint for each round, a summary, and where to go on.
+
+``round-000.safetensors`` … are weights that audits take; ``run.json`` tells how they were trained,
+on which records, and how accurate they are; ``resume.safetensors`` holds what later rounds need.
+Every file is written whole or not at all.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from gradaudit.errors import CheckpointError, UsageError
+from gradaudit.federation.server import Round, Training
+from gradaudit.loading.accuracy import TaskAccuracy
+from gradaudit.progress import Progress, Silent
+from gradaudit.report import write_atomically
+
+SUMMARY, STATE = "run.json", "resume.safetensors"
+ROUND = "round-{:03d}.safetensors"
+MAX_BYTES = 1 << 28
+_MAY_GROW = "rounds"
+
+
+class RoundRecord(BaseModel):
+    """A round in the summary; accuracies are those of ``TaskAccuracy``, R² for real targets."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    round: int
+    file: str
+    loss: float | None
+    train: float | None
+    test: float | None
+
+
+class RunRecord(BaseModel):
+    """The summary of a training.
+
+    Attributes:
+        settings: all that decides the numbers; another run is told from this one by them.
+        records: how many are in the data set, and which are whose, by their index in it.
+        measure: what accuracies are: ``accuracy``, ``r2`` or ``none``.
+        rounds: those that were written.
+        private: tensors in the checkpoints that the first client never shares.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    settings: dict[str, JsonValue]
+    records: int
+    clients: list[list[int]] = Field(description="Indices of each client's records.")
+    test: list[int] = Field(description="Indices of the records that nobody trained on.")
+    sizes: list[int]
+    measure: str = "none"
+    rounds: list[RoundRecord] = Field(default_factory=list)
+    private: list[str] = Field(default_factory=list)
+
+
+class RunFolder:
+    """A folder that holds one run, or nothing yet.
+
+    Args:
+        path: is made where it does not exist.
+        summary: of this run, before any round.
+
+    Raises:
+        UsageError: the folder holds another run or other files, or cannot be written to.
+    """
+
+    def __init__(self, path: Path, summary: RunRecord) -> None:
+        self.path = path
+        self.summary = _claimed(path, summary)
+
+    def write(self, training: Training, reached: Round, *, shown: bool) -> None:
+        """Keep a round, and a checkpoint and a line in the summary of those that are shown."""
+        if shown:
+            name = ROUND.format(reached.number)
+            write_atomically(self.path / name, _packed(reached.state, reached.number))
+            kept = [r for r in self.summary.rounds if r.round < reached.number]
+            scores = (_value(reached.train), _value(reached.test))
+            record = RoundRecord(
+                round=reached.number, file=name, loss=reached.loss, train=scores[0], test=scores[1]
+            )
+            measure = reached.train.metric if reached.train else self.summary.measure
+            self._update(rounds=[*kept, record], measure=measure)
+        write_atomically(self.path / STATE, _packed(training.memory(), reached.number))
+
+    def resume(self, training: Training) -> bool:
+        """Bring the training to where the run in the folder stands; False for a new run.
+
+        Raises:
+            CheckpointError: the kept state is damaged.
+        """
+        path = self.path / STATE
+        if not path.exists():
+            self._update()
+            return False
+        try:
+            with safe_open(path, framework="pt") as file:
+                number = int((file.metadata() or {})["round"])
+                memory = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            training.restore(number, memory)
+        except (SafetensorError, KeyError, ValueError, OSError) as error:
+            raise CheckpointError(
+                f"{path}: is damaged ({type(error).__name__}); remove the folder and train again"
+            ) from error
+        return True
+
+    def _update(self, **fields: Any) -> None:
+        self.summary = self.summary.model_copy(update=fields)
+        text = json.dumps(self.summary.model_dump(mode="json"), indent=1)
+        write_atomically(self.path / SUMMARY, _numbers_on_a_line(text) + "\n")
+
+
+def train_into(
+    folder: RunFolder, training: Training, rounds: int, every: int, progress: Progress | None = None
+) -> Iterator[Round]:
+    """Train, from where the folder stands, up to so many rounds; yields what is written.
+
+    An interrupted run goes on with the numbers that it would have had.
+
+    Raises:
+        AuditError: the training diverged, or a state cannot be restored.
+    """
+    begun = folder.resume(training)
+    with (progress or Silent()).task("training", rounds) as advance:
+        advance(training.number)
+        if not begun:
+            yield _kept(folder, training, shown=True)
+        while training.number < rounds:
+            training.advance()
+            advance(1)
+            shown = training.number % every == 0 or training.number == rounds
+            reached = _kept(folder, training, shown=shown)
+            if shown:
+                yield reached
+
+
+def _kept(folder: RunFolder, training: Training, *, shown: bool) -> Round:
+    reached = training.snapshot(scored=shown)
+    folder.write(training, reached, shown=shown)
+    return reached
+
+
+def _claimed(path: Path, summary: RunRecord) -> RunRecord:
+    """The summary that the folder holds of this same run, or the new one."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        names = sorted(entry.name for entry in path.iterdir())
+    except OSError as error:
+        raise UsageError(f"--out {path}: {error.strerror or error}; name another folder") from error
+    if SUMMARY not in names:
+        if names:
+            raise UsageError(
+                f"--out {path}: holds other files ({names[0]}); name a new or an empty folder"
+            )
+        return summary
+    kept = _read(path / SUMMARY)
+    for key in dict.fromkeys([*summary.settings, *kept.settings]):
+        now, before = summary.settings.get(key), kept.settings.get(key)
+        if now != before and key != _MAY_GROW:
+            raise UsageError(
+                f"--out {path}: holds another run ({key} was {before!r}, now {now!r}); name "
+                "another folder"
+            )
+    if (kept.clients, kept.test) != (summary.clients, summary.test):
+        raise UsageError(f"--out {path}: holds a run on other records; name another folder")
+    return kept.model_copy(update={"settings": summary.settings})
+
+
+def _read(path: Path) -> RunRecord:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UsageError(f"{path}: larger than {MAX_BYTES:,} bytes; it is no training's")
+        return RunRecord.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UsageError(
+            f"{path}: is not the summary of a training; name another folder"
+        ) from error
+
+
+def _packed(state: Mapping[str, Tensor], number: int) -> bytes:
+    """A safetensors file; of tensors that share memory the first is kept, as loaders expect."""
+    unique: dict[tuple[int, tuple[int, ...]], str] = {}
+    for name, tensor in state.items():
+        unique.setdefault((tensor.data_ptr() or id(tensor), tuple(tensor.shape)), name)
+    kept = {name: state[name].detach().cpu().contiguous() for name in unique.values()}
+    return safetensors.torch.save(kept, {"round": str(number), "format": "pt"})
+
+
+def _value(accuracy: TaskAccuracy | None) -> float | None:
+    return accuracy.value if accuracy else None
+
+
+def _numbers_on_a_line(text: str) -> str:
+    """Indices one after the other instead of each on a line of its own."""
+    import re
+
+    return re.sub(r"\[\s+(-?\d+(?:,\s+-?\d+)*)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text)
