@@ -1,30 +1,51 @@
-"""Puts the rows of several audits into one report in which every key is unique."""
+"""Puts the rows of several runs into one report in which every key is unique."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 from gradaudit.audits import Audit, Metric
-from gradaudit.report import Measurement
+from gradaudit.report import Measurement, Variant
 
-Rows = Sequence[Measurement]
-Part = tuple[Audit[Any], Rows]
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one run of an audit, and what tells them from those of the others."""
+
+    audit: Audit[Any]
+    rows: Sequence[Measurement]
+    label: Variant
+
+    @classmethod
+    def of(cls, audit: Audit[Any], rows: Sequence[Measurement]) -> Self:
+        """Told apart by the rest of the audit's name: ``{"attack": "property"}``."""
+        name = audit.reports_as()
+        return cls(audit, rows, {name: audit.name.removeprefix(name).strip()})
 
 
 def gather(parts: Sequence[Part]) -> list[Measurement]:
-    """The rows of all audits.
-
-    Where several audits report under one name (``attack property`` and ``attack user`` both as
-    ``attack``), each row's variant says which of them it comes from, and the headline row of a
-    metric, with the empty variant, is the riskiest of theirs.
-    """
-    members = Counter(audit.reports_as() for audit, _ in parts)
-    alone = [row for audit, rows in parts if members[audit.reports_as()] == 1 for row in rows]
+    """The rows of all audits; those that report under one name are merged."""
+    members = Counter(part.audit.reports_as() for part in parts)
+    rows: list[Measurement] = []
     for name, count in members.items():
-        if count > 1:
-            group = [part for part in parts if part[0].reports_as() == name]
-            alone += [*_headlines(group), *_labelled(group)]
-    return alone
+        group = [part for part in parts if part.audit.reports_as() == name]
+        rows += merge(group) if count > 1 else group[0].rows
+    return rows
+
+
+def merge(parts: Sequence[Part]) -> list[Measurement]:
+    """The rows of all parts, each with its part's label in its variant.
+
+    The headline row of a metric and layer, with the empty variant, is the riskiest of theirs, and
+    holds the label of where it comes from in its details.
+    """
+    labelled = [
+        row.model_copy(update={"variant": {**part.label, **row.variant}})
+        for part in parts
+        for row in part.rows
+    ]
+    return [*_headlines(parts), *labelled]
 
 
 def member_of(row: Measurement) -> str:
@@ -33,39 +54,30 @@ def member_of(row: Measurement) -> str:
     return row.audit if member is None else f"{row.audit} {member}"
 
 
-def _labelled(group: Sequence[Part]) -> Iterator[Measurement]:
-    for audit, rows in group:
-        for row in rows:
-            yield row.model_copy(update={"variant": {**_label(audit), **row.variant}})
-
-
-def _headlines(group: Sequence[Part]) -> Iterator[Measurement]:
-    """For each metric and layer the riskiest headline; where none was measured, the first."""
-    candidates: dict[tuple[str, str | None], list[tuple[Audit[Any], Measurement]]] = {}
-    for audit, rows in group:
-        for row in rows:
+def _headlines(parts: Sequence[Part]) -> list[Measurement]:
+    candidates: dict[tuple[str, str | None], list[tuple[Part, Measurement]]] = {}
+    for part in parts:
+        for row in part.rows:
             if not row.variant:
-                candidates.setdefault((row.metric, row.layer), []).append((audit, row))
-    for (metric, _), found in candidates.items():
-        audit, row = _riskiest(_metric(group, metric), found)
-        yield row.model_copy(update={"details": {**row.details, **_label(audit)}})
+                candidates.setdefault((row.metric, row.layer), []).append((part, row))
+    chosen = [_riskiest(found) for found in candidates.values()]
+    return [
+        row.model_copy(update={"details": {**row.details, **part.label}}) for part, row in chosen
+    ]
 
 
-def _riskiest(
-    metric: Metric | None, found: Sequence[tuple[Audit[Any], Measurement]]
-) -> tuple[Audit[Any], Measurement]:
-    measured = [(audit, row) for audit, row in found if row.number is not None]
+def _riskiest(found: Sequence[tuple[Part, Measurement]]) -> tuple[Part, Measurement]:
+    """The riskiest that was measured; else one that failed; else the first."""
+    measured = [(part, row) for part, row in found if row.number is not None]
     if not measured:
         return next((pair for pair in found if pair[1].status == "failed"), found[0])
+    part, row = measured[0]
+    metric = _metric(part, row.metric)
     if metric is None or metric.riskier is None:
-        return measured[0]
+        return part, row
     sign = 1 if metric.riskier == "higher" else -1
     return max(measured, key=lambda pair: sign * (pair[1].number or 0.0))
 
 
-def _metric(group: Iterable[Part], name: str) -> Metric | None:
-    return next((m for audit, _ in group for m in audit.metrics if m.id == name), None)
-
-
-def _label(audit: Audit[Any]) -> dict[str, str]:
-    return {audit.reports_as(): audit.name.removeprefix(audit.reports_as()).strip()}
+def _metric(part: Part, name: str) -> Metric | None:
+    return next((metric for metric in part.audit.metrics if metric.id == name), None)

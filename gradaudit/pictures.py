@@ -1,4 +1,4 @@
-"""What all pictures have in common: where they may be written, their style, the same bytes again."""
+"""What pictures have in common: where they may be written, style, the same bytes again."""
 
 import io
 import os

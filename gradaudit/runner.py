@@ -14,7 +14,7 @@ from pydantic import JsonValue
 import gradaudit
 from gradaudit.audits import Audit
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
-from gradaudit.gathering import gather, member_of
+from gradaudit.gathering import Part, gather, member_of
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.loading.accuracy import task_accuracy
 from gradaudit.loading.datasets import describe
@@ -55,13 +55,13 @@ def run(
     """
     started = utc_now()
     data = _describe_data(subject)
-    parts: list[tuple[Audit[Any], list[Measurement]]] = []
+    parts: list[Part] = []
     seconds: dict[str, JsonValue] = {}
     broken: dict[str, JsonValue] = {}
     for audit in audits:
         begun = time.perf_counter()
         own, fault = _rows(audit, subject, progress or Silent())
-        parts.append((audit, own))
+        parts.append(Part.of(audit, own))
         seconds[audit.name] = round(time.perf_counter() - begun, 3)
         if fault:
             broken[audit.name] = fault

@@ -11,7 +11,7 @@ from gradaudit.cli import build
 from gradaudit.cli.scan import choose_audits
 from gradaudit.config import ScanSettings, file_model, section
 from gradaudit.errors import UsageError
-from gradaudit.gathering import gather, member_of
+from gradaudit.gathering import Part, gather, member_of
 from gradaudit.report import Measurement, skipped
 
 
@@ -63,14 +63,14 @@ theft, fraud, count = (audit(AuditOptions()) for audit in (Theft, Fraud, Count))
 
 def test_an_audit_alone_under_its_name_keeps_its_rows() -> None:
     own, other = [row(theft, "success", 0.5)], [row(count, "success", 1.0)]
-    assert gather([(theft, own), (count, other)]) == own + other
+    assert gather([Part.of(theft, own), Part.of(count, other)]) == own + other
 
 
 def test_the_riskiest_is_the_headline_of_a_metric() -> None:
     rows = gather(
         [
-            (theft, [row(theft, "success", 0.5), row(theft, "error", 0.5)]),
-            (fraud, [row(fraud, "success", 0.7), row(fraud, "error", 0.7)]),
+            Part.of(theft, [row(theft, "success", 0.5), row(theft, "error", 0.5)]),
+            Part.of(fraud, [row(fraud, "success", 0.7), row(fraud, "error", 0.7)]),
         ]
     )
     headline = {r.metric: (r.value, r.details["attack"]) for r in rows if not r.variant}
@@ -80,8 +80,8 @@ def test_the_riskiest_is_the_headline_of_a_metric() -> None:
 def test_every_row_tells_where_it_comes_from() -> None:
     rows = gather(
         [
-            (theft, [row(theft, "success", 0.5), row(theft, "success", 0.4, round="1")]),
-            (fraud, [row(fraud, "success", 0.7)]),
+            Part.of(theft, [row(theft, "success", 0.5), row(theft, "success", 0.4, round="1")]),
+            Part.of(fraud, [row(fraud, "success", 0.7)]),
         ]
     )
     assert len({r.key for r in rows}) == len(rows) == 4
@@ -92,16 +92,16 @@ def test_every_row_tells_where_it_comes_from() -> None:
 
 def test_what_was_measured_hides_what_does_not_apply() -> None:
     away = skipped("attack", ["success"], ["fc"], "there are no users")
-    rows = gather([(theft, away), (fraud, [row(fraud, "success", 0.1)])])
+    rows = gather([Part.of(theft, away), Part.of(fraud, [row(fraud, "success", 0.1)])])
     assert [r.status for r in rows if not r.variant] == ["measured"]
-    rows = gather([(theft, away), (fraud, away)])
+    rows = gather([Part.of(theft, away), Part.of(fraud, away)])
     assert [r.status for r in rows if not r.variant] == ["skipped"]
 
 
 def test_a_failure_is_not_hidden_by_what_does_not_apply() -> None:
     away = skipped("attack", ["success"], ["fc"], "there are no users")
     broken = [r.model_copy(update={"status": "failed"}) for r in away]
-    rows = gather([(theft, away), (fraud, broken)])
+    rows = gather([Part.of(theft, away), Part.of(fraud, broken)])
     assert [r.status for r in rows if not r.variant] == ["failed"]
 
 

@@ -17,11 +17,15 @@ from gradaudit.cli.listing import list_parts
 from gradaudit.cli.render import render
 from gradaudit.cli.scan import scan
 from gradaudit.cli.schema import schema
+from gradaudit.cli.sweep import sweep_command
 from gradaudit.cli.train import train
 from gradaudit.errors import GradauditError
 
 PANEL = "Single audits"
-GROUPS = {"attack": "What a real attacker gets from a shared gradient."}
+GROUPS = {
+    "attack": "What a real attacker gets from a shared gradient.",
+    "sweep": "One audit over a grid of settings, in one report, with curves.",
+}
 """Help of the commands that have commands."""
 
 _REPORTS: dict[str, Callable[..., None]] = {
@@ -76,17 +80,31 @@ def build() -> typer.Typer:
 
 
 def _add_audits(app: typer.Typer) -> None:
-    """A command for each audit; one named with two words is a command of a command."""
-    groups: dict[str, typer.Typer] = {}
+    """A command for each audit, and one that sweeps it; of two words, a command of a command."""
+    groups: dict[str, typer.Typer] = {"": app}
     for name, audit in audits().items():
-        group, _, word = name.rpartition(" ")
-        if group and group not in groups:
-            groups[group] = typer.Typer(no_args_is_help=True)
-            app.add_typer(groups[group], name=group, help=GROUPS.get(group), rich_help_panel=PANEL)
-        panel = None if group else PANEL
-        groups.get(group, app).command(word, help=audit.summary, rich_help_panel=panel)(
-            guarded(audit_command(audit))
+        _add(groups, name, audit_command(audit), audit.summary)
+        _add(groups, f"sweep {name}", sweep_command(audit), audit.summary)
+
+
+def _add(
+    groups: dict[str, typer.Typer], name: str, command: Callable[..., None], summary: str
+) -> None:
+    group, _, word = name.rpartition(" ")
+    _group(groups, group).command(word, help=summary, rich_help_panel=None if group else PANEL)(
+        guarded(command)
+    )
+
+
+def _group(groups: dict[str, typer.Typer], name: str) -> typer.Typer:
+    """The group of commands of this name, made with those above it where it is new."""
+    if name not in groups:
+        above, _, word = name.rpartition(" ")
+        groups[name] = typer.Typer(no_args_is_help=True)
+        _group(groups, above).add_typer(
+            groups[name], name=word, help=GROUPS.get(word), rich_help_panel=None if above else PANEL
         )
+    return groups[name]
 
 
 def main() -> None:

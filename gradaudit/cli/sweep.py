@@ -1,0 +1,172 @@
+"""``gradaudit sweep``: one audit over a grid of settings, in one report, with curves."""
+
+import inspect
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_origin
+
+import typer
+from pydantic import BaseModel
+
+from gradaudit.audits import Audit
+from gradaudit.cli.options import CONFIG, options_of, with_options
+from gradaudit.cli.perform import (
+    expect_writable,
+    insist,
+    load,
+    show,
+    stdout_for_the_report,
+)
+from gradaudit.cli.reports import stdout
+from gradaudit.cli.terminal import watcher
+from gradaudit.config import (
+    OutputSettings,
+    RunSettings,
+    SubjectSettings,
+    read_file,
+    section,
+    settle,
+)
+from gradaudit.errors import UsageError
+from gradaudit.formats.sweep import print_sweep
+from gradaudit.gathering import Part, merge
+from gradaudit.loading.specs import suggest
+from gradaudit.pictures import expect_picture
+from gradaudit.report import Report
+from gradaudit.sweeping.grid import Axis, Point, expect_known, points, read_axes
+
+
+def _option(name: str, kind: Any, flag: str, text: str) -> inspect.Parameter:
+    option = typer.Option(flag, help=text, rich_help_panel="Sweep", show_default=False)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+    )
+
+
+_OWN = [
+    _option(
+        "over",
+        list[str] | None,
+        "--over",
+        "What is varied, NAME=V1,V2,… (or V1|V2|… where values hold commas): an option of the "
+        "audit or the subject, or a NAME that other options hold as {NAME}; repeat for a grid.",
+    ),
+    _option(
+        "curves", Path | None, "--curves", "Draw the metric over the sweep into this SVG or PNG."
+    ),
+    _option("metric", str | None, "--metric", "The metric that is drawn (default: the headline)."),
+]
+
+
+def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
+    """Make the command that runs this audit at every point of a grid."""
+
+    def command(**flags: Any) -> None:
+        file = read_file(flags.pop("config"))
+        axes = read_axes(flags.pop("over") or ())
+        curves, metric = flags.pop("curves"), _metric(audit, flags.pop("metric"))
+        output = settle(OutputSettings, flags, file)
+        expect_writable(output)
+        expect_known(axes, {*audit.Options.model_fields, *_subject_names(audit)}, flags)
+        if curves is not None:
+            from gradaudit.sweeping.curves import draw_sweep, expect_panels
+
+            expect_picture(curves)
+            expect_panels(axes)
+        report = _swept(audit, axes, flags, file, quiet=output.quiet)
+        show(report, output)
+        if output.format == "table":
+            print_sweep(report, metric, {axis.name: axis for axis in axes}, stdout())
+        insist(report)
+        if curves is not None:
+            draw_sweep(curves, report, axes, metric)
+
+    own = options_of(audit.Options, "Options")
+    taken = {parameter.name for parameter in own}
+    return with_options(
+        command,
+        [
+            *(parameter for parameter in _OWN if parameter.name not in taken),
+            *own,
+            *options_of(SubjectSettings, "Subject", renames=audit.renames),
+            CONFIG,
+            *options_of(OutputSettings, "Output"),
+        ],
+    )
+
+
+def _subject_names(audit: type[Audit[Any]]) -> set[str]:
+    return {audit.renames.get(name, name) for name in SubjectSettings.model_fields}
+
+
+def _metric(audit: type[Audit[Any]], asked: str | None) -> str:
+    known = [metric.id for metric in audit.metrics]
+    chosen = (asked or audit.headline[0]).removeprefix(f"{audit.reports_as()}.")
+    if chosen not in known:
+        raise UsageError(
+            f"--metric {asked}: {audit.name} has no such metric{suggest(chosen, known)}; "
+            f"it has: {', '.join(known)}"
+        )
+    return f"{audit.reports_as()}.{chosen}"
+
+
+def _swept(
+    audit: type[Audit[Any]],
+    axes: Sequence[Axis],
+    flags: dict[str, Any],
+    file: dict[str, Any],
+    *,
+    quiet: bool,
+) -> Report:
+    """The reports of all points as one."""
+    grid = points(axes)
+    configured = [_configured(audit, point, flags, file) for point in grid]
+    done = []
+    loaded, subject = None, None
+    with stdout_for_the_report():
+        for settings, run_audit in configured:
+            from gradaudit.runner import run
+
+            if subject is None or settings != loaded:
+                loaded, subject = settings, load(settings)
+            done.append(run(subject, [run_audit], progress=watcher(quiet)))
+    parts = [
+        Part(run_audit, report.measurements, point.variant)
+        for point, (_, run_audit), report in zip(grid, configured, done, strict=True)
+    ]
+    return done[0].model_copy(
+        update={
+            "measurements": merge(parts),
+            "provenance": {
+                **done[0].provenance,
+                "finished": done[-1].provenance["finished"],
+                "command": shlex.join(["gradaudit", *sys.argv[1:]]),
+                "sweep": {axis.name: list(axis.values) for axis in axes},
+            },
+        }
+    )
+
+
+def _configured(
+    audit: type[Audit[Any]], point: Point, flags: dict[str, Any], file: dict[str, Any]
+) -> tuple[RunSettings, Audit[Any]]:
+    """Subject and audit at one point, checked before anything is run."""
+    original = {renamed: name for name, renamed in audit.renames.items()}
+    fields = {*audit.Options.model_fields, *_subject_names(audit)}
+    filled = point.filled(flags, fields)
+    own = {name: filled.pop(name) for name in audit.Options.model_fields if name in filled}
+    of_run = {original.get(name, name): value for name, value in filled.items()}
+    options = settle(audit.Options, _shaped(audit.Options, own), section(file, audit.name))
+    return settle(RunSettings, _shaped(RunSettings, of_run), file), audit(options)
+
+
+def _shaped(model: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
+    """One text for a field of several values is the only one of them."""
+    return {
+        name: (value,)
+        if isinstance(value, str) and get_origin(model.model_fields[name].annotation) is tuple
+        else value
+        for name, value in values.items()
+    }

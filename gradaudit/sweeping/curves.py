@@ -1,0 +1,131 @@
+"""Pictures of a sweep: a metric against what was varied, or over the layers."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradaudit.errors import UsageError
+from gradaudit.pictures import picture
+from gradaudit.report import Measurement, Report
+from gradaudit.sweeping.grid import Axis, Point
+from gradaudit.sweeping.loess import loess
+from gradaudit.text import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_PANELS = 6
+_WHOLE = "whole model"
+_WIDE = 8
+"""Values that span such a factor are drawn on a logarithmic axis."""
+
+
+def expect_panels(axes: Sequence[Axis]) -> None:
+    """Look whether the picture has room for the sweep: a panel for each value of further axes.
+
+    Raises:
+        UsageError: there are too many.
+    """
+    panels = int(np.prod([len(axis.values) for axis in axes[1:]]))
+    if panels > MOST_PANELS:
+        raise UsageError(
+            f"--curves: {panels} panels (settings of {', '.join(a.name for a in axes[1:])}) are "
+            f"more than {MOST_PANELS}; vary less beside {axes[0].name}"
+        )
+
+
+def draw_sweep(path: Path, report: Report, axes: Sequence[Axis], metric: str) -> None:
+    """Draw one metric of a sweep.
+
+    Where the first axis holds numbers, the metric is drawn against them, a line with its intervals
+    for each layer. Otherwise it is drawn over the layers, relative to each setting's largest, with
+    a LOESS curve through all settings, as Mo22's figure 3 does for many attributes.
+
+    Args:
+        path: ends in .svg or .png.
+        report: of the sweep, its rows told apart by variants.
+        axes: what was varied; each setting of all but the first has a panel.
+        metric: ``audit.metric``.
+
+    Raises:
+        UsageError: the metric was not measured.
+    """
+    found = _by_setting(report, axes, metric)
+    if not any(found.values()):
+        raise UsageError(f"--curves: {metric} was not measured, so there is nothing to draw")
+    numeric = all(isinstance(value, int | float) for value in _positions(axes[0]))
+    with picture(path, len(found)) as panels:
+        for axes_, (setting, rows) in zip(panels, found.items(), strict=True):
+            (_against_values if numeric else _over_layers)(axes_, rows, axes[0].name, report)
+            axes_.set(ylabel=printable(metric), title=printable(setting))
+
+
+def _positions(axis: Axis) -> list[str | int | float | bool]:
+    return [Point({axis.name: value}).variant[axis.name] for value in axis.values]
+
+
+def _by_setting(
+    report: Report, axes: Sequence[Axis], metric: str
+) -> dict[str, list[tuple[str | int | float | bool, Measurement]]]:
+    """Rows with their value on the first axis, by the setting of the others; no other variants."""
+    names = {axis.name for axis in axes}
+    found: dict[str, list[tuple[str | int | float | bool, Measurement]]] = {}
+    for row in report.select(metric):
+        if set(row.variant) == names and row.value is not None:
+            setting = ", ".join(f"{axis.name} {row.variant[axis.name]}" for axis in axes[1:])
+            found.setdefault(setting, []).append((row.variant[axes[0].name], row))
+    return found
+
+
+def _against_values(
+    axes: "Axes",
+    rows: Sequence[tuple[str | int | float | bool, Measurement]],
+    name: str,
+    report: Report,
+) -> None:
+    for layer, line in _lines(rows).items():
+        at = np.array([float(value) for value, _ in line])
+        middle = np.array([row.value for _, row in line], dtype=float)
+        ends = np.array([row.interval or (row.value, row.value) for _, row in line], dtype=float)
+        axes.plot(at, middle, "o-", markersize=3, linewidth=1, label=printable(layer))
+        axes.fill_between(at, ends[:, 0], ends[:, 1], alpha=0.15)
+    values = np.array([float(value) for value, _ in rows])
+    if values.min() > 0 and values.max() >= _WIDE * values.min():
+        axes.set_xscale("log")
+    axes.set_xlabel(printable(name))
+
+
+def _lines(
+    rows: Sequence[tuple[str | int | float | bool, Measurement]],
+) -> Mapping[str, list[tuple[float, Measurement]]]:
+    lines: dict[str, list[tuple[float, Measurement]]] = {}
+    for value, row in sorted(rows, key=lambda pair: float(pair[0])):
+        lines.setdefault(row.layer or _WHOLE, []).append((float(value), row))
+    return lines
+
+
+def _over_layers(
+    axes: "Axes",
+    rows: Sequence[tuple[str | int | float | bool, Measurement]],
+    name: str,
+    report: Report,
+) -> None:
+    order = {layer.name: i for i, layer in enumerate(report.target.layers)}
+    points = [(order[row.layer], value, row) for value, row in rows if row.layer in order]
+    if not points:
+        raise UsageError("--curves: draws over the layers, and no layer was measured")
+    largest = {
+        value: max(r.value or 0 for _, v, r in points if v == value) for _, value, _ in points
+    }
+    x = np.array([position for position, _, _ in points], dtype=float)
+    y = np.array([(row.value or 0) / (largest[value] or 1) for _, value, row in points])
+    for value in dict.fromkeys(value for _, value, _ in points):
+        mine = np.array([v == value for _, v, _ in points])
+        axes.plot(x[mine], y[mine], "o", markersize=4, alpha=0.7, label=printable(str(value)))
+    places = np.linspace(x.min(), x.max(), 100)
+    if len(points) > 2:
+        axes.plot(places, loess(x, y, places), color="black", linewidth=1, label="LOESS")
+    axes.set_xticks(list(order.values()), [printable(n) for n in order], rotation=45, ha="right")
+    axes.set_xlabel(f"layer, relative to the largest of each {printable(name)}")

@@ -1,0 +1,131 @@
+"""The grid of a sweep: what is varied over which values. No torch in here."""
+
+import itertools
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradaudit.errors import UsageError
+from gradaudit.loading.specs import suggest
+
+_PLACEHOLDER = re.compile(r"\{([A-Za-z][\w-]*)\}")
+_MANY = 1000
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One thing that is varied: an option, or a name that stands as ``{name}`` in other options."""
+
+    name: str
+    values: tuple[str, ...]
+
+    @property
+    def field(self) -> str:
+        """The name as settings spell it."""
+        return self.name.replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting of everything that is varied: ``values`` by the axes' names."""
+
+    values: Mapping[str, str]
+
+    @property
+    def variant(self) -> dict[str, str | int | float | bool]:
+        """The setting as a row's variant, numbers as numbers."""
+        return {name: _number(value) for name, value in self.values.items()}
+
+    def filled(self, flags: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
+        """The flags at this point.
+
+        Args:
+            flags: values by field name, as the command line gave them.
+            fields: the fields of these settings; axes of other names fill placeholders only.
+        """
+        filled = {name: self._replaced(value) for name, value in flags.items()}
+        for name, value in self.values.items():
+            field = name.replace("-", "_")
+            if field in fields:
+                filled[field] = value
+        return filled
+
+    def _replaced(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return _PLACEHOLDER.sub(lambda m: self.values.get(m[1], m[0]), value)
+        return [self._replaced(each) for each in value] if isinstance(value, list) else value
+
+
+def read_axes(specs: Sequence[str]) -> tuple[Axis, ...]:
+    """The axes of ``NAME=V1,V2,…``, or ``NAME=V1|V2|…`` where values hold commas.
+
+    Raises:
+        UsageError: a spec is malformed, names no value, one twice, or an axis is named twice.
+    """
+    axes = tuple(map(_axis, specs))
+    names = [axis.name for axis in axes]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--over {name}: named twice; give all its values at once")
+    if not axes:
+        raise UsageError("--over is needed: name what is varied, as --over NAME=V1,V2,…")
+    return axes
+
+
+def points(axes: Sequence[Axis]) -> list[Point]:
+    """Every combination, the last axis fastest.
+
+    Raises:
+        UsageError: there are more than a thousand.
+    """
+    grid = list(itertools.product(*(axis.values for axis in axes)))
+    if len(grid) > _MANY:
+        raise UsageError(f"--over: {len(grid):,} combinations are more than {_MANY:,}")
+    names = [axis.name for axis in axes]
+    return [Point(dict(zip(names, values, strict=True))) for values in grid]
+
+
+def expect_known(axes: Sequence[Axis], fields: Collection[str], flags: Mapping[str, Any]) -> None:
+    """Look whether every axis is an option, or has a placeholder that it fills.
+
+    Raises:
+        UsageError: an axis would change nothing.
+    """
+    asked = set(_placeholders(flags.values()))
+    for axis in axes:
+        if axis.field not in fields and axis.name not in asked:
+            known = sorted(name.replace("_", "-") for name in fields)
+            raise UsageError(
+                f"--over {axis.name}: no such option{suggest(axis.name, known)}, and no option "
+                f"holds {{{axis.name}}}, as in --defense 'dp:clip=1,sigma={{{axis.name}}}'"
+            )
+
+
+def _axis(spec: str) -> Axis:
+    name, equals, text = spec.partition("=")
+    values = [value.strip() for value in text.split("|" if "|" in text else ",")]
+    if not equals or not name.strip() or not all(values):
+        raise UsageError(f"--over {spec}: give it as NAME=V1,V2,… or NAME=V1|V2|…")
+    if len(set(values)) < len(values):
+        raise UsageError(f"--over {spec}: a value stands twice")
+    return Axis(name.strip().lstrip("-"), tuple(values))
+
+
+def _placeholders(values: Collection[Any]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield from _PLACEHOLDER.findall(value)
+        elif isinstance(value, list):
+            yield from _placeholders(value)
+
+
+def _number(text: str) -> str | int | float:
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        if value == value and abs(value) != float("inf"):
+            return value
+    return text
