@@ -1,0 +1,138 @@
+"""How far apart the gradients with and without a private attribute lie."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field, JsonValue
+
+from gradaudit.audits._subspace_rows import DISTANCE_TITLES, Rows
+from gradaudit.audits.base import Audit, AuditOptions, Metric
+from gradaudit.errors import NotApplicable
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement
+
+if TYPE_CHECKING:
+    from gradaudit.loading.records import Records
+    from gradaudit.target import Subject, Target
+
+_RECORDS = 256
+
+
+class SubspaceOptions(AuditOptions):
+    """Options of the subspace audit."""
+
+    reading: Literal["mean", "samples"] = Field(
+        "mean",
+        description="the subspace of a group of records: the row space of their mean gradient, or "
+        "the leading directions of their single gradients",
+    )
+    permutations: int = Field(
+        200,
+        ge=19,
+        le=100_000,
+        description="so many times the labels are permuted; the p-value is at least one over one "
+        "more than that",
+    )
+
+
+def _metrics() -> Iterator[Metric]:
+    for name, title in DISTANCE_TITLES.items():
+        yield Metric(id=name, title=title, unit="rad", riskier="higher")
+    yield Metric(
+        id="grassmann_permuted",
+        title="The Grassmann distance between groups drawn at random: mean, and where 95 % lie",
+        unit="rad",
+    )
+    yield Metric(
+        id="p_value",
+        title="Share of random groups at least as far apart in the Grassmann distance",
+        riskier="lower",
+        warning=0.01,
+        why="the gradients of records with and without the attribute lie further apart than those "
+        "of groups drawn at random: this layer tells the groups apart",
+    )
+
+
+class Subspace(Audit[SubspaceOptions]):
+    """Distances between the subspaces of two groups' gradients, and a permutation test.
+
+    With principal angles θ_1 … θ_k between the k-dimensional subspaces of the gradients of records
+    with a value of the attribute and of the rest: Grassmann ‖θ‖₂, Asimov max θ, chordal ‖sin θ‖₂,
+    Procrustes 2‖sin(θ/2)‖₂ (Mo et al. 2022, "Quantifying and localizing usable information leakage
+    from neural network gradients", eq. 9 and 10; Ye and Lim 2016, table 2).
+
+    The paper leaves the subspace open. ``mean``: the row space of the group's mean gradient as a
+    matrix (C_out × rest), k the smaller numerical rank of the two; where k is the whole space, no
+    subspaces differ and the layer is skipped. ``samples``: the k leading directions of the group's
+    single gradients, uncentred, k being what holds 95 % of the energy of both groups together, or
+    the smaller group's number of records.
+
+    Distances grow with k and with the noise of small groups, so they compare with nothing but
+    themselves: beside each stands what groups drawn at random give. The p-value is (1 + b)/(1 + N)
+    over N permutations of the labels, k kept. An attribute of more than two values compares each
+    with the rest; of several comparisons the headline is the one that stands out most, its p-value
+    corrected for having been chosen (Westfall and Young 1993), and all are variants.
+
+    There is no interval on a distance: resampled records repeat, and repeated records span less
+    and lie further apart. Gradients are those of single records, before any defense. Records of one
+    user depend on each other, which makes p-values too small.
+
+    Limits: a distance alone says nothing, so the p-value is what is judged. A limit of 0.01 flags
+    one in a hundred layers of a model that tells nothing; being told apart is not yet a measure of
+    how much is told, so no limit is an error.
+    """
+
+    name = "subspace"
+    summary = "How far apart the gradients with and without an attribute lie."
+    metrics = tuple(_metrics())
+    headline = ("grassmann", "p_value")
+    Options = SubspaceOptions
+    quick: ClassVar[Mapping[str, JsonValue]] = {"permutations": 100}
+    thorough: ClassVar[Mapping[str, JsonValue]] = {"permutations": 2000}
+
+    def passes(self, subject: "Subject") -> float:
+        """Gradients in double precision, once, and for means of permuted groups once more."""
+        if not subject.attributes:
+            return 0.0
+        records = min(subject.samples or _RECORDS, len(subject.records))
+        return 2.0 * records * len(subject.targets) * (2 if self.options.reading == "mean" else 1)
+
+    def run(self, subject: "Subject", progress: Progress) -> Iterator[Measurement]:
+        """Rows of every shown layer; older checkpoints are the variants ``round``.
+
+        Raises:
+            NotApplicable: no attribute is named, no group is large enough, or the model couples the
+                records of a batch.
+            AuditError: the model cannot be run on the records.
+        """
+        if not subject.attributes:
+            raise NotApplicable("no private attribute is named; name one with --attribute")
+        records = subject.sample(_RECORDS)
+        newest = len(subject.targets)
+        for number, target in enumerate(subject.targets, start=1):
+            rounds = {} if number == newest else {"round": number}
+            yield from self._of_target(target, rounds, records, subject, progress)
+
+    def _of_target(
+        self,
+        target: "Target",
+        variant: dict[str, int],
+        records: "Records",
+        subject: "Subject",
+        progress: Progress,
+    ) -> Iterator[Measurement]:
+        from gradaudit.subspaces.measure import Comparison
+        from gradaudit.subspaces.splits import permutations, splits_of
+
+        splits = splits_of(records, subject.attributes)
+        usable = tuple(split for split in splits if split.refusal is None)
+        if not usable:
+            raise NotApplicable("; ".join(str(split.refusal) for split in splits))
+        orders = permutations(len(records), self.options.permutations, subject.seed)
+        comparison = Comparison(
+            target, records, subject.layers, usable, orders, subject.seed, subject.memory
+        )
+        outcomes = dict(comparison.outcomes(self.options.reading, progress))
+        rows = Rows(self.name, {**variant}, self.options.reading, splits, self.options.permutations)
+        for layer in subject.layers:
+            yield from rows.of(layer.name, outcomes[layer.name])

@@ -1,0 +1,1 @@
+"""How far apart two groups' gradients lie: subspaces, principal angles, permutations."""

@@ -1,0 +1,187 @@
+"""Reading ``mean``: the row spaces of two groups' mean gradient matrices.
+
+Means of permuted groups are sums over records, so one run over the records gives those of as many
+permutations as memory holds.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradaudit.blocks import Piece, Stream, as_array, counted, names, passes
+from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.subspaces.angles import principal_angles
+from gradaudit.subspaces.bases import leading_directions, negligible, numerical_rank
+from gradaudit.subspaces.comparing import distances
+from gradaudit.subspaces.matrices import MatrixForm
+from gradaudit.subspaces.splits import Split
+
+Array = NDArray[np.float64]
+Orders = NDArray[np.int64]
+
+NOT_FINITE = "its gradients are not finite; look at the weights and the inputs"
+_BYTES = 8
+_COPIES = 4
+"""Times that a group's mean is held: its sum, both means, their directions."""
+_MOST_WORK = 1e13
+"""Floating point operations that the permutations of one layer may take; some ten minutes."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """The mean gradients of the groups of every split, of one layer.
+
+    Attributes:
+        form: how a gradient lies in a matrix.
+        total: the sum over all records, (elements,).
+        sums: the sum over the records with the value, (splits, elements).
+        norm: the mean norm of a record's gradient: sums are rounded relative to it.
+    """
+
+    form: MatrixForm
+    total: Array
+    sums: Array
+    norm: float
+
+    @property
+    def floor(self) -> float:
+        """Singular values of a mean up to this are rounding error."""
+        return negligible((self.form.rows, self.form.columns)) * self.norm
+
+    def matrices(self, sums: Array, split: Split) -> tuple[Array, Array]:
+        """Both groups' means, (…, rows, columns), from the sum with the value (…, elements)."""
+        inside, outside = split.sizes
+        return self.form.matrix(sums / inside), self.form.matrix((self.total - sums) / outside)
+
+    def rank(self, number: int, split: Split) -> int:
+        """The smaller numerical rank of a split's groups.
+
+        Raises:
+            NotApplicable: there is nothing to compare in row spaces of this rank.
+            AuditError: the gradients are not finite.
+        """
+        if not np.isfinite(self.norm):
+            raise AuditError(NOT_FINITE)
+        means = self.matrices(self.sums[number], split)
+        k = min(numerical_rank(mean, self.floor) for mean in means)
+        if k == 0:
+            raise NotApplicable("a group's mean gradient is zero and spans nothing")
+        if k == self.form.columns:
+            raise NotApplicable(
+                f"row space is everything: {self.form.rows} rows of {k} columns; "
+                "use --reading samples"
+            )
+        return k
+
+    def angles(self, number: int, split: Split, k: int) -> Array:
+        """Principal angles (k,) between the row spaces of a split's groups."""
+        first, second = self.matrices(self.sums[number], split)
+        return row_angles(first, second, k, self.floor)
+
+
+def mean_gradients(
+    stream: Stream, forms: Mapping[str, MatrixForm], splits: Sequence[Split], memory: int
+) -> Iterator[tuple[str, Means]]:
+    """The mean gradients of the observed groups, layer by layer.
+
+    Args:
+        stream: gives the gradients.
+        forms: of the layers, by name.
+        splits: the comparisons.
+        memory: bytes that the sums held at one time may take.
+    """
+    weights = np.stack([np.ones(len(splits[0].member)), *(split.member for split in splits)])
+    sizes = {name: form.rows * form.columns for name, form in forms.items()}
+    costs = {name: _BYTES * len(weights) * size for name, size in sizes.items()}
+    for pieces in passes(dict.fromkeys(forms, 1), memory, costs):
+        sums = {name: np.zeros((len(weights), sizes[name])) for name in names(pieces)}
+        norms = dict.fromkeys(sums, 0.0)
+        for rows, chunk in counted(stream(list(sums))):
+            for name, total in sums.items():
+                values = as_array(chunk[name])
+                total += weights[:, rows] @ values
+                norms[name] += float(np.linalg.norm(values, axis=1).sum())
+        for name, (total, *parts) in sums.items():
+            norm = norms[name] / weights.shape[1]
+            yield name, Means(forms[name], total, np.stack(parts), norm)
+
+
+@dataclass(frozen=True)
+class Permuting:
+    """Distances between the row spaces of groups whose labels are permuted.
+
+    Attributes:
+        stream: gives the gradients.
+        means: of the observed groups, by layer.
+        splits: the comparisons.
+        orders: permutations of the labels, (permutations, records).
+        memory: bytes that permuted means may take.
+    """
+
+    stream: Stream
+    means: Mapping[str, Means]
+    splits: Sequence[Split]
+    orders: Orders
+    memory: int
+
+    def expect_affordable(self, name: str) -> None:
+        """Raise where the permutations of a layer would take too long.
+
+        Raises:
+            NotApplicable: with what to do instead.
+        """
+        form = self.means[name].form
+        few, many = sorted((form.rows, form.columns))
+        work = 2 * len(self.orders) * (6 * many + 20 * few) * few**2
+        if work > _MOST_WORK:
+            raise NotApplicable(
+                f"row spaces of {form.rows} x {form.columns} for {len(self.orders)} permutations "
+                "would take too long; use --reading samples, or fewer --permutations"
+            )
+
+    def distances(
+        self, ranks: Mapping[tuple[str, int], int]
+    ) -> Iterator[tuple[tuple[str, int], dict[str, Array]]]:
+        """Every distance, (permutations,) by its name.
+
+        Args:
+            ranks: how many directions are compared, by layer and number of the split.
+
+        Yields:
+            The same keys in the same order, with their distances.
+        """
+        keys = {str(position): key for position, key in enumerate(ranks)}
+        costs = {each: self._bytes(name) for each, (name, _) in keys.items()}
+        parts: list[dict[str, Array]] = []
+        for pieces in passes(dict.fromkeys(keys, len(self.orders)), self.memory, costs):
+            sums = self._sums([(*keys[piece.layer], piece) for piece in pieces])
+            for piece in pieces:
+                name, number = key = keys[piece.layer]
+                pair = self.means[name].matrices(sums.pop(0), self.splits[number])
+                floor = self.means[name].floor
+                parts.append(distances(row_angles(*pair, ranks[key], floor, sines=False)))
+                if piece.stop == len(self.orders):
+                    yield key, {each: np.concatenate([p[each] for p in parts]) for each in parts[0]}
+                    parts = []
+
+    def _sums(self, wanted: Sequence[tuple[str, int, Piece]]) -> list[Array]:
+        """Sums over the permuted groups: for each piece of permutations, (width, elements)."""
+        sums = [np.zeros((piece.width, self.means[name].total.size)) for name, _, piece in wanted]
+        for rows, chunk in counted(self.stream(list({name: 0 for name, _, _ in wanted}))):
+            values = {name: as_array(each) for name, each in chunk.items()}
+            for (name, number, piece), total in zip(wanted, sums, strict=True):
+                orders = self.orders[piece.start : piece.stop, rows]
+                total += self.splits[number].member[orders].astype(np.float64) @ values[name]
+        return sums
+
+    def _bytes(self, name: str) -> int:
+        """What one permutation of a layer takes."""
+        return _BYTES * _COPIES * self.means[name].total.size
+
+
+def row_angles(first: Array, second: Array, k: int, floor: float, *, sines: bool = True) -> Array:
+    """Principal angles (…, k) between the k leading directions of two matrices' row spaces."""
+    bases = [leading_directions(matrix, k, floor) for matrix in (first, second)]
+    return principal_angles(bases[0], bases[1], sines=sines)

@@ -1,0 +1,99 @@
+"""Reading ``samples``: what the gradients of a group's records span.
+
+A group's subspace is that of its k leading principal directions, uncentred, with k the directions
+that hold 95 % of the energy of both groups together. Everything happens in the records' joint
+coordinates, so a permutation costs the same however many elements a gradient has.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+from gradaudit.errors import GradauditError, NotApplicable
+from gradaudit.subspaces.angles import principal_angles
+from gradaudit.subspaces.bases import (
+    directions_holding,
+    leading_directions,
+    principal_coordinates,
+    quick_leading_directions,
+)
+from gradaudit.subspaces.comparing import Compared, distances
+from gradaudit.subspaces.splits import Split
+
+Array = NDArray[np.float64]
+Orders = NDArray[np.int64]
+
+ENERGY = 0.95
+_AT_ONCE = 64
+
+
+def compare_samples(
+    triangle: Array, splits: Sequence[Split], orders: Orders, memory: int
+) -> dict[int, Compared | GradauditError]:
+    """Compare the groups of every split, by its number.
+
+    Args:
+        triangle: the records' joint coordinates, (records, d), of one layer.
+        splits: those whose groups are large enough.
+        orders: permutations of the labels, (permutations, records).
+        memory: bytes that the bases under some permutations may take.
+
+    Raises:
+        NotApplicable: the gradients are zero.
+    """
+    coordinates = principal_coordinates(triangle)
+    energies = np.square(coordinates).sum(axis=0)
+    if not len(energies):
+        raise NotApplicable("the gradients of all records looked at are zero")
+    found: dict[int, Compared | GradauditError] = {}
+    for number, split in enumerate(splits):
+        try:
+            found[number] = _compare(coordinates, energies, split, orders, memory)
+        except NotApplicable as why:
+            found[number] = why
+    return found
+
+
+def _compare(
+    coordinates: Array, energies: Array, split: Split, orders: Orders, memory: int
+) -> Compared:
+    holding = directions_holding(ENERGY, energies)
+    k = min(holding, *split.sizes)
+    if k == len(energies):
+        raise NotApplicable(
+            f"the gradients of the records looked at span {k} directions, and {ENERGY:.0%} of "
+            "their energy needs them all: the subspaces cannot differ"
+        )
+    inside, outside = (coordinates[rows] for rows in (split.member, ~split.member))
+    angles = principal_angles(leading_directions(inside, k), leading_directions(outside, k))
+    permuted = [
+        distances(_angles(coordinates, split.member[some], k))
+        for some in _portions(orders, coordinates.size, memory)
+    ]
+    together = {name: np.concatenate([each[name] for each in permuted]) for name in permuted[0]}
+    share = float(energies[:k].sum() / energies.sum())
+    facts: dict[str, JsonValue] = {
+        "k": k,
+        "dimensions": len(energies),
+        "energy_share": share,
+        "k_for_95_percent": holding,
+    }
+    return Compared(angles, together, facts)
+
+
+def _angles(coordinates: Array, members: NDArray[np.bool_], k: int) -> Array:
+    """Angles (labellings, k) between the groups of each labelling (labellings, records)."""
+    bases = [
+        quick_leading_directions(coordinates[np.nonzero(rows)[1].reshape(len(rows), -1)], k)
+        for rows in (members, ~members)
+    ]
+    return principal_angles(bases[0], bases[1], sines=False)
+
+
+def _portions(orders: Orders, size: int, memory: int) -> Iterator[Orders]:
+    """The permutations, as many at once as their groups' coordinates, bases and products fit."""
+    step = max(1, min(_AT_ONCE, memory // (8 * 4 * size)))
+    for start in range(0, len(orders), step):
+        yield orders[start : start + step]
