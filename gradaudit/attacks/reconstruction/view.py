@@ -47,6 +47,7 @@ class AttackerView:
         shape: of one record.
         classes: number of classes, 0 where targets are real numbers.
         label_shape: of one record's target where targets are real numbers.
+        discrete: whether records are tokens.
         labels: the batch's labels where the attacker knows them, in any order.
         bounds: smallest and largest value of an input where the attacker knows them, as for
             pictures in [0, 1].
@@ -61,6 +62,7 @@ class AttackerView:
     shape: tuple[int, ...]
     classes: int = 0
     label_shape: tuple[int, ...] = ()
+    discrete: bool = False
     labels: Tensor | None = None
     bounds: tuple[float, float] | None = None
     training: LocalTraining | None = None
@@ -71,6 +73,21 @@ class AttackerView:
     def visible(self) -> tuple[str, ...]:
         """Names of the parameters whose update was shared."""
         return tuple(self.update)
+
+    def in_precision(self, dtype: torch.dtype) -> "AttackerView":
+        """The same view in another floating-point precision."""
+        if dtype == self.dtype:
+            return self
+        return replace(
+            self,
+            model=replace(
+                self.model,
+                parameters=_cast(self.model.parameters, dtype),
+                constants=_cast(self.model.constants, dtype),
+                dtype=dtype,
+            ),
+            update=_cast(self.update, dtype),
+        )
 
     @property
     def pictures(self) -> bool:
@@ -124,3 +141,7 @@ class AttackerView:
     def without(self, hidden: set[str]) -> "AttackerView":
         """The same view where these parameters' updates were not shared."""
         return replace(self, update={n: g for n, g in self.update.items() if n not in hidden})
+
+
+def _cast(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> Update:
+    return {n: t.to(dtype) if t.is_floating_point() else t for n, t in tensors.items()}

@@ -1,0 +1,65 @@
+"""Where an attack begins."""
+
+from math import ceil
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.errors import UsageError
+
+Start = Literal["normal", "uniform", "pattern", "given"]
+
+
+def starts(view: AttackerView, start: Start, restarts: int, generator: torch.Generator) -> Tensor:
+    """Starting records, (restarts, k, …), all drawn before anything is split into chunks.
+
+    ``normal`` is the standard normal law of Deep Leakage from Gradients; ``uniform`` goes over the
+    known range of values, or [0, 1]; ``pattern`` repeats one random tile of half a picture's sides
+    (W. Wei et al., "A framework for evaluating gradient leakage attacks", 2020); ``given`` is the
+    attacker's own guess, the same for every restart.
+
+    Raises:
+        UsageError: a pattern for records that are no pictures, or no guess was given.
+    """
+    shape = (restarts, view.batch, *view.shape)
+    if start == "normal":
+        return _placed(view, torch.randn(shape, generator=generator, dtype=torch.float64))
+    if start == "uniform":
+        return _placed(view, _uniform(view, shape, generator))
+    if start == "pattern":
+        return _placed(view, _tiled(view, shape, generator))
+    if view.start is None:
+        raise UsageError("--init given: there is no starting point; name one with --start FILE.npy")
+    if view.start.shape != shape[1:]:
+        raise UsageError(
+            f"--start: has shape {tuple(view.start.shape)}, the batch is {tuple(shape[1:])}"
+        )
+    return _placed(view, view.start.expand(shape).clone())
+
+
+def label_starts(
+    restarts: int, size: int, view: AttackerView, generator: torch.Generator
+) -> Tensor:
+    """(restarts, size) standard normal starting numbers of free labels."""
+    drawn = torch.randn(restarts, size, generator=generator, dtype=torch.float64)
+    return _placed(view, drawn)
+
+
+def _uniform(view: AttackerView, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    low, high = view.bounds or (0.0, 1.0)
+    return low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def _tiled(view: AttackerView, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    if len(view.shape) != 3:
+        raise UsageError("--init pattern: the records are no pictures; use normal or uniform")
+    height, width = shape[-2:]
+    rows, columns = ceil(height / 2), ceil(width / 2)
+    tile = _uniform(view, (*shape[:-2], rows, columns), generator)
+    return tile.repeat(*(1,) * (len(shape) - 2), 2, 2)[..., :height, :width]
+
+
+def _placed(view: AttackerView, drawn: Tensor) -> Tensor:
+    return drawn.to(view.model.device, view.dtype)

@@ -1,0 +1,226 @@
+"""The labels of an attacked batch: known, optimised with the records, or read off the last layer.
+
+Source of the rule of signs: B. Zhao, K. R. Mopuri and H. Bilen, "iDLG: Improved deep leakage from
+gradients" (2020), equation 3: with cross-entropy, row c of the last layer's gradient is
+(p_c − y_c) aᵀ, and p_c − y_c is negative for the true class alone. Counts in a batch follow A.
+Wainakh et al., "User-level label leakage from gradients in federated learning" (2022): the bias's
+gradient is the mean of p_c − y_c, so n_c = k (p̄_c − ∇b_c) with p̄ taken from records that the
+attacker makes up.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.gradients.functional import running
+from gradaudit.loading.losses import CustomLoss
+
+_MADE_UP = 256
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The batch's labels as numbers that an optimiser moves, or fixed ones.
+
+    Attributes:
+        view: what the attacker has.
+        fixed: (k,) or (k, …) labels that are not optimised; None where they are.
+    """
+
+    view: AttackerView
+    fixed: Tensor | None
+
+    @classmethod
+    def of(cls, view: AttackerView, fixed: Tensor | None) -> "Targets":
+        """Fixed labels, or free ones.
+
+        Raises:
+            NotApplicable: free ones are wanted, but the loss takes classes only.
+        """
+        if fixed is None and view.classes and isinstance(view.model.loss, CustomLoss):
+            raise NotApplicable(
+                f"--loss {view.model.loss.name} takes class labels, which cannot be optimised; "
+                "give the attacker the labels with --known-labels"
+            )
+        return cls(view, None if fixed is None else view.model.cast(fixed))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the free numbers: logits of the classes, one logit of two classes, or targets."""
+        if self.fixed is not None:
+            return (0,)
+        own = (self.view.classes,) if self.view.classes else self.view.label_shape
+        return (self.view.batch, *own)
+
+    @property
+    def size(self) -> int:
+        """How many free numbers there are."""
+        return prod(self.shape)
+
+    def targets(self, free: Tensor) -> Tensor:
+        """Targets for the loss from the free numbers (size,); probabilities of classes."""
+        if self.fixed is not None:
+            return self.fixed
+        free = free.reshape(self.shape)
+        if not self.view.classes:
+            return free
+        return free.sigmoid() if self.view.classes == 1 else free.softmax(dim=-1)
+
+    def read(self, free: Tensor) -> Tensor:
+        """Labels (restarts, k) or real targets (restarts, k, …) from (restarts, size)."""
+        if self.fixed is not None:
+            return self.fixed.expand(len(free), *self.fixed.shape)
+        free = free.reshape(len(free), *self.shape)
+        if not self.view.classes:
+            return free
+        return (free[..., 0] > 0).long() if self.view.classes == 1 else free.argmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class LastLayer:
+    """The gradient of the fully connected layer whose outputs are the logits.
+
+    Attributes:
+        name: as in ``named_modules``.
+        weight: (classes, features), or None where it was not shared.
+        bias: (classes,), or None where there is none or it was not shared.
+    """
+
+    name: str
+    weight: Tensor | None
+    bias: Tensor | None
+
+
+def last_layer(view: AttackerView) -> LastLayer:
+    """Find the layer that gives the logits, and what was shared of it.
+
+    Raises:
+        NotApplicable: the outputs are not those of a fully connected layer, or nothing of it was
+            shared.
+    """
+    name = _layer_of_logits(view)
+    weight, bias = (view.update.get(f"{name}.{part}") for part in ("weight", "bias"))
+    if weight is None and bias is None:
+        raise NotApplicable(f"the update of the last layer ({name}) is hidden")
+    return LastLayer(name, weight, bias)
+
+
+def infer_label(view: AttackerView) -> Tensor:
+    """(1,) the label of a single record, by the signs of the last layer's gradient.
+
+    Raises:
+        NotApplicable: more than one record is behind the update, the loss is not cross-entropy, or
+            the layer does not tell (two classes, no bias, inputs of both signs).
+    """
+    _expect_cross_entropy(view)
+    if view.batch != 1:
+        raise NotApplicable(
+            f"signs tell the label of one record, not of {view.batch}; give the attacker the "
+            "labels with --known-labels, or optimise them with --method dlg"
+        )
+    layer = last_layer(view)
+    if layer.bias is not None:
+        return layer.bias.argmin()[None]
+    assert layer.weight is not None
+    return _by_rows(layer.weight)[None]
+
+
+def infer_counts(view: AttackerView, generator: torch.Generator) -> Tensor:
+    """(k,) sorted labels of a batch, from the last layer's bias and made-up records' outputs.
+
+    An estimate: it is exact only where the model's mean output for made-up records is that for the
+    batch.
+
+    Raises:
+        NotApplicable: the loss is not cross-entropy, or the last layer's bias was not shared.
+    """
+    _expect_cross_entropy(view)
+    bias = last_layer(view).bias
+    if bias is None:
+        raise NotApplicable(
+            "a batch's labels are estimated from the last layer's bias, which is absent or "
+            "hidden; give the attacker the labels with --known-labels"
+        )
+    low, high = view.bounds or (0.0, 1.0)
+    noise = torch.rand(_MADE_UP, *view.shape, generator=generator, dtype=torch.float64)
+    outputs = _predictions(view, low + (high - low) * noise)
+    expected = view.batch * (outputs.softmax(dim=1).mean(dim=0) - bias)
+    return _rounded(expected, view.batch)
+
+
+def _rounded(expected: Tensor, total: int) -> Tensor:
+    """Whole counts closest to the expected ones, one label at a time to the largest remainder."""
+    counts = torch.zeros_like(expected)
+    for _ in range(total):
+        counts[(expected - counts).argmax()] += 1
+    return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts.long())
+
+
+def _by_rows(weight: Tensor) -> Tensor:
+    """The class whose row points against all others; by its own sign where there are two rows."""
+    if not bool(weight.any()):
+        raise NotApplicable("the last layer's update is zero: its signs tell nothing")
+    if len(weight) > 2:
+        return _opposed(weight)
+    if bool((weight >= 0).all(dim=1).any() and (weight <= 0).all(dim=1).any()):
+        return weight.sum(dim=1).argmin()
+    raise NotApplicable(
+        "two classes, no bias and features of both signs: the signs of the last layer's gradient "
+        "do not tell the label; give the attacker the labels with --known-labels"
+    )
+
+
+def _opposed(weight: Tensor) -> Tensor:
+    """The row with the most negative products with the others, all of them proportional."""
+    products = weight.double() @ weight.double().T
+    return (products.sum(dim=1) - 2 * products.diagonal()).argmin()
+
+
+def _expect_cross_entropy(view: AttackerView) -> None:
+    if view.model.loss.name != "cross-entropy":
+        raise NotApplicable(
+            f"labels are read off the gradient of cross-entropy, the loss is "
+            f"{view.model.loss.name}; give the attacker the labels with --known-labels"
+        )
+
+
+def _layer_of_logits(view: AttackerView) -> str:
+    """The fully connected module whose output is what the model returns for a made-up record."""
+    seen: dict[str, Tensor] = {}
+    modules = dict(view.model.module.named_modules())
+    handles = [
+        module.register_forward_hook(_keeping(seen, name))
+        for name, module in modules.items()
+        if isinstance(module, nn.Linear)
+    ]
+    try:
+        with torch.no_grad(), running(view.model.module, view.model.mode):
+            outputs = _predictions(view, torch.zeros(1, *view.shape, dtype=torch.float64))
+    except (AuditError, RuntimeError, IndexError, TypeError):
+        seen.clear()
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name, output in reversed(seen.items()):
+        if output.shape == outputs.shape and torch.equal(output, outputs):
+            return name
+    raise NotApplicable(
+        "the labels are read off a fully connected last layer, and the model does not end in one"
+    )
+
+
+def _predictions(view: AttackerView, records: Tensor) -> Tensor:
+    """The logits of made-up records."""
+    return view.model.loss.predictions(view.model.outputs({}, view.model.cast(records)))
+
+
+def _keeping(seen: dict[str, Tensor], name: str) -> Callable[[nn.Module, object, Tensor], None]:
+    def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
+        seen[name] = output.detach()
+
+    return hook

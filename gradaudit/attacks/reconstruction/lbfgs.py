@@ -1,0 +1,271 @@
+"""L-BFGS with a strong Wolfe line search for many independent problems at once.
+
+J. Nocedal and S. J. Wright, "Numerical Optimization" (2nd ed.), algorithms 7.4 and 7.5. Every
+evaluation is of one trial point of each problem that still runs; a problem whose line search is
+done goes on to its next direction at once, whatever the others do.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gradaudit.attacks.reconstruction.line_search import MOST_TRIALS, End, judge, next_step
+from gradaudit.attacks.reconstruction.objectives import Evaluation
+
+INNER, EVALUATIONS = 20, 25
+"""Of one outer step, as in torch's L-BFGS."""
+_STALLED, _PATIENCE = 1e-9, 20
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """Where each problem ended.
+
+    Attributes:
+        points: (rows, n).
+        values: (rows,); NaN where a problem could not be evaluated at its start.
+        diverged: (rows,) problems that left the finite numbers.
+        iterations: (rows,) steps taken.
+        evaluations: (rows,) evaluations spent.
+    """
+
+    points: Tensor
+    values: Tensor
+    diverged: Tensor
+    iterations: Tensor
+    evaluations: Tensor
+
+
+def minimise(
+    evaluate: Evaluation,
+    start: Tensor,
+    outer: int,
+    *,
+    history: int = 100,
+    tolerance: float = 0.0,
+    advance: Callable[[int], None] = lambda units: None,
+) -> Minimum:
+    """Minimise one function from several starts.
+
+    Args:
+        evaluate: the function and its gradient, of rows.
+        start: (rows, n).
+        outer: outer steps, each of up to 20 steps or 25 evaluations.
+        history: pairs of differences that a direction is made of.
+        tolerance: a problem is done where its value is no larger.
+        advance: told of every outer step that a row has used up.
+    """
+    search = _Search.begin(evaluate, start, history)
+    while len(search.running(outer, tolerance)):
+        before = int(search.spent(outer).sum())
+        search.tick(evaluate)
+        advance(int(search.spent(outer).sum()) - before)
+    return search.minimum()
+
+
+@dataclass
+class _Search:
+    """The state of every row."""
+
+    points: Tensor
+    gradients: Tensor
+    start: End
+    directions: Tensor
+    low: End
+    high: End
+    best: Tensor
+    step: Tensor
+    trials: Tensor
+    steps: Tensor
+    seen: Tensor
+    stalled: Tensor
+    done: Tensor
+    memory: "_Memory"
+    broken: Tensor = field(init=False)
+
+    @classmethod
+    def begin(cls, evaluate: Evaluation, start: Tensor, history: int) -> "_Search":
+        values, gradients = evaluate(start)
+        rows, none = len(start), torch.zeros_like(values)
+        count = torch.zeros(rows, dtype=torch.int64, device=start.device)
+        search = cls(
+            points=start.clone(),
+            gradients=gradients.clone(),
+            start=End(none.clone(), values.clone(), none.clone()),
+            directions=torch.zeros_like(start),
+            low=End(none.clone(), values.clone(), none.clone()),
+            high=End(none.clone(), none.clone(), none.clone()),
+            best=gradients.clone(),
+            step=none.clone(),
+            trials=count.clone(),
+            steps=count.clone(),
+            seen=count + 1,
+            stalled=count.clone(),
+            done=~values.isfinite() | ~gradients.isfinite().all(dim=1),
+            memory=_Memory.empty(start, history),
+        )
+        search.broken = search.done.clone()
+        search._set_out(torch.arange(rows, device=start.device))
+        return search
+
+    def spent(self, outer: int) -> Tensor:
+        """(rows,) outer steps used up."""
+        spent = torch.maximum(self.steps // INNER, self.seen // EVALUATIONS)
+        return spent.masked_fill(self.done, outer).clamp_max(outer)
+
+    def running(self, outer: int, tolerance: float) -> Tensor:
+        """Rows that go on."""
+        self.done |= self.start.value <= tolerance
+        self.done |= (self.steps >= outer * INNER) | (self.seen >= outer * EVALUATIONS)
+        return (~self.done).nonzero().squeeze(1)
+
+    def tick(self, evaluate: Evaluation) -> None:
+        """Evaluate one trial of every running row and act on it."""
+        rows = (~self.done).nonzero().squeeze(1)
+        step, direction = self.step[rows], self.directions[rows]
+        values, gradients = evaluate(self.points[rows] + step[:, None] * direction)
+        self.seen[rows] += 1
+        self.trials[rows] += 1
+        trial = End(step, values, (gradients * direction).sum(dim=1))
+        low, high = self.low.rows(rows), self.high.rows(rows)
+        before = self.low.rows(rows)
+        decision = judge(self.start.rows(rows), low, high, trial)
+        take = decision.accepted | decision.better
+        low.put(take, trial)
+        self.low.store(rows, low)
+        self.high.store(rows, high)
+        self.best[rows] = torch.where(take[:, None], gradients, self.best[rows])
+        self.step[rows] = next_step(before, low, high)
+        ended = decision.accepted | self._exhausted(rows)
+        self._finish(rows[ended & (self.low.step[rows] > 0)])
+        self._give_up(rows[ended & (low.step <= 0)])
+
+    def _exhausted(self, rows: Tensor) -> Tensor:
+        """Line searches that cannot go on: too many trials, or a bracket of no width."""
+        width = (self.high.step - self.low.step)[rows].abs()
+        moved = width * self.directions[rows].abs().amax(dim=1)
+        least = torch.finfo(moved.dtype).eps * self.points[rows].abs().amax(dim=1).clamp_min(1e-8)
+        return (self.trials[rows] >= MOST_TRIALS) | (moved <= least)
+
+    def _finish(self, rows: Tensor) -> None:
+        """Move to the best step that the line search found and set out in the next direction."""
+        if not len(rows):
+            return
+        moves = self.low.step[rows][:, None] * self.directions[rows]
+        turns = self.best[rows] - self.gradients[rows]
+        self.memory.push(rows, moves, turns)
+        gained = self.start.value[rows] - self.low.value[rows]
+        idle = gained <= _STALLED * self.start.value[rows].abs()
+        self.stalled[rows] = torch.where(idle, self.stalled[rows] + 1, 0)
+        self.points[rows] += moves
+        self.gradients[rows] = self.best[rows]
+        self.start.value[rows] = self.low.value[rows]
+        self.steps[rows] += 1
+        self.done[rows] |= self.stalled[rows] >= _PATIENCE
+        self._set_out(rows)
+
+    def _give_up(self, rows: Tensor) -> None:
+        """No step goes down: forget the curvature, or end where there was none."""
+        if not len(rows):
+            return
+        self.done[rows] |= self.memory.counts[rows] == 0
+        self.memory.counts[rows] = 0
+        self._set_out(rows)
+
+    def _set_out(self, rows: Tensor) -> None:
+        """New directions and first trial steps."""
+        gradients = self.gradients[rows]
+        directions = self.memory.directions(rows, gradients)
+        slopes = (directions * gradients).sum(dim=1)
+        wrong = ~(slopes < 0)
+        self.memory.counts[rows[wrong]] = 0
+        directions = torch.where(wrong[:, None], -gradients, directions)
+        self.directions[rows] = directions
+        self.start.slope[rows] = (directions * gradients).sum(dim=1)
+        fresh = self.memory.counts[rows] == 0
+        cautious = (1 / gradients.abs().sum(dim=1)).clamp_max(1.0)
+        self.step[rows] = torch.where(fresh, cautious, torch.ones_like(cautious))
+        self.low.store(rows, self.start.rows(rows))
+        self.high.step[rows] = torch.inf
+        self.trials[rows] = 0
+        self.done[rows] |= self.start.slope[rows] == 0
+
+    def minimum(self) -> Minimum:
+        """Where every row stands."""
+        finite = self.points.isfinite().all(dim=1) & self.start.value.isfinite()
+        diverged = self.broken | ~finite
+        return Minimum(self.points, self.start.value, diverged, self.steps, self.seen)
+
+
+@dataclass
+class _Memory:
+    """The last moves s and turns y of every row, in rings (rows, history, n)."""
+
+    moves: Tensor
+    turns: Tensor
+    inverse: Tensor
+    """(rows, history) 1 / ⟨s, y⟩."""
+    scale: Tensor
+    """(rows,) ⟨s, y⟩ / ⟨y, y⟩ of the newest pair."""
+    counts: Tensor
+    """(rows,) pairs kept."""
+    ends: Tensor
+    """(rows,) where the next pair goes."""
+
+    @classmethod
+    def empty(cls, start: Tensor, history: int) -> "_Memory":
+        rows, size = start.shape
+        pairs = start.new_zeros(rows, history, size)
+        none = torch.zeros(rows, dtype=torch.int64, device=start.device)
+        return cls(
+            moves=pairs,
+            turns=pairs.clone(),
+            inverse=start.new_zeros(rows, history),
+            scale=start.new_ones(rows),
+            counts=none,
+            ends=none.clone(),
+        )
+
+    def push(self, rows: Tensor, moves: Tensor, turns: Tensor) -> None:
+        """Keep a pair of each row whose curvature is positive."""
+        curvature = (moves * turns).sum(dim=1)
+        bend = turns.square().sum(dim=1)
+        good = (curvature > torch.finfo(moves.dtype).eps * bend) & (curvature > 0)
+        rows, curvature = rows[good], curvature[good]
+        at = self.ends[rows]
+        self.moves[rows, at], self.turns[rows, at] = moves[good], turns[good]
+        self.inverse[rows, at] = 1 / curvature
+        self.scale[rows] = curvature / bend[good]
+        history = self.moves.shape[1]
+        self.counts[rows] = (self.counts[rows] + 1).clamp_max(history)
+        self.ends[rows] = (at + 1) % history
+
+    def directions(self, rows: Tensor, gradients: Tensor) -> Tensor:
+        """−H g by the two-loop recursion (algorithm 7.4); −g where nothing is kept."""
+        history, counts, ends = self.moves.shape[1], self.counts[rows], self.ends[rows]
+        ages = range(int(counts.max()) if len(counts) else 0)
+        direction = -gradients
+        weights: list[Tensor] = []
+        for age in ages:
+            at = (ends - 1 - age) % history
+            inverse = torch.where(counts > age, self.inverse[rows, at], 0)
+            weights.append(inverse * _dot(self.moves[rows, at], direction))
+            direction = torch.addcmul(
+                direction, weights[-1][:, None], self.turns[rows, at], value=-1
+            )
+        direction = torch.where(counts > 0, self.scale[rows], 1)[:, None] * direction
+        for age in reversed(ages):
+            at = (ends - 1 - age) % history
+            inverse = torch.where(counts > age, self.inverse[rows, at], 0)
+            change = weights[age] - inverse * _dot(self.turns[rows, at], direction)
+            change = torch.where(counts > age, change, 0)
+            direction = torch.addcmul(direction, change[:, None], self.moves[rows, at])
+        return direction
+
+
+def _dot(left: Tensor, right: Tensor) -> Tensor:
+    """(rows,) products of vectors."""
+    product: Tensor = torch.linalg.vecdot(left, right)
+    return product

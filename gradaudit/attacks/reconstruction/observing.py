@@ -1,0 +1,150 @@
+"""From a batch of records to what the attacker gets of it, and the truth kept apart."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+
+from gradaudit.attacks.reconstruction.view import AttackerView, LocalTraining, Update
+from gradaudit.defenses import Defense
+from gradaudit.defenses.modules.target import seen_by_outsiders
+from gradaudit.errors import NotApplicable
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.loading.records import Records
+from gradaudit.target import Layer, Target, layers_of
+from gradaudit.updates.share import share
+from gradaudit.updates.sharing import Sharing
+
+
+@dataclass(frozen=True)
+class Observed:
+    """An attacked batch.
+
+    Attributes:
+        view: what the attacker has.
+        records: the truth (k, …), for the audit alone.
+        labels: the true labels.
+    """
+
+    view: AttackerView
+    records: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Makes clients' updates and what an attacker sees of them.
+
+    Attributes:
+        target: the client's model.
+        sharing: how updates are made.
+        layers: those whose updates the attacker uses.
+        known_labels: whether the attacker is told the labels.
+        start: a starting point that the attacker brings along.
+    """
+
+    target: Target
+    sharing: Sharing
+    layers: tuple[Layer, ...]
+    known_labels: bool = False
+    start: Tensor | None = None
+
+    def of(self, batch: Records, generator: torch.Generator) -> Observed:
+        """A batch's update, as the attacker sees it.
+
+        Raises:
+            AuditError: the model cannot be run on the batch, or the labels do not fit.
+            NotApplicable: updates are only seen mixed or in part.
+            UsageError: the defenses cannot be applied to this model.
+        """
+        _expect_whole(self.sharing)
+        update = share(
+            self.target, batch.inputs, batch.labels, self.sharing, generator, dtype=torch.float64
+        )
+        visible = self.visible(update)
+        return Observed(self.view(batch, visible), batch.inputs, batch.labels)
+
+    def view(self, batch: Records, update: Update) -> AttackerView:
+        """The view of an update of so many records, of which only shapes are looked at."""
+        model = FunctionalModel.of(seen_by_outsiders(self.target))
+        inputs, labels = model.cast(batch.inputs), model.cast(batch.labels)
+        outputs = model.loss.predictions(model.check(inputs, labels))
+        classes = 0 if labels.is_floating_point() else outputs[0].numel()
+        bounds = value_range(batch)
+        view = AttackerView(
+            model=model,
+            update={name: part.to(model.device, model.dtype) for name, part in update.items()},
+            batch=len(batch),
+            shape=tuple(batch.inputs.shape[1:]),
+            classes=classes,
+            label_shape=tuple(labels.shape[1:]),
+            discrete=batch.discrete,
+            labels=_shuffled(labels, classes) if self.known_labels else None,
+            bounds=bounds,
+            training=self._training(),
+            start=self.start,
+        )
+        return replace(view, knowledge=self._knowledge(view))
+
+    def visible(self, update: Update) -> Update:
+        """The part of an update that belongs to the chosen layers, biases too."""
+        wanted = {layer.name for layer in self.layers}
+        names = [
+            name
+            for layer in layers_of(self.target.model, with_bias=True)
+            if layer.name in wanted
+            for name in layer.parameter_names
+        ]
+        return {name: update[name] for name in names if name in update}
+
+    def _training(self) -> LocalTraining | None:
+        sharing = self.sharing
+        if sharing.algorithm == "fedsgd":
+            return None
+        return LocalTraining(sharing.epochs, sharing.rate, sharing.local_batch)
+
+    def _knowledge(self, view: AttackerView) -> dict[str, JsonValue]:
+        every = [layer.name for layer in self.target.layers]
+        shown = [layer.name for layer in self.layers]
+        training = view.training
+        return {
+            "model": "weights, buffers, loss and mode",
+            "layers": "all" if set(shown) == set(every) else list(shown),
+            "batch_size": view.batch,
+            "shape": list(view.shape),
+            "labels": "known" if view.labels is not None else "unknown",
+            "range": None if view.bounds is None else list(view.bounds),
+            "update": "gradient"
+            if training is None
+            else f"FedAvg: {training.epochs} epochs at rate {training.rate:g}, minibatches of "
+            f"{training.local_batch or view.batch}, their order unknown",
+            "defense": _told(self.sharing.defenses),
+        }
+
+
+def value_range(records: Records) -> tuple[float, float] | None:
+    """[0, 1] of pictures, whose format is public; None for tables and other data."""
+    inputs = records.inputs
+    if inputs.dim() != 4 or inputs.shape[1] not in (1, 3) or records.discrete:
+        return None
+    return (0.0, 1.0) if bool(((inputs >= 0) & (inputs <= 1)).all()) else None
+
+
+def _shuffled(labels: Tensor, classes: int) -> Tensor:
+    """Class labels without their order in the batch, which an update does not have either."""
+    return labels.sort().values if classes and labels.dim() == 1 else labels
+
+
+def _expect_whole(sharing: Sharing) -> None:
+    if sharing.others or sharing.fraction is not None or sharing.elements is not None:
+        raise NotApplicable(
+            "reconstruction needs a client's own and whole update; leave out --others, "
+            "--fraction and --elements (--layer shows an attack on some layers)"
+        )
+
+
+def _told(defenses: Sequence[Defense[Any]]) -> JsonValue:
+    return [str(defense) for defense in defenses]

@@ -1,0 +1,183 @@
+"""Gradient matching from many starting points at once: what DLG and its successors share."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field, JsonValue
+from torch import Tensor
+
+from gradaudit.attacks.reconstruction.adam import Pace, descend
+from gradaudit.attacks.reconstruction.base import (
+    Candidates,
+    Reconstruction,
+    ReconstructionOptions,
+)
+from gradaudit.attacks.reconstruction.initial import Start, label_starts, starts
+from gradaudit.attacks.reconstruction.labels import Targets
+from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, Minimum, minimise
+from gradaudit.attacks.reconstruction.objectives import Distance, Evaluation, Objective, evaluation
+from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.progress import Progress
+
+_EXPLAINED = {torch.float64: 1e-18, torch.float32: 1e-12}
+"""Objectives at which an update is explained to the last digit that a square can show."""
+_PASSES = 4.0
+"""An evaluation differentiates twice."""
+_BYTES_A_ROW = 64
+_MOST_ROWS = 32
+
+
+class MatchingOptions(ReconstructionOptions):
+    """Options of every attack that matches gradients."""
+
+    objective: Distance = Field("l2", description="Distance of updates: l2 or cosine.")
+    tv: float = Field(0.0, ge=0, description="Weight of the total variation of pictures.")
+    box: bool = Field(False, description="Keep the records in the known range at every step.")
+    optimiser: Literal["lbfgs", "adam", "signed-adam"] = Field("lbfgs", description="Optimiser.")
+    iterations: int = Field(
+        300, ge=1, description="Steps; of L-BFGS outer steps of up to 20 inner ones."
+    )
+    rate: float = Field(0.1, gt=0, description="Learning rate of Adam.")
+    decay: bool = Field(True, description="Let the rate fall to a tenth at 3/8, 5/8 and 7/8.")
+    init: Start = Field("normal", description="Starting records: normal, uniform, pattern, given.")
+    adaptive: bool = Field(
+        False,
+        description="Compare only what is not zero in the update, as where it was pruned.",
+    )
+    precision: Literal["float32", "float64"] = Field("float64", description="Of the computation.")
+
+
+class GradientMatching(Reconstruction[MatchingOptions]):
+    """Minimise the distance between a candidate's update and the shared one.
+
+    Every restart ends with the attacker's own objective as its score. Restarts are mapped over
+    together; one that leaves the finite numbers is dropped and said to have diverged.
+    """
+
+    Options: ClassVar[type[ReconstructionOptions]] = MatchingOptions
+
+    @abstractmethod
+    def targets(self, view: AttackerView, generator: torch.Generator) -> Targets:
+        """The labels that the attack starts from: known, inferred or free.
+
+        Raises:
+            NotApplicable: the attack has no way to labels here.
+        """
+
+    def run(
+        self,
+        view: AttackerView,
+        restarts: int,
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> Candidates:
+        """Match gradients from ``restarts`` starting points, all drawn before the work.
+
+        Raises:
+            NotApplicable: there is nothing to match, or labels cannot be had.
+            UsageError: options contradict each other or the records.
+        """
+        self._check(view)
+        view = view.in_precision(getattr(torch, self.options.precision))
+        targets = self.targets(view, generator)
+        options = self.options
+        objective = Objective(
+            view, targets, options.objective, self.weight_of_tv(view), options.adaptive
+        )
+        records = starts(view, options.init, restarts, generator).flatten(1)
+        free = label_starts(restarts, targets.size, view, generator)
+        points = torch.cat([records, free], dim=1)
+        evaluate = evaluation(objective, rows_at_once(view))
+        with progress.task(self.name, restarts * options.iterations) as advance:
+            minimum = self._minimise(objective, evaluate, points, advance)
+        return self._candidates(objective, minimum)
+
+    def steps(self, restarts: int) -> float:
+        """Evaluations differentiate twice."""
+        each = EVALUATIONS if self.options.optimiser == "lbfgs" else 1
+        return _PASSES * restarts * self.options.iterations * each
+
+    def _minimise(
+        self,
+        objective: Objective,
+        evaluate: Evaluation,
+        points: Tensor,
+        advance: Callable[[int], None],
+    ) -> Minimum:
+        options = self.options
+        if options.optimiser == "lbfgs":
+            tolerance = 0.0 if objective.tv else _EXPLAINED[points.dtype]
+            return minimise(
+                evaluate, points, options.iterations, tolerance=tolerance, advance=advance
+            )
+        pace = Pace(options.rate, options.decay, signed=options.optimiser == "signed-adam")
+        project = objective.inside if options.box else _as_it_is
+        return descend(evaluate, points, options.iterations, pace, project=project, advance=advance)
+
+    def _candidates(self, objective: Objective, minimum: Minimum) -> Candidates:
+        view = objective.view
+        details: dict[str, JsonValue] = {
+            "options": self.options.model_dump(mode="json"),
+            "evaluations": minimum.evaluations.tolist(),
+            "labels_from": self.labels_from(view),
+        }
+        if flat := _flatness(objective, minimum.points):
+            details["flat"] = flat
+        return Candidates(
+            inputs=view.clipped(objective.records(minimum.points)),
+            labels=objective.labels(minimum.points),
+            scores=minimum.values,
+            diverged=minimum.diverged,
+            details=details,
+        )
+
+    def weight_of_tv(self, view: AttackerView) -> float:
+        """α, the weight of the total variation."""
+        return self.options.tv
+
+    def labels_from(self, view: AttackerView) -> str:
+        """Where the attack has the labels from, in words."""
+        return "known" if view.labels is not None else "optimised with the records"
+
+    def _check(self, view: AttackerView) -> None:
+        options = self.options
+        if options.box and options.optimiser == "lbfgs":
+            raise UsageError("--box: L-BFGS takes no box; use --optimiser adam or signed-adam")
+        if self.weight_of_tv(view) and not view.pictures:
+            raise UsageError("--tv: total variation is of pictures, these records are none")
+        if view.discrete:
+            raise NotApplicable(
+                f"{self.name} moves inputs along a gradient; tokens have none to move along"
+            )
+
+
+def rows_at_once(view: AttackerView, memory: int = 1 << 30) -> int:
+    """How many restarts are mapped over together; it depends on the model alone.
+
+    Floating-point numbers of a batch depend on its size, so that it must not follow the machine.
+    """
+    parameters = sum(weights.numel() for weights in view.model.parameters.values())
+    size = _BYTES_A_ROW * (parameters + view.batch * parameters // 8 + view.elements)
+    return max(1, min(_MOST_ROWS, memory // max(size, 1)))
+
+
+def _flatness(objective: Objective, points: Tensor) -> str | None:
+    """A word where the objective does not react to the records at all, as behind dead ReLUs."""
+    usable = points[points.isfinite().all(dim=1)]
+    if not len(usable):
+        return None
+    _, gradients = evaluation(objective)(usable[:1].clone())
+    records = gradients[:, : objective.view.elements]
+    if bool(records.any()):
+        return None
+    return (
+        "the objective has no gradient in the records: the update does not change with them to "
+        "first order (piecewise linear units that are off, or layers without a curved activation)"
+    )
+
+
+def _as_it_is(points: Tensor) -> Tensor:
+    return points
