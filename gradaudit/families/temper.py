@@ -8,6 +8,7 @@ from gradaudit.families.base import Features, Fitted, FloatArray, IntArray, norm
 
 _HALVINGS = 60
 _SHARPEST = 20.0
+_CHANCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -32,26 +33,58 @@ class Tempered(Fitted):
         return normalised(self.sharpness * evidence + prior)
 
 
-def temper(fitted: Fitted, features: Features, labels: IntArray) -> Tempered:
+def temper(
+    fitted: Fitted,
+    features: Features,
+    labels: IntArray,
+    weights: FloatArray | None = None,
+    independent: float | None = None,
+) -> Tempered:
     """Calibrate a member on rows (rows, features) of other records than those it was fitted on.
 
     Shadow batches share records, so a member is surer of itself than it should be, and its own
-    out-of-bag rows do not show it. The sharpness minimises the log loss, which is convex in it, by
-    bisection of its slope in [0, 20]. Source: C. Guo et al., "On calibration of modern neural
-    networks" (2017), with the prior instead of the uniform distribution as the limit.
+    out-of-bag rows do not show it. The sharpness t that minimises the log loss gains G nats a row
+    over the prior. By chance alone, one parameter gains 1/(2n) on n independent rows and loses as
+    much on others, so t is shrunk by 1 − c/(2nG), to 0 where that is negative (James and Stein's
+    estimator, with the information t²I/2 ≈ G; c = 2 as the best of some members is taken).
+    Source: C. Guo et al., "On calibration of modern neural networks" (2017), with the prior
+    instead of the uniform distribution as the limit.
+
+    Args:
+        fitted: the member.
+        features: (rows, features).
+        labels: (rows,).
+        weights: (rows,), all alike without it.
+        independent: n, how many of the rows are independent; without it, all of them.
     """
     prior = np.log(fitted.prior)
     evidence = fitted.log_probabilities(features) - prior
-    return Tempered(fitted, best_sharpness(evidence, prior, labels))
+    sharpness = best_sharpness(evidence, prior, labels, weights)
+    weigh = np.ones(len(labels)) if weights is None else weights / weights.mean()
+    rows = np.arange(len(labels))
+    gained = normalised(sharpness * evidence + prior)[rows, labels] - prior[labels]
+    gain = float((weigh * gained).mean())
+    chance = _CHANCE / (2 * (independent or len(labels)))
+    return Tempered(fitted, sharpness * max(0.0, 1 - chance / gain) if gain > 0 else 0.0)
 
 
-def best_sharpness(evidence: FloatArray, prior: FloatArray, labels: IntArray) -> float:
-    """The factor on evidence (rows, classes) that minimises the labels' log loss, in [0, 20]."""
+def best_sharpness(
+    evidence: FloatArray, prior: FloatArray, labels: IntArray, weights: FloatArray | None = None
+) -> float:
+    """The factor on evidence (rows, classes) that minimises the labels' log loss, in [0, 20].
+
+    Args:
+        evidence: log-probabilities less the prior's.
+        prior: (classes,) its logarithm.
+        labels: (rows,).
+        weights: (rows,), all alike without it.
+    """
     own = evidence[np.arange(len(labels)), labels]
+    weigh = np.ones(len(labels)) if weights is None else weights
 
     def slope(sharpness: float) -> float:
         expected = np.exp(normalised(sharpness * evidence + prior)) * evidence
-        return float((expected.sum(axis=1) - own).sum())
+        return float(weigh @ (expected.sum(axis=1) - own))
 
     if slope(0.0) >= 0:
         return 0.0
