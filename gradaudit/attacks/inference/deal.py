@@ -1,0 +1,180 @@
+"""What one inference game deals: who has which records, and every batch that is drawn of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+from gradaudit.inference.batches import Batches, draw_any
+from gradaudit.inference.splits import Split, split
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+Prior = Literal["empirical", "uniform"]
+
+PRIVATE = 5000
+"""Records that the private set holds at most (Li et al. 2024, section 5.1.4)."""
+SHARES = (0.4, 0.2, 0.4)
+"""Of the records, for the shadow, the test and the private set."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a game is played.
+
+    Attributes:
+        batch_size: k, records in a batch.
+        shadow: records that the adversary has, at most.
+        batches: shadow batches that it fits on.
+        held_out: share of its records that it keeps for choosing and calibrating.
+        trials: T, batches that it has to guess.
+        prior: of the secret: its frequencies among all records, or uniform.
+        private: records of the private set, at most.
+        bins: m, ratio bins.
+        candidates: users to choose from.
+    """
+
+    batch_size: int
+    shadow: int = 1000
+    batches: int = 2000
+    held_out: float = 0.2
+    trials: int = 1000
+    prior: Prior = "empirical"
+    private: int = PRIVATE
+    bins: int = 6
+    candidates: int = 5
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Who has which records: indices, no record and no user in two of them.
+
+    Attributes:
+        shadow: what the adversary fits on.
+        held: what it chooses and calibrates on; may be empty.
+        test: what the model is tested on.
+        private: what the model is trained on, and the batches to guess are drawn from.
+    """
+
+    shadow: IntArray
+    held: IntArray
+    test: IntArray
+    private: IntArray
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Everything drawn for a game, before any gradient is computed.
+
+    Attributes:
+        secret: what is guessed, in words.
+        values: names of what it can be.
+        prior: π, (values,), all positive.
+        parts: who has which records.
+        shadow: batches that the adversary fits on, with the secret of each.
+        held: batches of its other records; may be none.
+        observed: batches whose gradients are released, (trials, k), with the true values.
+        clusters: records or users behind each trial, (trials,) or (trials, k).
+        candidates: the candidates' own batches, (trials · values, k), trial by trial; or none.
+        notes: what else the report should say.
+    """
+
+    secret: str
+    values: tuple[str, ...]
+    prior: FloatArray
+    parts: Parts
+    shadow: Batches
+    held: Batches
+    observed: Batches
+    clusters: NDArray[np.generic]
+    candidates: IntArray | None = None
+    notes: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def own(self) -> IntArray:
+        """Every batch whose gradient the adversary computes: shadow, held, candidates."""
+        empty = np.zeros((0, self.shadow.indices.shape[1]), dtype=np.int64)
+        candidates = empty if self.candidates is None else self.candidates
+        return np.concatenate([self.shadow.indices, self.held.indices, candidates])
+
+
+def deal_parts(
+    codes: IntArray,
+    values: int,
+    users: NDArray[np.str_] | None,
+    setup: Setup,
+    seed: np.random.SeedSequence,
+) -> tuple[Parts, Split]:
+    """Split the records, then keep as many as the game allows (and the split as it was).
+
+    The shadow set is balanced: up to ``shadow / values`` records of each value (Li et al. 2024,
+    section 5.1.4). A share of each value's is held out, where enough remain.
+    """
+    parts = split(len(codes), users, SHARES, seed, codes=codes)
+    generator = np.random.default_rng(seed.spawn(1)[0])
+    quota = max(setup.shadow // values, 1)
+    shuffled = [
+        generator.permutation(parts.fit[codes[parts.fit] == v])[:quota] for v in range(values)
+    ]
+    fit, held = _hold_out(shuffled, users, setup)
+    private = generator.permutation(parts.score)[: setup.private]
+    return Parts(fit, held, parts.choose, np.sort(private)), parts
+
+
+def _hold_out(
+    by_value: list[IntArray], users: NDArray[np.str_] | None, setup: Setup
+) -> tuple[IntArray, IntArray]:
+    """Shadow records to fit on and to hold out: none where a value would be left too few."""
+    cuts = [round(len(members) * setup.held_out) for members in by_value]
+    enough = all(
+        min(cut, len(members) - cut) >= 2 * setup.batch_size
+        for cut, members in zip(cuts, by_value, strict=True)
+    )
+    if not enough or users is not None:
+        cuts = [0] * len(cuts)
+    held = [members[:cut] for cut, members in zip(cuts, by_value, strict=True)]
+    fit = [members[cut:] for cut, members in zip(cuts, by_value, strict=True)]
+    return np.sort(np.concatenate(fit)), np.sort(np.concatenate(held))
+
+
+def frequencies(codes: IntArray, values: int, prior: Prior) -> FloatArray:
+    """π, (values,)."""
+    if prior == "uniform":
+        return np.full(values, 1 / values)
+    counts = np.bincount(codes, minlength=values)
+    return np.asarray(counts / counts.sum(), dtype=np.float64)
+
+
+def trials_of(prior: FloatArray, trials: int) -> IntArray:
+    """How many trials play each value: in the prior's shares to the nearest, at least one each."""
+    counts = np.floor(prior * trials).astype(np.int64)
+    missing = trials - int(counts.sum())
+    counts[np.argsort(counts - prior * trials, kind="stable")[:missing]] += 1
+    while not counts.all():
+        counts[counts.argmax()] -= 1
+        counts[counts.argmin()] += 1
+    return counts
+
+
+def draw_values(
+    codes: IntArray, pool: IntArray, size: int, counts: IntArray, generator: np.random.Generator
+) -> Batches:
+    """``counts[v]`` batches of each value v, (Σ counts, size), value by value."""
+    drawn = [
+        draw_any(pool[codes[pool] == value], size, int(count), generator)
+        for value, count in enumerate(counts)
+    ]
+    return Batches(np.concatenate(drawn), np.repeat(np.arange(len(counts)), counts))
+
+
+def no_batches(size: int) -> Batches:
+    """No batch at all."""
+    return Batches(np.zeros((0, size), dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+
+def members_of(batches: IntArray, users: NDArray[np.str_] | None) -> NDArray[np.generic]:
+    """The records of each batch, or their users: (batches, k)."""
+    return batches if users is None else np.unique(users, return_inverse=True)[1][batches]

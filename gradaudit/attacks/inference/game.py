@@ -1,0 +1,203 @@
+"""The unified inference game: what the four games share (Li et al. 2024, definition 3.1)."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from gradaudit.attacks.inference.deal import (
+    Deal,
+    FloatArray,
+    IntArray,
+    Setup,
+    deal_parts,
+    draw_values,
+    frequencies,
+    members_of,
+    no_batches,
+    trials_of,
+)
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.families import Family
+from gradaudit.families.base import Features
+from gradaudit.inference.batches import Batches, draw_batches
+from gradaudit.inference.splits import expect_enough
+from gradaudit.loading.records import Attribute, Records
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What an adversary says after one round.
+
+    Attributes:
+        observed: (trials, values) log-posterior of the batches to guess.
+        held: (held batches, values) the same of held-out shadow batches; may be none.
+    """
+
+    observed: FloatArray
+    held: FloatArray
+
+
+class InferenceGame(ABC):
+    """One of the games: who may be asked about what, and how it is guessed."""
+
+    name: ClassVar[str]
+    batch_size: ClassVar[int]
+    """Records in a batch, where nobody says otherwise (Li et al. 2024, section 5.1.4)."""
+
+    def fitting_batch_size(self, records: Records, shadow: int) -> int:
+        """Records in a batch, where nobody says how many.
+
+        Args:
+            records: of the data set.
+            shadow: records that the adversary has, at most.
+        """
+        return self.batch_size
+
+    @abstractmethod
+    def deal(self, records: Records, setup: Setup, seed: np.random.SeedSequence) -> Deal:
+        """Split the records and draw every batch.
+
+        Raises:
+            NotApplicable: the records do not have what is asked about, or too little of it.
+            UsageError: an option does not go with these records.
+        """
+
+    @abstractmethod
+    def answers(
+        self, deal: Deal, family: Family, own: Features, released: Features, seed: int
+    ) -> Answers:
+        """Fit on what the adversary computed itself, and answer.
+
+        Args:
+            deal: that was dealt.
+            family: of predictors.
+            own: (batches, features) of ``deal.own``.
+            released: (trials, features) of ``deal.observed``.
+            seed: of the fit.
+        """
+
+    @abstractmethod
+    def permuted(self, records: Records, seed: np.random.SeedSequence) -> Records:
+        """The records with the secret dealt out anew among them: what is left is no leakage."""
+
+    def prepared(self, records: Records) -> Records:
+        """The records as the clients of this game feed them to the model."""
+        return records
+
+
+@dataclass(frozen=True)
+class AttributeBased(InferenceGame):
+    """Games about a named attribute, guessed by a predictive family trained on balanced batches.
+
+    Attributes:
+        attribute: its name.
+    """
+
+    attribute: str
+
+    def column(self, records: Records) -> Attribute:
+        """The attribute, with only those of its values that occur.
+
+        Raises:
+            UsageError: there is none of this name.
+            NotApplicable: it has a single value.
+        """
+        if self.attribute not in records.attributes:
+            known = ", ".join(records.attributes) or "none"
+            raise UsageError(f"--attribute {self.attribute}: no such attribute; there are: {known}")
+        found = records.attributes[self.attribute]
+        present, codes = np.unique(found.codes, return_inverse=True)
+        if len(present) < 2:
+            raise NotApplicable(
+                f"attribute {self.attribute!r} has one value only: nothing to guess"
+            )
+        return Attribute(codes.astype(np.int64), tuple(found.values[code] for code in present))
+
+    def permuted(self, records: Records, seed: np.random.SeedSequence) -> Records:
+        """The records with the attribute's codes in another order."""
+        found = records.attributes[self.attribute]
+        codes = np.random.default_rng(seed).permutation(found.codes)
+        return replace(
+            records,
+            attributes={**records.attributes, self.attribute: Attribute(codes, found.values)},
+        )
+
+    def answers(
+        self, deal: Deal, family: Family, own: Features, released: Features, seed: int
+    ) -> Answers:
+        """A member of the family, trained under a uniform prior."""
+        values = len(deal.values)
+        cut = len(deal.shadow.labels)
+        fitted = family.fit(
+            own[:cut], deal.shadow.labels, values, seed, prior=np.full(values, 1 / values)
+        )
+        held = fitted.log_probabilities(own[cut:]) if len(own) > cut else np.zeros((0, values))
+        return Answers(fitted.log_probabilities(released), held)
+
+    def in_column(self, records: Records) -> bool:
+        """Whether the attribute is a column of the inputs."""
+        return any(feature.name == self.attribute for feature in records.features)
+
+
+def deal_homogeneous(
+    records: Records,
+    attribute: Attribute,
+    secret: str,
+    setup: Setup,
+    seed: np.random.SeedSequence,
+) -> Deal:
+    """Batches whose records all have one value of the attribute (attribute and property game).
+
+    Raises:
+        NotApplicable: a value has too few records for a batch in some set.
+        UsageError: fewer trials than values.
+    """
+    values, codes = attribute.values, attribute.codes
+    if setup.trials < len(values):
+        raise UsageError(f"--trials {setup.trials}: {secret} has {len(values)} values; play more")
+    parts, whole = deal_parts(codes, len(values), records.users, setup, seed)
+    expect_enough(whole, codes, values, setup.batch_size, secret)
+    _expect_shadow(codes, parts.shadow, values, setup, secret)
+    prior = frequencies(codes, len(values), setup.prior)
+    generator = np.random.default_rng(seed.spawn(1)[0])
+    observed = draw_values(
+        codes, parts.private, setup.batch_size, trials_of(prior, setup.trials), generator
+    )
+    return Deal(
+        secret=secret,
+        values=values,
+        prior=prior,
+        parts=parts,
+        shadow=_balanced(codes, parts.shadow, setup, setup.batches, len(values), generator),
+        held=_balanced(codes, parts.held, setup, setup.batches // 4, len(values), generator),
+        observed=observed,
+        clusters=members_of(observed.indices, records.users),
+    )
+
+
+def _balanced(
+    codes: IntArray,
+    pool: IntArray,
+    setup: Setup,
+    batches: int,
+    values: int,
+    generator: np.random.Generator,
+) -> Batches:
+    if not len(pool):
+        return no_batches(setup.batch_size)
+    each = max(batches // values, 1)
+    return draw_batches(codes, pool, setup.batch_size, each, generator, values=values)
+
+
+def _expect_shadow(
+    codes: IntArray, pool: IntArray, values: tuple[str, ...], setup: Setup, secret: str
+) -> None:
+    counts = np.bincount(codes[pool], minlength=len(values))
+    if counts.min() < setup.batch_size:
+        raise UsageError(
+            f"--shadow {setup.shadow}: that leaves {counts.min()} shadow records of the value "
+            f"{values[int(counts.argmin())]!r} of {secret}, and a batch takes {setup.batch_size}; "
+            f"give at least {setup.batch_size * len(values)} records, or smaller batches"
+        )

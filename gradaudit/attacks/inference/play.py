@@ -1,0 +1,154 @@
+"""A game played over all rounds, by every adversary, on every layer and on the whole update."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradaudit.attacks.inference.deal import Deal, FloatArray
+from gradaudit.attacks.inference.game import Answers, InferenceGame
+from gradaudit.attacks.inference.knowledge import Knowledge
+from gradaudit.attacks.inference.rounds import Temperature, combine, log_loss, log_prior
+from gradaudit.attacks.inference.sight import Sight
+from gradaudit.errors import UsageError
+from gradaudit.families import family as family_named
+from gradaudit.families.base import Features
+from gradaudit.progress import Advance
+
+Scope = str | None
+"""A layer's name, or None for the whole update."""
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What one adversary says of the batches to guess.
+
+    Attributes:
+        posterior: (trials, values) normalised log P(a|G) of all rounds together.
+        rounds: the same of each round alone.
+        temperature: what calibrates ``posterior``; None where no batches were held out.
+        family: the predictive family that it chose.
+    """
+
+    posterior: FloatArray
+    rounds: tuple[FloatArray, ...]
+    temperature: Temperature | None
+    family: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Everything a game is played on.
+
+    Attributes:
+        game: which one.
+        deal: the batches.
+        sights: one round each, oldest first.
+        families: predictive families to choose from, by the adversary's own held-out batches.
+        knowledge: what it knows beside the updates.
+        seed: of the fits.
+    """
+
+    game: InferenceGame
+    deal: Deal
+    sights: Sequence[Sight]
+    families: tuple[str, ...]
+    knowledge: Knowledge
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.families) > 1 and not len(self.deal.held.labels):
+            raise UsageError(
+                f"--family {','.join(self.families)}: to choose between families takes held-out "
+                "shadow batches; raise --held-out or --shadow, or name one family"
+            )
+
+    def imputation(self) -> Guesses:
+        """What the known columns alone say: no update is looked at."""
+        own, released = self._known()
+        said = {
+            name: [self.game.answers(self.deal, family_named(name), own, released, self.seed)]
+            for name in self.families
+        }
+        return self._chosen(said, {})
+
+    def play(self, *, adaptive: bool, advance: Advance) -> dict[Scope, Guesses]:
+        """The adversary's guesses from every layer, and from the whole update (None)."""
+        said: dict[Scope, dict[str, list[Answers]]] = {}
+        known = self._alone() if self.knowledge else {}
+        for index, sight in enumerate(self.sights):
+            for scope, own, released in sight.features(self.deal, adaptive=adaptive):
+                of_scope = said.setdefault(scope, {name: [] for name in self.families})
+                for name, answers in self._answers(own, released, self.seed + index):
+                    of_scope[name].append(answers)
+            advance(1)
+        return {scope: self._chosen(of_scope, known) for scope, of_scope in said.items()}
+
+    def _answers(
+        self, own: Features, released: Features, seed: int
+    ) -> Iterator[tuple[str, Answers]]:
+        if self.knowledge:
+            phi_own, phi_released = self._known()
+            own = np.concatenate([own, phi_own], axis=1)
+            released = np.concatenate([released, phi_released], axis=1)
+        for name in self.families:
+            yield name, self.game.answers(self.deal, family_named(name), own, released, seed)
+
+    def _known(self) -> tuple[FloatArray, FloatArray]:
+        """φ of the adversary's own batches and of the observed ones."""
+        if not self.knowledge:
+            raise UsageError("--knows: name the columns that the adversary knows")
+        of = self.knowledge.of_batches
+        return of(self.deal.own), of(self.deal.observed.indices)
+
+    def _alone(self) -> Mapping[str, Answers]:
+        """What each family says of φ alone."""
+        own, released = self._known()
+        return {
+            name: self.game.answers(self.deal, family_named(name), own, released, self.seed)
+            for name in self.families
+        }
+
+    def _chosen(
+        self, said: Mapping[str, Sequence[Answers]], known: Mapping[str, Answers]
+    ) -> Guesses:
+        """The guesses of the family with the least log loss on the held-out batches."""
+        each = {name: self._combined(name, rounds, known) for name, rounds in said.items()}
+        return min(each.values(), key=lambda pair: pair[0])[1]
+
+    def _combined(
+        self, name: str, rounds: Sequence[Answers], known: Mapping[str, Answers]
+    ) -> tuple[float, Guesses]:
+        """Held-out log loss after calibration, and the guesses."""
+        alone = known.get(name)
+        observed = [answers.observed for answers in rounds]
+        posterior = self._posterior(observed, alone.observed if alone else None)
+        single = tuple(self._posterior([r], alone.observed if alone else None) for r in observed)
+        labels, even = self.deal.held.labels, np.full(len(self.deal.values), 1.0)
+        if not len(labels):
+            return 0.0, Guesses(posterior, single, None, name)
+        held = self._posterior(
+            [answers.held for answers in rounds], alone.held if alone else None, even
+        )
+        temperature = Temperature.fitted(held, labels, even)
+        loss = log_loss(temperature.applied(held), labels)
+        return loss, Guesses(
+            posterior, single, Temperature(temperature.value, self.deal.prior), name
+        )
+
+    def _posterior(
+        self,
+        rounds: Sequence[FloatArray],
+        alone: FloatArray | None,
+        prior: FloatArray | None = None,
+    ) -> FloatArray:
+        """The posterior of some rounds, under the secret's prior or another one.
+
+        Classifiers are trained on balanced batches, so their own prior is uniform; with side
+        knowledge it is what that knowledge says under a uniform prior.
+        """
+        wanted = self.deal.prior if prior is None else prior
+        if alone is None:
+            return combine(np.stack(rounds), np.full(len(wanted), 1.0), wanted)
+        under = np.exp(alone)
+        return combine(np.stack(rounds), under[None], np.exp(alone + log_prior(wanted)))

@@ -1,0 +1,143 @@
+"""What the four inference attacks do alike: play, and make rows of it."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from gradaudit.audits._attack_metrics import HEADLINE, METRICS
+from gradaudit.audits._attack_options import InferenceOptions
+from gradaudit.audits._attack_rows import Rows
+from gradaudit.audits.base import Audit
+from gradaudit.errors import NotApplicable
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement, Variant
+
+if TYPE_CHECKING:
+    from gradaudit.attacks.inference.game import InferenceGame
+    from gradaudit.attacks.inference.match import Match, Terms
+    from gradaudit.target import Subject
+
+O = TypeVar("O", bound=InferenceOptions)  # noqa: E741 - O for options
+
+
+class InferenceAttack(Audit[O]):
+    """An inference attack as an audit: rows for the whole update (layer null) and every layer.
+
+    The headline is the strongest adversary that was declared: all rounds together, and adaptive
+    where there are defenses. Beside it stand each ``round`` alone, the ``static`` adversary, what
+    known columns alone give (``knowledge: imputation``), and the same game with the secret
+    shuffled among the records (``floor: shuffled``): what is found there is no leakage.
+    """
+
+    metrics = METRICS
+    headline = HEADLINE
+    quick: ClassVar = {"trials": 200, "batches": 400, "rounds": 1}
+    thorough: ClassVar = {"trials": 5000, "batches": 5000}
+
+    @abstractmethod
+    def games(self, subject: "Subject") -> Sequence["InferenceGame"]:
+        """The games to play, one for each secret.
+
+        Raises:
+            NotApplicable: there is nothing to guess.
+        """
+
+    def run(self, subject: "Subject", progress: Progress) -> Iterator[Measurement]:
+        """Play for every secret; of several, the headline is the one with the largest AUROC.
+
+        Raises:
+            NotApplicable: the records have nothing to guess, or too little of it.
+            UsageError: an option does not go with the records or the checkpoints.
+        """
+        from gradaudit.attacks.inference.match import play_match
+
+        games = self.games(subject)
+        matches = [
+            play_match(subject, game, self._terms(subject, game), subject.seed + index, progress)
+            for index, game in enumerate(games)
+        ]
+        if len(matches) == 1:
+            yield from self._rows(matches[0], {}, subject.seed)
+            return
+        each = [
+            list(self._rows(match, {"attribute": match.deal.secret}, subject.seed))
+            for match in matches
+        ]
+        best = max(range(len(matches)), key=lambda index: _auroc(each[index]))
+        yield from self._rows(matches[best], {}, subject.seed)
+        for rows in each:
+            yield from rows
+
+    def passes(self, subject: "Subject") -> float:
+        """The gradients of all records that play, in every round, for every look at them."""
+        try:
+            games = self.games(subject)
+        except NotApplicable:
+            return 0.0
+        records = min(len(subject.records), self.options.shadow + (subject.samples or 5000))
+        rounds = self.options.rounds or max(len(subject.targets), 3)
+        looks = 2 + (bool(subject.defenses) and self.options.adaptive)
+        return float(len(games) * rounds * looks * records)
+
+    def _terms(self, subject: "Subject", game: "InferenceGame") -> "Terms":
+        from gradaudit.attacks.inference.deal import PRIVATE, Setup
+        from gradaudit.attacks.inference.match import Terms
+
+        o = self.options
+        setup = Setup(
+            batch_size=o.batch_size or game.fitting_batch_size(subject.records, o.shadow),
+            shadow=o.shadow,
+            batches=o.batches,
+            held_out=o.held_out,
+            trials=o.trials,
+            prior=o.prior,
+            private=subject.samples or PRIVATE,
+            **self._of_the_game(),
+        )
+        return Terms(
+            setup=setup,
+            sharing=o.sharing(subject.defenses, subject.hidden),
+            reduce=o.reduce,
+            rounds=o.rounds,
+            learning_rate=o.learning_rate,
+            adaptive=o.adaptive,
+            knows=o.knows,
+            families=o.family,
+        )
+
+    def _of_the_game(self) -> dict[str, int]:
+        """Fields of the game's setup that only this attack has options for."""
+        return {}
+
+    def _rows(self, match: "Match", base: Variant, seed: int) -> Iterator[Measurement]:
+        from gradaudit.attacks.inference.scoring import Scorer
+
+        rows = Rows(Scorer(match.deal, seed), base)
+        yield from rows.guesses(match.strongest, {}, match.facts, rounds=match.facts["rounds"] != 1)
+        yield from rows.fano(match.leaks, match.facts)
+        yield from rows.estimate(match.strongest)
+        if match.static is not None:
+            yield from rows.guesses(match.static, {"adversary": "static"}, {}, rounds=True)
+        if match.imputation is not None:
+            variant: Variant = {**base, "knowledge": "imputation"}
+            yield from rows.scores(None, match.imputation.posterior, variant, {})
+        if match.shuffled is not None:
+            deal, found = match.shuffled
+            floor = Rows(Scorer(deal, seed), base)
+            yield from floor.guesses(found, {"floor": "shuffled"}, {})
+
+
+def expect_attributes(subject: "Subject") -> tuple[str, ...]:
+    """The attributes asked about.
+
+    Raises:
+        NotApplicable: none is named.
+    """
+    if not subject.attributes:
+        raise NotApplicable("no private attribute is named; name one with --attribute")
+    return subject.attributes
+
+
+def _auroc(rows: Sequence[Measurement]) -> float:
+    """The largest headline AUROC of the whole update among rows."""
+    return max(row.value or 0.0 for row in rows if row.metric == "auroc" and row.layer is None)
