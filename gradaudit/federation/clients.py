@@ -17,7 +17,7 @@ from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import drawing_from, running, unwrap
 from gradaudit.loading.records import Records
 from gradaudit.target import Target
-from gradaudit.updates.share import raw_update
+from gradaudit.updates.share import share
 from gradaudit.updates.sharing import Sharing
 
 State = Mapping[str, Tensor]
@@ -95,7 +95,7 @@ class Workplace:
         """The gradient of one batch at the server's weights, and a step of the private part."""
         with self._working(client, state, round_) as draws:
             rows = next(iter(self._batches(len(client.records), draws)))
-            clipped = self._of_clipped_records(client, rows, draws)
+            clipped = self._of_clipped_records(client, rows, round_)
             with _thawed(self._own):
                 loss = self._differentiate(client, rows, round_)
             update = {name: _gradient(p) for name, p in self.shared.items()}
@@ -103,7 +103,7 @@ class Workplace:
                 for parameter in self._own:
                     parameter.sub_(self.options.rate * _gradient(parameter))
             self._keep_private(client)
-            shared = self._defended(clipped or update, client, len(rows), round_)
+            shared = clipped or self._defended(update, client, len(rows), round_)
             return Contribution(shared, self._buffers(), len(client.records), loss)
 
     def training(self, client: Client, state: State, round_: int) -> Contribution:
@@ -123,28 +123,26 @@ class Workplace:
             shared = self._defended(update, client, len(client.records), round_)
             return Contribution(shared, self._buffers(), len(client.records), sums / seen)
 
-    def _of_clipped_records(
-        self, client: Client, rows: Tensor, draws: torch.Generator
-    ) -> Update | None:
-        """The mean of the records' gradients, each with its factor; None if none has one."""
+    def _of_clipped_records(self, client: Client, rows: Tensor, round_: int) -> Update | None:
+        """What is shared where single records' gradients are clipped; None where they are not."""
         if not any(defense.of_records for defense in self.sharing.chain.acting):
             return None
-        some = client.records
-        inputs, labels = some.inputs[rows], some.labels[rows]
-        dtype = next(iter(self.shared.values())).dtype
-        found = raw_update(
-            self.target, inputs, labels, self.names, self.sharing, draws, dtype=dtype
-        )
-        return {name: found[name].reshape(p.shape) for name, p in self.shared.items()}
+        inputs, labels = client.records.inputs[rows], client.records.labels[rows]
+        draws, dtype = self._noise(client, round_), next(iter(self.shared.values())).dtype
+        return share(self.target, inputs, labels, self.sharing, draws, dtype=dtype)
 
     def _defended(self, update: Update, client: Client, records: int, round_: int) -> Update:
         """What is shared of an update that is a mean over so many records."""
         if not self.sharing.chain.acting:
             return update
-        draws = generator(self.seed, Draw.DEFENSE, round_, client.number, device=self.target.device)
+        draws = self._noise(client, round_)
         rows = {name: tensor.reshape(1, -1) for name, tensor in update.items()}
         done = self.sharing.chain.apply(rows, records=records, generators=lambda _i, _n: draws)
         return {name: done[name].reshape(p.shape) for name, p in self.shared.items()}
+
+    def _noise(self, client: Client, round_: int) -> torch.Generator:
+        device = self.target.device
+        return generator(self.seed, Draw.DEFENSE, round_, client.number, device=device)
 
     def _differentiate(self, client: Client, rows: Tensor, round_: int) -> float:
         """Leave the gradients of the rows' mean loss on the parameters; the loss."""

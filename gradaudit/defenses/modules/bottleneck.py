@@ -8,19 +8,16 @@ from torch import Tensor, nn
 
 from gradaudit.defenses.modules.attachment import Attachment
 
-_OFFSET = 5.0
-"""σ = softplus(a − 5) starts near 0.007, as in Alemi et al. 2017 (section 4.2)."""
-
 
 class Bottleneck(Attachment):
-    """h ~ N(μ(x), diag σ²(x)), with one fully connected layer for μ and σ.
+    """h ~ N(μ(x), diag σ²(x)), with one fully connected layer for μ and log σ².
 
     Args:
         features: size of the input, and of the representation.
         generator: of the fresh weights, drawn like ``nn.Linear``'s.
 
     Attributes:
-        weight: (2 · features, features): the rows of μ, then those of the scale.
+        weight: (2 · features, features): the rows of μ, then those of log σ².
         bias: (2 · features,).
     """
 
@@ -34,17 +31,16 @@ class Bottleneck(Attachment):
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
         """(records, features) to a representation of that shape and its KL, (records, 1)."""
-        mean, scale = F.linear(features, self.weight, self.bias).chunk(2, dim=1)
-        deviation = F.softplus(scale - _OFFSET)
-        divergence = kl_from_standard_normal(mean, deviation).unsqueeze(1)
+        mean, log_variance = F.linear(features, self.weight, self.bias).chunk(2, dim=1)
+        divergence = kl_from_standard_normal(mean, log_variance).unsqueeze(1)
         if not self.training:
             return mean, divergence
-        return mean + deviation * torch.randn_like(deviation), divergence
+        return mean + (log_variance / 2).exp() * torch.randn_like(mean), divergence
 
 
-def kl_from_standard_normal(mean: Tensor, deviation: Tensor) -> Tensor:
+def kl_from_standard_normal(mean: Tensor, log_variance: Tensor) -> Tensor:
     """KL(N(μ, diag σ²) ‖ N(0, I)) = ½ Σ (μ² + σ² − 1 − log σ²) in nats, (records,)."""
-    terms = mean.square() + deviation.square() - 1 - 2 * deviation.log()
+    terms = mean.square() + log_variance.expm1() - log_variance
     return terms.sum(dim=1) / 2
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradaudit.defenses.base import Defense
+from gradaudit.defenses import Defense, defenses
 from gradaudit.defenses.modules.loss import PenalisedLoss
 from gradaudit.defenses.modules.privacy import private_names
+from gradaudit.errors import CheckpointError
 from gradaudit.loading.checkpoint import LoadedCheckpoint
 from gradaudit.target import Target
 
@@ -18,18 +19,18 @@ _KEY = 8
 """Sets the draws of what is built in apart from others of the same seed."""
 
 
-def defended_target(target: Target, defenses: Sequence[Defense[Any]], seed: int) -> Target:
+def defended_target(target: Target, chain: Sequence[Defense[Any]], seed: int) -> Target:
     """The target with every model-changing defense built in that is not yet.
 
     Args:
         target: left as it was.
-        defenses: the whole chain; those that act on updates alone are passed over.
+        chain: all defenses; those that act on updates alone are passed over.
         seed: of fresh weights and secrets.
 
     Raises:
         NotApplicable: a defense does not fit the model or the loss.
     """
-    for index, defense in enumerate(defenses):
+    for index, defense in enumerate(chain):
         if defense.changes_model and str(defense) not in built_in(target.model):
             sequence = np.random.SeedSequence(seed, spawn_key=(_KEY, index))
             state = int(sequence.generate_state(1, np.uint64)[0]) >> 1
@@ -44,13 +45,29 @@ def with_private_part(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheck
     """A checkpoint with the private part that the model has, where it brings none of its own.
 
     A shared model holds no client's private part; whoever joins with it has a fresh one.
+
+    Raises:
+        CheckpointError: it was trained with a defense in the model that is not in this one.
     """
+    _expect_same_defenses(loaded, model)
     own = private_names(model)
     if not own or any(key.endswith(own) for key in loaded.state):
         return loaded
     state = {**loaded.state, **{name: model.state_dict()[name] for name in own}}
     note = f"holds no private part; drawn at random: {', '.join(own)}"
     return replace(loaded, state=state, notes=(*loaded.notes, note))
+
+
+def _expect_same_defenses(loaded: LoadedCheckpoint, model: nn.Module) -> None:
+    wanted = model.state_dict().keys()
+    for name, kind in defenses().items():
+        if kind.changes_model:
+            held = any(f".{name}." in f".{key}" for key in loaded.state)
+            if held and not any(f".{name}." in f".{key}" for key in wanted):
+                raise CheckpointError(
+                    f"{loaded.record.file}: was trained with {name} in the model; name it as it "
+                    f"was then, as in --defense {kind.example}"
+                )
 
 
 def built_in(model: nn.Module) -> tuple[str, ...]:
