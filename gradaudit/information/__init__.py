@@ -1,0 +1,1 @@
+"""Information about the input in a layer's activations."""
