@@ -1,0 +1,116 @@
+"""One method on one batch, scored by the audit against the truth."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradaudit.attacks.reconstruction.base import Candidates
+from gradaudit.attacks.reconstruction.matching import assigned, labels_in_common
+from gradaudit.attacks.reconstruction.methods import Method
+from gradaudit.attacks.reconstruction.observing import Observed
+from gradaudit.attacks.reconstruction.scores import scores_of
+from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.progress import Progress
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a method made of a batch, and how close it came.
+
+    Attributes:
+        candidates: as the attacker has them.
+        scores: (restarts,) by metric, against the truth; empty where there is none.
+        labels: (restarts,) share of the labels that the attacker named; None where it names none
+            or was told them.
+    """
+
+    candidates: Candidates
+    scores: dict[str, FloatArray]
+    labels: FloatArray | None
+
+    @property
+    def answer(self) -> int | None:
+        """The restart that the attacker hands in."""
+        return self.candidates.answer
+
+    @property
+    def usable(self) -> NDArray[np.bool_]:
+        """(restarts,) those that did not diverge."""
+        found: NDArray[np.bool_] = self.candidates.usable.cpu().numpy()
+        return found
+
+
+def attempt(
+    method: Method,
+    observed: Observed,
+    restarts: int,
+    seed: np.random.SeedSequence,
+    progress: Progress,
+) -> Attempt:
+    """Attack one batch and score every restart.
+
+    Raises:
+        NotApplicable: the method says nothing about this batch.
+    """
+    candidates = attack(method, observed.view, restarts, seed, progress)
+    view = observed.view
+    kept = torch.where(
+        candidates.usable.reshape(-1, *(1,) * (candidates.inputs.dim() - 1)),
+        candidates.inputs,
+        torch.nan,
+    )
+    scores = scores_of(observed.records, kept, pictures=view.pictures)
+    return Attempt(
+        candidates,
+        {name: values.cpu().numpy() for name, values in scores.items()},
+        _label_shares(view, observed.labels, candidates.labels),
+    )
+
+
+def attack(
+    method: Method,
+    view: AttackerView,
+    restarts: int,
+    seed: np.random.SeedSequence,
+    progress: Progress,
+) -> Candidates:
+    """Run a method in one thread, so that its numbers do not depend on the machine's cores."""
+    state = int(seed.generate_state(1, np.uint64)[0]) >> 1
+    generator = torch.Generator().manual_seed(state)
+    with one_thread():
+        return method.run(view, restarts if method.restarts else 1, generator, progress)
+
+
+def answer_of(attempt: Attempt, observed: Observed) -> Tensor | None:
+    """The attacker's answer (k, …) in the order of the true records; None where all diverged."""
+    if attempt.answer is None:
+        return None
+    found = attempt.candidates.inputs[attempt.answer][None].detach().cpu()
+    return assigned(observed.records.cpu(), found)[0]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute in one thread, and as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _label_shares(view: AttackerView, truth: Tensor, found: Tensor | None) -> FloatArray | None:
+    if found is None or view.labels is not None or found.is_floating_point():
+        return None
+    if truth.is_floating_point() or truth.dim() != 1:
+        return None
+    common = labels_in_common(truth.cpu().numpy(), found.cpu().numpy())
+    return common / len(truth)

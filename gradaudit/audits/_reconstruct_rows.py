@@ -1,0 +1,211 @@
+"""Rows of ``attack reconstruct``: what the attacker's answers score, and what the restarts did."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
+
+from gradaudit.report import Measurement, Variant, skipped
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gradaudit.attacks.reconstruction.attempts import Attempt
+
+CONFIDENCE = 0.95
+FEWEST = 5
+_RANGES = {"psnr": (-math.inf, math.inf), "ssim": (-1.0, 1.0)}
+SCORES = ("mse", "relative_error", "psnr", "ssim")
+_UNITS = {"psnr": "dB"}
+_NO_PICTURE = "the records are no pictures in [0, 1] with one or three channels"
+_NO_TRUTH = "the update was captured, so there is no truth to score by; name it with --records"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A method's attempts on all batches.
+
+    Attributes:
+        method: as it was named.
+        attempts: one a batch.
+        batch: records in a batch.
+        success: relative error up to which a restart succeeds.
+        facts: what every row says.
+    """
+
+    method: str
+    attempts: "Sequence[Attempt]"
+    batch: int
+    success: float
+    facts: Mapping[str, JsonValue]
+
+    @property
+    def harm(self) -> float:
+        """How bad it is, smaller is worse: the mean relative error of the answers, if scored."""
+        import numpy as np
+
+        answers = self.answers("relative_error")
+        return float(np.mean(answers)) if len(answers) else math.inf
+
+    def answers(self, metric: str) -> "NDArray[np.float64]":
+        """The answers' scores, of batches where not every restart diverged."""
+        import numpy as np
+
+        return np.array(
+            [each.scores[metric][each.answer] for each in self._answered() if metric in each.scores]
+        )
+
+    def _answered(self) -> "list[Attempt]":
+        return [each for each in self.attempts if each.answer is not None]
+
+    def rows(self, audit: str, variant: Variant) -> Iterator[Measurement]:
+        """All metrics of this method."""
+        if not self._answered():
+            yield from _failed(audit, variant, "every restart diverged", self.facts)
+            return
+        for metric in SCORES:
+            yield self._score(audit, metric, variant)
+        yield self._labels(audit, variant)
+        yield self._own(audit, variant)
+
+    def _score(self, audit: str, metric: str, variant: Variant) -> Measurement:
+        answers = self.answers(metric)
+        if not len(answers):
+            truth = any(each.scores for each in self.attempts)
+            return _without(audit, metric, variant, _NO_PICTURE if truth else _NO_TRUTH)
+        mean = float(answers.mean())
+        interval = student(answers, _RANGES.get(metric, (0.0, math.inf)))
+        return Measurement(
+            audit=audit,
+            metric=metric,
+            variant=variant,
+            value=mean if math.isfinite(mean) else None,
+            interval=interval,
+            confidence=CONFIDENCE if interval else None,
+            unit=_UNITS.get(metric, ""),
+            n=len(answers),
+            details={
+                **self.facts,
+                **({} if math.isfinite(mean) else {"infinite": True}),
+                "answers": [_number(float(answer)) for answer in answers],
+                "restarts": self._restarts(metric),
+            },
+        )
+
+    def _restarts(self, metric: str) -> dict[str, JsonValue]:
+        """Over the restarts of all batches: mean, best, and how many succeeded."""
+        import numpy as np
+
+        scores = np.concatenate([each.scores[metric][each.usable] for each in self.attempts])
+        errors = np.concatenate([each.scores["relative_error"] for each in self.attempts])
+        usable = np.concatenate([each.usable for each in self.attempts])
+        successes, count = int((errors[usable] <= self.success).sum()), len(errors)
+        best = scores.max() if metric in ("psnr", "ssim") else scores.min()
+        return {
+            "count": count,
+            "diverged": int((~usable).sum()),
+            "mean": _number(float(scores.mean())),
+            "mean_interval": _list(student(scores, _RANGES.get(metric, (0.0, math.inf)))),
+            "best": _number(float(best)),
+            "success_rate": successes / count,
+            "success_interval": _list(clopper_pearson(successes, count)),
+            "success": f"relative error up to {self.success:g}",
+        }
+
+    def _labels(self, audit: str, variant: Variant) -> Measurement:
+        metric = "label_accuracy"
+        shares = [each.labels[each.answer] for each in self._answered() if each.labels is not None]
+        if not shares:
+            why = "the attacker was told the labels, names none, or they are real numbers"
+            return _without(audit, metric, variant, why)
+        count = len(shares) * self.batch
+        hits = round(sum(float(share) for share in shares) * self.batch)
+        return Measurement(
+            audit=audit,
+            metric=metric,
+            variant=variant,
+            value=hits / count,
+            interval=clopper_pearson(hits, count),
+            confidence=CONFIDENCE,
+            n=count,
+            details=dict(self.facts),
+        )
+
+    def _own(self, audit: str, variant: Variant) -> Measurement:
+        """The attacker's own score, which needs no truth."""
+        import numpy as np
+
+        scores = np.array(
+            [float(each.candidates.scores[each.answer or 0]) for each in self._answered()]
+        )
+        return Measurement(
+            audit=audit,
+            metric="attacker_score",
+            variant=variant,
+            value=float(scores.mean()),
+            n=len(scores),
+            details=dict(self.facts),
+        )
+
+
+def clopper_pearson(hits: int, count: int) -> tuple[float, float]:
+    """Exact two-sided interval of a share."""
+    from scipy.stats import beta
+
+    tail = (1 - CONFIDENCE) / 2
+    low = float(beta.ppf(tail, hits, count - hits + 1)) if hits else 0.0
+    high = float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0
+    return low, high
+
+
+def student(
+    values: "NDArray[np.float64]", within: tuple[float, float] = (0.0, math.inf)
+) -> tuple[float, float] | None:
+    """Student's interval of a mean, cut at what the values can be.
+
+    None for fewer than five values, of which it would say nothing, or where one is infinite.
+    """
+    import numpy as np
+    from scipy.stats import t
+
+    if len(values) < FEWEST or not np.isfinite(values).all():
+        return None
+    half = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * values.std(ddof=1))
+    mean, half = float(values.mean()), half / math.sqrt(len(values))
+    return max(mean - half, within[0]), min(mean + half, within[1])
+
+
+def _number(value: float) -> JsonValue:
+    return value if math.isfinite(value) else str(value)
+
+
+def _list(interval: tuple[float, float] | None) -> JsonValue:
+    return None if interval is None else list(interval)
+
+
+def _without(audit: str, metric: str, variant: Variant, why: str) -> Measurement:
+    (row,) = skipped(audit, [metric], [None], why)
+    return row.model_copy(update={"variant": variant})
+
+
+def _failed(
+    audit: str, variant: Variant, reason: str, facts: Mapping[str, JsonValue]
+) -> Iterator[Measurement]:
+    for metric in (*SCORES, "label_accuracy", "attacker_score"):
+        yield Measurement(
+            audit=audit,
+            metric=metric,
+            variant=variant,
+            status="failed",
+            reason=reason,
+            details=dict(facts),
+        )
+
+
+def skipped_rows(audit: str, variant: Variant, reason: str) -> Iterator[Measurement]:
+    """Rows of a method that does not apply."""
+    for metric in (*SCORES, "label_accuracy", "attacker_score"):
+        yield _without(audit, metric, variant, reason)
