@@ -33,7 +33,7 @@ def data_facts(report: Report) -> str:
     return _joined(
         _text(report.data.get("adapter")),
         f"{records:,} records" if isinstance(records, int) else "",
-        _accuracy(report.data.get("accuracy")),
+        _accuracy(report.data.get("accuracy"), records),
     )
 
 
@@ -73,15 +73,17 @@ def _named(key: str, values: Mapping[str, JsonValue]) -> str:
     return f"{key} {value}" if isinstance(value, int) else ""
 
 
-def _accuracy(facts: JsonValue) -> str:
+def _accuracy(facts: JsonValue, records: JsonValue) -> str:
     if not isinstance(facts, dict):
         return ""
     value, chance = facts.get("value"), facts.get("chance")
     if not isinstance(value, int | float):
         return ""
     name = "R²" if facts.get("metric") == "r2" else "task accuracy"
-    beside = f" (chance {number(chance)})" if isinstance(chance, int | float) and chance else ""
-    return f"{name} {number(value)}{beside}"
+    beside = [f"chance {number(chance)}"] if isinstance(chance, int | float) and chance else []
+    n = facts.get("n")
+    beside += [f"on {n:,} of them"] if isinstance(n, int) and n != records else []
+    return f"{name} {number(value)}" + (f" ({', '.join(beside)})" if beside else "")
 
 
 def _text(value: JsonValue) -> str:

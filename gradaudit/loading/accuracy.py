@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from scipy.special import ndtri
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from gradaudit.errors import AuditError
 from gradaudit.gradients.functional import FunctionalModel
@@ -18,6 +19,9 @@ from gradaudit.target import Target
 
 CONFIDENCE = 0.95
 MOST_RECORDS = 10_000
+FEWEST_RECORDS = 256
+FLOPS = 2e11
+"""Floating-point operations that the accuracy may cost: some seconds on one core."""
 
 _RESAMPLES = 1000
 _AT_CHANCE = (
@@ -57,7 +61,7 @@ def task_accuracy(target: Target, records: Records, *, batch: int = 256) -> Task
 
     With class labels it is the share of records whose largest output (or the sign of a single
     logit, or for a squared error the nearer of 0 and 1) is the label; with real targets R². Beyond
-    10,000 records, 10,000 drawn with a fixed seed are looked at.
+    ``affordable`` records, so many drawn with a fixed seed are looked at.
 
     Args:
         target: model and loss.
@@ -68,7 +72,7 @@ def task_accuracy(target: Target, records: Records, *, batch: int = 256) -> Task
         AuditError: the model cannot be run on these inputs, the labels do not fit its outputs and
             its loss, or an output is not finite.
     """
-    records = _some(records)
+    records = _some(records, affordable(target, records))
     outputs = torch.cat(list(_outputs(target, records, batch)))
     broken = int((~outputs.isfinite()).flatten(1).any(dim=1).sum())
     if broken:
@@ -89,17 +93,41 @@ def wilson(successes: int, n: int, confidence: float = CONFIDENCE) -> tuple[floa
     return low, float(centre + reach) if successes < n else 1.0
 
 
-def _some(records: Records) -> Records:
-    if len(records) <= MOST_RECORDS:
+def affordable(target: Target, records: Records) -> int:
+    """How many records the model may be run on: 256 to 10,000, ``FLOPS`` at most in between.
+
+    It depends on the model and the records' shape alone, not on the machine. Of a model whose
+    operations cannot be counted it is 10,000.
+    """
+    if len(records) <= FEWEST_RECORDS:
+        return len(records)
+    model = _evaluated(target)
+    inputs, labels = model.cast(records.inputs[:1]), model.cast(records.labels[:1])
+    counter = FlopCounterMode(display=False)
+    try:
+        with counter:
+            model.check(inputs, labels)
+    except Exception:  # of a model that cannot be counted, or that cannot be run at all
+        return MOST_RECORDS
+    each = max(counter.get_total_flops(), 1)
+    return min(MOST_RECORDS, max(FEWEST_RECORDS, int(FLOPS / each)))
+
+
+def _evaluated(target: Target) -> FunctionalModel:
+    dtype = next(target.model.parameters()).dtype
+    return FunctionalModel.of(replace(target, mode="eval"), dtype=dtype)
+
+
+def _some(records: Records, most: int) -> Records:
+    if len(records) <= most:
         return records
-    drawn = np.random.default_rng(0).permutation(len(records))[:MOST_RECORDS]
+    drawn = np.random.default_rng(0).permutation(len(records))[:most]
     return records.take(np.sort(drawn).astype(np.int64))
 
 
 def _outputs(target: Target, records: Records, batch: int) -> Iterator[Tensor]:
     """Outputs batch by batch, each flat: (batch, outputs)."""
-    dtype = next(target.model.parameters()).dtype
-    model = FunctionalModel.of(replace(target, mode="eval"), dtype=dtype)
+    model = _evaluated(target)
     for start in range(0, len(records), batch):
         inputs = model.cast(records.inputs[start : start + batch])
         labels = model.cast(records.labels[start : start + batch])

@@ -10,7 +10,13 @@ from scipy.optimize import brentq
 from torch import nn
 
 from gradaudit.errors import AuditError
-from gradaudit.loading.accuracy import MOST_RECORDS, TaskAccuracy, task_accuracy, wilson
+from gradaudit.loading.accuracy import (
+    FEWEST_RECORDS,
+    MOST_RECORDS,
+    TaskAccuracy,
+    task_accuracy,
+    wilson,
+)
 from gradaudit.loading.losses import BinaryCrossEntropy, CrossEntropy, CustomLoss, Loss
 from gradaudit.loading.losses import MeanSquaredError as SquaredError
 from gradaudit.loading.records import Records
@@ -241,3 +247,28 @@ def test_outputs_that_are_no_numbers_are_counted() -> None:
     outputs = torch.tensor([[0.0, 1.0], [torch.nan, 1.0], [torch.inf, torch.nan]])
     with pytest.raises(AuditError, match="NaN or infinite for 2 of 3 records"):
         measure(identity(), CrossEntropy(), outputs, [0, 1, 0])
+
+
+@pytest.mark.parametrize(("budget", "n"), [(300, 300), (1, FEWEST_RECORDS), (1e9, 400)])
+def test_a_costly_model_is_run_on_fewer_records(
+    budget: float, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A product of a (2 × 3) matrix with a vector takes 12 operations."""
+    monkeypatch.setattr("gradaudit.loading.accuracy.FLOPS", 12 * budget)
+    inputs = torch.randn(400, 3, generator=torch.manual_seed(0))
+    assert measure(nn.Linear(3, 2), CrossEntropy(), inputs, torch.arange(400) % 2).n == n
+
+
+def test_what_cannot_be_counted_is_run_on_all() -> None:
+    class Uncountable(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if torch.utils._python_dispatch._len_torch_dispatch_stack():
+                raise RuntimeError("no modes")
+            return x * self.weight
+
+    outputs = torch.randn(600, 2, generator=torch.manual_seed(0))
+    assert measure(Uncountable(), CrossEntropy(), outputs, torch.arange(600) % 2).n == 600
