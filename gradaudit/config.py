@@ -84,6 +84,10 @@ class OutputSettings(_Settings):
         description="Format of the report on standard output.",
         json_schema_extra=short("-f"),
     )
+    redact: bool = Field(
+        False,
+        description="Put placeholders for attribute values, column names and paths.",
+    )
     quiet: bool = Field(False, description="No progress.", json_schema_extra=short("-q"))
     verbose: bool = Field(False, description="Show tracebacks.", json_schema_extra=short("-v"))
 

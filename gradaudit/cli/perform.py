@@ -18,6 +18,7 @@ from gradaudit.dp.claim import claim_exceeded
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.formats import format_named
 from gradaudit.judging import Policy, gate, passed
+from gradaudit.redaction import redact
 from gradaudit.report import Report
 
 if TYPE_CHECKING:
@@ -65,12 +66,15 @@ def perform(settings: RunSettings, audits: Sequence[Audit[Any]]) -> Report:
         subject = load(settings)
         from gradaudit.runner import run
 
-        return run(
+        report = run(
             subject,
             audits,
             progress=watcher(settings.quiet),
             provenance={"command": shlex.join(["gradaudit", *sys.argv[1:]])},
         )
+    if not settings.redact:
+        return report
+    return redact(report, {column.name: column.values for column in subject.records.features})
 
 
 @contextmanager
