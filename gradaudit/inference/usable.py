@@ -44,6 +44,7 @@ class Usable:
 
     Attributes:
         information: in nats; below 0 where the chosen member fails on the score batches.
+        entropy: H(π) in nats, the most it can be.
         auroc: of the member that ranks the choose batches best, on the score batches; averaged
             over values, each against the rest.
         family: the member chosen by log loss.
@@ -51,6 +52,7 @@ class Usable:
     """
 
     information: float
+    entropy: float
     auroc: float
     family: str
     ranker: str
@@ -91,6 +93,7 @@ def usable_information(
     ranker = max(list(ranks)[1:] or [chosen], key=lambda name: ranks[name])
     return Usable(
         information=entropy(prior) - _loss(judged, sets.score.labels, prior),
+        entropy=entropy(prior),
         auroc=_ranks(fitted[ranker], sets.score),
         family=chosen,
         ranker=ranker,

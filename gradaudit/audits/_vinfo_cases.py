@@ -1,0 +1,169 @@
+"""The attributes that are asked about, and everything that is drawn before any gradient."""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gradaudit.audits._vinfo_options import VinfoOptions
+from gradaudit.errors import NotApplicable, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gradaudit.inference.repetitions import Question, Repetition
+    from gradaudit.inference.splits import IntArray
+    from gradaudit.loading.records import Records
+    from gradaudit.target import Subject
+
+RECORDS = 2000
+MEMBER = "member"
+_KEPT = (2.0, 0.0, 1.0)
+_ATTACKS = 5
+_SPLIT, _REAL, _INDEPENDENT, _FITS = range(510, 514)
+"""First numbers of the spawn keys."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An attribute with everything drawn for it.
+
+    Attributes:
+        attribute: its name.
+        values: how many values occur.
+        real: repetitions.
+        permuted: repetitions with the attribute permuted; empty where ``why`` says why not.
+        independent: repetitions on the records that were kept; empty without a correlation.
+        seed: root of the fits and of the defenses' noise.
+    """
+
+    attribute: str
+    values: int
+    real: "Sequence[Repetition]"
+    permuted: "Sequence[Repetition]"
+    independent: "Sequence[Repetition]"
+    why: str
+    seed: "np.random.SeedSequence"
+
+
+def records_asked_about(subject: "Subject") -> "Records":
+    """The records to look at, with the attributes asked about: membership where none is named.
+
+    Raises:
+        NotApplicable: none is named, and membership is unknown.
+    """
+    from gradaudit.loading.records import Attribute
+
+    records = subject.records
+    if subject.attributes:
+        chosen = {name: records.attributes[name] for name in subject.attributes}
+    elif records.members is not None:
+        chosen = {MEMBER: Attribute(records.members.astype("int64"), ("no", "yes"))}
+    else:
+        names = ", ".join(records.attributes)
+        remedy = f"name one with --attribute: {names}" if names else "the data set has none"
+        raise NotApplicable(f"no private attribute is named; {remedy}")
+    return replace(subject, records=replace(records, attributes=chosen)).sample(RECORDS)
+
+
+def drawn_cases(
+    records: "Records", options: VinfoOptions, seed: int, *, keep: bool
+) -> tuple[list[Case], dict[str, str]]:
+    """Draw splits and batches of every attribute.
+
+    Args:
+        records: to look at, with the attributes asked about.
+        options: how many and how large.
+        seed: the run's.
+        keep: whether to keep a third of the records (or users) for an independent attack.
+
+    Returns:
+        The cases, and why there is none of some attributes.
+
+    Raises:
+        UsageError: the adversary's records leave none to score.
+    """
+    own, kept = _pools(records, seed, keep)
+    if options.shadow is not None and options.shadow >= len(own):
+        raise UsageError(
+            f"--shadow {options.shadow}: only {len(own)} records are looked at, and some must be "
+            "left to score"
+        )
+    found: list[Case] = []
+    refused: dict[str, str] = {}
+    for name in records.attributes:
+        try:
+            found.append(_case(records, name, options, seed, own, kept))
+        except NotApplicable as why:
+            refused[name] = str(why)
+    return found, refused
+
+
+def _pools(records: "Records", seed: int, keep: bool) -> "tuple[IntArray, IntArray]":
+    """Indices of the records to measure on, and of those kept."""
+    import numpy as np
+
+    from gradaudit.inference.splits import split
+
+    if not keep:
+        every = np.arange(len(records), dtype=np.int64)
+        return every, every[:0]
+    parts = split(len(records), records.users, _KEPT, _root(seed, _SPLIT, ""))
+    return parts.fit, parts.score
+
+
+def _case(
+    records: "Records",
+    name: str,
+    options: VinfoOptions,
+    seed: int,
+    own: "IntArray",
+    kept: "IntArray",
+) -> Case:
+    from gradaudit.inference.repetitions import occurring, repetitions
+
+    question = _question(records, name, options, own, _root(seed, _REAL, name))
+    real = list(repetitions(question))
+    permuted: list[Repetition] = []
+    why = ""
+    try:
+        permuted = list(repetitions(question, permuted=True))
+    except NotApplicable as refusal:
+        why = f"with the attribute permuted: {refusal}"
+    independent: list[Repetition] = []
+    if len(kept):
+        other = _question(records, name, options, kept, _root(seed, _INDEPENDENT, name))
+        independent = list(repetitions(replace(other, shadow=None, repeats=_ATTACKS)))
+    attribute = records.attributes[name]
+    values = len(occurring(attribute.codes[own], attribute.values)[1])
+    return Case(name, values, real, permuted, independent, why, _root(seed, _FITS, name))
+
+
+def _question(
+    records: "Records",
+    name: str,
+    options: VinfoOptions,
+    pool: "IntArray",
+    root: "np.random.SeedSequence",
+) -> "Question":
+    from gradaudit.inference.repetitions import Question
+
+    return Question(
+        attribute=name,
+        values=records.attributes[name].values,
+        codes=records.attributes[name].codes,
+        users=records.users,
+        pool=pool,
+        size=options.batch_size,
+        batches=options.batches,
+        shadow=options.shadow,
+        repeats=options.repeats,
+        seed=root,
+    )
+
+
+def _root(seed: int, use: int, name: str) -> "np.random.SeedSequence":
+    """A root of its own for every use and attribute, whatever other attributes are asked about."""
+    import numpy as np
+
+    return np.random.SeedSequence(seed, spawn_key=(use, zlib.crc32(name.encode())))

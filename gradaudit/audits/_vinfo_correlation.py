@@ -1,0 +1,82 @@
+"""Whether the layers' numbers follow what an independent attack gets from them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gradaudit.audits._vinfo_rows import AUDIT
+from gradaudit.report import Measurement, Variant
+
+METRIC = "correlation"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One layer in one case.
+
+    Attributes:
+        case: attribute and round, as the variant says them.
+        metrics: numbers of the layer by metric.
+        auroc: of the independent attack.
+    """
+
+    case: Variant
+    metrics: Mapping[str, float]
+    auroc: float
+
+
+def correlation_rows(points: Sequence[Point]) -> Iterator[Measurement]:
+    """Pearson's r of every metric, pooled over cases, and of each case with enough layers."""
+    names = dict.fromkeys(name for point in points for name in point.metrics)
+    cases: list[Variant] = []
+    for point in points:
+        if point.case not in cases:
+            cases.append(point.case)
+    for name in names:
+        of_metric: Variant = {} if name == f"{AUDIT}.vinfo" else {"of": name}
+        yield _row(name, points, of_metric, f"{len(cases)} cases pooled")
+        for case in cases if len(cases) > 1 else ():
+            own = [point for point in points if point.case == case]
+            variant: Variant = {**of_metric, **case, "pooled": False}
+            yield _row(name, own, variant, "one case")
+
+
+def no_correlation(reason: str) -> Measurement:
+    """The row that says why there is none."""
+    return Measurement(audit=AUDIT, metric=METRIC, status="skipped", reason=reason)
+
+
+def _row(name: str, points: Sequence[Point], variant: Variant, what: str) -> Measurement:
+    import numpy as np
+
+    from gradaudit.inference.intervals import CONFIDENCE, FEWEST_POINTS, pearson
+
+    held = [point for point in points if name in point.metrics]
+    found = pearson(
+        np.array([point.metrics[name] for point in held]), np.array([p.auroc for p in held])
+    )
+    if found is None:
+        few = f"{len(held)} points; {FEWEST_POINTS} are needed"
+        reason = few if len(held) < FEWEST_POINTS else "one of both is the same in every layer"
+        return Measurement(
+            audit=AUDIT,
+            metric=METRIC,
+            variant=variant,
+            status="skipped",
+            reason=f"{name}: {reason}",
+        )
+    return Measurement(
+        audit=AUDIT,
+        metric=METRIC,
+        variant=variant,
+        value=found.r,
+        interval=found.interval,
+        confidence=CONFIDENCE,
+        n=found.n,
+        details={
+            "of": name,
+            "with": "AUROC of an attack on other records, with another seed and classifier",
+            "t": found.t,
+            "p": found.p,
+            "points": what,
+        },
+    )

@@ -1,0 +1,84 @@
+"""Options of the vinfo audit."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from gradaudit.errors import UsageError
+from gradaudit.updates.options import SharingOptions
+
+
+class VinfoOptions(SharingOptions):
+    """Options of the audit of usable information."""
+
+    batch_size: int = Field(
+        16, ge=1, description="Records in a batch, all with the same value of the attribute."
+    )
+    batches: int = Field(
+        100,
+        ge=10,
+        description="Batches of each value to fit on; half as many to choose and to score on.",
+    )
+    shadow: int | None = Field(
+        None,
+        ge=2,
+        description="Records that the adversary fits and chooses on (without it, 70 % of those "
+        "looked at); the rest score.",
+    )
+    repeats: int = Field(
+        20,
+        ge=2,
+        description="Repetitions, each with another split of the records; fewer than 5 "
+        "give a poor interval.",
+    )
+    family: tuple[str, ...] = Field(
+        (),
+        description="Predictive families (NAME,…) beside the prior: forest, mlp, logistic, "
+        "extra-trees (without it forest, mlp and logistic; with --paper forest).",
+    )
+    prior: Literal["uniform", "empirical"] = Field(
+        "uniform",
+        description="What is known without the gradient: nothing, or the fit records' frequencies.",
+    )
+    paper: bool = Field(
+        False,
+        description="Take the softmax of the forest's votes for probabilities, uncalibrated, as "
+        "Mo21 does: it never shows more than 0.38 nats of two values, even of a perfect forest.",
+    )
+    original: bool = Field(
+        False, description="Measure information about the input itself, by reconstruction."
+    )
+    correlation: bool = Field(
+        True,
+        description="Where 5 or more points (layers × checkpoints × attributes) allow it, keep a "
+        "third of the records for an independent attack, and correlate with its AUROC.",
+    )
+    sensitivities: bool = Field(
+        False, description="Correlate the layers' sensitivities with that AUROC too."
+    )
+
+    @field_validator("family", mode="before")
+    @classmethod
+    def _split_at_commas(cls, given: object) -> object:
+        if isinstance(given, str):
+            given = (given,)
+        if not isinstance(given, (tuple, list)):
+            return given
+        return tuple(name.strip() for text in given for name in str(text).split(","))
+
+    @field_validator("family")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        from gradaudit.families import family
+
+        for name in names:
+            try:
+                family(name)
+            except UsageError as error:
+                raise ValueError(str(error)) from error
+        return names
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The families beside the prior."""
+        return self.family or (("forest",) if self.paper else ("forest", "mlp", "logistic"))

@@ -1,0 +1,171 @@
+"""From repetitions to rows: means, intervals, the noise floor beside them."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
+
+from gradaudit.report import Measurement, Variant
+
+if TYPE_CHECKING:
+    from gradaudit.inference.usable import Usable
+
+AUDIT = "vinfo"
+METRICS = ("vinfo", "vinfo_fraction", "auroc")
+ENOUGH = 5
+"""Repetitions from which on the interval is not warned of."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Makes the rows of one attribute in one round.
+
+    Attributes:
+        variant: attribute and round, where there are several.
+        facts: what every row says.
+        resampled: records in each score set, and in each fit and choose set together.
+    """
+
+    variant: Variant
+    facts: Mapping[str, JsonValue]
+    resampled: tuple[int, int]
+
+    def of(
+        self, layer: str, real: "Sequence[Usable]", permuted: "Sequence[Usable]", why: str
+    ) -> Iterator[Measurement]:
+        """A layer's rows, and the same for the permuted attribute.
+
+        Args:
+            layer: its name.
+            real: its repetitions.
+            permuted: those of the permuted attribute; empty where it cannot be measured.
+            why: the reason then.
+        """
+        floor: dict[str, JsonValue] = {}
+        beside: Variant = {**self.variant, "attribute_permuted": True}
+        for metric in METRICS:
+            if permuted:
+                row = self._row(metric, layer, permuted, beside, {})
+                floor[metric] = {"value": row.value, "interval": _pair(row.interval)}
+                yield row
+            else:
+                yield Measurement(
+                    audit=AUDIT,
+                    metric=metric,
+                    layer=layer,
+                    variant=beside,
+                    status="skipped",
+                    reason=why,
+                )
+        for metric in METRICS:
+            details = {"permuted": floor[metric]} if metric in floor else {}
+            yield self._row(metric, layer, real, self.variant, details)
+
+    def independent(self, layer: str, found: "Sequence[Usable]", by: str) -> Measurement:
+        """The AUROC of an attack on other records, with another seed and classifier."""
+        variant: Variant = {**self.variant, "independent": True}
+        details: dict[str, JsonValue] = {"families": [by]}
+        return self._row("auroc", layer, found, variant, details)
+
+    def without(self, layers: Sequence[str], reason: str) -> Iterator[Measurement]:
+        """Rows that say why nothing was measured."""
+        for layer in layers:
+            for metric in METRICS:
+                yield Measurement(
+                    audit=AUDIT,
+                    metric=metric,
+                    layer=layer,
+                    variant=self.variant,
+                    status="skipped",
+                    reason=reason,
+                )
+
+    def _row(
+        self,
+        metric: str,
+        layer: str,
+        found: "Sequence[Usable]",
+        variant: Variant,
+        details: Mapping[str, JsonValue],
+    ) -> Measurement:
+        import numpy as np
+
+        from gradaudit.inference.intervals import CONFIDENCE, resampled, student
+
+        values = np.array([_number(metric, each) for each in found])
+        ends = student(values), resampled(values, *self.resampled)
+        value = float(values.mean()) if metric == "auroc" else max(0.0, float(values.mean()))
+        interval, other = (_bounded(metric, value, *pair) for pair in ends)
+        return Measurement(
+            audit=AUDIT,
+            metric=metric,
+            layer=layer,
+            variant=variant,
+            value=value,
+            interval=interval,
+            confidence=CONFIDENCE,
+            unit="nats" if metric == "vinfo" else "",
+            n=len(values),
+            details={
+                **self.facts,
+                **_warning(len(values)),
+                "mean": float(values.mean()),
+                "interval_of_new_records": _pair(other),
+                "chosen": dict(Counter(_member(metric, each) for each in found)),
+                **details,
+            },
+        )
+
+
+def worst(rows: Sequence[Measurement], names: Sequence[str]) -> Iterator[Measurement]:
+    """Of several attributes, each layer's rows of the one with the most information.
+
+    Args:
+        rows: of all attributes in one round, each with its variant ``attribute``.
+        names: of the attributes, in order.
+    """
+    layers = dict.fromkeys(row.layer for row in rows)
+    for layer in layers:
+        own = [row for row in rows if row.layer == layer]
+        measured = {
+            str(row.variant["attribute"]): row.value or 0.0
+            for row in own
+            if row.metric == "vinfo"
+            and row.status == "measured"
+            and "attribute_permuted" not in row.variant
+        }
+        first = max(measured, key=lambda name: measured[name]) if measured else names[0]
+        for row in own:
+            if row.variant["attribute"] == first:
+                variant = {key: at for key, at in row.variant.items() if key != "attribute"}
+                details: dict[str, JsonValue] = {**row.details, "worst_of": list(names)}
+                yield row.model_copy(update={"variant": variant, "details": details})
+
+
+def _number(metric: str, found: "Usable") -> float:
+    if metric == "auroc":
+        return found.auroc
+    return found.information / (found.entropy if metric == "vinfo_fraction" else 1)
+
+
+def _member(metric: str, found: "Usable") -> str:
+    return found.ranker if metric == "auroc" else found.family
+
+
+def _bounded(metric: str, value: float, low: float, high: float) -> tuple[float, float]:
+    """An AUROC lies in [0, 1]; information is not negative, so its interval reaches 0."""
+    if metric == "auroc":
+        return max(0.0, low), min(1.0, high)
+    return low, max(high, value)
+
+
+def _warning(count: int) -> dict[str, JsonValue]:
+    if count >= ENOUGH:
+        return {}
+    return {"warning": f"only {count} repetitions; the interval is poor, use {ENOUGH} or more"}
+
+
+def _pair(interval: tuple[float, float] | None) -> list[JsonValue] | None:
+    return None if interval is None else list(interval)

@@ -1,0 +1,116 @@
+"""Usable information about a private attribute in each layer's gradient."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import JsonValue
+
+from gradaudit.audits._vinfo_cases import RECORDS
+from gradaudit.audits._vinfo_latent import latent_rows
+from gradaudit.audits._vinfo_options import VinfoOptions
+from gradaudit.audits._vinfo_original import original_rows
+from gradaudit.audits._vinfo_rows import AUDIT
+from gradaudit.audits.base import Audit, Metric
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement
+
+if TYPE_CHECKING:
+    from gradaudit.target import Subject
+
+_TOGETHER = 8
+_PASSES_A_FIT = 100.0
+
+
+class Vinfo(Audit[VinfoOptions]):
+    """V-information from a layer's gradient G_l to a private attribute P, in nats.
+
+    I_V(G_l → P) = E[−log f[∅](p)] − min over f in V of E[−log f[g](p)] (Mo et al. 2021, "Layer-wise
+    characterization of latent information leakage in federated learning", eq. 7; Mo et al. 2022,
+    "Quantifying and localizing usable information leakage from neural network gradients", eq. 1;
+    Xu et al. 2020). g is the gradient of a batch of records that share a value of P, V a random
+    forest, a small network, logistic regression and the prior itself, f[∅] the uniform prior.
+
+    Each repetition splits the records (users with all their records) into three sets before any
+    batch is drawn, half to fit members, a fifth to calibrate them and choose one, the rest to score
+    it. The value is the mean over repetitions, or 0 where that is negative; the interval is
+    Student's of the untruncated repetitions, with an upper end of at least 0. It covers redraws of
+    records, batches and fits, not another training of the model; as repetitions share records,
+    ``interval_of_new_records`` (Nadeau and Bengio 2003) is the wider one for another sample of
+    people. What is learned with few records or a poor member is less than what the gradient holds:
+    a small number is no proof.
+
+    Beside each row stands the same with the attribute permuted among records, as the variant
+    ``attribute_permuted``: it is what nothing looks like. ``vinfo_fraction`` divides by the entropy
+    of the prior; ``auroc`` is of the member that ranks best. Of several attributes, each is a
+    variant and the headline is the worst. Without one, membership is the attribute where the data
+    set tells it.
+
+    ``correlation`` holds Pearson's r between the layers' information and the AUROC of an attack of
+    other records, seed and classifier (2021, table 1), pooled over attributes and checkpoints, with
+    t and p; from five points on, and on two thirds of the records, as the rest is the attack's.
+
+    Limits: of a value that is one of two, 0.1 nats are what an attack with an AUROC of about 0.75
+    has, and 0.35, half of all there is, one of about 0.9.
+    """
+
+    name = AUDIT
+    summary = "Usable information about a private attribute in each layer's gradient."
+    metrics = (
+        Metric(
+            id="vinfo",
+            title="Usable information about the attribute (V-information)",
+            unit="nats",
+            riskier="higher",
+            warning=0.1,
+            error=0.35,
+            why="from this layer's gradient of a batch a classifier tells the attribute of its "
+            "records",
+        ),
+        Metric(
+            id="vinfo_fraction",
+            title="Usable information as a share of the attribute's entropy",
+            riskier="higher",
+        ),
+        Metric(
+            id="auroc",
+            title="Area under the ROC curve of the best classifier of the attribute",
+            riskier="higher",
+        ),
+        Metric(
+            id="correlation",
+            title="Pearson correlation of layers' information with an independent attack's AUROC",
+            per_layer=False,
+        ),
+    )
+    headline = ("vinfo", "auroc")
+    Options = VinfoOptions
+    quick: ClassVar[Mapping[str, JsonValue]] = {
+        "repeats": 5,
+        "batches": 50,
+        "family": ["logistic"],
+        "correlation": False,
+    }
+    thorough: ClassVar[Mapping[str, JsonValue]] = {"repeats": 50, "batches": 200}
+
+    def run(self, subject: "Subject", progress: Progress) -> Iterable[Measurement]:
+        """Rows of every shown layer; older checkpoints are the variants ``round``.
+
+        Raises:
+            NotApplicable: no attribute is named, or it has one value or too few records.
+            UsageError: options contradict each other.
+            AuditError: the model cannot be run on the records.
+        """
+        if self.options.original:
+            return original_rows(subject, self.options, progress)
+        return latent_rows(subject, self.options, progress)
+
+    def passes(self, subject: "Subject") -> float:
+        """Gradients of the records once for eight repetitions, and fits, of a second at worst."""
+        options = self.options
+        known = subject.records.members is not None
+        attributes = len(subject.attributes) or int(known)
+        rounds = len(subject.targets) * attributes
+        records = min(subject.samples or RECORDS, len(subject.records))
+        gradients = records * (2 * options.repeats / _TOGETHER)
+        fits = 2 * options.repeats * len(options.members) * len(subject.layers)
+        return rounds * (gradients + _PASSES_A_FIT * fits)

@@ -1,0 +1,146 @@
+"""Usable information of every layer: batches through the observer, features to estimates."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from joblib import Parallel, delayed
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from gradaudit.inference.repetitions import Repetition
+from gradaudit.inference.usable import Labelled, Sets, Usable, usable_information
+from gradaudit.progress import Progress
+from gradaudit.target import Layer
+from gradaudit.updates.observer import Observer
+from gradaudit.updates.reduction import Reduction, reduction_for
+
+_TOGETHER = 8
+"""Repetitions whose batches are observed in one pass over the records."""
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """Who estimates.
+
+    Attributes:
+        members: names of the families.
+        prior: ``uniform``, or ``empirical`` for the fit records' frequencies.
+        paper: the softmax of a forest's votes, uncalibrated (Mo et al. 2021, eq. 8).
+    """
+
+    members: tuple[str, ...]
+    prior: str = "uniform"
+    paper: bool = False
+
+    def of(self, repetition: Repetition) -> NDArray[np.float64]:
+        """The prior in a repetition, (values,)."""
+        count = len(repetition.frequencies)
+        return repetition.frequencies if self.prior == "empirical" else np.full(count, 1 / count)
+
+
+Observe = Callable[[Sequence[Layer]], Observer]
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Layerwise:
+    """Estimates of every layer.
+
+    Attributes:
+        observe: makes the observer of some layers.
+        layers: to measure.
+        reduction: asked for, or None.
+        records: how many there are; other clients draw from all of them.
+        seed: root of defenses' noise and of fits.
+        jobs: worker processes; the numbers do not depend on them.
+        notes: what is to be said of how updates were computed.
+    """
+
+    observe: Observe
+    layers: Sequence[Layer]
+    reduction: Reduction | None
+    records: int
+    seed: np.random.SeedSequence
+    jobs: int
+    notes: set[str] = field(default_factory=set)
+
+    def usable(
+        self, planned: Sequence[Repetition], adversary: Adversary, progress: Progress, title: str
+    ) -> dict[str, list[Usable]]:
+        """Each layer's estimates, one a repetition."""
+        found: dict[str, list[Usable]] = {layer.name: [] for layer in self.layers}
+        if not planned:
+            return found
+        total = len(planned) * len(self.layers)
+        with (
+            progress.task(title, total) as advance,
+            Parallel(self.jobs, return_as="generator") as workers,
+        ):
+            for layer, repetition_rows in self._observed(planned):
+                tasks = (
+                    delayed(_estimate)(rows, each, adversary, self._child(1, layer.position, each))
+                    for each, rows in repetition_rows
+                )
+                for estimate in workers(tasks):
+                    found[layer.name].append(estimate)
+                    advance(1)
+        return found
+
+    def _observed(
+        self, planned: Sequence[Repetition]
+    ) -> Iterator[tuple[Layer, list[tuple[Repetition, Rows]]]]:
+        """Each layer with the features of some repetitions, in order, until all are through.
+
+        Principal components are fitted on the fit records of each repetition alone.
+        """
+        kinds = {
+            layer.name: reduction_for(layer.parameters, self.reduction).kind
+            for layer in self.layers
+        }
+        for fitted, together in ((False, _TOGETHER), (True, 1)):
+            layers = [layer for layer in self.layers if (kinds[layer.name] == "pca") == fitted]
+            if not layers:
+                continue
+            observer = self.observe(layers)
+            self.notes.update({observer.note} - {""})
+            for start in range(0, len(planned), together):
+                group = planned[start : start + together]
+                ends = np.cumsum([len(_indices(each)) for each in group])[:-1]
+                for layer, rows in observer.features(
+                    np.concatenate([_indices(each) for each in group]),
+                    fit=group[0].parts.fit if fitted else None,
+                    seed=_integer(self._child(0, 0, group[0])),
+                    others=np.arange(self.records),
+                ):
+                    yield layer, list(zip(group, np.split(rows.numpy(), ends), strict=True))
+
+    def _child(self, use: int, layer: int, repetition: Repetition) -> np.random.SeedSequence:
+        path = (use, layer, repetition.number, int(repetition.permuted))
+        return np.random.SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, *path))
+
+
+def _indices(repetition: Repetition) -> NDArray[np.int64]:
+    return np.concatenate([batches.indices for batches in repetition.batches])
+
+
+def _integer(seed: np.random.SeedSequence) -> int:
+    """A seed of 62 bits for torch."""
+    return int(seed.generate_state(1, np.uint64)[0] >> np.uint64(2))
+
+
+def _estimate(
+    rows: Rows, repetition: Repetition, adversary: Adversary, seed: np.random.SeedSequence
+) -> Usable:
+    """One estimate, on one thread."""
+    labels = [batches.labels for batches in repetition.batches]
+    fit, choose, score = np.split(rows, np.cumsum([len(each) for each in labels])[:-1])
+    sets = Sets(
+        Labelled(fit, labels[0]),
+        Labelled(choose, labels[1], repetition.independent),
+        Labelled(score, labels[2]),
+    )
+    with threadpool_limits(1):
+        return usable_information(
+            sets, adversary.of(repetition), adversary.members, seed, paper=adversary.paper
+        )

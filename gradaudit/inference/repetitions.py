@@ -1,0 +1,149 @@
+"""Repetitions of an estimate: each splits the records anew, then draws batches in every set."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradaudit.errors import NotApplicable
+from gradaudit.inference.batches import Batches, draw_batches
+from gradaudit.inference.splits import SHARES, IntArray, Split, Users, expect_enough, split
+
+FEWEST = 10
+"""Records of every value that each set needs, whatever the batch size."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which attribute of which records is asked about, and how often.
+
+    Attributes:
+        attribute: its name.
+        values: names of its values.
+        codes: (records,) of all records, indices into ``values``.
+        users: (records,) or None.
+        pool: indices of the records to use.
+        size: records in a batch.
+        batches: of each value, to fit on; half as many to choose and to score on.
+        shadow: records of the adversary, for fitting and choosing; None is all but the score set's.
+        repeats: how many repetitions.
+        seed: entropy and spawn key of the root of all draws.
+    """
+
+    attribute: str
+    values: tuple[str, ...]
+    codes: IntArray
+    users: Users | None
+    pool: IntArray
+    size: int
+    batches: int
+    shadow: int | None
+    repeats: int
+    seed: np.random.SeedSequence
+
+    @property
+    def shares(self) -> tuple[float, float, float]:
+        """Shares of the records in the three sets."""
+        if self.shadow is None:
+            return SHARES
+        fit, choose, _ = (share / sum(SHARES[:2]) * self.shadow for share in SHARES)
+        return fit, choose, len(self.pool) - self.shadow
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """One split with its batches.
+
+    Attributes:
+        number: from 0.
+        permuted: whether the attribute was permuted among records first.
+        parts: the split, indices of records.
+        batches: of the fit, choose and score sets.
+        independent: how many choose batches have no record or user in common, at most.
+        frequencies: (values,) shares of the values among the fit records.
+    """
+
+    number: int
+    permuted: bool
+    parts: Split
+    batches: tuple[Batches, Batches, Batches]
+    independent: float
+    frequencies: NDArray[np.float64]
+
+
+def repetitions(question: Question, *, permuted: bool = False) -> Iterator[Repetition]:
+    """Every repetition; its draws depend on its number alone.
+
+    Raises:
+        NotApplicable: the attribute has one value, or a set has too few records of one.
+    """
+    asked = _of_values_that_occur(question)
+    for number in range(question.repeats):
+        children = _child(question.seed, number, int(permuted)).spawn(3)
+        codes = _permuted(asked, children[2]) if permuted else asked.codes
+        yield _repetition(asked, number, permuted, codes, children[0], children[1])
+
+
+def occurring(codes: IntArray, values: tuple[str, ...]) -> tuple[IntArray, tuple[str, ...]]:
+    """Codes and values without the values that no record has."""
+    present, renumbered = np.unique(codes, return_inverse=True)
+    return renumbered.astype(np.int64), tuple(values[code] for code in present)
+
+
+def _of_values_that_occur(question: Question) -> Question:
+    """The question of its pool alone: codes and users of these records, values that they have."""
+    codes, values = occurring(question.codes[question.pool], question.values)
+    if len(values) < 2:
+        raise NotApplicable(
+            f"{question.attribute}: every record looked at has the value {values[0]!r}, so there "
+            "is nothing to infer; at least 2 values are needed"
+        )
+    users = None if question.users is None else question.users[question.pool]
+    return replace(question, codes=codes, values=values, users=users)
+
+
+def _repetition(
+    question: Question,
+    number: int,
+    permuted: bool,
+    codes: IntArray,
+    splitting: np.random.SeedSequence,
+    drawing: np.random.SeedSequence,
+) -> Repetition:
+    own = split(len(codes), question.users, question.shares, splitting, codes=codes)
+    expect_enough(own, codes, question.values, max(question.size, FEWEST), question.attribute)
+    generator = np.random.default_rng(drawing)
+    counts = (question.batches, (question.batches + 1) // 2, (question.batches + 1) // 2)
+    drawn = tuple(
+        draw_batches(codes, part, question.size, count, generator, values=len(question.values))
+        for part, count in zip(own, counts, strict=True)
+    )
+    fit, choose, score = (
+        Batches(question.pool[batches.indices], batches.labels) for batches in drawn
+    )
+    found = len(own.choose) if question.users is None else len(set(question.users[own.choose]))
+    return Repetition(
+        number=number,
+        permuted=permuted,
+        parts=Split(*(question.pool[part] for part in own)),
+        batches=(fit, choose, score),
+        independent=max(1.0, min(len(choose.labels), found / question.size)),
+        frequencies=np.bincount(codes[own.fit], minlength=len(question.values)) / len(own.fit),
+    )
+
+
+def _permuted(question: Question, seed: np.random.SeedSequence) -> IntArray:
+    """The attribute dealt anew: among users where each has one value, else among records."""
+    generator = np.random.default_rng(seed)
+    if question.users is not None:
+        _, first, user = np.unique(question.users, return_index=True, return_inverse=True)
+        of_users = question.codes[first]
+        if (of_users[user] == question.codes).all():
+            return np.asarray(generator.permutation(of_users)[user])
+    return generator.permutation(question.codes)
+
+
+def _child(seed: np.random.SeedSequence, *path: int) -> np.random.SeedSequence:
+    """The descendant at a path, the same however often it is asked for."""
+    return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *path))
