@@ -186,11 +186,8 @@ def _read(path: Path) -> RunRecord:
 
 
 def _packed(state: Mapping[str, Tensor], number: int) -> bytes:
-    """A safetensors file; of tensors that share memory the first is kept, as loaders expect."""
-    unique: dict[tuple[int, tuple[int, ...]], str] = {}
-    for name, tensor in state.items():
-        unique.setdefault((tensor.data_ptr() or id(tensor), tuple(tensor.shape)), name)
-    kept = {name: state[name].detach().cpu().contiguous() for name in unique.values()}
+    """A safetensors file; tied weights are in it under each of their names."""
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     return safetensors.torch.save(kept, {"round": str(number), "format": "pt"})
 
 
