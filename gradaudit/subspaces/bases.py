@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+_MODERATE = 1e-7
+"""Smallest eigenvalue of a Gram matrix over the largest, from which coordinates are exact to 1e-9.
+The vectors are then so far from depending on each other that no angle between two groups of them
+is below 1e-4."""
+
 
 def joint_triangle(triangle: Array | None, block: Array) -> Array:
     """The coordinates of the rows of a matrix, updated by more of its columns.
@@ -28,17 +33,27 @@ def joint_triangle(triangle: Array | None, block: Array) -> Array:
     return updated.T
 
 
-def principal_coordinates(coordinates: Array) -> Array:
-    """The rows along their principal directions, uncentred, without those of rounding error.
+def principal_coordinates(matrix: Array) -> Array:
+    """Coordinates of the rows in their principal directions, uncentred, but for rounding error.
+
+    By the Gram matrix where the matrix is wide and its condition moderate, which is quicker.
 
     Args:
-        coordinates: (rows, d).
+        matrix: (rows, columns): vectors, or their coordinates in any joint orthonormal basis.
 
     Returns:
-        (rows, r), its columns orthogonal and in descending order of their energy.
+        (rows, r), columns orthogonal and in descending order of their energy, with the inner
+        products of the rows.
     """
-    left, values, _ = np.linalg.svd(coordinates, full_matrices=False)
-    kept = values > negligible(coordinates.shape) * values.max(initial=0.0)
+    rows, columns = matrix.shape
+    if columns > 2 * rows:
+        energies, vectors = np.linalg.eigh(matrix @ matrix.T)
+        if energies[0] > _MODERATE * energies[-1]:
+            quick: Array = vectors[:, ::-1] * np.sqrt(energies[::-1])
+            return quick
+        matrix = joint_triangle(None, matrix)
+    left, values, _ = np.linalg.svd(matrix, full_matrices=False)
+    kept = values > negligible((rows, columns)) * values.max(initial=0.0)
     found: Array = left[:, kept] * values[kept]
     return found
 
@@ -49,40 +64,52 @@ def directions_holding(share: float, energies: Array) -> int:
     return int(np.searchsorted(held, share * held[-1] * (1 - 1e-12))) + 1
 
 
-def leading_directions(matrices: Array, k: int, floor: float = 0.0) -> Array:
+def leading_directions(
+    matrices: Array, k: int, floor: float = 0.0, *, reliable: float = 1e-3
+) -> Array:
     """Orthonormal bases of the k leading right singular directions of each matrix.
 
     Args:
         matrices: (…, rows, d).
         k: how many directions, at most d.
         floor: singular values up to this are rounding error, and their directions lacking.
+        reliable: matrices in which every direction holds at least this share of the first one's
+            energy are decomposed by their Gram matrices, which is off by 1e-16 over that share.
 
     Returns:
         (…, d, k), columns orthonormal, zero where a matrix has fewer directions.
     """
+    leading = matrices.shape[:-2]
+    stack = matrices.reshape(-1, *matrices.shape[-2:])
+    if min(stack.shape[1:]) < k:
+        return _by_values(matrices, k, floor)
+    bases, energies = _by_energies(stack, k)
+    weak = ~(energies[:, -1] > np.maximum(reliable * energies[:, 0], floor**2))
+    if weak.any():
+        bases[weak] = _by_values(stack[weak], k, floor)
+    return bases.reshape(*leading, *bases.shape[1:])
+
+
+def _by_values(matrices: Array, k: int, floor: float) -> Array:
+    """Bases (…, d, k) by singular value decompositions."""
     _, values, right = np.linalg.svd(matrices, full_matrices=False)
     least = np.maximum(floor, negligible(matrices.shape[-2:]) * values[..., :1])
     kept = values[..., :k] > least
-    return _padded(np.swapaxes(right[..., :k, :] * kept[..., None], -1, -2), k)
+    basis = np.swapaxes(right[..., :k, :] * kept[..., None], -1, -2)
+    return np.pad(basis, [(0, 0)] * (basis.ndim - 1) + [(0, k - basis.shape[-1])])
 
 
-def quick_leading_directions(matrices: Array, k: int) -> Array:
-    """The same by the smaller Gram matrix: several times faster.
-
-    Directions with less than 1e-7 of the largest singular value count as lacking, and those near
-    that are off by up to 1e-2; directions that hold a good share of the energy are exact to 1e-10.
-    """
-    rows, dimensions = matrices.shape[-2:]
+def _by_energies(matrices: Array, k: int) -> tuple[Array, Array]:
+    """Bases (…, d, k) by the smaller Gram matrix, and the energies (…, k) of the directions."""
     transposed = np.swapaxes(matrices, -1, -2)
-    wide = rows < dimensions
+    wide = matrices.shape[-2] < matrices.shape[-1]
     gram = matrices @ transposed if wide else transposed @ matrices
     energies, vectors = np.linalg.eigh(gram)
-    energies = np.clip(energies[..., ::-1][..., :k], 0.0, None)
-    basis = vectors[..., ::-1][..., :k]
-    kept = energies > 1e-14 * energies[..., :1]
+    energies, basis = energies[..., ::-1][..., :k], vectors[..., ::-1][..., :k]
     if wide:
-        basis = transposed @ (basis / np.sqrt(np.where(kept, energies, 1.0))[..., None, :])
-    return _padded(basis * kept[..., None, :], k)
+        values = np.sqrt(np.maximum(energies, np.finfo(np.float64).tiny))
+        basis = transposed @ (basis / values[..., None, :])
+    return basis, energies
 
 
 def numerical_rank(matrix: Array, floor: float = 0.0) -> int:
@@ -99,8 +126,3 @@ def negligible(shape: tuple[int, ...]) -> float:
     True
     """
     return float(max(shape) * np.finfo(np.float64).eps)
-
-
-def _padded(basis: Array, k: int) -> Array:
-    """With columns of zeros up to k of them."""
-    return np.pad(basis, [(0, 0)] * (basis.ndim - 1) + [(0, k - basis.shape[-1])])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gradaudit.blocks import Piece, Stream, as_array, counted, names, passes
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.subspaces.angles import principal_angles
+from gradaudit.subspaces.angles import principal_angles, quick_angles
 from gradaudit.subspaces.bases import leading_directions, negligible, numerical_rank
 from gradaudit.subspaces.comparing import distances
 from gradaudit.subspaces.matrices import MatrixForm
@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 Orders = NDArray[np.int64]
 
 NOT_FINITE = "its gradients are not finite; look at the weights and the inputs"
+_ROUGHLY = 1e-6
 _BYTES = 8
 _COPIES = 4
 """Times that a group's mean is held: its sum, both means, their directions."""
@@ -77,8 +78,19 @@ class Means:
 
     def angles(self, number: int, split: Split, k: int) -> Array:
         """Principal angles (k,) between the row spaces of a split's groups."""
-        first, second = self.matrices(self.sums[number], split)
-        return row_angles(first, second, k, self.floor)
+        first, second = (
+            leading_directions(mean, k, self.floor)
+            for mean in self.matrices(self.sums[number], split)
+        )
+        return principal_angles(first, second)
+
+    def quick_angles(self, sums: Array, split: Split, k: int) -> Array:
+        """The same under permutations, (permutations, k), from the permuted groups' sums."""
+        first, second = (
+            leading_directions(mean, k, self.floor, reliable=_ROUGHLY)
+            for mean in self.matrices(sums, split)
+        )
+        return quick_angles(first, second)
 
 
 def mean_gradients(
@@ -159,9 +171,9 @@ class Permuting:
             sums = self._sums([(*keys[piece.layer], piece) for piece in pieces])
             for piece in pieces:
                 name, number = key = keys[piece.layer]
-                pair = self.means[name].matrices(sums.pop(0), self.splits[number])
-                floor = self.means[name].floor
-                parts.append(distances(row_angles(*pair, ranks[key], floor, sines=False)))
+                own = self.means[name]
+                angles = own.quick_angles(sums.pop(0), self.splits[number], ranks[key])
+                parts.append(distances(angles))
                 if piece.stop == len(self.orders):
                     yield key, {each: np.concatenate([p[each] for p in parts]) for each in parts[0]}
                     parts = []
@@ -179,9 +191,3 @@ class Permuting:
     def _bytes(self, name: str) -> int:
         """What one permutation of a layer takes."""
         return _BYTES * _COPIES * self.means[name].total.size
-
-
-def row_angles(first: Array, second: Array, k: int, floor: float, *, sines: bool = True) -> Array:
-    """Principal angles (…, k) between the k leading directions of two matrices' row spaces."""
-    bases = [leading_directions(matrix, k, floor) for matrix in (first, second)]
-    return principal_angles(bases[0], bases[1], sines=sines)

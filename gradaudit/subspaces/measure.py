@@ -66,17 +66,18 @@ class Comparison:
 
     def _by_samples(self) -> Iterator[tuple[str, Outcome]]:
         widths = {layer.name: layer.parameters for layer in self.layers}
-        triangle: NDArray[np.float64] | None = None
+        vectors: NDArray[np.float64] | None = None
         for piece, block in column_blocks(self._stream, widths, len(self.records), self.memory):
-            triangle = joint_triangle(None if piece.start == 0 else triangle, block)
+            whole = piece.width == widths[piece.layer]
+            vectors = block if whole else joint_triangle(vectors if piece.start else None, block)
             if piece.stop == widths[piece.layer]:
-                yield piece.layer, self._of_samples(triangle)
+                yield piece.layer, self._of_samples(vectors)
 
-    def _of_samples(self, triangle: NDArray[np.float64]) -> Outcome:
-        if not np.isfinite(triangle).all():
+    def _of_samples(self, vectors: NDArray[np.float64]) -> Outcome:
+        if not np.isfinite(vectors).all():
             return self._everywhere(AuditError(NOT_FINITE))
         try:
-            return compare_samples(triangle, self.splits, self.orders, self.memory)
+            return compare_samples(vectors, self.splits, self.orders, self.memory)
         except NotApplicable as why:
             return self._everywhere(why)
 

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.errors import GradauditError, NotApplicable
-from gradaudit.subspaces.angles import principal_angles
+from gradaudit.subspaces.angles import principal_angles, quick_angles
 from gradaudit.subspaces.bases import (
     directions_holding,
     leading_directions,
     principal_coordinates,
-    quick_leading_directions,
 )
 from gradaudit.subspaces.comparing import Compared, distances
 from gradaudit.subspaces.splits import Split
@@ -27,15 +26,17 @@ Orders = NDArray[np.int64]
 
 ENERGY = 0.95
 _AT_ONCE = 64
+_ROUGHLY = 1e-6
 
 
 def compare_samples(
-    triangle: Array, splits: Sequence[Split], orders: Orders, memory: int
+    vectors: Array, splits: Sequence[Split], orders: Orders, memory: int
 ) -> dict[int, Compared | GradauditError]:
     """Compare the groups of every split, by its number.
 
     Args:
-        triangle: the records' joint coordinates, (records, d), of one layer.
+        vectors: the records' gradients by one layer, (records, elements), or their coordinates in
+            a joint orthonormal basis.
         splits: those whose groups are large enough.
         orders: permutations of the labels, (permutations, records).
         memory: bytes that the bases under some permutations may take.
@@ -43,7 +44,7 @@ def compare_samples(
     Raises:
         NotApplicable: the gradients are zero.
     """
-    coordinates = principal_coordinates(triangle)
+    coordinates = principal_coordinates(vectors)
     energies = np.square(coordinates).sum(axis=0)
     if not len(energies):
         raise NotApplicable("the gradients of all records looked at are zero")
@@ -86,10 +87,12 @@ def _compare(
 def _angles(coordinates: Array, members: NDArray[np.bool_], k: int) -> Array:
     """Angles (labellings, k) between the groups of each labelling (labellings, records)."""
     bases = [
-        quick_leading_directions(coordinates[np.nonzero(rows)[1].reshape(len(rows), -1)], k)
+        leading_directions(
+            coordinates[np.nonzero(rows)[1].reshape(len(rows), -1)], k, reliable=_ROUGHLY
+        )
         for rows in (members, ~members)
     ]
-    return principal_angles(bases[0], bases[1], sines=False)
+    return quick_angles(bases[0], bases[1])
 
 
 def _portions(orders: Orders, size: int, memory: int) -> Iterator[Orders]:
