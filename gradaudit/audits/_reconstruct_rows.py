@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
+from gradaudit.audits._attack_intervals import CONFIDENCE, clopper_pearson, student
 from gradaudit.report import Measurement, Variant, skipped
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
     from gradaudit.attacks.reconstruction.attempts import Attempt
 
-CONFIDENCE = 0.95
-FEWEST = 5
 _RANGES = {"psnr": (-math.inf, math.inf), "ssim": (-1.0, 1.0)}
 SCORES = ("mse", "relative_error", "psnr", "ssim")
 _UNITS = {"psnr": "dB"}
@@ -149,33 +148,6 @@ class Result:
             n=len(scores),
             details=dict(self.facts),
         )
-
-
-def clopper_pearson(hits: int, count: int) -> tuple[float, float]:
-    """Exact two-sided interval of a share."""
-    from scipy.stats import beta
-
-    tail = (1 - CONFIDENCE) / 2
-    low = float(beta.ppf(tail, hits, count - hits + 1)) if hits else 0.0
-    high = float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0
-    return low, high
-
-
-def student(
-    values: "NDArray[np.float64]", within: tuple[float, float] = (0.0, math.inf)
-) -> tuple[float, float] | None:
-    """Student's interval of a mean, cut at what the values can be.
-
-    None for fewer than five values, of which it would say nothing, or where one is infinite.
-    """
-    import numpy as np
-    from scipy.stats import t
-
-    if len(values) < FEWEST or not np.isfinite(values).all():
-        return None
-    half = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * values.std(ddof=1))
-    mean, half = float(values.mean()), half / math.sqrt(len(values))
-    return max(mean - half, within[0]), min(mean + half, within[1])
 
 
 def _number(value: float) -> JsonValue:

@@ -15,7 +15,7 @@ from gradaudit.report import Measurement, Variant
 if TYPE_CHECKING:
     from gradaudit.attacks.reconstruction.campaign import Campaign
     from gradaudit.attacks.reconstruction.methods import Method
-    from gradaudit.target import Subject
+    from gradaudit.target import Subject, Target
 
 
 class AttackReconstruct(Audit[ReconstructOptions]):
@@ -85,15 +85,10 @@ class AttackReconstruct(Audit[ReconstructOptions]):
 
     def passes(self, subject: "Subject") -> float:
         """What all restarts of all methods on all batches cost at most."""
-        from gradaudit.attacks.reconstruction.methods import load_methods
-
         options = self.options
-        methods = load_methods(options.method or AUTOMATIC, options.flags())
-        each = sum(m.steps(options.restarts if m.restarts else 1) for m in methods.values())
-        rounds = len(subject.targets) if options.every_round else 1
-        batches = max((subject.samples or 0) // options.batch_size, 1)
-        count = batches if subject.samples else options.batches
-        return each * rounds * options.batch_size * (1 if options.update else count)
+        methods = self._methods().values()
+        each = sum(m.steps(options.restarts if m.restarts else 1) for m in methods)
+        return each * options.batch_size * options.count(subject)
 
     def run(self, subject: "Subject", progress: Progress) -> Iterator[Measurement]:
         """Attack; older checkpoints are the variants ``round``, methods the variants ``method``.
@@ -103,18 +98,40 @@ class AttackReconstruct(Audit[ReconstructOptions]):
             UsageError: an option is wrong for these records, or no method takes it.
             CheckpointError: a captured update is refused.
         """
-        from gradaudit.attacks.reconstruction.campaign import Campaign
-        from gradaudit.attacks.reconstruction.methods import load_methods
+        from gradaudit.attacks.reconstruction.pictures import expect_folder
 
         options = self.options
-        methods = load_methods(options.method or AUTOMATIC, options.flags())
+        if options.save_examples is not None:
+            expect_folder(options.save_examples)
+        methods = self._methods()
         newest = len(subject.targets)
         for number, target in enumerate(subject.targets, start=1):
-            if number < newest and not options.every_round:
-                continue
-            label: Variant = {} if number == newest else {"round": number}
-            campaign = Campaign.prepare(subject, target, options)
-            yield from self._of_methods(methods, campaign, label, progress)
+            if number == newest or options.every_round:
+                label: Variant = {} if number == newest else {"round": number}
+                campaign = self._campaign(subject, target)
+                yield from self._of_methods(methods, campaign, label, progress)
+
+    def _methods(self) -> "dict[str, Method]":
+        from gradaudit.attacks.reconstruction import reconstructions
+        from gradaudit.attacks.reconstruction.methods import load_methods
+
+        named = self.options.method
+        automatic = [name for name in AUTOMATIC if name in reconstructions()]
+        return load_methods(named or automatic, self.options.flags(named=bool(named)))
+
+    def _campaign(self, subject: "Subject", target: "Target") -> "Campaign":
+        from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
+        from gradaudit.attacks.reconstruction.initial import read_start
+        from gradaudit.attacks.reconstruction.observing import Observer
+
+        options = self.options
+        start = None if options.start is None else read_start(options.start)
+        sharing = options.sharing(subject)
+        observer = Observer(target, sharing, subject.layers, options.known_labels, start)
+        choice = Choice(
+            options.batch_size, options.batches, options.records, options.update, options.rate
+        )
+        return Campaign.prepare(subject, choice, observer, options.restarts)
 
     def _of_methods(
         self,
@@ -128,10 +145,12 @@ class AttackReconstruct(Audit[ReconstructOptions]):
         reasons: dict[str, str] = {}
         for text, method in methods.items():
             try:
-                attempts = campaign.play(text, method, progress)
+                attempts = campaign.play(method, progress)
             except NotApplicable as error:
                 reasons[text] = str(error)
                 continue
+            if self.options.save_examples is not None:
+                campaign.draw(self.options.save_examples, text, attempts)
             facts = {**campaign.facts, "method": text, "attack": attempts[0].candidates.details}
             results.append(Result(text, attempts, campaign.batch, self.options.success, facts))
         if not results:

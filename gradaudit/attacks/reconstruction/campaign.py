@@ -1,8 +1,8 @@
 """All batches that are attacked, and each method's attempts on them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,18 +13,34 @@ from torch import Tensor
 from gradaudit.attacks.reconstruction.attempts import Attempt, answer_of, attack, attempt
 from gradaudit.attacks.reconstruction.methods import Method
 from gradaudit.attacks.reconstruction.observing import Observed, Observer
+from gradaudit.attacks.reconstruction.pictures import draw_examples
 from gradaudit.errors import UsageError
 from gradaudit.loading.records import Records
 from gradaudit.progress import Progress
 from gradaudit.target import Subject, Target
 from gradaudit.updates.captured import Captured, captured_update
-from gradaudit.updates.sharing import Sharing
-
-if TYPE_CHECKING:
-    from gradaudit.audits._reconstruct_options import ReconstructOptions
 
 _KEY = 11
 """Sets this audit's draws apart from others of the same seed."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which updates are attacked.
+
+    Attributes:
+        batch_size: records behind an update.
+        batches: how many updates, of records drawn without replacement.
+        records: these records instead, by number.
+        update: a captured update instead, see ``captured_update``.
+        rate: learning rate between the two checkpoints of a captured update.
+    """
+
+    batch_size: int = 1
+    batches: int = 1
+    records: tuple[int, ...] = ()
+    update: str | None = None
+    rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -32,90 +48,102 @@ class Campaign:
     """What is attacked.
 
     Attributes:
-        options: of the audit.
-        observed: the attacked batches.
+        observed: the attacked updates.
         scored: whether the truth is known.
+        restarts: of every attack.
         seed: root of the attacks' randomness.
         facts: what every row says.
-        target: the clients' model.
     """
 
-    options: "ReconstructOptions"
     observed: tuple[Observed, ...]
     scored: bool
+    restarts: int
     seed: int
     facts: dict[str, JsonValue]
-    target: Target
 
     @classmethod
-    def prepare(cls, subject: Subject, target: Target, options: "ReconstructOptions") -> "Campaign":
+    def prepare(
+        cls, subject: Subject, choice: Choice, observer: Observer, restarts: int
+    ) -> "Campaign":
         """Draw batches and make their updates, or read a captured one.
 
         Raises:
-            UsageError: an option is wrong for these records.
+            UsageError: there are no such records, or too few.
             CheckpointError: a captured update is refused.
         """
-        if options.save_examples is not None:
-            from gradaudit.attacks.reconstruction.pictures import expect_folder
-
-            expect_folder(options.save_examples)
-        sharing = Sharing(
-            defenses=subject.defenses,
-            algorithm=options.algorithm,
-            epochs=options.epochs,
-            rate=options.rate or 0.1,
-            local_batch=options.local_batch,
-            hidden=subject.hidden,
-        )
-        start = None if options.start is None else _start(options.start)
-        observer = Observer(target, sharing, subject.layers, options.known_labels, start)
-        batches = chosen_batches(subject, options)
+        batches = chosen_batches(subject, choice)
         facts: dict[str, JsonValue] = {"chosen_by": "the attacker's own score"}
-        if options.update is not None:
-            captured = captured_update(options.update, target, options.rate)
+        if choice.update is not None:
+            captured = captured_update(choice.update, observer.target, choice.rate)
             observer = replace(observer, target=captured.target)
             observed = [_captured(observer, batches[0], captured)]
             facts["update"] = captured.details
         else:
             observed = [
-                observer.of(batch, _generator(subject.seed, index, 0, target))
+                observer.of(batch, _generator(subject.seed, index, observer.target))
                 for index, batch in enumerate(batches)
             ]
         facts["knowledge"] = dict(observed[0].view.knowledge)
-        scored = options.update is None or bool(options.records)
-        return cls(options, tuple(observed), scored, subject.seed, facts, target)
+        scored = choice.update is None or bool(choice.records)
+        return cls(tuple(observed), scored, restarts, subject.seed, facts)
 
     @property
     def batch(self) -> int:
         """Records behind an update."""
         return self.observed[0].view.batch
 
-    def play(self, text: str, method: Method, progress: Progress) -> list[Attempt]:
+    def play(self, method: Method, progress: Progress) -> list[Attempt]:
         """One method's attempts on every batch.
 
         Raises:
             NotApplicable: the method says nothing about these updates.
         """
-        attempts = [
+        return [
             self._attempt(method, observed, index, progress)
             for index, observed in enumerate(self.observed)
         ]
-        if self.options.save_examples is not None:
-            self._draw(self.options.save_examples, text, attempts)
-        return attempts
 
     def _attempt(
         self, method: Method, observed: Observed, index: int, progress: Progress
     ) -> Attempt:
-        seed = np.random.SeedSequence(self.seed, spawn_key=(_KEY, index, 1))
-        restarts = self.options.restarts
+        seed = self._seed(index)
         if self.scored:
-            return attempt(method, observed, restarts, seed, progress)
-        return Attempt(attack(method, observed.view, restarts, seed, progress), {}, None)
+            return attempt(method, observed, self.restarts, seed, progress)
+        return Attempt(attack(method, observed.view, self.restarts, seed, progress), {}, None)
 
-    def _draw(self, folder: Path, text: str, attempts: list[Attempt]) -> None:
-        from gradaudit.attacks.reconstruction.pictures import draw_examples
+    def labels(
+        self, method: Method, progress: Progress
+    ) -> list[tuple[Tensor | None, float | None]]:
+        """The labels that a method names of every batch, and its own score where it has one.
 
+        Raises:
+            NotApplicable: the method names no labels here.
+        """
+        from gradaudit.attacks.membership import recovered_labels
+
+        return [
+            recovered_labels(method, each.view, self.restarts, self._seed(index), progress)
+            for index, each in enumerate(self.observed)
+        ]
+
+    def answers(self, method: Method, progress: Progress) -> list[Tensor]:
+        """The attacker's answer (k, …) to every batch; NaN where all restarts diverged.
+
+        Raises:
+            NotApplicable: the method says nothing about these updates.
+        """
+        found = []
+        for index, each in enumerate(self.observed):
+            made = attack(method, each.view, self.restarts, self._seed(index), progress)
+            nothing = torch.full_like(made.inputs[0], torch.nan)
+            found.append((nothing if made.answer is None else made.inputs[made.answer]).cpu())
+        return found
+
+    def _seed(self, index: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence(self.seed, spawn_key=(_KEY, index, 1))
+
+    def draw(self, folder: Path, text: str, attempts: Sequence[Attempt]) -> None:
+        """Pictures of the answers of one method, originals beside them."""
         for index, (observed, made) in enumerate(zip(self.observed, attempts, strict=True)):
             found = answer_of(made, observed)
             if found is not None:
@@ -123,7 +151,7 @@ class Campaign:
                 draw_examples(folder, name, observed.records if self.scored else None, found)
 
 
-def chosen_batches(subject: Subject, options: "ReconstructOptions") -> list[Records]:
+def chosen_batches(subject: Subject, options: Choice) -> list[Records]:
     """The batches to attack: the named records, or ones drawn without replacement.
 
     Raises:
@@ -163,15 +191,7 @@ def _captured(observer: Observer, batch: Records, captured: Captured) -> Observe
     return Observed(view, batch.inputs, batch.labels)
 
 
-def _generator(seed: int, index: int, part: int, target: Target) -> torch.Generator:
-    sequence = np.random.SeedSequence(seed, spawn_key=(_KEY, index, part))
+def _generator(seed: int, index: int, target: Target) -> torch.Generator:
+    sequence = np.random.SeedSequence(seed, spawn_key=(_KEY, index, 0))
     state = int(sequence.generate_state(1, np.uint64)[0]) >> 1
     return torch.Generator(target.device).manual_seed(state)
-
-
-def _start(path: Path) -> Tensor:
-    try:
-        array = np.load(path, allow_pickle=False)
-        return torch.from_numpy(np.asarray(array, dtype=np.float64))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--start {path}: is no readable .npy array of numbers") from error

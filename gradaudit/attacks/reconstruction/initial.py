@@ -1,8 +1,10 @@
 """Where an attack begins."""
 
 from math import ceil
+from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,6 +47,19 @@ def label_starts(
     """(restarts, size) standard normal starting numbers of free labels."""
     drawn = torch.randn(restarts, size, generator=generator, dtype=torch.float64)
     return _placed(view, drawn)
+
+
+def read_start(path: Path) -> Tensor:
+    """A starting point from a .npy file, float64.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        array = np.load(path, allow_pickle=False)
+        return torch.from_numpy(np.asarray(array, dtype=np.float64))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--start {path}: is no readable .npy array of numbers") from error
 
 
 def _uniform(view: AttackerView, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
