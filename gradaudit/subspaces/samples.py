@@ -16,6 +16,7 @@ from gradaudit.subspaces.angles import principal_angles, quick_angles
 from gradaudit.subspaces.bases import (
     directions_holding,
     leading_directions,
+    negligible,
     principal_coordinates,
 )
 from gradaudit.subspaces.comparing import Compared, distances
@@ -67,10 +68,13 @@ def _compare(
             f"the gradients of the records looked at span {k} directions, and {ENERGY:.0%} of "
             "their energy needs them all: the subspaces cannot differ"
         )
-    inside, outside = (coordinates[rows] for rows in (split.member, ~split.member))
-    angles = principal_angles(leading_directions(inside, k), leading_directions(outside, k))
+    floor = negligible(coordinates.shape) * float(np.sqrt(energies[0]))
+    inside, outside = (
+        leading_directions(coordinates[rows], k, floor) for rows in (split.member, ~split.member)
+    )
+    angles = principal_angles(inside, outside)
     permuted = [
-        distances(_angles(coordinates, split.member[some], k))
+        distances(_angles(coordinates, split.member[some], k, floor))
         for some in _portions(orders, coordinates.size, memory)
     ]
     together = {name: np.concatenate([each[name] for each in permuted]) for name in permuted[0]}
@@ -84,11 +88,11 @@ def _compare(
     return Compared(angles, together, facts)
 
 
-def _angles(coordinates: Array, members: NDArray[np.bool_], k: int) -> Array:
+def _angles(coordinates: Array, members: NDArray[np.bool_], k: int, floor: float) -> Array:
     """Angles (labellings, k) between the groups of each labelling (labellings, records)."""
     bases = [
         leading_directions(
-            coordinates[np.nonzero(rows)[1].reshape(len(rows), -1)], k, reliable=_ROUGHLY
+            coordinates[np.nonzero(rows)[1].reshape(len(rows), -1)], k, floor, reliable=_ROUGHLY
         )
         for rows in (members, ~members)
     ]
