@@ -102,6 +102,8 @@ def seconds_per_pass(subject: Subject, passes: int = 3) -> float:
     for _ in range(passes):
         begun = time.perf_counter()
         gradient(model.parameters)
+        if model.device.type == "cuda":
+            torch.cuda.synchronize(model.device)
         durations.append(time.perf_counter() - begun)
     return statistics.median(durations)
 

@@ -28,14 +28,14 @@ class Rows:
 
     Attributes:
         audit: its name.
-        layers: the names of the layers.
+        layers: the number of elements of each layer's gradient, by name.
         variant: the round, if it is not the newest.
         seed: of the bootstrap.
         facts: what every row says.
     """
 
     audit: str
-    layers: list[str]
+    layers: Mapping[str, int]
     variant: Variant
     seed: int
     facts: dict[str, JsonValue]
@@ -52,13 +52,16 @@ class Rows:
             samples = {
                 layer: found[norm]
                 for layer, found in measured.samples.items()
-                if norm in found and found[norm].defined.any()
+                if self.layers[layer] > 1 and norm in found and found[norm].defined.any()
             }
             yield from self._measured(f"{reacting}_{norm}", samples, measured)
             for layer in self.layers:
                 if layer not in samples:
-                    status, reason = _why_not(measured, layer, norm)
-                    yield from self._neither(f"{reacting}_{norm}", layer, status, reason)
+                    metric = f"{reacting}_{norm}"
+                    if self.layers[layer] == 1:
+                        yield from self._neither(metric, layer, "skipped", _ONE_ELEMENT)
+                    else:
+                        yield from self._neither(metric, layer, *_why_not(measured, layer, norm))
 
     def _measured(
         self, metric: str, samples: "Mapping[str, Sample]", measured: "Measured"
@@ -76,6 +79,7 @@ class Rows:
                 yield self._not_measured(f"{metric}_share", layer, "skipped", reason)
             else:
                 facts["of"] = f"the sum over {len(samples)} shown layers"
+                facts["undefined"] = _undefined(sample)
                 shares = means[layer] / sum(means.values())
                 value = sample.mean / total
                 yield self._row(f"{metric}_share", layer, value, shares, sample, facts)
@@ -113,12 +117,17 @@ class Rows:
             details=details,
         )
 
-    def _neither(self, metric: str, layer: str, status: Status, reason: str) -> list[Measurement]:
+    def _neither(
+        self, metric: str, layer: str, status: Status, reason: str, undefined: int | None = None
+    ) -> list[Measurement]:
         return [
-            self._not_measured(name, layer, status, reason) for name in (metric, f"{metric}_share")
+            self._not_measured(name, layer, status, reason, undefined)
+            for name in (metric, f"{metric}_share")
         ]
 
-    def _not_measured(self, metric: str, layer: str, status: Status, reason: str) -> Measurement:
+    def _not_measured(
+        self, metric: str, layer: str, status: Status, reason: str, undefined: int | None = None
+    ) -> Measurement:
         return Measurement(
             audit=self.audit,
             metric=metric,
@@ -126,7 +135,7 @@ class Rows:
             variant=self.variant,
             status=status,
             reason=reason,
-            details=self.facts,
+            details=self.facts if undefined is None else {**self.facts, "undefined": undefined},
         )
 
 
@@ -137,7 +146,7 @@ def _details(sample: "Sample") -> dict[str, JsonValue]:
     values = sample.values
     found: dict[str, JsonValue] = {
         "median": statistics.median(values.tolist()),
-        "undefined": int((~sample.defined).sum()),
+        "undefined": _undefined(sample),
     }
     share = float(values.max() / values.sum()) if values.any() else 0.0
     if len(values) > 2 and share > 0.5:
@@ -164,12 +173,21 @@ def _method(sample: "Sample", measured: "Measured") -> str:
     return f"{how}, {measured.method}"
 
 
-def _why_not(measured: "Measured", layer: str, norm: NormName) -> tuple[Status, str]:
+_ONE_ELEMENT = "its gradient has one element, which has no range to divide by"
+
+
+def _undefined(sample: "Sample") -> int:
+    """Records that are left out: their gradient moves, but has no range."""
+    return int((~sample.defined).sum())
+
+
+def _why_not(measured: "Measured", layer: str, norm: NormName) -> tuple[Status, str, int | None]:
+    """Status, reason, and how many records are undefined, where that is why."""
     found = measured.samples[layer]
     if not found:
-        return "failed", "some record's gradient or its Jacobian is not finite"
+        return "failed", "some record's gradient or its Jacobian is not finite", None
     if norm not in found:
-        return "skipped", (
-            f"{measured.probes} probes do not show the largest entry; --probes 0 measures it"
-        )
-    return "failed", "every record's gradient has range zero, but moves: nothing to divide by"
+        reason = f"{measured.probes} probes do not show the largest entry; --probes 0 measures it"
+        return "skipped", reason, None
+    reason = "every record's gradient has range zero, but moves: nothing to divide by"
+    return "failed", reason, _undefined(found[norm])

@@ -93,11 +93,11 @@ class Sensitivity(Audit[SensitivityOptions]):
     A record's number is ‖J‖_p / (ψ · range(G_l)), with range the largest minus the smallest element
     of G_l, ‖J‖_p the F norm, the sum of absolute entries and the largest one, and ψ = √|W|, |W|, 1
     for p = F, 1, ∞ over the elements of G_l. No Jacobian gives 0; a Jacobian without a range is
-    undefined and left out, and the row counts how many were. The value is the mean over records
-    (32 of them without ``--samples``), beside the median: as p_y → 1 the range vanishes and one
-    record can carry the mean, and the row then says so. The interval is a bootstrap over records,
-    and over probes where there are any. A share is a layer's mean over the sum of the shown layers'
-    means (2021, fig. 8).
+    undefined and left out, and the row counts how many were; a layer of one element has none ever.
+    The value is the mean over records (32 of them without ``--samples``), beside the median: as p_y
+    → 1 the range vanishes and one record can carry the mean, and the row then says so. The interval
+    is a bootstrap over records, and over probes where there are any. A share is a layer's mean over
+    the sum of the shown layers' means (2021, fig. 8).
 
     Everything is exact unless ``--probes`` says otherwise or more than 2e11 multiply-adds of
     forward passes would be needed; a row that is estimated says so in ``method`` and gives the
@@ -149,8 +149,8 @@ class Sensitivity(Audit[SensitivityOptions]):
         layers = layers_of(target.model, with_bias=self.options.with_bias)
         layers = tuple(layer for layer in layers if layer.name in shown)
         observed = Observed.of(target, layers, subject.sample(_RECORDS), subject.seed)
-        names = [layer.name for layer in layers]
-        rows = Rows(self.name, names, variant, subject.seed, _facts(observed))
+        sizes = {layer.name: layer.parameters for layer in layers}
+        rows = Rows(self.name, sizes, variant, subject.seed, _facts(observed))
         for reacting in ("input", "label"):
             try:
                 measured = observed.measure(

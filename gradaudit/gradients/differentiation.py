@@ -7,6 +7,7 @@
   with operations that have no forward mode or that ``torch.func`` does not take).
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -17,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from gradaudit.errors import AuditError
 from gradaudit.gradients.trace import Gradients, Trace
+from gradaudit.loading.losses import CustomLoss, Loss
 
 Variable = Literal["point", "target"]
 Record = tuple[Tensor, Tensor, Tensor]
@@ -158,9 +160,20 @@ def fastest(batch: Batch, by: Variable) -> Differentiation:
             if isinstance(way, Doubled):
                 _compare_with_differences(way, batch.part(slice(1)), by)
             return way
+    fault = str(reason)
     raise AuditError(
-        f"the model's gradients cannot be differentiated by its {_MEANING[by]}: {reason}"
+        f"the model's gradients cannot be differentiated by its {_MEANING[by]}: {fault}"
+        f"{_remedy(batch.trace.view.loss) if _SECOND.search(fault) else ''}"
     ) from reason
+
+
+def _remedy(loss: Loss) -> str:
+    """What to do about an operation of model or loss that has no second derivative."""
+    where = f"the model or of --loss {loss.name}" if isinstance(loss, CustomLoss) else "the model"
+    return (
+        f"; write this operation of {where} with ones that can be differentiated twice (elementary "
+        "ones can; a torch.autograd.Function needs a differentiable backward)"
+    )
 
 
 def _compare_with_differences(way: Differentiation, batch: Batch, by: Variable) -> None:
@@ -181,12 +194,13 @@ def _compare_with_differences(way: Differentiation, batch: Batch, by: Variable) 
         if (difference - tangent[:, 0]).abs().max() > _DIFFERENCE_TOLERANCE * size:
             raise AuditError(
                 f"the model's gradients cannot be differentiated by its {_MEANING[by]}: one of "
-                "its operations can be differentiated only once"
+                f"its operations can be differentiated only once{_remedy(batch.trace.view.loss)}"
             )
 
 
 _STEP = 1e-6
 _DIFFERENCE_TOLERANCE = 1e-3
+_SECOND = re.compile(r"[Dd]erivative for|differentiat|double backward|does not require grad")
 _MEANING = {"point": "input", "target": "labels"}
 
 

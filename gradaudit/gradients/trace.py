@@ -14,6 +14,8 @@ from gradaudit.gradients.operations import Operation
 
 _GUARD_RECORDS = 2
 _GUARD_TOLERANCE = 1e-7
+_GUARD_ROUNDINGS = 1e3
+"""Of the model's precision, where that is coarser: sums over many uses and positions."""
 
 
 class Gradients(NamedTuple):
@@ -219,7 +221,8 @@ def _equals_the_sum(
         block = left @ operation.right(came_in).to(left).mT
         total += operation.weight(block.detach(), came_in).reshape(whole.shape)
     size = whole.abs().max()
-    return bool((total - whole).abs().max() <= _GUARD_TOLERANCE * size)
+    tolerance = max(_GUARD_TOLERANCE, _GUARD_ROUNDINGS * torch.finfo(whole.dtype).eps)
+    return bool((total - whole).abs().max() <= tolerance * size)
 
 
 def _alike(operations: Sequence[Operation]) -> bool:

@@ -143,7 +143,10 @@ class CustomLoss(Loss):
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The labels themselves, where they are real numbers."""
         if not labels.is_floating_point():
-            raise AuditError(f"--loss {self.name}: integer labels cannot be differentiated by")
+            raise AuditError(
+                f"--loss {self.name}: integer labels cannot be differentiated by; a loss of real "
+                "targets has a sensitivity to them, as the built-in ones have"
+            )
         return labels.to(outputs.dtype)
 
 

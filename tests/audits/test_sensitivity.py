@@ -212,6 +212,7 @@ def test_records_without_a_range_are_counted_and_left_out() -> None:
     row = one(rows, "input_f", "0")
     assert (row.n, row.details["undefined"]) == (3, 1)
     assert row.value == pytest.approx(one(rest, "input_f", "0").value)
+    assert one(rows, "input_f_share", "0").details["undefined"] == 1
     # The label does not move a gradient that is zero for every label.
     by_label = one(rows, "label_f", "0")
     assert (by_label.n, by_label.details["undefined"]) == (4, 0)
@@ -227,7 +228,29 @@ def test_no_record_with_a_range_leaves_nothing_measured() -> None:
     row = one(rows_of(blank), "input_f", "0")
     assert (row.status, row.value) == ("failed", None)
     assert "range zero" in (row.reason or "")
-    assert one(rows_of(blank), "input_f_share", "0").status == "failed"
+    assert row.details["undefined"] == 2
+    share = one(rows_of(blank), "input_f_share", "0")
+    assert (share.status, share.details["undefined"]) == ("failed", 2)
+
+
+def test_layers_of_one_element_are_skipped() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 1), nn.PReLU(), nn.Linear(1, 1), nn.Linear(1, 2))
+    rows = rows_of(
+        subject_of(
+            Target(model, CrossEntropy()), inputs=torch.rand(3, 3), labels=torch.tensor([0, 1, 1])
+        )
+    )
+    for layer in ("1", "2"):
+        for metric in ("input_f", "input_f_share", "label_1", "label_inf_share"):
+            row = one(rows, metric, layer)
+            assert (row.status, row.reason) == (
+                "skipped",
+                "its gradient has one element, which has no range to divide by",
+            )
+    assert one(rows, "input_f", "0").value
+    shares = [one(rows, "input_f_share", layer).value or 0 for layer in ("0", "3")]
+    assert sum(shares) == pytest.approx(1)
 
 
 def test_a_dead_network_reacts_to_nothing() -> None:
@@ -340,7 +363,21 @@ def test_a_jacobian_that_fails_leaves_failed_rows() -> None:
     rows = rows_of(subject_of(target, inputs=torch.rand(2, 3), labels=torch.tensor([0, 1])))
     row = one(rows, "input_f", "first")
     assert row.status == "failed"
-    assert "can be differentiated only once" in (row.reason or "")
+    assert "can be differentiated only once; write this operation of the model" in str(row.reason)
+
+
+def test_a_loss_without_a_second_derivative_is_told_how_to_get_one() -> None:
+    def margin(outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.multi_margin_loss(outputs, targets, reduction="none")
+
+    target = Target(nn.Sequential(nn.Linear(3, 3)), CustomLoss(margin, "my.py:margin"))
+    rows = rows_of(subject_of(target, inputs=torch.rand(2, 3), labels=torch.tensor([0, 1])))
+    row = one(rows, "input_f", "0")
+    assert row.status == "failed"
+    assert "--loss my.py:margin with ones that can be differentiated twice" in str(row.reason)
+    label = one(rows, "label_f", "0")
+    assert label.status == "skipped"
+    assert "a loss of real targets" in str(label.reason)
 
 
 def test_each_record_is_a_batch_of_its_own() -> None:

@@ -155,3 +155,11 @@ def test_a_capture_sees_inside_attention_and_changes_nothing() -> None:
         "out_proj.bias",
     ]
     torch.testing.assert_close((out, weights), (expected, expected_weights))
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.inputs.is_floating_point()], ids=str)
+def test_single_precision_is_no_reason_to_take_parameters_whole(case: Case) -> None:
+    view = FunctionalModel.of(case.target(), dtype=torch.float32)
+    labels = view.cast(case.labels)
+    trace = Trace.of(view, list(view.parameters), view.cast(case.inputs), labels)
+    assert set(trace.whole) == WHOLE.get(case.id, set())
