@@ -64,14 +64,17 @@ class GradientClassifier:
     def signs(self, features: Tensor, labels: Tensor) -> Tensor:
         """Signs of the loss's gradient in the elements of each update, (batches, elements).
 
-        The gradient is taken in the few coordinates, in float64 and scaled to length one, since a
-        confident classifier's would vanish in float32.
+        They are those of log S, with S = Σ_{j≠a} exp(z_j − z_a) and the loss log(1 + S), of which
+        the gradient does not vanish where the classifier is certain of a.
         """
         with torch.enable_grad():
             rows = self.coordinates(features).detach().requires_grad_()
-            losses = CrossEntropy().per_record(_network(self.weights, rows), labels)
-            (slopes,) = torch.autograd.grad(losses.sum(), rows)
-        scaled = torch.nn.functional.normalize(slopes / self.spread, dim=1, eps=1e-300)
+            logits = _network(self.weights, rows)
+            own = labels.unsqueeze(1)
+            others = logits.scatter(1, own, -torch.inf).logsumexp(dim=1)
+            odds = others - logits.gather(1, own).squeeze(1)
+            (slopes,) = torch.autograd.grad(odds.sum(), rows)
+        scaled = torch.nn.functional.normalize(slopes / self.spread, dim=1)
         return (scaled.to(features.dtype) @ self.directions.T).sign()
 
 
