@@ -17,7 +17,8 @@ from gradaudit.updates.observer import Observer
 from gradaudit.updates.sharing import Sharing
 
 NO_NOISE = "no Gaussian noise is added, so the gradient may tell everything"
-_FEWEST = 16
+_FEWEST, _MOST = 16, 1024
+"""Trials whose gradients the covariance is taken of."""
 _REPLICATES = 200
 
 
@@ -111,7 +112,7 @@ def _before_noise(sight: Sight, deal: Deal, layer: Layer, index: int) -> torch.T
         fraction=None,
         elements=None,
     )
-    most = max(sight.memory // (8 * layer.parameters), _FEWEST)
+    most = min(max(sight.memory // (8 * layer.parameters), _FEWEST), _MOST)
     order = np.random.default_rng(sight.seed).permutation(len(deal.observed.labels))[:most]
     observer = Observer(
         sight.target,
