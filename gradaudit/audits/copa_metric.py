@@ -113,14 +113,14 @@ class CopaMetric(Audit[CopaOptions]):
         """
         from gradaudit.gradients.functional import FunctionalModel
         from gradaudit.ranks.chain import chain_of_convolutions
-        from gradaudit.ranks.observe import convolutions, unsuitable
+        from gradaudit.ranks.observe import convolutions, fully_connected, unsuitable
 
         if not convolutions(subject.target.model):
-            raise NotApplicable("the model has no convolution modules")
+            raise NotApplicable(_nothing(subject))
         model = FunctionalModel.of(subject.target, seed=subject.seed)
         inputs, labels = self._records(subject, model)
         ranks, reasons = self._ranks(subject, model, inputs, labels, progress)
-        reasons |= unsuitable(subject.target.model)
+        reasons |= unsuitable(subject.target.model) | fully_connected(model, inputs[:1])
         for layer in subject.layers:
             if layer.name in ranks:
                 yield from _layer_rows(self.name, ranks[layer.name], subject.seed)
@@ -233,7 +233,18 @@ def _spread(low: float, high: float) -> tuple[float, float] | None:
     return (low, high) if low < high else None
 
 
+def _nothing(subject: "Subject") -> str:
+    hidden = [layer for layer in subject.layers if layer.kind.startswith("Conv")]
+    if hidden:
+        return f"the model has no convolution modules: {_not_a_convolution(hidden[0])}"
+    return "the model has no convolution modules"
+
+
 def _not_a_convolution(layer: "Layer") -> str:
-    if layer.kind == "Linear":
-        return "fully connected: its gradient gives its input in closed form (COPA, lemma A.1)"
+    if layer.kind.startswith("Conv"):
+        return (
+            f"{layer.name} is a {layer.kind} by name, but no plain convolution of torch.nn: the "
+            "archive calls it several times, pads in a step of its own, or it computes something "
+            "else; give the model as path/to/file.py:factory"
+        )
     return f"{layer.kind} is no convolution"

@@ -75,6 +75,48 @@ def unsuitable(model: nn.Module) -> dict[str, str]:
     return reasons
 
 
+def fully_connected(model: FunctionalModel, record: Tensor) -> dict[str, str]:
+    """What COPA says of fully connected layers, by name, instead of a rank.
+
+    Its metric leaves them out, as their input is solved for in closed form; that takes a bias, and
+    a layer that is applied once a record.
+
+    Args:
+        model: a functional copy.
+        record: (1, …), as ``model.cast`` gives it.
+    """
+    layers = {
+        name or "(model)": module
+        for name, module in model.module.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+    rows: Counter[str] = Counter()
+
+    def look(name: str, inputs: Tensor, output: Tensor) -> Tensor:
+        rows[name] += inputs.numel() // inputs.shape[-1]
+        return output
+
+    with watching(layers, look), torch.no_grad():
+        model.outputs({}, record)
+    return {name: _in_closed_form(module, rows[name]) for name, module in layers.items()}
+
+
+def _in_closed_form(layer: nn.Linear, rows: int) -> str:
+    if rows == 0:
+        return "fully connected, and not called in the forward pass"
+    if rows > 1:
+        return (
+            f"fully connected, applied at {rows} positions of a record: their gradients add up, "
+            "and COPA's closed form (lemma A.1) does not hold"
+        )
+    if layer._parameters.get("bias") is None:
+        return (
+            "fully connected without a bias: its gradient gives its input in closed form up to a "
+            "factor (COPA, lemma A.1 needs the bias)"
+        )
+    return "fully connected: its gradient gives its input in closed form (COPA, lemma A.1)"
+
+
 def _computes_plainly(module: nn.Module) -> bool:
     return any(
         isinstance(module, plain)

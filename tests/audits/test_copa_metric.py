@@ -299,3 +299,25 @@ def test_the_cost_of_a_dry_run_grows_with_records_and_convolutions() -> None:
     subject = subject_of(small(), drawn(2, 2, 8, 8))
     one, four = (CopaMetric(CopaOptions(records=count)).passes(subject) for count in (1, 4))
     assert 0 < 4 * one == four
+
+
+def test_fully_connected_layers_say_what_the_closed_form_needs() -> None:
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches = nn.Conv2d(1, 3, 2, stride=2)
+            self.each = nn.Linear(3, 3)
+            self.unused = nn.Linear(3, 3)
+            self.no_bias = nn.Linear(12, 4, bias=False)
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = self.each(self.patches(x).flatten(2).transpose(1, 2)).tanh()
+            return self.head(self.no_bias(tokens.flatten(1)).tanh())  # type: ignore[no-any-return]
+
+    rows = measure(subject_of(seeded(Tokens), drawn(1, 1, 4, 4)), records=1)
+    reasons = {name: str(rows["rank_deficit", name].reason) for name in ("each", "no_bias", "head")}
+    assert "at 4 positions" in reasons["each"]
+    assert "up to a factor" in reasons["no_bias"]
+    assert reasons["head"].endswith("in closed form (COPA, lemma A.1)")
+    assert "not called" in str(rows["rank_deficit", "unused"].reason)

@@ -466,3 +466,82 @@ def test_other_files_and_damaged_archives(archive: Path, tmp_path: Path) -> None
         lambda name, content: b"[" * 100_000 if name.startswith("models/") else content,
     )
     assert "is damaged or of an unknown version (RecursionError" in refused(deep)
+
+
+def chain() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, stride=2, padding=1, dilation=1, groups=2),
+        nn.Sigmoid(),
+        nn.Conv2d(4, 3, (2, 1), padding="same", bias=False),
+        nn.Sigmoid(),
+        nn.Flatten(),
+        nn.Linear(48, 2),
+    )
+
+
+def test_plain_layers_are_modules_of_torch_nn_again(tmp_path: Path) -> None:
+    original = chain()
+    back = load_exported(save(original, (torch.rand(2, 2, 8, 8),), tmp_path / "model.pt2"))
+    for name, layer in original.named_children():
+        if not list(layer.parameters()):
+            continue
+        again = back.get_submodule(name)
+        assert type(again) is type(layer)
+        assert not isinstance(layer, nn.Conv2d) or again.extra_repr() == layer.extra_repr()
+    assert {n: tuple(p.shape) for n, p in back.named_parameters()} == {
+        n: tuple(p.shape) for n, p in original.named_parameters()
+    }
+    assert not [p for p in back.parameters() if p.is_meta]
+
+
+def test_the_rank_of_an_exported_convolution_is_the_original_s(tmp_path: Path) -> None:
+    from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
+    from gradaudit.loading.losses import CrossEntropy
+    from gradaudit.loading.records import Records
+    from gradaudit.progress import Silent
+    from gradaudit.target import Subject, Target
+
+    original = chain()
+    back = load_exported(save(original, (torch.rand(2, 2, 8, 8),), tmp_path / "model.pt2"))
+    records = Records(inputs=torch.rand(2, 2, 8, 8), labels=torch.tensor([0, 1]))
+
+    def ranks(model: nn.Module) -> dict[tuple[str, str | None], object]:
+        target = Target(model.eval(), CrossEntropy())
+        rows = CopaMetric(CopaOptions()).run(Subject((target,), records, target.layers), Silent())
+        return {(row.metric, row.layer): (row.value, row.interval, row.reason) for row in rows}
+
+    found = ranks(back)
+    assert found == ranks(original)
+    assert found["c", None][0] is not None  # type: ignore[index]
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(2, 2, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(self.conv(x).tanh()).flatten(1)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Conv1d(2, 2, 3, padding=1, padding_mode="reflect"), nn.Flatten()),
+        Twice(),
+    ],
+    ids=["padding", "twice"],
+)
+def test_what_is_no_plain_layer_stays_and_says_so(model: nn.Module, tmp_path: Path) -> None:
+    from gradaudit.audits.copa_metric import _nothing
+    from gradaudit.loading.losses import CrossEntropy
+    from gradaudit.loading.records import Records
+    from gradaudit.target import Subject, Target
+
+    inputs = torch.rand(2, 2, 8)
+    back = load_exported(save(model, (inputs,), tmp_path / "model.pt2"))
+    assert not any(isinstance(part, nn.Conv1d) for part in back.modules())
+    torch.testing.assert_close(back(inputs), model(inputs))
+    target = Target(back, CrossEntropy())
+    records = Records(inputs=inputs, labels=torch.tensor([0, 1]))
+    assert "path/to/file.py:factory" in _nothing(Subject((target,), records, target.layers))

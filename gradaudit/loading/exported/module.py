@@ -13,6 +13,7 @@ from gradaudit.errors import AuditError, CheckpointError, UsageError
 from gradaudit.loading.checkpoint.kinds import describe
 from gradaudit.loading.exported.archive import Archive, read_archive, telling_damage
 from gradaudit.loading.exported.graph import DEVICE, DTYPE, TRAINING, decode, steps_of
+from gradaudit.loading.exported.layers import MODEL, as_layers
 from gradaudit.text import printable
 
 
@@ -20,8 +21,9 @@ def load_exported(path: Path) -> "ExportedModel":
     """The model in a ``torch.export`` archive, with the weights it brings, in training mode.
 
     Parameters keep their names and stand in modules that have the original's names and types'
-    names, so layers, ``state_dict`` and checkpoints are the original's. The modules are not of the
-    original types: what reads a layer's stride or padding off ``nn.Conv2d`` finds none.
+    names, so layers, ``state_dict`` and checkpoints are the original's. Convolutions and fully
+    connected layers are modules of ``torch.nn`` again (``layers.as_layers``); other modules are
+    not of the original types and only hold parameters.
 
     Raises:
         UsageError: there is no such file.
@@ -60,7 +62,7 @@ class ExportedModel(nn.Module):
         self._sources, self._constants, self._input = _inputs(signature["input_specs"], tensors)
         self._output = _output(signature["output_specs"])
         precision = next((t.dtype for t in tensors.values() if t.is_floating_point()), None)
-        self._steps = steps_of(graph, precision)
+        self._steps = as_layers(self, steps_of(graph, precision), self._sources)
         sizes = graph["tensor_values"][self._input]["sizes"]
         self.input_shape = tuple(size.get("as_int") for size in sizes)
         if not self.input_shape:
@@ -89,6 +91,7 @@ class ExportedModel(nn.Module):
         values[DTYPE.name] = floating[0] if floating else x.dtype
         values[DEVICE.name] = x.device
         values[TRAINING.name] = self.training
+        values[MODEL.name] = self
         for step in self._steps:
             if self.training or not _counts(held.get(step.writes_to)):
                 step(values)
