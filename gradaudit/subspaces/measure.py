@@ -1,7 +1,7 @@
 """Subspaces of groups of records in every layer of a target, compared with permuted groups."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal
 
@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
-from torch import Tensor
 
 from gradaudit.blocks import column_blocks
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
-from gradaudit.gradients.per_sample import per_sample_gradients
+from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
 from gradaudit.loading.records import Records
 from gradaudit.progress import Progress
 from gradaudit.subspaces.bases import joint_triangle
@@ -49,6 +48,7 @@ class Comparison:
     orders: NDArray[np.int64]
     seed: int
     memory: int
+    _streams: dict[tuple[str, ...], PerSampleGradients] = field(default_factory=dict, repr=False)
 
     def outcomes(
         self, reading: Literal["mean", "samples"], progress: Progress
@@ -114,13 +114,17 @@ class Comparison:
                 without[layer.name] = self._everywhere(why)
         return forms, without
 
-    def _stream(self, names: Sequence[str]) -> Iterable[Mapping[str, Tensor]]:
-        return per_sample_gradients(
-            self.target,
-            self.records.inputs,
-            self.records.labels,
-            [layer for layer in self.layers if layer.name in names],
-            dtype=torch.float64,
-            memory=self.memory,
-            seed=self.seed,
-        )
+    def _stream(self, names: Sequence[str]) -> PerSampleGradients:
+        """The gradients of these layers; setting them up takes a trial, so each is kept."""
+        key = tuple(names)
+        if key not in self._streams:
+            self._streams[key] = per_sample_gradients(
+                self.target,
+                self.records.inputs,
+                self.records.labels,
+                [layer for layer in self.layers if layer.name in key],
+                dtype=torch.float64,
+                memory=self.memory,
+                seed=self.seed,
+            )
+        return self._streams[key]

@@ -1,0 +1,336 @@
+"""The subspace audit: rows against dense gradients and plain loops, refusals, the command."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from torch import nn
+
+from gradaudit.audits import audits
+from gradaudit.audits.subspace import Subspace, SubspaceOptions
+from gradaudit.errors import NotApplicable
+from gradaudit.loading.losses import CrossEntropy
+from gradaudit.loading.records import Attribute, Records
+from gradaudit.progress import Silent
+from gradaudit.report import Measurement
+from gradaudit.subspaces.angles import DISTANCES
+from gradaudit.subspaces.splits import permutations
+from gradaudit.target import Subject, Target
+from tests.cases import CASES
+from tests.command_line import run
+
+Array = NDArray[np.float64]
+METRICS = {*DISTANCES, "grassmann_permuted", "p_value"}
+RECORDS = 24
+PERMUTATIONS = 19
+
+SAMPLE = (
+    *("-m", "sample_models/models.py:digits_cnn"),
+    *("-c", "sample_models/digits/round-10.safetensors"),
+    *("-d", "digits", "--device", "cpu", "--samples", "60", "--permutations", "19"),
+)
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(2, 3, 2, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3)
+        ).double()
+
+
+def attribute(*codes: int) -> Attribute:
+    values = tuple("rgb"[: max(codes) + 1])
+    return Attribute(np.array(codes, dtype=np.int64), values)
+
+
+def subject_of(*models: nn.Module, codes: Iterable[int] | None = None, **settings: Any) -> Subject:
+    """Pictures that are bright, and of another class, where the attribute is 1."""
+    generator = torch.Generator().manual_seed(0)
+    private = attribute(*(codes or [i % 2 for i in range(RECORDS)]))
+    bright = torch.from_numpy(private.codes).double()
+    inputs = torch.rand(RECORDS, 2, 4, 4, generator=generator, dtype=torch.float64)
+    records = Records(
+        inputs * (1 + bright)[:, None, None, None],
+        torch.randint(3, (RECORDS,), generator=generator),
+        attributes={"a": private, "b": attribute(*(i // 8 for i in range(RECORDS)))},
+    )
+    targets = tuple(Target(model, CrossEntropy()) for model in models or (net(),))
+    settings = {"attributes": ("a",), **settings}
+    return Subject(targets, records, targets[-1].layers, **settings)
+
+
+def rows_of(subject: Subject, **options: Any) -> list[Measurement]:
+    options = {"permutations": PERMUTATIONS, **options}
+    return list(Subspace(SubspaceOptions(**options)).run(subject, Silent()))
+
+
+def one(rows: list[Measurement], metric: str, layer: str, **variant: Any) -> Measurement:
+    (row,) = [r for r in rows if (r.metric, r.layer, r.variant) == (metric, layer, variant)]
+    return row
+
+
+def dense_gradients(model: nn.Module, records: Records, name: str) -> Array:
+    """(records, elements) by a loop over ordinary backward passes."""
+    weight = dict(model.named_parameters())[name]
+    rows = []
+    for record, label in zip(records.inputs, records.labels, strict=True):
+        loss = nn.functional.cross_entropy(model(record[None]), label[None])
+        rows.append(torch.autograd.grad(loss, weight)[0].flatten())
+    return torch.stack(rows).numpy()
+
+
+def dense_angles(groups: tuple[Array, Array], k: int) -> Array:
+    """Angles between the k leading right singular directions of two matrices."""
+    bases = [np.linalg.svd(group)[2][:k].T for group in groups]
+    cosines = np.linalg.svd(bases[0].T @ bases[1], compute_uv=False)
+    return np.arccos(np.minimum(cosines, 1))
+
+
+def mean_angles(gradients: Array, member: NDArray[np.bool_], shape: tuple[int, int]) -> Array:
+    means = [gradients[rows].mean(axis=0).reshape(shape) for rows in (member, ~member)]
+    k = min(int(np.linalg.matrix_rank(mean, tol=1e-13)) for mean in means)
+    return dense_angles((means[0], means[1]), k)
+
+
+def sample_angles(gradients: Array, member: NDArray[np.bool_]) -> Array:
+    energies = np.linalg.svd(gradients, compute_uv=False) ** 2
+    k = int((np.cumsum(energies) < 0.95 * energies.sum()).sum()) + 1
+    return dense_angles((gradients[member], gradients[~member]), k)
+
+
+@pytest.mark.parametrize("reading", ["mean", "samples"])
+@pytest.mark.parametrize(("layer", "shape"), [("0", (3, 8)), ("3", (3, 12))])
+def test_rows_against_dense_gradients(reading: str, layer: str, shape: tuple[int, int]) -> None:
+    model = net()
+    subject = subject_of(model)
+    rows = rows_of(subject, reading=reading)
+    gradients = dense_gradients(model, subject.records, f"{layer}.weight")
+    member = subject.records.attributes["a"].codes == 1
+
+    def angles(rows: NDArray[np.bool_]) -> Array:
+        return (
+            mean_angles(gradients, rows, shape)
+            if reading == "mean"
+            else sample_angles(gradients, rows)
+        )
+
+    orders = permutations(RECORDS, PERMUTATIONS, 0)
+    for name, distance in DISTANCES.items():
+        expected = float(distance(angles(member)))
+        permuted = np.array([float(distance(angles(member[order]))) for order in orders])
+        row = one(rows, name, layer)
+        assert row.value == pytest.approx(expected, rel=1e-6)
+        assert row.details["permuted_mean"] == pytest.approx(permuted.mean(), rel=1e-6)
+        p_value = (1 + int((permuted >= expected).sum())) / (1 + PERMUTATIONS)
+        assert row.details["p_value"] == pytest.approx(p_value)
+        assert (row.interval, row.n) == (None, RECORDS)
+        if name == "grassmann":
+            assert one(rows, "p_value", layer).value == pytest.approx(p_value)
+            noise = one(rows, "grassmann_permuted", layer)
+            assert noise.value == pytest.approx(permuted.mean(), rel=1e-6)
+            assert noise.interval == pytest.approx(np.quantile(permuted, [0.025, 0.975]), rel=1e-6)
+
+
+def test_every_metric_is_declared_and_found() -> None:
+    assert audits()["subspace"] is Subspace
+    declared = {metric.id: metric for metric in Subspace.metrics}
+    assert set(declared) == METRICS
+    assert set(Subspace.headline) <= METRICS
+    rows = rows_of(subject_of())
+    assert {row.metric for row in rows} == METRICS
+    for row in rows:
+        assert row.unit == declared[row.metric].unit
+    (judged,) = [metric for metric in Subspace.metrics if metric.warning is not None]
+    assert (judged.id, judged.riskier) == ("p_value", "lower")
+    assert judged.why
+
+
+@pytest.mark.parametrize("reading", ["mean", "samples"])
+def test_memory_changes_nothing(reading: str) -> None:
+    subject = subject_of(attributes=("a", "b"))
+    rows = rows_of(subject, reading=reading)
+    little = rows_of(replace(subject, memory=1 << 14), reading=reading)
+    assert [row.key for row in rows] == [row.key for row in little]
+    for row, other in zip(rows, little, strict=True):
+        assert other.value == pytest.approx(row.value, rel=1e-6)
+
+
+def test_the_seed_decides_the_permutations() -> None:
+    subject = subject_of()
+    first, again = rows_of(subject), rows_of(subject)
+    other = rows_of(replace(subject, seed=1))
+    assert first == again
+    assert one(first, "grassmann", "0").value == pytest.approx(one(other, "grassmann", "0").value)
+    assert (
+        one(first, "grassmann_permuted", "0").value != one(other, "grassmann_permuted", "0").value
+    )
+
+
+def test_a_row_space_that_is_everything() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(2, 9, 2), nn.Tanh(), nn.Flatten(), nn.Linear(81, 3))
+    subject = subject_of(model.double())
+    rows = rows_of(subject)
+    for metric in METRICS:
+        row = one(rows, metric, "0")
+        assert row.status == "skipped"
+        assert row.reason == ("row space is everything: 9 rows of 8 columns; use --reading samples")
+        assert one(rows, metric, "3").status == "measured"
+        assert one(rows_of(subject, reading="samples"), metric, "0").status == "measured"
+
+
+def test_several_values_are_variants_of_the_most_significant() -> None:
+    subject = subject_of(attributes=("a", "b"))
+    rows = rows_of(subject)
+    variants = [{"attribute": "a"}, *({"attribute": "b", "value": v} for v in "rgb")]
+    for layer in ("0", "3"):
+        own = [one(rows, "grassmann", layer, **variant) for variant in variants]
+        headline = one(rows, "grassmann", layer)
+        assert headline.details["comparisons"] == 4
+        (chosen,) = [row for row in own if row.value == headline.value]
+        assert chosen.details.get("value") == headline.details.get("value")
+        smallest = min(one(rows, "p_value", layer, **variant).value or 0 for variant in variants)
+        corrected = one(rows, "p_value", layer).value
+        assert corrected is not None
+        assert smallest <= corrected <= 1
+    alone = rows_of(subject_of(attributes=("a",)))
+    for row in alone:
+        same = one(rows, row.metric, str(row.layer), attribute="a")
+        assert same.value == pytest.approx(row.value)
+
+
+def test_older_checkpoints_are_rounds() -> None:
+    rows = rows_of(subject_of(net(0), net(1)))
+    alone = rows_of(subject_of(net(0)))
+    assert one(rows, "grassmann", "0", round=1).value == one(alone, "grassmann", "0").value
+    assert one(rows, "grassmann", "0").value != one(alone, "grassmann", "0").value
+
+
+def test_groups_too_small_are_refused_with_the_number_needed() -> None:
+    few = [1, 1, 1, *[0] * (RECORDS - 3)]
+    with pytest.raises(
+        NotApplicable, match=r"one group of a has 3 of the 24 records .* 5 are need"
+    ):
+        rows_of(subject_of(codes=few))
+    rows = rows_of(subject_of(codes=few, attributes=("a", "b")))
+    refused = one(rows, "p_value", "0", attribute="a")
+    assert (refused.status, refused.value) == ("skipped", None)
+    assert one(rows, "p_value", "0").details["attribute"] == "b"
+
+
+def test_without_an_attribute_there_is_nothing_to_do() -> None:
+    subject = subject_of(attributes=())
+    assert Subspace(SubspaceOptions()).passes(subject) == 0
+    with pytest.raises(NotApplicable, match="name one with --attribute"):
+        rows_of(subject)
+
+
+def test_the_plan_counts_gradients() -> None:
+    subject = subject_of(net(), net(1))
+    assert Subspace(SubspaceOptions(reading="samples")).passes(subject) == 2 * RECORDS * 2
+    assert Subspace(SubspaceOptions()).passes(subject) == 2 * RECORDS * 2 * 2
+
+
+@pytest.mark.parametrize("reading", ["mean", "samples"])
+def test_gradients_that_are_not_finite_fail(reading: str) -> None:
+    model = net()
+    with torch.no_grad():
+        model[3].weight[0, 0] = math.inf
+    rows = rows_of(subject_of(model), reading=reading)
+    assert {row.status for row in rows} == {"failed"}
+    assert {row.reason for row in rows} == {
+        "its gradients are not finite; look at the weights and the inputs"
+    }
+
+
+@pytest.mark.parametrize("reading", ["mean", "samples"])
+def test_layers_that_never_run_span_nothing(reading: str) -> None:
+    (case,) = [case for case in CASES if case.id == "unused-and-frozen"]
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(12, 4, generator=generator, dtype=torch.float64)
+    private = attribute(*(i % 2 for i in range(12)))
+    records = Records(inputs, case.labels.repeat(4), attributes={"a": private})
+    target = case.target()
+    rows = rows_of(Subject((target,), records, target.layers, attributes=("a",)), reading=reading)
+    assert {row.status for row in rows if row.layer == "spare"} == {"skipped"}
+    assert all("zero" in str(row.reason) for row in rows if row.layer == "spare")
+    assert {row.status for row in rows if row.layer == "head"} == {"measured"}
+
+
+def test_row_spaces_too_large_to_permute_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradaudit.subspaces import means
+
+    monkeypatch.setattr(means, "_MOST_WORK", 2 * PERMUTATIONS * (6 * 8 + 20 * 3) * 9)
+    rows = rows_of(subject_of())
+    assert one(rows, "p_value", "0").status == "measured"
+    assert "use --reading samples, or fewer --permutations" in str(one(rows, "p_value", "3").reason)
+
+
+def test_coupled_records_have_no_gradients_of_their_own() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(32, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    subject = subject_of(model.double())
+    coupled = replace(subject.target, mode="train")
+    with pytest.raises(NotApplicable, match="--mode eval"):
+        rows_of(replace(subject, targets=(coupled,)))
+
+
+@pytest.mark.parametrize("wrong", [{"permutations": 18}, {"reading": "median"}, {"k": 3}])
+def test_wrong_options(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        SubspaceOptions(**wrong)
+
+
+@pytest.mark.parametrize("preset", [Subspace.quick, Subspace.thorough])
+def test_presets_can_reach_the_limit(preset: dict[str, Any]) -> None:
+    (limit,) = [metric.warning for metric in Subspace.metrics if metric.warning is not None]
+    assert 1 / (SubspaceOptions(**preset).permutations + 1) < limit
+
+
+@pytest.mark.parametrize("reading", ["mean", "samples"])
+def test_the_sample_model_on_the_command_line(reading: str) -> None:
+    done = run("subspace", "-a", "slant", *SAMPLE, "--reading", reading, "-f", "json")
+    assert done.status == 0, done.err
+    rows = json.loads(done.out)["measurements"]
+    assert len(rows) == len(METRICS) * 4
+    skipped = {row["layer"] for row in rows if row["status"] == "skipped"}
+    assert skipped == ({"conv1"} if reading == "mean" else set())
+    p_values = [row["value"] for row in rows if row["metric"] == "p_value" and row["value"]]
+    assert all(0.05 <= value <= 1 for value in p_values)
+
+
+def test_the_table_fits_into_80_columns() -> None:
+    done = run("subspace", "-a", "slant", "-a", "ink", *SAMPLE, width=80)
+    assert done.status == 0, done.err
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert "p_value" in done.out
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status", "message"),
+    [
+        (("--reading", "median"), 2, "reading"),
+        (("--permutations", "3"), 2, "permutations"),
+        (("--samples", "8"), 3, "5 are needed"),
+    ],
+)
+def test_wrong_requests_on_the_command_line(
+    wrong: tuple[str, ...], status: int, message: str
+) -> None:
+    done = run("subspace", "-a", "slant", *SAMPLE, *wrong)
+    assert done.status == status
+    assert message in done.err
+
+
+def test_no_attribute_on_the_command_line() -> None:
+    done = run("subspace", *SAMPLE)
+    assert done.status == 3
+    assert "name one with --attribute" in done.err
