@@ -188,7 +188,7 @@ def _read(path: Path) -> RunRecord:
 def _packed(state: Mapping[str, Tensor], number: int) -> bytes:
     """A safetensors file; tied weights are in it under each of their names."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-    return safetensors.torch.save(kept, {"round": str(number), "format": "pt"})
+    return safetensors.torch.save(kept, {"round": str(number)})
 
 
 def _value(accuracy: TaskAccuracy | None) -> float | None:
