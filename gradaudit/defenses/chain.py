@@ -78,7 +78,9 @@ class Chain:
         """
         return _by_parameter(self.acting, squares, lambda d, norms: d.record_factors(norms))
 
-    def apply(self, update: "Update", *, records: int, generators: "Generators") -> "Update":
+    def apply(
+        self, update: "Update", *, records: int, generators: "Generators", noise: bool = True
+    ) -> "Update":
         """Apply every defense in turn to updates that are means over records.
 
         Args:
@@ -88,9 +90,10 @@ class Chain:
             generators: the generator of a defense (by index) and a parameter (empty where the
                 defense sees all parameters at once). Numbers do not depend on how many batches
                 come at a time if every pair has its own.
+            noise: whether defenses that only add noise add it; they clip all the same.
         """
         for index, defense in enumerate(self.acting):
-            update = _applied(defense, index, update, records, generators)
+            update = _applied(defense, index, update, records, generators, noise)
         return update
 
     def couples(self, parameter: str) -> bool:
@@ -106,7 +109,12 @@ def _rescales(defense: Defense[Any]) -> bool:
 
 
 def _applied(
-    defense: Defense[Any], index: int, update: "Update", records: int, generators: "Generators"
+    defense: Defense[Any],
+    index: int,
+    update: "Update",
+    records: int,
+    generators: "Generators",
+    noise: bool,
 ) -> "Update":
     import torch
 
@@ -118,6 +126,8 @@ def _applied(
         (defense,), squares, lambda d, norms: d.batch_factors(norms)
     ).items():
         chosen[name] = chosen[name] * factor[:, None].to(chosen[name])
+    if defense.additive and not noise:
+        return {**update, **chosen}
     if defense.scope == "update":
         whole = torch.cat(list(chosen.values()), dim=1)
         done = defense.apply(whole, records=records, generator=generators(index, ""))

@@ -1,26 +1,44 @@
 """Thousands of shared updates at once, layer by layer, reduced to features."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.loading.records import Records
 from gradaudit.target import Layer, Target
-from gradaudit.updates.reduction import Reduction, parse_reduction, reduction_for
-from gradaudit.updates.share import share
+from gradaudit.updates import draws
+from gradaudit.updates.averaging import averaged, noisy
+from gradaudit.updates.fitting import Fitted, Project, fit_components
+from gradaudit.updates.reduction import parse_reduction
+from gradaudit.updates.scene import Indices, Scene, refuse_hidden
+from gradaudit.updates.seeds import Seeds
 from gradaudit.updates.sharing import Sharing
+from gradaudit.updates.sight import Sight
+from gradaudit.updates.stream import Stream
 
-Indices = NDArray[np.int64]
+LARGEST_FIT = 1000
+"""Records, or batches, that principal components are fitted on at most."""
 
 
 class Observer:
     """What an adversary sees of many batches of records.
 
+    An update is linear in its records' gradients where no defense acts on it but the clipping of
+    single records and noise, and its reduction is linear: then records are reduced first and
+    averaged after, and Gaussian noise is added to the features, where it has the same law.
+    Elsewhere updates are formed from the records' gradients chunk by chunk, defended and reduced.
+    Where records have no gradients of their own (BatchNorm or dropout in training mode, FedAvg)
+    updates are computed one after the other; ``note`` says so. So they are where the records'
+    gradients of one layer are too large for the memory.
+
     Attributes:
-        note: what the report should say of how the updates were computed; empty if nothing.
+        layers: whose updates are looked at.
+        sights: what is seen of each of them.
+        seed: of everything that is the same in all calls: the elements that are seen, and what
+            principal components are fitted on.
+        note: what the report should say of how updates were computed; empty if nothing.
     """
 
     def __init__(
@@ -31,14 +49,40 @@ class Observer:
         *,
         sharing: Sharing | None = None,
         reduce: str | None = None,
+        dtype: torch.dtype = torch.float32,
         memory: int = 1 << 30,
         seed: int = 0,
     ) -> None:
-        self.target, self.records, self.layers = target, records, tuple(layers)
-        self.sharing = sharing or Sharing()
-        self.reduction: Reduction | None = parse_reduction(reduce)
-        self.memory, self.seed = memory, seed
-        self.note = ""
+        """Look once whether the model can be run and its records have gradients of their own.
+
+        Args:
+            target: the audited model; it is left as it was.
+            records: that batches are made of.
+            layers: whose updates are looked at.
+            sharing: how updates are made and what of them is seen.
+            reduce: ``none``, ``maxpool:3``, ``pca:50``, ``subset:48``; None is none up to 10,000
+                visible elements, else ``pca:50``.
+            dtype: of the computation.
+            memory: bytes that gradients may take, besides the features of one layer.
+            seed: of the elements that are seen and of what components are fitted on.
+
+        Raises:
+            AuditError: the model cannot be run on the records.
+            NotApplicable: a defense clips single records, which the model couples.
+            UsageError: the reduction or the defenses are wrong, or a layer is hidden.
+        """
+        sharing = sharing or Sharing()
+        asked = parse_reduction(reduce)
+        refuse_hidden(layers, sharing)
+        self.layers, self.seed = tuple(layers), seed
+        self.sights = {layer.name: Sight.of(layer, sharing, asked, seed) for layer in layers}
+        self._scene = Scene.of(target, records, sharing, dtype, memory)
+        self._fitted = Fitted(memory // 4)
+
+    @property
+    def note(self) -> str:
+        """What the report should say of how updates were computed; empty if nothing."""
+        return self._scene.note
 
     def features(
         self,
@@ -48,23 +92,36 @@ class Observer:
         seed: int = 0,
         others: Indices | None = None,
     ) -> Iterator[tuple[Layer, Tensor]]:
-        """Each layer's features (batches, features), float32, one layer after the other."""
-        generator = torch.Generator().manual_seed(seed)
-        updates = [
-            share(
-                self.target,
-                self.records.inputs[batch],
-                self.records.labels[batch],
-                self.sharing,
-                generator,
-            )
-            for batch in torch.from_numpy(batches)
-        ]
-        for layer in self.layers:
-            rows = torch.stack(
-                [torch.cat([u[name].flatten() for name in layer.parameter_names]) for u in updates]
-            )
-            yield layer, _reduced(rows, reduction_for(rows.shape[1], self.reduction))
+        """Each layer's features of every batch, one layer after the other.
+
+        Args:
+            batches: (batches, k) indices into the records.
+            fit: the records that principal components are fitted on, at most 1,000 of them; None
+                is those of the batches. Calls with the same ones find the same components. They
+                are fitted on single records' gradients, which have the principal axes of their
+                means; on as many random batches of k where updates are not linear; and without
+                the noise of ``dp``, which an adversary need not add to his own.
+            seed: of noise, of local training and of other clients' batches.
+            others: the records of other clients, who each draw k with replacement; None is all
+                that are in no batch.
+
+        Yields:
+            The layer and its features (batches, features), float32 (or ``dtype``) on the CPU.
+
+        Raises:
+            UsageError: there are no records for other clients.
+        """
+        clients = draws.with_others(
+            batches, len(self._scene.records), self._scene.sharing.others, others, Seeds(seed)
+        )
+        fitted = np.unique(batches if fit is None else fit)
+        for layers in self._groups(len(batches)):
+            linear = [layer for layer in layers if self.linear(layer)]
+            formed = [layer for layer in layers if not self.linear(layer)]
+            found = self._averaged(linear, clients, fitted, seed) if linear else {}
+            found |= self._formed(formed, clients, fitted, seed) if formed else {}
+            for layer in layers:
+                yield layer, found.pop(layer.name)
 
     def whole(
         self,
@@ -74,21 +131,86 @@ class Observer:
         seed: int = 0,
         others: Indices | None = None,
     ) -> Tensor:
-        """All layers' features side by side, (batches, features), float32."""
+        """All layers' features side by side, (batches, features), as ``features`` makes them."""
         found = self.features(batches, fit=fit, seed=seed, others=others)
         return torch.cat([features for _, features in found], dim=1)
 
-
-def _reduced(rows: Tensor, reduction: Reduction) -> Tensor:
-    if reduction.kind == "maxpool":
-        pooled: Tensor = torch.nn.functional.max_pool1d(
-            rows[:, None], reduction.size, ceil_mode=True
+    def linear(self, layer: Layer) -> bool:
+        """Whether a layer's records are reduced before they are averaged."""
+        reduction = self.sights[layer.name].reduction
+        defenses = self._scene.sharing.chain.of(layer.parameter_names[0])
+        turned = reduction.kind == "pca"
+        return (
+            self._scene.engine is not None
+            and reduction.linear
+            and all(d.of_records and d.additive and (d.isotropic or not turned) for d in defenses)
         )
-        return pooled[:, 0]
-    if reduction.kind == "pca":
-        centred = rows - rows.mean(dim=0)
-        return centred @ torch.linalg.svd(centred, full_matrices=False).Vh[: reduction.size].T
-    if reduction.kind == "subset":
-        order = torch.randperm(rows.shape[1], generator=torch.Generator().manual_seed(0))
-        return rows[:, order[: reduction.size]]
-    return rows
+
+    def _averaged(
+        self, layers: Sequence[Layer], clients: Tensor, fitted: Indices, seed: int
+    ) -> dict[str, Tensor]:
+        """Reduce records, average them, add noise."""
+        scene = self._scene
+        sample = draws.at_most(fitted, LARGEST_FIT, Seeds(self.seed))
+        projections = self._projections(
+            layers, fitted.tobytes(), lambda: scene.record_rows(sample, layers)
+        )
+        used, rows = torch.unique(clients, return_inverse=True)
+        stream = scene.record_rows(used.numpy(), layers)
+        means = averaged(stream, layers, self.sights, projections, rows, scene.dtype, scene.memory)
+        seeds, sizes = Seeds(seed, scene.target.device), (clients.shape[1], clients.shape[2])
+        return {
+            layer.name: noisy(
+                means[layer.name], layer, scene.sharing.chain, sizes, seeds, scene.memory
+            )
+            for layer in layers
+        }
+
+    def _formed(
+        self, layers: Sequence[Layer], clients: Tensor, fitted: Indices, seed: int
+    ) -> dict[str, Tensor]:
+        """Form updates, defend and reduce them."""
+        scene, own = self._scene, Seeds(self.seed, self._scene.target.device)
+        size = clients.shape[2]
+        projections = self._projections(
+            layers,
+            fitted.tobytes() + bytes([size % 256, size // 256]),
+            lambda: scene.client_rows(
+                draws.batches_of(fitted, size, LARGEST_FIT, own), own, noise=False
+            ),
+        )
+        stream = scene.client_rows(clients, Seeds(seed, scene.target.device))
+        found: dict[str, Tensor] = {}
+        for where, layer, rows in stream.pieces(layers):
+            name = layer.name
+            known = projections.get(name)
+            part = known(rows) if known else self.sights[name].pooled(rows)
+            if name not in found:
+                found[name] = torch.empty(len(stream), part.shape[1], dtype=scene.dtype)
+            found[name][where] = part
+        return found
+
+    def _projections(
+        self, layers: Sequence[Layer], key: bytes, stream: Callable[[], Stream]
+    ) -> dict[str, Project]:
+        """The projections of the layers that are reduced to principal components."""
+        turned = [layer for layer in layers if self.sights[layer.name].reduction.kind == "pca"]
+        return self._fitted.of(
+            turned,
+            key,
+            lambda missing: fit_components(stream(), missing, self.sights, self._scene.memory // 2),
+        )
+
+    def _groups(self, batches: int) -> Iterator[list[Layer]]:
+        """Layers in order, as many at a time as have features that fit in half of the memory."""
+        group: list[Layer] = []
+        taken = 0
+        for layer in self.layers:
+            size = batches * self.sights[layer.name].features * self._scene.dtype.itemsize
+            if group and taken + size > self._scene.memory // 2:
+                yield group
+                group, taken = [], 0
+            group.append(layer)
+            taken += size
+        if group:
+            yield group

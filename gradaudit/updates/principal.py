@@ -1,0 +1,113 @@
+"""Principal components of rows that need not fit in memory.
+
+The Gram matrix K = G Gᵀ of the n fitted rows is summed in float64 over blocks of elements; with
+K centred = U Λ Uᵀ the components are V = Gᵀ W for W = U Λ^{-1/2}, and a row g projects to
+(g − ḡ) V. Where rows are factors, g V = ⟨g, G⟩ W needs no V.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradaudit.updates.rows import Factors, Rows
+
+_BLOCK = 8192
+_SMALLEST = 1e-12
+"""Components of less than this share of the largest one's variance are rounding,"""
+_ROUNDING = 1e-14
+"""and so are those of less than this share of a row's squared norm, times the number of rows."""
+
+
+@dataclass(frozen=True)
+class Components:
+    """Principal components in terms of the fitted rows.
+
+    Attributes:
+        weights: W (fitted, components) float64.
+        offset: ḡ V (components,) float64.
+    """
+
+    weights: Tensor
+    offset: Tensor
+
+    @classmethod
+    def of(cls, gram: Tensor, count: int) -> "Components":
+        """The first components, of largest variance first.
+
+        As many as have any variance, at least one. A component's sign is such that the fitted row
+        that it weighs most is on its positive side.
+
+        Args:
+            gram: (fitted, fitted) float64 inner products.
+            count: at most how many.
+        """
+        centred = gram - gram.mean(dim=0)
+        centred = centred - centred.mean(dim=1, keepdim=True)
+        values, vectors = torch.linalg.eigh((centred + centred.T) / 2)
+        values, vectors = values.flip(0)[:count], vectors.flip(1)[:, :count]
+        rounding = _ROUNDING * len(gram) * gram.diagonal().max()
+        kept = int((values > torch.maximum(_SMALLEST * values[0], rounding)).sum())
+        if kept == 0:  # all rows are alike
+            weights = torch.zeros_like(vectors[:, :1])
+            return cls(weights, gram.mean(dim=0) @ weights)
+        vectors = vectors[:, :kept]
+        largest = vectors.abs().argmax(dim=0, keepdim=True)
+        signs = vectors.gather(0, largest).sign()
+        weights = vectors * signs / values[:kept].sqrt()
+        return cls(weights, gram.mean(dim=0) @ weights)
+
+
+def gram_of(rows: Tensor) -> Tensor:
+    """Inner products of rows (n, elements), (n, n) float64, block by block of elements."""
+    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for start in range(0, rows.shape[1], _BLOCK):
+        block = rows[:, start : start + _BLOCK].double()
+        total.addmm_(block, block.T)
+    return total
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Onto formed components.
+
+    Attributes:
+        axes: V (elements, components).
+        offset: (components,) float64.
+    """
+
+    axes: Tensor
+    offset: Tensor
+
+    @property
+    def bytes(self) -> int:
+        """That it takes."""
+        return self.axes.numel() * self.axes.element_size()
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(rows, components) of (rows, elements)."""
+        return rows @ self.axes - self.offset.to(self.axes)
+
+
+@dataclass(frozen=True)
+class KernelProjection:
+    """Onto components that are left in terms of the fitted rows.
+
+    Attributes:
+        fitted: the fitted rows.
+        components: their weights.
+    """
+
+    fitted: Factors
+    components: Components
+
+    @property
+    def bytes(self) -> int:
+        """That it takes."""
+        return len(self.fitted) * self.fitted.width * self.fitted.left.element_size()
+
+    def __call__(self, rows: Rows) -> Tensor:
+        """(rows, components)."""
+        assert isinstance(rows, Factors)
+        found = rows.gram(self.fitted) @ self.components.weights - self.components.offset
+        return found.to(rows.left.dtype)

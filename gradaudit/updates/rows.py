@@ -1,0 +1,201 @@
+"""Gradients of one layer, many rows of them, formed or still in factors.
+
+A row is the gradient G = Σ_t δ_t a_tᵀ of one record. As factors it takes T(out + in) numbers
+instead of out · in, and inner products, norms, single elements and means over batches of records
+can be had without forming it: ⟨G, H⟩ = Σ_{t,s} ⟨δ_t, ε_s⟩⟨a_t, b_s⟩.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_PAIRS = 1 << 22
+"""Inner products of factors that are held at a time."""
+
+
+class Rows(ABC):
+    """Gradients (rows, elements) of one layer."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where they lie."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Numbers that a row takes."""
+
+    @abstractmethod
+    def dense(self) -> Tensor:
+        """The gradients themselves, (rows, elements)."""
+
+    @abstractmethod
+    def columns(self, elements: Tensor) -> Tensor:
+        """Some of their elements, (rows, chosen)."""
+
+    @abstractmethod
+    def squares(self) -> Tensor:
+        """Squared L2 norms, (rows,) float64."""
+
+    @abstractmethod
+    def scaled(self, factors: Tensor) -> "Rows":
+        """Each row times its factor, of (rows,)."""
+
+    @abstractmethod
+    def mixed(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Weighted sums of rows, (sums, elements).
+
+        Args:
+            rows: (sums, terms) which rows.
+            weights: (sums, terms) times what.
+        """
+
+    @classmethod
+    @abstractmethod
+    def joined(cls, parts: "list[Self]") -> Self:
+        """Parts one after the other."""
+
+
+@dataclass(frozen=True)
+class Dense(Rows):
+    """Gradients that are formed.
+
+    Attributes:
+        values: (rows, elements).
+    """
+
+    values: Tensor
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def device(self) -> torch.device:
+        """Of the values."""
+        return self.values.device
+
+    @property
+    def width(self) -> int:
+        """Its elements."""
+        return self.values.shape[1]
+
+    def dense(self) -> Tensor:
+        """As they are."""
+        return self.values
+
+    def columns(self, elements: Tensor) -> Tensor:
+        """(rows, chosen)."""
+        return self.values[:, elements]
+
+    def squares(self) -> Tensor:
+        """(rows,) float64."""
+        norms: Tensor = torch.linalg.vector_norm(self.values, dim=1, dtype=torch.float64)
+        return norms.square()
+
+    def scaled(self, factors: Tensor) -> "Dense":
+        """Each row times its factor."""
+        return Dense(self.values * factors[:, None].to(self.values))
+
+    def mixed(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """(sums, elements), as a sparse product."""
+        return mix(self.values, rows, weights)
+
+    @classmethod
+    def joined(cls, parts: "list[Dense]") -> "Dense":
+        """One after the other."""
+        return cls(torch.cat([part.values for part in parts]))
+
+
+@dataclass(frozen=True)
+class Factors(Rows):
+    """Gradients Δ Aᵀ, not formed.
+
+    Attributes:
+        left: Δ (rows, out, positions).
+        right: A (rows, in, positions).
+    """
+
+    left: Tensor
+    right: Tensor
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    @property
+    def device(self) -> torch.device:
+        """Of the factors."""
+        return self.left.device
+
+    @property
+    def width(self) -> int:
+        """T(out + in)."""
+        return self.left[0].numel() + self.right[0].numel()
+
+    def dense(self) -> Tensor:
+        """(rows, out · in)."""
+        if self.left.shape[2] == 1:
+            return (self.left * self.right.mT).flatten(1)
+        return (self.left @ self.right.mT).flatten(1)
+
+    def columns(self, elements: Tensor) -> Tensor:
+        """(rows, chosen), without the others."""
+        inputs = self.right.shape[1]
+        out, into = elements // inputs, elements % inputs
+        return (self.left[:, out] * self.right[:, into]).sum(dim=2)
+
+    def squares(self) -> Tensor:
+        """(rows,) float64, of T × T inner products."""
+        left, right = self.left.double(), self.right.double()
+        return ((left.mT @ left) * (right.mT @ right)).sum(dim=(1, 2))
+
+    def scaled(self, factors: Tensor) -> "Factors":
+        """Each row times its factor."""
+        return Factors(self.left * factors[:, None, None].to(self.left), self.right)
+
+    def gram(self, other: "Factors") -> Tensor:
+        """Inner products with other gradients, (rows, others) float64."""
+        pairs = self.left.shape[2] * len(other) * other.left.shape[2]
+        step = max(1, _PAIRS // pairs)
+        parts = [
+            _products(self.left[i : i + step], other.left, self.right[i : i + step], other.right)
+            for i in range(0, len(self), step)
+        ]
+        return torch.cat(parts)
+
+    def mixed(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """(sums, elements), as products of the stacked factors."""
+        left = (self.left[rows] * weights[:, :, None, None]).transpose(1, 2).flatten(2)
+        right = self.right[rows].transpose(1, 2).flatten(2)
+        return (left @ right.mT).flatten(1)
+
+    @classmethod
+    def joined(cls, parts: "list[Factors]") -> "Factors":
+        """One after the other."""
+        return cls(
+            torch.cat([part.left for part in parts]), torch.cat([part.right for part in parts])
+        )
+
+
+def mix(values: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sums (sums, elements) of some ``rows`` (sums, terms) of (all, elements)."""
+    return F.embedding_bag(rows, values, per_sample_weights=weights, mode="sum")
+
+
+def _products(left: Tensor, others: Tensor, right: Tensor, beside: Tensor) -> Tensor:
+    by_delta = _all_pairs(left.double(), others.double())
+    by_input = _all_pairs(right.double(), beside.double())
+    return (by_delta * by_input).sum(dim=(1, 3))
+
+
+def _all_pairs(one: Tensor, other: Tensor) -> Tensor:
+    """(n, width, T) and (m, width, S) to inner products (n, T, m, S)."""
+    flat, beside = one.mT.flatten(0, 1), other.mT.flatten(0, 1)
+    return (flat @ beside.T).view(len(one), one.shape[2], len(other), other.shape[2])
