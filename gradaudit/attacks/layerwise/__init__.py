@@ -1,0 +1,1 @@
+"""The mathematics of attacks that go through a network layer by layer, from its end."""

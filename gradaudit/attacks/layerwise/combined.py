@@ -1,0 +1,162 @@
+"""A convolution's input by COPA: least squares over what the layer before it can give.
+
+Chen & Campbell 2021, eq. 5–7: with X⁽ⁱ⁾ = A⁽ⁱ⁻¹⁾(z) the unknown is z, and ‖U A⁽ⁱ⁻¹⁾(z) − V‖² is
+minimised, with the pull-back constraint g A⁽ⁱ⁻¹⁾(z) = 0 where that is defined. The paper adds
+‖g A⁽ⁱ⁻¹⁾(z)‖²; here it is eliminated, as every z that fulfils it is W⁽ⁱ⁻¹⁾ y + B⁽ⁱ⁻¹⁾ for one y.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from scipy.sparse.linalg import LinearOperator
+from torch import Tensor
+
+from gradaudit.attacks.layerwise.activations import Activation
+from gradaudit.attacks.layerwise.chain import Chain
+from gradaudit.attacks.layerwise.levenberg_marquardt import Vector, minimise
+from gradaudit.attacks.layerwise.pull_back import PullBack, pull_back_of
+from gradaudit.attacks.layerwise.recursion import Given, Solved, Solver, share_outside
+from gradaudit.attacks.layerwise.systems import Solution, solve
+
+_SAME = 1e-6
+
+_ROOM = 1e-2
+"""From the ends of an activation's range, where its slope vanishes and a search stands still."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The residuals U A⁽ⁱ⁻¹⁾(z) − V as a function of z, or of y where z = W⁽ⁱ⁻¹⁾ y + B⁽ⁱ⁻¹⁾.
+
+    Attributes:
+        matrix: U, (rows, columns).
+        right: V, (rows,).
+        activation: A⁽ⁱ⁻¹⁾.
+        constraint: the pull-back constraint, None for eq. 5.
+    """
+
+    matrix: csr_array
+    right: Vector
+    activation: Activation
+    constraint: PullBack | None = None
+
+    @cached_property
+    def scale(self) -> float:
+        """‖V‖."""
+        return float(np.linalg.norm(self.right)) or 1.0
+
+    def z_of(self, unknown: Vector) -> Vector:
+        """The activation's argument, (columns,)."""
+        return unknown if self.constraint is None else self.constraint.image(unknown)
+
+    def unknown_of(self, z: Vector) -> Vector:
+        """What gives z, or comes closest to it."""
+        return z if self.constraint is None else self.constraint.preimage(z)
+
+    def residuals(self, z: Vector) -> Vector:
+        """(rows,) at an unknown."""
+        x: Vector = self.activation.value(torch.from_numpy(self.z_of(z))).numpy()
+        left: Vector = self.matrix @ x - self.right
+        return left
+
+    def jacobian(self, z: Vector) -> LinearOperator:
+        """U A′ (W) at an unknown."""
+        slope: Vector = self.activation.slope(torch.from_numpy(self.z_of(z))).numpy()
+        before = None if self.constraint is None else self.constraint.matrix
+
+        def apply(step: Vector) -> Vector:
+            inner = step if before is None else before @ step
+            outer: Vector = self.matrix @ (slope * inner.ravel())
+            return outer
+
+        def transposed(left: Vector) -> Vector:
+            inner: Vector = slope * (self.matrix.T @ left.ravel())
+            return inner if before is None else before.T @ inner
+
+        shape = (len(self.right), len(z))
+        return LinearOperator(shape, matvec=apply, rmatvec=transposed, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Start:
+    """A record's way through the chain.
+
+    Attributes:
+        inputs: of each layer, (inputs,).
+        outputs: of each layer before its activation, (outputs,).
+    """
+
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, chain: Chain, record: Tensor) -> "Start":
+        """The way of a record in its shape."""
+        inputs, outputs = {}, {}
+        x = chain.entrance.value(record.flatten())
+        for stage in chain.stages:
+            inputs[stage.layer], z = x, stage.linear(x) + stage.offset
+            outputs[stage.layer], x = z, stage.activation.value(z)
+        return cls(inputs, outputs)
+
+
+@dataclass(frozen=True)
+class Combined(Solver):
+    """COPA's step.
+
+    Attributes:
+        start: where a search starts, and which of several solutions is taken: the closest one.
+        steps: the most of the search.
+        inner: the most iterations of LSMR in a step.
+        constrained: the layers at whose input a pull-back constraint was met.
+    """
+
+    start: Start
+    steps: int = 20
+    inner: int = 1000
+    constrained: list[str] = field(default_factory=list)
+
+    def solve(self, given: Given) -> Solved:
+        """Eq. 6 for the first layer, 7 where the pull-back constraint is defined, else 5."""
+        layer, previous = given.stage.layer, given.previous
+        matrix, right = given.system.balanced()
+        begin: Vector = self.start.inputs[layer].cpu().numpy()
+        linear = solve(matrix, right, begin)
+        if previous is None:
+            return self._solved(given, linear)
+        constraint = pull_back_of(previous)
+        self.constrained.extend([layer] * (constraint is not None))
+        objective = Objective(matrix, right, given.before, constraint)
+        if _alike(solve(matrix, right).x, linear.x):
+            return self._only_solution(given, objective, linear)
+        z = self.start.outputs[previous.layer].cpu().numpy()
+        return self._search(given, objective, z)
+
+    def _only_solution(self, given: Given, objective: Objective, linear: Solution) -> Solved:
+        """U x = V determines x: nothing is left to search where the layer before can give it."""
+        x = torch.from_numpy(linear.x)
+        z: Vector = given.before.inverse(x).numpy()
+        again = objective.z_of(objective.unknown_of(z))
+        if _alike(again, z) and share_outside(given.before, x) == 0:
+            return self._solved(given, linear)
+        return self._search(given, objective, given.before.inverse(x, _ROOM).numpy())
+
+    def _search(self, given: Given, objective: Objective, z: Vector) -> Solved:
+        begin = objective.unknown_of(z)
+        found = minimise(objective, begin, steps=self.steps, inner=self.inner)
+        end = torch.from_numpy(objective.z_of(found.z)).to(given.stage.weight)
+        x = given.before.value(end)
+        return Solved(given.stage.layer, x, end, found.residual, found.steps)
+
+    def _solved(self, given: Given, linear: Solution) -> Solved:
+        x = torch.from_numpy(linear.x).to(given.stage.weight)
+        outside = share_outside(given.before, x)
+        return Solved(given.stage.layer, x, None, linear.residual, linear.iterations, outside)
+
+
+def _alike(one: Vector, other: Vector) -> bool:
+    return float(np.linalg.norm(one - other)) <= _SAME * float(np.linalg.norm(one))

@@ -1,0 +1,173 @@
+"""What layer-by-layer attacks ask of a view, and how they judge a candidate by themselves."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gradaudit.attacks.layerwise.chain import Chain, Stage
+from gradaudit.attacks.layerwise.logits import LastLayer, OutputGradient, with_bias, without_bias
+from gradaudit.attacks.layerwise.trace import chain_of
+from gradaudit.attacks.reconstruction.view import AttackerView, Update
+from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.gradients.functional import FunctionalModel
+
+_CLOSE = 1e-3
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A view of one record's gradient, in float64, of a model that is a chain.
+
+    Attributes:
+        view: what the attacker has.
+        chain: the model.
+    """
+
+    view: AttackerView
+    chain: Chain
+
+    @classmethod
+    def of(cls, view: AttackerView, attack: str) -> "Setting":
+        """The setting of an attack.
+
+        Args:
+            view: what the attacker has.
+            attack: its name, for refusals.
+
+        Raises:
+            NotApplicable: the model is no chain, the update is of several records or steps, or
+                a gradient that is needed was hidden.
+            AuditError: the update is not finite.
+        """
+        view = of_one_record(view, attack)
+        chain = chain_of(view.model, view.shape, attack)
+        hidden = [stage.layer for stage in chain.stages if stage.weight_name not in view.update]
+        if hidden:
+            raise NotApplicable(
+                f"{attack} goes through every layer, but the update of {hidden[-1]} was not shared"
+            )
+        return cls(view, chain)
+
+    def targets(self) -> list[Tensor]:
+        """(1, …) every target that the record may have had.
+
+        Raises:
+            NotApplicable: targets are real numbers and were not told.
+        """
+        view = self.view
+        if view.labels is not None:
+            return [view.model.cast(view.labels)]
+        if not view.classes:
+            raise NotApplicable(
+                "the target is a real number that the attacker would have to know; "
+                "give it to them with --known-labels"
+            )
+        return [torch.tensor([label]) for label in range(max(2, view.classes))]
+
+    def output_gradient(self, logits: Tensor, target: Tensor) -> Tensor:
+        """∂J/∂z at the last layer for outputs z (points, outputs), by one target (1, …)."""
+        activation, loss = self.chain.stages[-1].activation, self.view.model.loss
+
+        def total(z: Tensor) -> Tensor:
+            outputs = activation.value(z)
+            return loss.per_record(outputs, target.expand(len(z), *target.shape[1:])).sum()
+
+        gradient: Tensor = torch.func.grad(total)(logits)
+        return gradient
+
+    def last_layers(self) -> list[tuple[LastLayer, Tensor]]:
+        """What may have happened at the last layer, each with the target that goes with it.
+
+        The ones that explain the layer's own gradient come first; those that clearly do not are
+        left out.
+
+        Raises:
+            NotApplicable: the layer's gradient tells nothing.
+        """
+        stage, update = self.chain.stages[-1], self.view.update
+        weight, bias = update[stage.weight_name], update.get(stage.bias_name or "")
+        found: list[tuple[LastLayer, Tensor]] = []
+        for target in self.targets():
+            if bias is not None:
+                found.append((with_bias(weight, bias), target))
+            elif stage.bias is None:
+                ends = without_bias(weight, stage.weight, self._by(target))
+                found.extend((end, target) for end in ends)
+            else:
+                raise NotApplicable(
+                    f"the update of {stage.layer}'s bias was not shared, so that the scale of its "
+                    "output's gradient is not known"
+                )
+        return _plausible(found, [self._mismatch(stage, *end) for end in found])
+
+    def mismatch(self, record: Tensor, target: Tensor) -> float:
+        """‖ĝ − g‖² / ‖g‖² between the gradient that a record would have and what was shared."""
+        update = self.view.update
+        simulated = self.view.simulated(record[None], target)
+        missed = sum(float((simulated[n] - update[n]).square().sum()) for n in update)
+        return missed / (sum(float(part.square().sum()) for part in update.values()) or 1.0)
+
+    def _by(self, target: Tensor) -> OutputGradient:
+        return lambda z: self.output_gradient(z, target)
+
+    def _mismatch(self, stage: Stage, end: LastLayer, target: Tensor) -> float:
+        z = stage.linear(end.x) + stage.offset
+        expected = self.output_gradient(z[None], target)[0]
+        return float((expected - end.delta).norm() / end.delta.norm())
+
+
+def of_one_record(view: AttackerView, attack: str) -> AttackerView:
+    """The view in float64, after a look whether it is of one record's gradient.
+
+    Args:
+        view: what the attacker has.
+        attack: its name, for refusals.
+
+    Raises:
+        NotApplicable: it is not.
+        AuditError: the update is not finite.
+    """
+    if view.batch != 1:
+        raise NotApplicable(
+            f"{attack} reconstructs a single record; this update is of {view.batch}: "
+            "try --batch-size 1"
+        )
+    if view.training is not None and len(view.training.batches(1)) > 1:
+        raise NotApplicable(
+            f"{attack} needs a gradient; this update is of several local steps: try FedSGD"
+        )
+    if not all(bool(part.isfinite().all()) for part in view.update.values()):
+        raise AuditError(f"{attack}: the update has values that are not finite")
+    if view.discrete:
+        raise NotApplicable(f"{attack} solves for real numbers; these records are of tokens")
+    model = in_float64(view.model)
+    return replace(view, model=model, update=_float64(view.update, model.device))
+
+
+def in_float64(model: FunctionalModel) -> FunctionalModel:
+    """The model in float64, on the CPU where its device has none."""
+    device = torch.device("cpu") if model.device.type == "mps" else model.device
+    return replace(
+        model,
+        parameters=_float64(model.parameters, device),
+        constants=_float64(model.constants, device),
+        dtype=torch.float64,
+        device=device,
+    )
+
+
+def _float64(tensors: Update, device: torch.device) -> Update:
+    return {
+        name: tensor.to(device, torch.float64 if tensor.is_floating_point() else tensor.dtype)
+        for name, tensor in tensors.items()
+    }
+
+
+def _plausible(
+    found: Iterable[tuple[LastLayer, Tensor]], misses: list[float]
+) -> list[tuple[LastLayer, Tensor]]:
+    """The ends that explain the last layer's gradient, or the best one where none does."""
+    ranked = sorted(zip(misses, found, strict=True), key=lambda pair: pair[0])
+    return [end for miss, end in ranked if miss <= max(_CLOSE, ranked[0][0])]

@@ -1,0 +1,225 @@
+"""The linear system of one convolution, [W; ∇_Z J] x = [z; ∇_W J], as a sparse matrix, and solvers.
+
+Zhu & Blaschko 2021 (R-GAP), section 3.3; Chen & Campbell 2021 (COPA), eq. 1 and 4. Few inputs are
+read by an output and few by an element of a filter, so that about 2 % of U is not zero.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array, vstack
+from scipy.sparse.linalg import lsmr
+from torch import Tensor
+
+from gradaudit.attacks.layerwise.chain import Stage
+from gradaudit.errors import NotApplicable
+from gradaudit.ranks.geometry import Geometry, geometry_of
+
+MOST_ENTRIES = 60_000_000
+"""Entries of a sparse system, 16 bytes each."""
+
+DENSE_ELEMENTS = 4_000_000
+"""Up to this size a system is solved by its singular values."""
+
+
+@dataclass(frozen=True)
+class System:
+    """U x = V of one layer, its two blocks of rows apart.
+
+    Attributes:
+        weights: W, (outputs, inputs).
+        gradients: ∇_Z J laid out so that it maps x to ∇_W J, (elements of the weight, inputs).
+        outputs: W's right-hand side z, (outputs,).
+        weight_gradient: the other block's, (elements of the weight,).
+    """
+
+    weights: csr_array
+    gradients: csr_array
+    outputs: NDArray[np.float64]
+    weight_gradient: NDArray[np.float64]
+
+    @property
+    def columns(self) -> int:
+        """Number of unknowns."""
+        return int(self.weights.shape[1])
+
+    def balanced(self) -> tuple[csr_array, NDArray[np.float64]]:
+        """U and V, each block divided by the root mean square of its rows' lengths.
+
+        The gradient of a confident or of a deep network is many orders smaller than its weights;
+        the solution of a system that has one does not depend on the scales.
+        """
+        weight, gradient = _scale(self.weights), _scale(self.gradients)
+        matrix = vstack([self.weights / weight, self.gradients / gradient], format="csr")
+        right = np.concatenate([self.outputs / weight, self.weight_gradient / gradient])
+        return csr_array(matrix), right
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A solution of least squares, the shortest one where there are several.
+
+    Attributes:
+        x: (columns,).
+        residual: ‖U x − V‖ / ‖V‖.
+        iterations: of LSMR, 0 for a dense solution.
+    """
+
+    x: NDArray[np.float64]
+    residual: float
+    iterations: int
+
+
+def system_of(stage: Stage, z: Tensor, delta: Tensor, weight_gradient: Tensor) -> System:
+    """The system of a convolution.
+
+    Args:
+        stage: a convolution.
+        z: W x, its output without the bias, (outputs,).
+        delta: ∇_Z J, (outputs,).
+        weight_gradient: ∇_W J in the weight's shape.
+
+    Raises:
+        NotApplicable: it has more than ``MOST_ENTRIES`` entries.
+    """
+    return System(
+        weights_matrix(stage),
+        gradients_matrix(stage, delta),
+        _array(z),
+        _array(weight_gradient.flatten()),
+    )
+
+
+def weights_matrix(stage: Stage) -> csr_array:
+    """W of a convolution, (outputs, inputs), both in the order of the flattened tensors."""
+    assert stage.convolution is not None
+    geometry, groups = _geometry(stage), stage.convolution.groups
+    filters = _array(stage.weight).reshape(len(stage.weight), geometry.channels, -1)
+    at, tap, source = _reads(geometry)
+    out, channel, read = _indices(len(filters), geometry.channels, len(at))
+    rows = out * geometry.positions + at[read]
+    columns = (_first_channel(out, len(filters), groups, geometry) + channel) * geometry.size
+    values = filters[out, channel, tap[read]]
+    shape = (stage.outputs, stage.inputs)
+    return _sparse(values, rows, columns + source[read], shape)
+
+
+def gradients_matrix(stage: Stage, delta: Tensor) -> csr_array:
+    """∇_Z J of a convolution, (elements of the weight, inputs): it maps x to ∇_W J.
+
+    Args:
+        stage: a convolution.
+        delta: ∇_Z J, (outputs,).
+    """
+    assert stage.convolution is not None
+    geometry, groups = _geometry(stage), stage.convolution.groups
+    deltas = _array(delta).reshape(len(stage.weight), geometry.positions)
+    at, tap, source = _reads(geometry)
+    out, channel, read = _indices(len(deltas), geometry.channels, len(at))
+    rows = (out * geometry.channels + channel) * geometry.taps + tap[read]
+    columns = (_first_channel(out, len(deltas), groups, geometry) + channel) * geometry.size
+    shape = (stage.weight.numel(), stage.inputs)
+    return _sparse(deltas[out, at[read]], rows, columns + source[read], shape)
+
+
+def solve(
+    matrix: csr_array,
+    right: NDArray[np.float64],
+    start: NDArray[np.float64] | None = None,
+    *,
+    iterations: int = 20_000,
+    dense: bool | None = None,
+) -> Solution:
+    """Least squares: by singular values where the system is small, by LSMR above.
+
+    Fong & Saunders 2011. Both give the solution that is closest to ``start``.
+
+    Args:
+        matrix: U, (rows, columns).
+        right: V, (rows,).
+        start: (columns,), zero by default.
+        iterations: the most of LSMR.
+        dense: which of the two; None: by size.
+    """
+    start = np.zeros(matrix.shape[1]) if start is None else start
+    left = right - matrix @ start
+    small = matrix.shape[0] * matrix.shape[1] <= DENSE_ELEMENTS
+    if small if dense is None else dense:
+        step, used = np.linalg.lstsq(matrix.toarray(), left, rcond=1e-12)[0], 0
+    else:
+        step, used = _lsmr(matrix, left, iterations)
+    x = start + step
+    return Solution(x, _relative(matrix @ x - right, right), used)
+
+
+def _lsmr(
+    matrix: csr_array, right: NDArray[np.float64], iterations: int
+) -> tuple[NDArray[np.float64], int]:
+    """LSMR, once more on what is left: its recurrences lose what a fresh residual has."""
+    x, used = np.zeros(matrix.shape[1]), 0
+    for _ in range(2):
+        found = lsmr(
+            matrix, right - matrix @ x, atol=1e-14, btol=1e-14, conlim=0, maxiter=iterations - used
+        )
+        x, used = x + found[0], used + int(found[2])
+        if used >= iterations:
+            break
+    return x, used
+
+
+def _relative(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
+    length = float(np.linalg.norm(right))
+    return float(np.linalg.norm(left)) / length if length else 0.0
+
+
+def _geometry(stage: Stage) -> Geometry:
+    assert stage.convolution is not None
+    geometry = geometry_of(stage.convolution, stage.input_shape[1:])
+    entries = 2 * len(stage.weight) * geometry.channels * geometry.sources.numel()
+    if entries > MOST_ENTRIES:
+        raise NotApplicable(
+            f"{stage.layer}: its linear system has {entries:.2g} entries; "
+            f"systems of up to {MOST_ENTRIES:.2g} are solved"
+        )
+    return geometry
+
+
+def _reads(
+    geometry: Geometry,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Output position, tap and input position of every read that is not of padding."""
+    sources = geometry.sources.cpu().numpy()
+    at, tap = np.nonzero(sources < geometry.size)
+    return at, tap, sources[at, tap]
+
+
+def _indices(*sizes: int) -> list[NDArray[np.int64]]:
+    """Flat index arrays over all combinations."""
+    return [axis.ravel() for axis in np.indices(sizes)]
+
+
+def _first_channel(
+    out: NDArray[np.int64], filters: int, groups: int, geometry: Geometry
+) -> NDArray[np.int64]:
+    """Of the input channels that a filter sees."""
+    return out // (filters // groups) * geometry.channels
+
+
+def _sparse(
+    values: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    shape: tuple[int, int],
+) -> csr_array:
+    return csr_array(coo_array((values, (rows, columns)), shape=shape))
+
+
+def _scale(matrix: csr_array) -> float:
+    return float(np.sqrt(matrix.power(2).sum() / matrix.shape[0])) or 1.0
+
+
+def _array(tensor: Tensor) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = tensor.detach().to("cpu", torch.float64).numpy()
+    return found

@@ -1,0 +1,82 @@
+"""The closed form: a fully connected layer's input from the gradients of its weight and bias."""
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field, JsonValue
+from torch import Tensor
+
+from gradaudit.attacks.layerwise.closed_form import SingleLayer, inverted
+from gradaudit.attacks.layerwise.running import starting_record
+from gradaudit.attacks.layerwise.setting import of_one_record
+from gradaudit.attacks.reconstruction.base import (
+    Candidates,
+    Reconstruction,
+    ReconstructionOptions,
+)
+from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.progress import Progress
+
+
+class ClosedFormOptions(ReconstructionOptions):
+    """Options of the closed form."""
+
+    layer: str | None = Field(
+        None, description="the fully connected layer; default: the first one that can be used"
+    )
+    iterations: int = Field(
+        50, ge=1, description="most steps of the search for the record behind a later layer's input"
+    )
+
+
+class ClosedForm(Reconstruction[ClosedFormOptions]):
+    """Solve ∇_b J · x = ∇_W J of a fully connected layer for its input x.
+
+    The answer is the least squares solution over all rows, x̂ = Σ b̄_k w̄_k / Σ b̄_k²; the second
+    candidate is the row with the largest bias gradient alone. Of the first layer that is the
+    record. Of a later one it is that layer's input: the record is then sought by least squares
+    through the layers before, and is determined only where their Jacobian has full column rank
+    (condition 1), which the report says.
+
+    Source: L. Fan et al., "Rethinking privacy preserving deep learning" (2020), theorem 2.1.
+    """
+
+    name = "closed-form"
+    summary = "Divide a fully connected layer's gradients (Fan et al. 2020, theorem 2.1)."
+    Options: ClassVar[type[ReconstructionOptions]] = ClosedFormOptions
+    restarts: ClassVar[bool] = False
+
+    def run(
+        self, view: AttackerView, restarts: int, generator: torch.Generator, progress: Progress
+    ) -> Candidates:
+        """Least squares over all rows, then the best row."""
+        view = of_one_record(view, self.name)
+        layer = SingleLayer.of(view, self.options.layer)
+        inputs = torch.stack([layer.least_squares(), layer.best_row()])
+        details: dict[str, JsonValue] = {
+            "layer": layer.name,
+            "candidates": ["least squares over all rows", f"row {layer.best} alone"],
+            "kappa": layer.kappa,
+            "recovers": "the record" if layer.of_record else "the layer's input",
+        }
+        records = inputs.reshape(2, 1, *view.shape) if layer.of_record else inputs
+        if not layer.of_record:
+            begin = starting_record(view, None)
+            found = [
+                inverted(view, layer.name, wanted, begin, self.options.iterations)
+                for wanted in inputs
+            ]
+            records = torch.stack([one.record for one in found])[:, None]
+            details["condition_1"] = found[0].determined
+            details["residual"] = found[0].residual
+        return Candidates(
+            inputs=records.to(view.dtype),
+            labels=None if view.labels is None else _repeated(view.labels),
+            scores=torch.tensor(layer.misfits(inputs), dtype=torch.float64),
+            diverged=~records.flatten(1).isfinite().all(dim=1),
+            details=details,
+        )
+
+
+def _repeated(labels: Tensor) -> Tensor:
+    return labels.expand(2, *labels.shape)

@@ -1,0 +1,79 @@
+"""COPA: R-GAP's systems, over what the layers before can give."""
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field, JsonValue
+from torch import Tensor
+
+from gradaudit.attacks.layerwise.combined import Combined, Start
+from gradaudit.attacks.layerwise.denoise import denoise
+from gradaudit.attacks.layerwise.running import Found, best_of, starting_record
+from gradaudit.attacks.layerwise.setting import Setting
+from gradaudit.attacks.reconstruction.base import (
+    Candidates,
+    Reconstruction,
+    ReconstructionOptions,
+)
+from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.errors import NotApplicable
+from gradaudit.progress import Progress
+
+
+class CombinedOptions(ReconstructionOptions):
+    """Options of COPA."""
+
+    iterations: int = Field(20, ge=1, description="most steps of the search in a layer")
+    denoise: float = Field(
+        0.0, ge=0, description="weight of total variation denoising at the end (paper: 0.15)"
+    )
+
+
+class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
+    """Minimise ‖U A(z) − V‖² for each layer's input A(z), from the last layer to the record.
+
+    U and V are those of R-GAP. Where the layer before has full column rank and fewer inputs than
+    outputs, z is kept to what that layer can give (the pull-back constraint, eq. 7); otherwise it
+    is free (eq. 5); the first layer's input is (eq. 6). Where a system determines its input, the
+    solution is taken as it is; else the search starts at the features of a record: the first
+    restart's is the attacker's own, or the middle of the known range, the others' are drawn.
+
+    Source: C. Chen and N. Campbell, "Understanding training-data leakage from gradients in neural
+    networks for image classification" (2021), algorithm 1, whose branch is printed reversed.
+    """
+
+    name = "copa"
+    summary = "R-GAP's systems over what the layers before can give (Chen & Campbell 2021)."
+    Options: ClassVar[type[ReconstructionOptions]] = CombinedOptions
+
+    def run(
+        self, view: AttackerView, restarts: int, generator: torch.Generator, progress: Progress
+    ) -> Candidates:
+        """One candidate for every start."""
+        setting = Setting.of(view, self.name)
+        if self.options.denoise and not view.pictures:
+            raise NotApplicable("total variation denoising is for pictures: leave out denoise")
+        found: list[Found] = []
+        constrained: list[str] = []
+        with progress.task(self.name, restarts) as advance:
+            for number in range(restarts):
+                begin = starting_record(setting.view, generator if number else None)
+                solver = Combined(Start.of(setting.chain, begin), steps=self.options.iterations)
+                found.append(best_of(setting, solver))
+                constrained = solver.constrained
+                advance(1)
+        records = torch.stack([self._finished(one.record) for one in found])
+        return Candidates(
+            inputs=records[:, None].to(view.dtype),
+            labels=torch.stack([one.target for one in found]),
+            scores=torch.tensor([one.mismatch for one in found], dtype=torch.float64),
+            diverged=torch.tensor([not one.finite for one in found]),
+            details={"layers": found[0].layers(), "pull_back": _names(constrained)},
+        )
+
+    def _finished(self, record: Tensor) -> Tensor:
+        return denoise(record, self.options.denoise)
+
+
+def _names(layers: list[str]) -> list[JsonValue]:
+    return [*dict.fromkeys(layers)]

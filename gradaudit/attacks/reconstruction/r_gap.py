@@ -1,0 +1,56 @@
+"""R-GAP: a chain of layers solved backwards, each as a linear system."""
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+
+from gradaudit.attacks.layerwise.least_squares import LeastSquares
+from gradaudit.attacks.layerwise.running import best_of
+from gradaudit.attacks.layerwise.setting import Setting
+from gradaudit.attacks.reconstruction.base import (
+    Candidates,
+    Reconstruction,
+    ReconstructionOptions,
+)
+from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.progress import Progress
+
+
+class RecursiveOptions(ReconstructionOptions):
+    """Options of R-GAP."""
+
+    iterations: int = Field(20_000, ge=1, description="most iterations of LSMR for a layer")
+
+
+class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
+    """Solve [W; ∇_Z J] x = [z; ∇_W J] for each layer's input, from the last layer to the record.
+
+    The last layer's output follows from its bias's gradient, or without one from a scalar equation
+    that has two roots, which are both tried; the one whose record gives the gradient that was
+    shared is handed in. Where a layer's system does not determine its input, the shortest
+    solution is taken, and what is solved before it builds on that: the residuals tell.
+
+    Source: J. Zhu and M. Blaschko, "R-GAP: Recursive gradient attack on privacy" (2021).
+    """
+
+    name = "r-gap"
+    summary = "Solve one layer after another as a linear system (Zhu & Blaschko 2021)."
+    Options: ClassVar[type[ReconstructionOptions]] = RecursiveOptions
+    restarts: ClassVar[bool] = False
+
+    def run(
+        self, view: AttackerView, restarts: int, generator: torch.Generator, progress: Progress
+    ) -> Candidates:
+        """One candidate: there is nothing to start from."""
+        setting = Setting.of(view, self.name)
+        with progress.task(self.name, 1) as advance:
+            found = best_of(setting, LeastSquares(self.options.iterations))
+            advance(1)
+        return Candidates(
+            inputs=found.record[None, None].to(view.dtype),
+            labels=found.target[None],
+            scores=torch.tensor([found.mismatch], dtype=torch.float64),
+            diverged=torch.tensor([not found.finite]),
+            details={"layers": found.layers(), "ends_tried": found.tried},
+        )
