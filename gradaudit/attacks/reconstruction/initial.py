@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.errors import UsageError
+from gradaudit.gradients.noise import draw_noise
 
 Start = Literal["normal", "uniform", "pattern", "given"]
 
@@ -27,7 +28,7 @@ def starts(view: AttackerView, start: Start, restarts: int, generator: torch.Gen
     """
     shape = (restarts, view.batch, *view.shape)
     if start == "normal":
-        return _placed(view, torch.randn(shape, generator=generator, dtype=torch.float64))
+        return _placed(view, normal(restarts, view.elements, generator).reshape(shape))
     if start == "uniform":
         return _placed(view, _uniform(view, shape, generator))
     if start == "pattern":
@@ -45,8 +46,13 @@ def label_starts(
     restarts: int, size: int, view: AttackerView, generator: torch.Generator
 ) -> Tensor:
     """(restarts, size) standard normal starting numbers of free labels."""
-    drawn = torch.randn(restarts, size, generator=generator, dtype=torch.float64)
-    return _placed(view, drawn)
+    return _placed(view, normal(restarts, size, generator))
+
+
+def normal(rows: int, elements: int, generator: torch.Generator) -> Tensor:
+    """(rows, elements) standard normal numbers; the first rows do not depend on how many follow."""
+    like = torch.empty(elements, dtype=torch.float64)
+    return draw_noise("gaussian", like, rows, generator) if elements else like.new_empty(rows, 0)
 
 
 def read_start(path: Path) -> Tensor:

@@ -87,8 +87,9 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         objective = Objective(
             view, targets, options.objective, self.weight_of_tv(view), options.adaptive
         )
+        apart = torch.Generator().manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
+        free = label_starts(restarts, targets.size, view, apart)
         records = starts(view, options.init, restarts, generator).flatten(1)
-        free = label_starts(restarts, targets.size, view, generator)
         points = torch.cat([records, free], dim=1)
         evaluate = evaluation(objective, rows_at_once(view))
         with progress.task(self.name, restarts * options.iterations) as advance:

@@ -1,0 +1,108 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from gradaudit.attacks.reconstruction.labels import infer_counts, infer_label, last_layer
+from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.errors import NotApplicable
+from gradaudit.loading.losses import MeanSquaredError
+from tests.attacks.reconstruction.scenes import cnn, drawn, mlp, records, view
+
+
+def hidden(seen: AttackerView, *names: str) -> AttackerView:
+    return replace(seen, update={n: g for n, g in seen.update.items() if n not in names})
+
+
+@pytest.mark.parametrize("label", range(4))
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
+def test_signs_tell_the_label(label: int, bias: bool) -> None:
+    seen = view(mlp(bias=bias), records(6, labels=[label]))
+    assert infer_label(seen).tolist() == [label]
+
+
+@pytest.mark.parametrize("label", range(4))
+def test_rows_tell_the_label_of_features_of_both_signs(label: int) -> None:
+    model = drawn(lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4, bias=False)))
+    assert infer_label(view(model, records(6, labels=[label]))).tolist() == [label]
+
+
+@pytest.mark.parametrize("label", range(3))
+def test_the_weight_tells_where_the_bias_is_hidden(label: int) -> None:
+    seen = view(cnn(), records(1, 6, 6, labels=[label]))
+    assert infer_label(hidden(seen, "3.bias")).tolist() == [label]
+
+
+@pytest.mark.parametrize("label", range(2))
+def test_two_classes_without_bias_are_told_apart_by_features_of_one_sign(label: int) -> None:
+    seen = view(mlp(classes=2, bias=False), records(6, labels=[label]))
+    assert infer_label(seen).tolist() == [label]
+
+
+def test_two_classes_without_bias_and_features_of_both_signs_are_refused() -> None:
+    model = drawn(lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2, bias=False)))
+    with pytest.raises(NotApplicable, match="do not tell the label"):
+        infer_label(view(model, records(6, labels=[1])))
+
+
+def test_signs_are_refused_for_a_batch() -> None:
+    with pytest.raises(NotApplicable, match=r"one record, not of 2.*--known-labels"):
+        infer_label(view(mlp(), records(6, labels=[1, 2])))
+
+
+def test_other_losses_are_refused() -> None:
+    seen = view(mlp(), records(6, labels=[1]), loss=MeanSquaredError())
+    with pytest.raises(NotApplicable, match="the loss is mse"):
+        infer_label(seen)
+
+
+def test_a_hidden_last_layer_is_refused() -> None:
+    seen = hidden(view(mlp(), records(6, labels=[1])), "2.weight", "2.bias")
+    with pytest.raises(NotApplicable, match=r"last layer \(2\) is hidden"):
+        last_layer(seen)
+
+
+def test_a_model_that_ends_in_something_else_is_refused() -> None:
+    model = drawn(lambda: nn.Sequential(nn.Linear(6, 4), nn.Softplus()))
+    with pytest.raises(NotApplicable, match="does not end in one"):
+        infer_label(view(model, records(6, labels=[1])))
+
+
+def test_the_layer_that_gives_the_logits_is_found_whatever_the_order_of_modules() -> None:
+    class Swapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(4, 4)
+            self.first = nn.Linear(6, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.first(x).tanh())  # type: ignore[no-any-return]
+
+    model = drawn(Swapped)
+    seen = view(model, records(6, labels=[1]))
+    assert last_layer(seen).name == "last"
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_counts_are_exact_where_the_mean_output_is_known() -> None:
+    """A model that says the same of every record: n_c = k (p_c − ∇b_c) without error."""
+    model = drawn(lambda: nn.Sequential(nn.Linear(6, 8), nn.Sigmoid(), nn.Linear(8, 4)))
+    with torch.no_grad():
+        model[2].weight.zero_()  # type: ignore[index]
+    batch = records(6, labels=[3, 1, 1, 3, 3, 0])
+    found = infer_counts(view(model, batch), torch.Generator().manual_seed(0))
+    assert found.tolist() == [0, 1, 1, 3, 3, 3]
+
+
+def test_counts_of_a_fresh_model_are_close() -> None:
+    batch = records(6, labels=[3, 1, 1, 3, 2, 0, 1, 1])
+    model = drawn(lambda: nn.Sequential(nn.Linear(6, 8), nn.Sigmoid(), nn.Linear(8, 4)))
+    found = infer_counts(view(model, batch), torch.Generator().manual_seed(0))
+    assert found.tolist() == sorted(batch.labels.tolist())
+
+
+def test_counts_need_the_bias() -> None:
+    seen = view(mlp(bias=False), records(6, labels=[1, 2]))
+    with pytest.raises(NotApplicable, match="bias, which is absent"):
+        infer_counts(seen, torch.Generator())
