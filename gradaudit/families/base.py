@@ -51,8 +51,8 @@ class Family(ABC):
         """Fit a member; the same seed fits the same one.
 
         Args:
-            features: (rows, features), of any scale; rows are weighed so that classes have the
-                shares of ``prior``.
+            features: (rows, features), of any scale; rows are weighed (for trees: drawn) so
+                that classes have the shares of ``prior``.
             labels: (rows,) in 0..classes-1.
             classes: how many there are.
             seed: of whatever is random.

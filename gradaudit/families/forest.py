@@ -1,7 +1,8 @@
 """A random forest whose votes are smoothed into probabilities."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,13 +28,15 @@ class FittedForest(Fitted):
 
     prior: FloatArray
     scale: Scale
-    trees: Any
+    trees: Sequence[Any]
 
     def votes(self, features: Features) -> FloatArray:
         """Share of the trees that vote for each class, (rows, classes)."""
-        if self.trees is None:
+        if not self.trees:
             return np.tile(self.prior, (len(features), 1))
-        return np.asarray(self.trees.predict_proba(self.scale(features)), dtype=np.float64)
+        rows = self.scale(features).astype(np.float32)
+        votes = [tree.predict_proba(rows, check_input=False) for tree in self.trees]
+        return np.asarray(np.mean(votes, axis=0), dtype=np.float64)
 
     def log_probabilities(self, features: Features) -> FloatArray:
         """Logs of the votes with a pseudo-vote a class, so none is infinite."""
@@ -47,11 +50,16 @@ class Forest(Family):
 
     A class's probability is (votes + n·π)/(50 + n), with n classes and the training prior π:
     Laplace's rule where π is uniform. It is never 0, and at most 51/52 between two classes.
-    Standardised features, since trees treat differences below 1e-7 as none.
+    Every tree sees a bootstrap sample in which classes have the shares of π; it leaves out rows of
+    classes that are too frequent (C. Chen et al., "Using random forest to learn imbalanced data",
+    2004), since weights do not move the votes of pure leaves. Standardised features, since trees
+    treat differences below 1e-7 as none.
     """
 
     name = "forest"
     summary = "Random forest of 50 trees, votes smoothed by Laplace's rule."
+    splitter: ClassVar[str] = "best"
+    bootstrap: ClassVar[bool] = True
 
     def fit(
         self,
@@ -63,12 +71,33 @@ class Forest(Family):
         prior: FloatArray | None = None,
     ) -> FittedForest:
         """Grow the trees, one after the other: the same ones however many workers there are."""
-        from sklearn.ensemble import RandomForestClassifier
+        from sklearn.tree import DecisionTreeClassifier
 
-        trained, weights = training_weights(features, labels, classes, prior)
+        trained, _ = training_weights(features, labels, classes, prior)
         scale = Scale.of(features)
         if not scale.kept.any():
-            return FittedForest(trained, scale, None)
-        state = int(np.random.default_rng(seed).integers(2**31))
-        trees = RandomForestClassifier(TREES, random_state=state, n_jobs=1)
-        return FittedForest(trained, scale, trees.fit(scale(features), labels, weights))
+            return FittedForest(trained, scale, ())
+        rows = scale(features).astype(np.float32)
+        generator = np.random.default_rng(seed)
+        trees = []
+        for state in generator.integers(2**31, size=TREES):
+            tree = DecisionTreeClassifier(
+                max_features="sqrt", splitter=self.splitter, random_state=int(state)
+            )
+            seen = _seen(labels, trained, generator, self.bootstrap)
+            trees.append(tree.fit(rows[seen], labels[seen], check_input=False))
+        return FittedForest(trained, scale, trees)
+
+
+def _seen(
+    labels: IntArray, prior: FloatArray, generator: np.random.Generator, bootstrap: bool
+) -> IntArray:
+    """Rows for one tree, with classes in the prior's shares and as many as the rarest allows."""
+    counts = np.bincount(labels, minlength=len(prior))
+    wanted = np.maximum(1, np.round(prior * (counts / prior).min())).astype(np.int64)
+    return np.concatenate(
+        [
+            generator.choice(np.flatnonzero(labels == value), count, replace=bootstrap)
+            for value, count in enumerate(wanted)
+        ]
+    )

@@ -13,13 +13,18 @@ _CHANCE = 2.0
 
 @dataclass(frozen=True)
 class Tempered(Fitted):
-    """A member whose evidence against its prior is multiplied by ``sharpness``.
+    """A member whose evidence against its prior is multiplied, and which doubts itself.
 
-    At 0 it is the prior, so that a tempered family can ignore what it sees.
+    Attributes:
+        inner: the member.
+        sharpness: the factor t; at 0 it is the prior, so that a tempered family can ignore what it
+            sees.
+        doubt: the share λ of the prior in what it says: (1 − λ)·p + λ·π.
     """
 
     inner: Fitted
     sharpness: float
+    doubt: float = 0.0
 
     @property
     def prior(self) -> FloatArray:  # type: ignore[override]
@@ -30,7 +35,11 @@ class Tempered(Fitted):
         """(rows, classes), finite."""
         prior = np.log(self.prior)
         evidence = self.inner.log_probabilities(features) - prior
-        return normalised(self.sharpness * evidence + prior)
+        sharp = normalised(self.sharpness * evidence + prior)
+        if not self.doubt:
+            return sharp
+        doubting = np.logaddexp(np.log1p(-self.doubt) + sharp, np.log(self.doubt) + prior)
+        return np.asarray(doubting)
 
 
 def temper(
@@ -46,7 +55,9 @@ def temper(
     out-of-bag rows do not show it. The sharpness t that minimises the log loss gains G nats a row
     over the prior. By chance alone, one parameter gains 1/(2n) on n independent rows and loses as
     much on others, so t is shrunk by 1 − c/(2nG), to 0 where that is negative (James and Stein's
-    estimator, with the information t²I/2 ≈ G; c = 2 as the best of some members is taken).
+    estimator, with the information t²I/2 ≈ G; c = 2 as the best of some members is taken). And n
+    rows without an error do not show an error rate below about λ = 1/(2(n + 1)) (Jeffreys): that
+    much doubt is mixed in, so one sure mistake costs no more than ln(1/(λπ)).
     Source: C. Guo et al., "On calibration of modern neural networks" (2017), with the prior
     instead of the uniform distribution as the limit.
 
@@ -64,8 +75,11 @@ def temper(
     rows = np.arange(len(labels))
     gained = normalised(sharpness * evidence + prior)[rows, labels] - prior[labels]
     gain = float((weigh * gained).mean())
-    chance = _CHANCE / (2 * (independent or len(labels)))
-    return Tempered(fitted, sharpness * max(0.0, 1 - chance / gain) if gain > 0 else 0.0)
+    count = independent or len(labels)
+    if gain <= _CHANCE / (2 * count):
+        return Tempered(fitted, 0.0)
+    shrunk = sharpness * (1 - _CHANCE / (2 * count * gain))
+    return Tempered(fitted, shrunk, 1 / (2 * (count + 1)))
 
 
 def best_sharpness(

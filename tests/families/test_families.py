@@ -1,0 +1,206 @@
+"""Predictive families: finite, calibrated, blind to scale, and what their priors mean."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from gradaudit.errors import AuditError, UsageError
+from gradaudit.families import families, family, log_loss, under_prior
+from gradaudit.families.base import normalised
+from gradaudit.families.forest import FittedForest
+from gradaudit.families.paper import PaperForest, ceiling
+from gradaudit.families.standard import Projection, Scale
+
+NAMES = ("extra-trees", "forest", "logistic", "mlp", "prior")
+UNIFORM = np.array([0.5, 0.5])
+
+
+def gaussian(
+    rows: int, shift: float, seed: int, columns: int = 1, classes: int = 2
+) -> tuple[np.ndarray, np.ndarray]:
+    """Classes 0, 1, … at 0, shift, … in the first column; the others are noise."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(rows) % classes
+    features = rng.normal(size=(rows, columns))
+    features[:, 0] += shift * labels
+    return features, labels
+
+
+def test_they_are_found_by_living_in_the_package() -> None:
+    assert tuple(families()) == NAMES
+
+
+def test_an_unknown_one_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(UsageError, match="no predictive family 'tree'; there are: extra-trees"):
+        family("tree")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("shift", "columns", "classes"), [(0.5, 3, 2), (1000.0, 1, 2), (3.0, 40, 4)]
+)
+def test_log_probabilities_are_finite_and_sum_to_one(
+    name: str, shift: float, columns: int, classes: int
+) -> None:
+    features, labels = gaussian(60, shift, 0, columns, classes)
+    fitted = family(name).fit(features, labels, classes, 0)
+    found = fitted.log_probabilities(gaussian(40, shift, 1, columns, classes)[0] * 3)
+    assert found.shape == (40, classes)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(np.exp(found).sum(axis=1), 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_constant_features_leave_the_prior(name: str) -> None:
+    labels = np.array([0, 0, 0, 1])
+    fitted = family(name).fit(np.full((4, 2), 3.7e-9), labels, 2, 0)
+    found = fitted.log_probabilities(np.full((1, 2), 1.0))
+    np.testing.assert_allclose(np.exp(found), [[0.75, 0.25]], atol=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_seed_fits_the_same_member(name: str) -> None:
+    features, labels = gaussian(50, 1.0, 0, 5)
+    first, again = (
+        family(name).fit(features, labels, 2, np.random.SeedSequence(7)).log_probabilities(features)
+        for _ in range(2)
+    )
+    np.testing.assert_array_equal(first, again)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("unit", [1e-12, 1e-8, 1e8])
+def test_the_unit_of_gradients_does_not_matter(name: str, unit: float) -> None:
+    features, labels = gaussian(80, 1.5, 0, 4)
+    unseen = gaussian(30, 1.5, 1, 4)[0]
+    plain = family(name).fit(features, labels, 2, 3).log_probabilities(unseen)
+    scaled = family(name).fit(features * unit, labels, 2, 3).log_probabilities(unseen * unit)
+    np.testing.assert_allclose(np.exp(scaled), np.exp(plain), atol=0.03)
+    if name != "prior":
+        assert np.ptp(scaled) > 0.1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_prior_is_stated_and_trained_under(name: str) -> None:
+    features = np.random.default_rng(0).normal(size=(400, 3))
+    labels = (np.arange(400) % 10 == 0).astype(np.int64)
+    own = family(name).fit(features, labels, 2, 0)
+    np.testing.assert_allclose(own.prior, [0.9, 0.1])
+    balanced = family(name).fit(features, labels, 2, 0, prior=UNIFORM)
+    np.testing.assert_array_equal(balanced.prior, UNIFORM)
+    unseen = np.random.default_rng(1).normal(size=(2000, 3))
+    said = [np.exp(each.log_probabilities(unseen)[:, 1]).mean() for each in (own, balanced)]
+    assert said[0] == pytest.approx(0.1, abs=0.05)
+    assert said[1] == pytest.approx(0.5, abs=0.12)
+
+
+def test_logistic_regression_finds_the_posterior_of_gaussian_classes() -> None:
+    features, labels = gaussian(20_000, 1.0, 0)
+    fitted = family("logistic").fit(features, labels, 2, 0)
+    grid = np.linspace(-2, 3, 11)
+    found = fitted.log_probabilities(grid[:, None])
+    np.testing.assert_allclose(found[:, 1] - found[:, 0], grid - 0.5, atol=0.12)
+
+
+def test_a_posterior_is_moved_to_another_prior_by_bayes() -> None:
+    features, labels = gaussian(20_000, 1.0, 0)
+    wanted = np.array([0.9, 0.1])
+    fitted = family("logistic").fit(features, labels, 2, 0)
+    moved = under_prior(fitted.log_probabilities(np.array([[0.5], [2.0]])), fitted.prior, wanted)
+    expected = np.array([0.0, 1.5]) + np.log(0.1 / 0.9)
+    np.testing.assert_allclose(moved[:, 1] - moved[:, 0], expected, atol=0.1)
+    np.testing.assert_allclose(np.exp(moved).sum(axis=1), 1)
+
+
+def test_wide_logistic_regression_is_the_penalised_one_on_all_columns() -> None:
+    features, labels = gaussian(30, 2.0, 0, 300)
+    standard = (features - features.mean(axis=0)) / features.std(axis=0) / np.sqrt(300)
+    direct = LogisticRegression(C=10, tol=1e-10, max_iter=10_000).fit(standard, labels)
+    found = family("logistic").fit(features, labels, 2, 0).log_probabilities(features)
+    odds = direct.decision_function(standard)
+    np.testing.assert_allclose(found[:, 1] - found[:, 0], odds, rtol=1e-2, atol=1e-2)
+
+
+def test_the_network_finds_what_no_line_separates() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(600, 2))
+    labels = (features[:, 0] * features[:, 1] > 0).astype(np.int64)
+    train, test = slice(0, 400), slice(400, None)
+    losses = {
+        name: log_loss(
+            family(name)
+            .fit(features[train], labels[train], 2, 0)
+            .log_probabilities(features[test]),
+            labels[test],
+        )
+        for name in ("logistic", "mlp")
+    }
+    assert losses["logistic"] > 0.65
+    assert losses["mlp"] < 0.45
+
+
+def test_a_forest_is_never_surer_than_laplace() -> None:
+    features, labels = gaussian(100, 100.0, 0)
+    fitted = family("forest").fit(features, labels, 2, 0)
+    assert isinstance(fitted, FittedForest)
+    assert fitted.votes(features).max() == 1
+    np.testing.assert_allclose(np.exp(fitted.log_probabilities(features)).max(), 51 / 52)
+
+
+def test_the_papers_softmax_has_a_ceiling() -> None:
+    features, labels = gaussian(100, 100.0, 0)
+    forest = family("forest").fit(features, labels, 2, 0)
+    assert isinstance(forest, FittedForest)
+    loss = log_loss(PaperForest(forest).log_probabilities(features), labels)
+    np.testing.assert_allclose(np.log(2) - loss, ceiling(2), atol=1e-12)
+    np.testing.assert_allclose(ceiling(2), np.log(2) - np.log(1 + np.exp(-1)))
+    assert 0.379 < ceiling(2) < 0.381
+
+
+def test_a_forest_alike_in_all_classes_but_one_has_the_ceiling_of_many() -> None:
+    features, labels = gaussian(120, 100.0, 0, classes=4)
+    forest = family("forest").fit(features, labels, 4, 0)
+    assert isinstance(forest, FittedForest)
+    loss = log_loss(PaperForest(forest).log_probabilities(features), labels)
+    np.testing.assert_allclose(np.log(4) - loss, ceiling(4), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_class_without_rows_is_refused(name: str) -> None:
+    with pytest.raises(AuditError, match="no row of class 1"):
+        family(name).fit(np.zeros((2, 1)), np.array([0, 2]), 3, 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_that_are_not_finite_are_refused(name: str) -> None:
+    with pytest.raises(AuditError, match="not finite"):
+        family(name).fit(np.array([[0.0], [np.nan]]), np.array([0, 1]), 2, 0)
+
+
+def test_scaling_leaves_out_what_is_constant_but_for_rounding() -> None:
+    rng = np.random.default_rng(0)
+    columns = [rng.normal(size=50) * 1e-9, 5e-9 + 1e-22 * rng.normal(size=50), np.zeros(50)]
+    scale = Scale.of(np.stack(columns, axis=1))
+    np.testing.assert_array_equal(scale.kept, [True, False, False])
+    standard = scale(np.stack(columns, axis=1))
+    np.testing.assert_allclose(standard.std(axis=0), 1)
+
+
+def test_a_projection_keeps_the_inner_products_of_the_fitted_rows() -> None:
+    features = np.random.default_rng(0).normal(size=(20, 90))
+    projected = Projection.of(features)(features)
+    standard = (features - features.mean(axis=0)) / features.std(axis=0)
+    np.testing.assert_allclose(projected @ projected.T, standard @ standard.T / 90, atol=1e-9)
+    assert projected.shape[1] == 19
+
+
+def test_a_projection_takes_the_widest_directions_first() -> None:
+    rng = np.random.default_rng(0)
+    common = rng.normal(size=(200, 1))
+    features = np.hstack([common + 0.1 * rng.normal(size=(200, 6)), rng.normal(size=(200, 2))])
+    (first,) = Projection.of(features, 1)(features).T
+    assert abs(np.corrcoef(first, common[:, 0])[0, 1]) > 0.98
+
+
+def test_scores_are_normalised_without_overflow() -> None:
+    np.testing.assert_allclose(normalised(np.array([[1e4, 0.0]])), [[0, -1e4]])

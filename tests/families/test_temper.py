@@ -1,0 +1,91 @@
+"""Calibration: the best factor, nothing out of nothing, and no certainty out of few rows."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+
+from gradaudit.families import family, log_loss
+from gradaudit.families.base import normalised
+from gradaudit.families.temper import Tempered, best_sharpness, temper
+
+UNIFORM = np.array([0.5, 0.5])
+
+
+def data(rows: int, shift: float, seed: int, columns: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(rows) % 2
+    features = rng.normal(size=(rows, columns))
+    features[:, 0] += shift * labels
+    return features, labels
+
+
+def test_the_sharpness_minimises_the_weighted_log_loss() -> None:
+    rng = np.random.default_rng(0)
+    evidence, labels = rng.normal(size=(200, 3)), rng.integers(0, 3, 200)
+    evidence[np.arange(200), labels] += 0.4
+    prior, weights = np.log(np.array([0.2, 0.5, 0.3])), rng.uniform(0.5, 1.5, 200)
+
+    def loss(sharpness: float) -> float:
+        found = normalised(sharpness * evidence + prior)
+        return float(-(weights * found[np.arange(200), labels]).sum())
+
+    expected = minimize_scalar(loss, bounds=(0, 20), method="bounded", options={"xatol": 1e-9})
+    np.testing.assert_allclose(
+        best_sharpness(evidence, prior, labels, weights), expected.x, rtol=1e-4
+    )
+
+
+def test_evidence_that_misleads_is_ignored() -> None:
+    evidence = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    assert best_sharpness(evidence, np.log(UNIFORM), np.array([1, 0])) == 0
+
+
+def test_a_tempered_member_that_found_nothing_is_its_prior() -> None:
+    features, labels = data(300, 0.0, 0)
+    prior = np.array([0.3, 0.7])
+    fitted = family("forest").fit(features, labels, 2, 0, prior=prior)
+    found = temper(fitted, *data(300, 0.0, 1), independent=20)
+    assert found.sharpness == 0
+    np.testing.assert_allclose(found.log_probabilities(features), np.tile(np.log(prior), (300, 1)))
+
+
+def test_nothing_is_rarely_found_in_nothing() -> None:
+    gains = []
+    for seed in range(60):
+        fitted = family("logistic").fit(*data(40, 0.0, 3 * seed), 2, 0)
+        tempered = temper(fitted, *data(40, 0.0, 3 * seed + 1))
+        features, labels = data(2000, 0.0, 3 * seed + 2)
+        gains.append(np.log(2) - log_loss(tempered.log_probabilities(features), labels))
+    assert -0.015 < np.mean(gains) < 1e-12
+    assert np.mean(np.abs(gains) < 1e-12) > 0.6
+
+
+@pytest.mark.parametrize("name", ["forest", "logistic", "mlp"])
+def test_a_calibrated_member_is_as_sure_as_it_is_right(name: str) -> None:
+    fitted = family(name).fit(*data(300, 1.5, 0), 2, 0)
+    tempered = temper(fitted, *data(2000, 1.5, 1))
+    features, labels = data(6000, 1.5, 2)
+    said = np.exp(tempered.log_probabilities(features)[:, 1])
+    bins = np.digitize(said, [0.2, 0.4, 0.6, 0.8])
+    for part in range(5):
+        own = bins == part
+        assert abs(said[own].mean() - labels[own].mean()) < 0.12
+    raw, calibrated = (
+        log_loss(member.log_probabilities(features), labels) for member in (fitted, tempered)
+    )
+    assert calibrated < raw + 0.002
+
+
+def test_few_rows_without_an_error_leave_a_doubt() -> None:
+    fitted = family("logistic").fit(*data(100, 50.0, 0), 2, 0)
+    tempered = temper(fitted, *data(100, 50.0, 1), independent=9)
+    assert tempered.doubt == pytest.approx(1 / 20)
+    surest = np.exp(tempered.log_probabilities(data(100, 50.0, 2)[0])).max()
+    np.testing.assert_allclose(surest, 1 - tempered.doubt / 2, atol=1e-3)
+
+
+def test_doubt_mixes_the_prior_in() -> None:
+    fitted = family("logistic").fit(*data(100, 2.0, 0), 2, 0)
+    plain = np.exp(Tempered(fitted, 1.0).log_probabilities(np.ones((1, 3))))
+    doubting = np.exp(Tempered(fitted, 1.0, 0.1).log_probabilities(np.ones((1, 3))))
+    np.testing.assert_allclose(doubting, 0.9 * plain + 0.1 * UNIFORM)
