@@ -9,6 +9,7 @@ from gradaudit.audits import audits
 from gradaudit.cli.reports import print_json, stdout
 from gradaudit.defenses import defenses
 from gradaudit.errors import UsageError
+from gradaudit.federation.algorithms import algorithms
 from gradaudit.formats import formats
 from gradaudit.formats.page import Page
 from gradaudit.judging import known_metrics
@@ -37,6 +38,7 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "data": lambda: {adapter.example: adapter.summary for adapter in adapters().values()},
     "losses": lambda: LOSSES,
     "defenses": lambda: {d.example: d.summary for d in defenses().values()},
+    "algorithms": lambda: {name: kind.summary for name, kind in algorithms().items()},
     "formats": lambda: {f"{f.name} ({f.suffix})": f.summary for f in formats().values()},
 }
 
@@ -49,7 +51,7 @@ def list_parts(
         Literal["table", "json"], typer.Option("-f", "--format", help="Format.")
     ] = "table",
 ) -> None:
-    """List what is available: audits, metrics, models, data, losses, defenses, formats."""
+    """List what is available: audits, metrics, models, data, losses, defenses, algorithms, formats."""
     if kind is not None and kind not in KINDS:
         raise UsageError(f"list {kind}: nothing of this kind; there are: {', '.join(KINDS)}")
     found = {name: KINDS[name]() for name in ([kind] if kind else KINDS)}
