@@ -51,7 +51,7 @@ def list_parts(
         Literal["table", "json"], typer.Option("-f", "--format", help="Format.")
     ] = "table",
 ) -> None:
-    """List what is available: audits, metrics, models, data, losses, defenses, algorithms, formats."""
+    """List what is available: audits, metrics, models, data, losses, defenses and so on."""
     if kind is not None and kind not in KINDS:
         raise UsageError(f"list {kind}: nothing of this kind; there are: {', '.join(KINDS)}")
     found = {name: KINDS[name]() for name in ([kind] if kind else KINDS)}
