@@ -78,14 +78,16 @@ def expect_enough(
     Raises:
         NotApplicable: some set has fewer, with about how many records would do.
     """
-    for name, members in parts._asdict().items():
-        counts = np.bincount(codes[members], minlength=len(values))
-        least = int(counts.argmin())
-        if counts[least] < fewest:
-            held = int((codes == least).sum())
-            share = max(len(members) / len(codes), 1e-9)
-            raise NotApplicable(
-                f"{what}: {held} records (or too few users) have the value {values[least]!r}, "
-                f"which leaves {counts[least]} in the {name} set; {fewest} are needed there, about "
-                f"{int(np.ceil(fewest / share))} in all: give more records or smaller batches"
-            )
+    counts = np.stack([np.bincount(codes[part], minlength=len(values)) for part in parts])
+    if counts.min() >= fewest:
+        return
+    rarest = int(counts.min(axis=0).argmin())
+    place = int(counts[:, rarest].argmin())
+    held = int((codes == rarest).sum())
+    share = min(len(part) for part in parts) / len(codes)
+    raise NotApplicable(
+        f"{what}: {held} of the records looked at have the value {values[rarest]!r}, which leaves "
+        f"{counts[place, rarest]} in the {parts._fields[place]} set; {fewest} are needed in each "
+        f"set, about {int(np.ceil(fewest / share))} in all: give more records (or users), or "
+        "smaller batches"
+    )

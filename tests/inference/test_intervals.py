@@ -1,0 +1,57 @@
+"""Student's interval, the one for new records, and correlation, against scipy."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from gradaudit.inference.intervals import pearson, resampled, student
+
+
+def test_students_interval_is_scipys() -> None:
+    values = np.random.default_rng(0).normal(size=12)
+    expected = stats.t.interval(0.95, 11, values.mean(), stats.sem(values))
+    np.testing.assert_allclose(student(values), expected)
+
+
+def test_the_interval_for_new_records_is_wider_by_what_is_scored_anew() -> None:
+    values = np.random.default_rng(0).normal(size=20)
+    plain, wide = student(values), resampled(values, 30, 70)
+    ratio = (wide[1] - wide[0]) / (plain[1] - plain[0])
+    assert ratio == pytest.approx(np.sqrt((1 / 20 + 30 / 70) * 20))
+
+
+def test_correlation_is_scipys() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=15)
+    y = x + rng.normal(size=15)
+    found, expected = pearson(x, y), stats.pearsonr(x, y)
+    assert found is not None
+    np.testing.assert_allclose([found.r, found.p], [expected.statistic, expected.pvalue])
+    np.testing.assert_allclose(found.interval, expected.confidence_interval(0.95))
+    np.testing.assert_allclose(2 * stats.t.sf(abs(found.t), 13), found.p)
+    assert found.n == 15
+
+
+def test_the_t_of_the_papers_table_belongs_to_its_r() -> None:
+    """Mo et al. 2021, table 1: VGG11Net with 33 points has R = 0.952 and t = 17.35."""
+    rng = np.random.default_rng(0)
+    x, noise = rng.normal(size=(2, 33))
+    x = (x - x.mean()) / x.std()
+    noise -= noise.mean() + x * (noise @ x) / 33
+    found = pearson(x, 0.952 * x + np.sqrt(1 - 0.952**2) * noise / noise.std())
+    assert found is not None
+    assert found.r == pytest.approx(0.952)
+    assert found.t == pytest.approx(17.35, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("x", "y"), [([1, 2, 3, 4], [1, 2, 3, 5]), ([1.0] * 6, [1, 2, 3, 4, 5, 6])]
+)
+def test_few_or_constant_points_have_none(x: list[float], y: list[float]) -> None:
+    assert pearson(np.array(x), np.array(y)) is None
+
+
+def test_a_straight_line_is_finite() -> None:
+    found = pearson(np.arange(6.0), np.arange(6.0))
+    assert found is not None
+    assert np.isfinite([found.r, found.t, *found.interval]).all()

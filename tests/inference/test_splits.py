@@ -1,0 +1,48 @@
+"""Splits: no record and no user in two sets, values alike in all, and refusals that count."""
+
+import numpy as np
+import pytest
+
+from gradaudit.errors import NotApplicable
+from gradaudit.inference.splits import expect_enough, split
+
+
+def test_every_record_is_in_one_set() -> None:
+    parts = split(101, seed=3)
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(101))
+    assert [len(part) for part in parts] == [50, 21, 30]
+
+
+def test_no_user_is_in_two_sets() -> None:
+    users = np.array([f"user {i % 17}" for i in range(200)])
+    parts = split(200, users, seed=0)
+    names = [set(users[part]) for part in parts]
+    assert sum(len(each) for each in names) == 17
+    assert all(names)
+
+
+def test_values_have_the_same_shares_everywhere() -> None:
+    codes = (np.arange(1000) % 20 == 0).astype(np.int64)
+    parts = split(1000, seed=0, codes=codes)
+    assert [int(codes[part].sum()) for part in parts] == [25, 10, 15]
+
+
+def test_the_seed_decides() -> None:
+    first, again, other = (split(50, seed=seed).fit for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_a_share_may_be_nothing() -> None:
+    parts = split(9, shares=(2, 0, 1), seed=0)
+    assert [len(part) for part in parts] == [6, 0, 3]
+
+
+def test_too_few_records_of_a_value_are_refused_with_the_number_needed() -> None:
+    codes = np.array([0] * 90 + [1] * 10)
+    parts = split(100, seed=0, codes=codes)
+    with pytest.raises(
+        NotApplicable, match=r"race: 10 of .* 'b', .* 2 in the choose set; 16 .* about 80 in all"
+    ):
+        expect_enough(parts, codes, ("a", "b"), 16, "race")
+    expect_enough(parts, codes, ("a", "b"), 2, "race")

@@ -1,0 +1,129 @@
+"""Usable information against closed forms: Gaussian classes, perfect predictors, nothing."""
+
+import numpy as np
+import pytest
+
+from gradaudit.families.paper import ceiling
+from gradaudit.inference.intervals import student
+from gradaudit.inference.usable import (
+    Labelled,
+    Sets,
+    class_weights,
+    entropy,
+    usable_information,
+)
+
+UNIFORM = np.array([0.5, 0.5])
+MEMBERS = ("forest", "logistic", "mlp")
+
+
+def gaussian_sets(shift: float, seed: int, rows: int = 200, values: int = 2) -> Sets:
+    """Independent rows with value a at a·shift in the first of three columns."""
+    rng = np.random.default_rng(seed)
+
+    def drawn(count: int) -> Labelled:
+        labels = np.arange(count) % values
+        features = rng.normal(size=(count, 3))
+        features[:, 0] += shift * labels
+        return Labelled(features * 1e-7, labels)
+
+    return Sets(drawn(rows), drawn(rows), drawn(rows))
+
+
+def information(shift: float, prior: np.ndarray = UNIFORM) -> float:
+    """I(X; A) in nats of two Gaussians of unit variance, by quadrature."""
+    grid = np.linspace(-12, 12 + shift, 40_001)
+    densities = np.exp(-((grid[:, None] - np.array([0, shift])) ** 2) / 2) / np.sqrt(2 * np.pi)
+    mixture = densities @ prior
+    ratio = np.where(densities > 0, densities / mixture[:, None], 1)
+    return float(((densities * np.log(ratio)) @ prior).sum() * (grid[1] - grid[0]))
+
+
+def estimates(shift: float, repeats: int, **options: object) -> np.ndarray:
+    prior = options.pop("prior", UNIFORM)
+    assert isinstance(prior, np.ndarray)
+    return np.array(
+        [
+            usable_information(
+                gaussian_sets(shift, seed, 600),
+                prior,
+                ("logistic",),
+                np.random.SeedSequence(seed),
+            ).information
+            for seed in range(repeats)
+        ]
+    )
+
+
+@pytest.mark.parametrize("shift", [0.8, 1.5, 3.0])
+@pytest.mark.parametrize("prior", [UNIFORM, np.array([0.85, 0.15])], ids=["even", "skewed"])
+def test_logistic_regression_recovers_the_information_of_gaussians(
+    shift: float, prior: np.ndarray
+) -> None:
+    found = estimates(shift, 20, prior=prior)
+    low, high = student(found)
+    truth = information(shift, prior)
+    assert low - 0.012 <= truth <= high + 0.012
+    assert high - low < 0.05
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_a_perfect_predictor_has_the_entropy(member: str) -> None:
+    found = usable_information(
+        gaussian_sets(60.0, 0, 400), UNIFORM, (member,), np.random.SeedSequence(0)
+    )
+    assert found.information == pytest.approx(np.log(2), abs=0.003)
+    assert found.information <= found.entropy == pytest.approx(np.log(2))
+    assert found.auroc == 1
+    assert found.family == found.ranker == member
+
+
+def test_a_perfect_predictor_of_four_values_has_their_entropy() -> None:
+    prior = np.array([0.4, 0.3, 0.2, 0.1])
+    found = usable_information(
+        gaussian_sets(60.0, 0, 400, 4), prior, ("forest",), np.random.SeedSequence(0)
+    )
+    assert found.entropy == pytest.approx(-(prior * np.log(prior)).sum())
+    assert found.information == pytest.approx(found.entropy, abs=0.005)
+
+
+def test_of_nothing_the_prior_is_chosen_or_little_lost() -> None:
+    found = [
+        usable_information(gaussian_sets(0.0, seed), UNIFORM, MEMBERS, np.random.SeedSequence(seed))
+        for seed in range(12)
+    ]
+    values = np.array([each.information for each in found])
+    assert -0.02 < values.mean() < 0.01
+    assert sum(each.family == "prior" for each in found) >= 6
+    assert abs(np.mean([each.auroc for each in found]) - 0.5) < 0.03
+
+
+def test_the_papers_forest_stays_below_its_ceiling() -> None:
+    found = usable_information(
+        gaussian_sets(60.0, 0, 400), UNIFORM, ("forest",), np.random.SeedSequence(0), paper=True
+    )
+    assert ceiling(2) - 0.03 < found.information <= ceiling(2)
+
+
+def test_the_prior_alone_is_a_family() -> None:
+    found = usable_information(gaussian_sets(3.0, 0), UNIFORM, (), np.random.SeedSequence(0))
+    assert found.information == pytest.approx(0)
+    assert found.auroc == 0.5
+    assert found.family == "prior"
+
+
+def test_the_same_seed_gives_the_same_estimate() -> None:
+    first, again = (
+        usable_information(gaussian_sets(1.0, 0), UNIFORM, MEMBERS, np.random.SeedSequence(5))
+        for _ in range(2)
+    )
+    assert first == again
+
+
+def test_batches_weigh_as_the_prior_says() -> None:
+    labels = np.array([0, 0, 1, 1])
+    prior = np.array([0.9, 0.1])
+    weights = class_weights(labels, prior)
+    assert weights.mean() == pytest.approx(1)
+    assert weights[labels == 1].sum() / weights.sum() == pytest.approx(0.1)
+    assert entropy(UNIFORM) == pytest.approx(np.log(2))
