@@ -1,4 +1,4 @@
-"""Fan et al. 2020, theorem 2.1: the input of one fully connected layer, and the record behind it."""
+"""The input of one fully connected layer, and the record behind it (Fan et al. 2020, section 2)."""
 
 import math
 from dataclasses import dataclass
@@ -12,6 +12,8 @@ from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
 from gradaudit.attacks.layerwise.logits import fully_connected_input
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.errors import NotApplicable, UsageError
+
+_ROUNDING = 1e-24
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,11 @@ class SingleLayer:
         return self.weight[self.best] / self.bias[self.best]
 
     def misfits(self, inputs: Tensor) -> list[float]:
-        """‖W̄ − B̄ xᵀ‖² / ‖W̄‖² of each x in (candidates, inputs)."""
+        """‖W̄ − B̄ xᵀ‖² / ‖W̄‖² of each x in (candidates, inputs); rounding errors count as none."""
         left = self.weight - self.bias[:, None] * inputs[:, None, :]
         length = self.weight.square().sum().clamp_min(torch.finfo(torch.float64).tiny)
-        misfits: list[float] = (left.square().sum(dim=(1, 2)) / length).tolist()
-        return misfits
+        misfits = left.square().sum(dim=(1, 2)) / length
+        return [misfit if misfit > _ROUNDING else 0.0 for misfit in misfits.tolist()]
 
 
 @dataclass(frozen=True)

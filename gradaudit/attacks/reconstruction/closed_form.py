@@ -17,6 +17,8 @@ from gradaudit.attacks.reconstruction.base import (
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.progress import Progress
 
+_LATER = "the layer's input; the record behind it is determined where condition 1 holds"
+
 
 class ClosedFormOptions(ReconstructionOptions):
     """Options of the closed form."""
@@ -24,7 +26,7 @@ class ClosedFormOptions(ReconstructionOptions):
     layer: str | None = Field(
         None, description="the fully connected layer; default: the first one that can be used"
     )
-    iterations: int = Field(
+    search_steps: int = Field(
         50, ge=1, description="most steps of the search for the record behind a later layer's input"
     )
 
@@ -57,13 +59,13 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
             "layer": layer.name,
             "candidates": ["least squares over all rows", f"row {layer.best} alone"],
             "kappa": layer.kappa,
-            "recovers": "the record" if layer.of_record else "the layer's input",
+            "recovers": "the record" if layer.of_record else _LATER,
         }
         records = inputs.reshape(2, 1, *view.shape) if layer.of_record else inputs
         if not layer.of_record:
             begin = starting_record(view, None)
             found = [
-                inverted(view, layer.name, wanted, begin, self.options.iterations)
+                inverted(view, layer.name, wanted, begin, self.options.search_steps)
                 for wanted in inputs
             ]
             records = torch.stack([one.record for one in found])[:, None]

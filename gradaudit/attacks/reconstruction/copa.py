@@ -23,7 +23,7 @@ from gradaudit.progress import Progress
 class CombinedOptions(ReconstructionOptions):
     """Options of COPA."""
 
-    iterations: int = Field(20, ge=1, description="most steps of the search in a layer")
+    search_steps: int = Field(20, ge=1, description="most steps of the search in a layer")
     denoise: float = Field(
         0.0, ge=0, description="weight of total variation denoising at the end (paper: 0.15)"
     )
@@ -58,7 +58,7 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
         with progress.task(self.name, restarts) as advance:
             for number in range(restarts):
                 begin = starting_record(setting.view, generator if number else None)
-                solver = Combined(Start.of(setting.chain, begin), steps=self.options.iterations)
+                solver = Combined(Start.of(setting.chain, begin), steps=self.options.search_steps)
                 found.append(best_of(setting, solver))
                 constrained = solver.constrained
                 advance(1)

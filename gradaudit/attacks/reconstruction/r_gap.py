@@ -20,7 +20,7 @@ from gradaudit.progress import Progress
 class RecursiveOptions(ReconstructionOptions):
     """Options of R-GAP."""
 
-    iterations: int = Field(20_000, ge=1, description="most iterations of LSMR for a layer")
+    solver_steps: int = Field(20_000, ge=1, description="most iterations of LSMR for a layer")
 
 
 class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
@@ -45,7 +45,7 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
         """One candidate: there is nothing to start from."""
         setting = Setting.of(view, self.name)
         with progress.task(self.name, 1) as advance:
-            found = best_of(setting, LeastSquares(self.options.iterations))
+            found = best_of(setting, LeastSquares(self.options.solver_steps))
             advance(1)
         return Candidates(
             inputs=found.record[None, None].to(view.dtype),
