@@ -52,7 +52,9 @@ class SubjectSettings(_Settings):
         json_schema_extra=short("-d"),
     )
     attribute: tuple[str, ...] = Field(
-        (), description="A private attribute of the records.", json_schema_extra=short("-a")
+        (),
+        description="A private attribute of the records; several repeated or with commas.",
+        json_schema_extra=short("-a"),
     )
     loss: str = Field("cross-entropy", description="cross-entropy, mse, bce, or FILE.py:NAME.")
     mode: Literal["eval", "train"] = Field(

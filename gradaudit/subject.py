@@ -40,8 +40,6 @@ def open_subject(
     if records is None:
         spec = _needed(settings.data, "--data")
         records = load_records(spec, attributes=settings.attribute)
-    else:
-        expect_attributes(records, settings.attribute, "data")
     untrained = Target(
         model=model,
         loss=loss or load_loss(settings.loss),
@@ -60,7 +58,7 @@ def open_subject(
         records=records,
         layers=layers,
         samples=settings.samples,
-        attributes=tuple(dict.fromkeys(settings.attribute)),
+        attributes=expect_attributes(records, settings.attribute, settings.data or "data"),
         defenses=defenses,
         hidden=hidden,
         seed=settings.seed,

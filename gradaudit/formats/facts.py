@@ -37,6 +37,16 @@ def data_facts(report: Report) -> str:
     )
 
 
+def checkpoint_notes(report: Report) -> tuple[str, ...]:
+    """What was done to make checkpoints fit the model, a line each; files named if several."""
+    found = [checkpoint for checkpoint in report.target.checkpoints if checkpoint.notes]
+    named = len(report.target.checkpoints) > 1
+    return tuple(
+        (f"{checkpoint.file}: " if named else "") + "; ".join(checkpoint.notes)
+        for checkpoint in found
+    )
+
+
 def warnings(report: Report) -> tuple[str, ...]:
     """What casts doubt on the numbers."""
     accuracy = report.data.get("accuracy")

@@ -65,6 +65,9 @@ def _lines(shown: View) -> Iterator[str]:
     if shown.data:
         yield ""
         yield escape(shown.data)
+    for note in shown.checkpoint_notes:
+        yield ""
+        yield f"Checkpoint: {escape(note)}"
     for warning in shown.warnings:
         yield ""
         yield f"> **Warning:** {escape(warning)}"

@@ -53,6 +53,8 @@ class _TablePage(Page):
     def lines(self) -> Iterator[Text]:
         yield from self.prose(self.view.title, style="bold")
         yield from self.prose(self.view.data)
+        for note in self.view.checkpoint_notes:
+            yield from self.prose(note, "checkpoint: ", "  ", style="dim")
         for warning in self.view.warnings:
             yield from self.prose(warning, "warning: ", "  ", style="bold yellow")
         for section in (self.layers(), self.model(), self.troubles(), self.notes(), self.end()):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gradaudit.audits import audits
-from gradaudit.formats.facts import data_facts, how, title, warnings
+from gradaudit.formats.facts import checkpoint_notes, data_facts, how, title, warnings
 from gradaudit.formats.troubles import Trouble, troubles_of
 from gradaudit.judging.policy import Policy
 from gradaudit.judging.risk import LEVELS, Level, risks_of, with_findings
@@ -58,6 +58,7 @@ class View:
 
     title: str
     data: str
+    checkpoint_notes: tuple[str, ...]
     warnings: tuple[str, ...]
     columns: tuple[str, ...]
     layers: tuple[LayerLine, ...]
@@ -92,6 +93,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
     return View(
         title=title(report),
         data=data_facts(report),
+        checkpoint_notes=checkpoint_notes(report),
         warnings=warnings(report),
         columns=tuple(columns),
         layers=tuple(_layer_lines(judged, columns)),

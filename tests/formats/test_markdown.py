@@ -115,3 +115,9 @@ def test_hostile_strings_break_no_table_and_make_no_markup() -> None:
     assert not [line for line in lines if re.search(r"<script|`\[|http://|@all|\]\(", line)]
     pipes = {line.count("|") for line in lines if line.startswith("|")}
     assert pipes == {4, 7}
+
+
+def test_what_was_done_to_checkpoints_is_told() -> None:
+    report = make_report(row("leak.bits", "conv1", 1.0))
+    report.target.checkpoints[0].notes.append("stripped the prefix <b>.")
+    assert "\nCheckpoint: stripped the prefix &#60;b&#62;.\n" in Markdown().render(report)

@@ -281,3 +281,12 @@ def test_files_get_the_plain_table(tmp_path: Path) -> None:
     format_for(path).write(a_scan(), path)
     assert path.read_text() == shown(a_scan(), width=100)
     assert format_named("table").render(a_scan()) == shown(a_scan(), width=100)
+
+
+def test_what_was_done_to_checkpoints_is_told() -> None:
+    report = make_report(row("leak.bits", "conv1", 1.0))
+    (first,) = report.target.checkpoints
+    first.notes.append("stripped the prefix module.")
+    assert "\ncheckpoint: stripped the prefix module.\n" in shown(report)
+    report.target.checkpoints.append(first.model_copy(update={"file": "two.pt", "notes": []}))
+    assert "\ncheckpoint: round-5.safetensors: stripped the prefix module.\n" in shown(report)

@@ -48,24 +48,28 @@ def load_records(spec: str, *, attributes: Sequence[str] = ()) -> "Records":
     """
     parsed = parse_spec(spec)
     adapter = _adapter(parsed)
-    columns = [name for name in attributes if name != MEMBER]
+    columns = [",".join(part for part in name.split(",") if part != MEMBER) for name in attributes]
+    columns = [name for name in columns if name]
     records = _with_membership(adapter.of(parsed, columns).load())
     expect_attributes(records, attributes, spec)
     return replace(records, adapter=records.adapter or adapter.name)
 
 
-def expect_attributes(records: "Records", names: Sequence[str], origin: str) -> None:
-    """Refuse names that are no attributes of the records.
+def expect_attributes(records: "Records", names: Sequence[str], origin: str) -> tuple[str, ...]:
+    """The records' attributes among repeated and comma separated names, each once, in order.
 
     Raises:
-        UsageError: one is not; the message lists those there are.
+        UsageError: one of them is none; the message lists those there are.
     """
-    for name in names:
-        if name not in records.attributes:
+    known = records.attributes
+    single = [part for name in names for part in ([name] if name in known else name.split(","))]
+    for name in single:
+        if name not in known:
             raise UsageError(
-                f"{origin}: has no attribute {name!r}{suggest(name, records.attributes)}; "
-                f"its attributes are: {listed(records.attributes, 20) or 'none'}"
+                f"{origin}: has no attribute {name!r}{suggest(name, known)}; "
+                f"its attributes are: {listed(known, 20) or 'none'}"
             )
+    return tuple(dict.fromkeys(single))
 
 
 def _adapter(spec: Spec) -> type[DataAdapter]:

@@ -15,6 +15,7 @@ from gradaudit.loading.datasets import (
     DataAdapter,
     adapters,
     describe,
+    expect_attributes,
     fingerprint,
     load_records,
 )
@@ -186,3 +187,17 @@ def test_the_fingerprint_sees_every_part(changed: dict[str, object]) -> None:
 def test_the_fingerprint_sees_the_order_and_not_the_notes() -> None:
     assert fingerprint(small().take(np.array([1, 0]))) != fingerprint(small())
     assert fingerprint(replace(small(), notes={"a": 1}, adapter="x")) == fingerprint(small())
+
+
+@pytest.mark.parametrize("names", [["slant", "ink"], ["slant,ink"], ["slant", "ink,slant"]])
+def test_attributes_are_repeated_or_separated_by_commas(names: list[str]) -> None:
+    records = load_records("digits", attributes=names)
+    assert expect_attributes(records, names, "digits") == ("slant", "ink")
+
+
+def test_a_comma_may_be_part_of_an_attributes_name() -> None:
+    attribute = Attribute(np.zeros(2, dtype=np.int64), ("x",))
+    records = Records(torch.zeros(2, 1), torch.zeros(2), attributes={"a,b": attribute})
+    assert expect_attributes(records, ["a,b"], "data") == ("a,b",)
+    with pytest.raises(UsageError, match="has no attribute 'c'"):
+        expect_attributes(records, ["a,b", "c"], "data")
