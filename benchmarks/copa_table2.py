@@ -1,4 +1,4 @@
-"""COPA's table 2: CNN3 in four variants, two activations, rebuilt by R-GAP and COPA from a gradient.
+"""COPA's table 2: CNN3 in four variants, two activations, rebuilt by R-GAP and by COPA.
 
 Chen & Campbell (2021) rebuild two CIFAR-10 pictures, a truck and an animal, by networks with random
 weights and print MSE and PSNR; the PSNR of pictures in [0, 1] has a peak of 255 there, which is
