@@ -156,7 +156,7 @@ def _learn_request(words: PrivateWords, text: str) -> None:
         words.learn_path(path)
     for pair in options.split("&"):
         key, _, value = pair.partition("=")
-        if key in _NAMING:
+        if key in _NAMING and not place.startswith("zoo:"):
             words.learn("attribute" if key == "attribute" else "column", value)
         elif key == "root" or _looks_like_a_path(value):
             words.learn_path(value)

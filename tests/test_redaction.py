@@ -81,7 +81,7 @@ def test_numbers_and_keys_stay(
             (other.id, other.layer, other.status, other.value, other.interval)
         )
         assert set(one.variant) == set(other.variant)
-    assert open_.target.layers == hidden.target.layers
+    assert open_.target == hidden.target
     assert hidden.data["records"] == 80
     assert redact(hidden).measurements == hidden.measurements
 
