@@ -2,7 +2,9 @@
 
 import io
 import re
+import warnings
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 from gradaudit.report import Measurement
@@ -37,7 +39,8 @@ def bars(metric: str, rows: Sequence[Measurement]) -> str:
         "font.family": "sans-serif",
         "font.size": 9,
     }
-    with mpl.rc_context(style):
+    with mpl.rc_context(style), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of fonts, which are the reader's, and of huge axes
         inches = (_WIDTH_INCHES, _FRAME_INCHES + _ENTRY_INCHES * len(rows))
         figure = Figure(figsize=inches, layout="constrained")
         _draw(figure.subplots(), metric, rows)
@@ -70,4 +73,5 @@ def _inline(document: str, metric: str) -> str:
     """The ``<svg>`` without prologue, ids that nothing refers to, and rules for the whole page."""
     svg = document[document.index("<svg") :].rstrip()
     svg = _ONLY_NAMES.sub("<g>", _STYLE_OF_ALL.sub("", svg))
-    return svg.replace("<svg ", '<svg role="img" ', 1)
+    label = escape(printable(f"{metric} by layer"))
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)

@@ -115,6 +115,7 @@ def test_hostile_strings_stay_text() -> None:
     made = make_report(
         row("leak.bits", EVIL, 3.0, unit=EVIL, variant={}),
         row("leak.bits", EVIL, 3.0, variant={EVIL: EVIL}),
+        row(f"evil.{EVIL}", EVIL, 1.0),
         skipped_row("rank.deficit", EVIL, EVIL),
         row(f"evil.{EVIL}", None, 2.0, variant={EVIL: EVIL}),
         layers=[(EVIL, EVIL, 1)],
@@ -131,6 +132,18 @@ def test_hostile_strings_stay_text() -> None:
     assert "49" not in page.words
     assert page.words.count("{{ 7*7 }}$\\frac{1}{2}$") > 10
     assert page.words.count("</title>") > 10
+
+
+@pytest.mark.filterwarnings("error")
+def test_names_in_any_script_and_values_of_any_size() -> None:
+    made = make_report(
+        row("leak.bits", "卷积", 1e-30, interval=(0, 1e300)),
+        row("leak.bits", "слой", 1e300),
+        row("rank.deficit", "卷积", -5),
+        layers=[("卷积", "Conv2d", 1), ("слой", "Linear", 2)],
+    )
+    words = Page(Html().render(made)).words
+    assert words.count("卷积") >= 3
 
 
 def test_a_report_without_layers_or_measurements_has_a_page() -> None:
