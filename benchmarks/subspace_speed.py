@@ -1,9 +1,9 @@
 """Principal angles between two groups of gradients, against scipy.linalg.subspace_angles.
 
-Prints, for each kind of gradients, the seconds that both take on the same matrices in the same run,
-their ratio, and the largest difference between their angles. Kinds: ``noise``, independent normal
-gradients of which half is common to both groups; ``digits``, gradients of the first layer of a
-fresh two-layer network on handwritten digits (jittered, so that there are enough of them), whose
+Prints, for each kind of gradients, the processor seconds that both take on the same matrices in
+one run, their ratio, and the largest difference between their angles. Kinds: ``noise``, independent
+normal gradients of which half is common to both groups; ``digits``, gradients of the first layer of
+a fresh two-layer network on handwritten digits (jittered, so that there are enough of them), whose
 Gram matrices are badly conditioned; ``repeated``, the same with every tenth gradient occurring
 twice.
 
@@ -66,9 +66,9 @@ KINDS = {"noise": noise, "digits": digits, "repeated": repeated}
 
 
 def timed(function: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
-    start = time.perf_counter()
+    start = time.process_time()
     found = function(*arguments)
-    return time.perf_counter() - start, found
+    return time.process_time() - start, found
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ class Rows:
         reading: of what a group's subspace is.
         splits: all comparisons, also those that are refused.
         permutations: how many there are.
+        notes: what every row says.
     """
 
     audit: str
@@ -43,6 +44,7 @@ class Rows:
     reading: str
     splits: "tuple[Split, ...]"
     permutations: int
+    notes: Mapping[str, JsonValue]
 
     def of(self, layer: str, outcome: "Outcome") -> Iterator[Measurement]:
         """The headline of a layer and, where there are several comparisons, each of them.
@@ -111,6 +113,7 @@ class Rows:
             "attribute": split.attribute,
             "records": list(split.sizes),
             "permutations": self.permutations,
+            **self.notes,
             **compared.facts,
             "smallest_angle": float(compared.angles[0]),
         }

@@ -21,6 +21,7 @@ _RECORDS = 1000
 _FEWEST = 3
 _BYTES_A_PAIR = 16
 _CONFIDENCE = 0.95
+_UNDEFENDED = "none applied: activations are not shared, and the weights are taken as they are"
 _UNSEEN = "no call was seen that applies its parameters to records"
 _NOT_FINITE = "its activations are not finite; look at the weights and the inputs"
 _PASSES_A_RECORD = 0.5
@@ -119,6 +120,7 @@ class Forward(Audit[ForwardOptions]):
         for layer in subject.layers:
             if layer.name not in widths:
                 yield from self._without(layer.name, variant, "skipped", _UNSEEN)
+        notes = {"defenses": _UNDEFENDED} if subject.defenses else {}
         pairs = Pairs(len(records))
         blocks = column_blocks(activations.stream, widths, len(records), subject.memory // 2)
         with progress.task("forward", len(widths)) as advance:
@@ -126,12 +128,17 @@ class Forward(Audit[ForwardOptions]):
                 pairs.add(block)
                 if piece.stop == widths[piece.layer]:
                     distances = pairs.squared_distances()
-                    yield from self._measured(piece.layer, variant, distances, piece.stop)
+                    facts: dict[str, JsonValue] = {"elements": piece.stop, **notes}
+                    yield from self._measured(piece.layer, variant, distances, facts)
                     pairs = Pairs(len(records))
                     advance(1)
 
     def _measured(
-        self, layer: str, variant: Variant, distances: "NDArray[np.float64]", elements: int
+        self,
+        layer: str,
+        variant: Variant,
+        distances: "NDArray[np.float64]",
+        notes: Mapping[str, JsonValue],
     ) -> Iterator[Measurement]:
         import numpy as np
 
@@ -145,7 +152,7 @@ class Forward(Audit[ForwardOptions]):
         most = math.log2(count)
         facts: dict[str, JsonValue] = {
             "sigma2": self.options.sigma2,
-            "elements": elements,
+            **notes,
             "most": most,
             "mean_squared_distance": float(distances.sum() / (count * (count - 1))),
         }

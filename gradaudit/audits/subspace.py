@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gradaudit.target import Subject, Target
 
 _RECORDS = 256
+_UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
 
 
 class SubspaceOptions(AuditOptions):
@@ -133,6 +134,13 @@ class Subspace(Audit[SubspaceOptions]):
             target, records, subject.layers, usable, orders, subject.seed, subject.memory
         )
         outcomes = dict(comparison.outcomes(self.options.reading, progress))
-        rows = Rows(self.name, {**variant}, self.options.reading, splits, self.options.permutations)
+        rows = Rows(
+            self.name,
+            {**variant},
+            self.options.reading,
+            splits,
+            self.options.permutations,
+            {"defenses": _UNDEFENDED} if subject.defenses else {},
+        )
         for layer in subject.layers:
             yield from rows.of(layer.name, outcomes[layer.name])

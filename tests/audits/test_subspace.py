@@ -15,6 +15,7 @@ from torch import nn
 
 from gradaudit.audits import audits
 from gradaudit.audits.subspace import Subspace, SubspaceOptions
+from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable
 from gradaudit.loading.losses import CrossEntropy
 from gradaudit.loading.records import Attribute, Records
@@ -23,7 +24,7 @@ from gradaudit.report import Measurement
 from gradaudit.subspaces.angles import DISTANCES
 from gradaudit.subspaces.splits import permutations
 from gradaudit.target import Subject, Target
-from tests.cases import CASES
+from tests.cases import CASES, Case
 from tests.command_line import run
 
 Array = NDArray[np.float64]
@@ -275,12 +276,39 @@ def test_row_spaces_too_large_to_permute_are_skipped(monkeypatch: pytest.MonkeyP
     assert "use --reading samples, or fewer --permutations" in str(one(rows, "p_value", "3").reason)
 
 
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_layer_of_every_model_has_a_row_or_a_reason(case: Case) -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs = case.inputs.repeat(4, *(1 for _ in case.inputs.shape[1:]))
+    if inputs.is_floating_point():
+        inputs = inputs + torch.randn(inputs.shape, generator=generator, dtype=torch.float64)
+    labels = case.labels.repeat(4, *(1 for _ in case.labels.shape[1:]))
+    records = Records(inputs, labels, attributes={"a": attribute(*(i % 2 for i in range(12)))})
+    target = case.target()
+    subject = Subject((target,), records, target.layers, attributes=("a",))
+    for reading in ("mean", "samples"):
+        rows = rows_of(subject, reading=reading)
+        assert [row.layer for row in rows if row.metric == "p_value"] == [
+            layer.name for layer in target.layers
+        ]
+        for row in rows:
+            assert row.status == "measured" or (row.status == "skipped" and row.reason)
+
+
 def test_coupled_records_have_no_gradients_of_their_own() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(32, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     subject = subject_of(model.double())
     coupled = replace(subject.target, mode="train")
     with pytest.raises(NotApplicable, match="--mode eval"):
         rows_of(replace(subject, targets=(coupled,)))
+
+
+def test_rows_say_that_no_defense_was_applied() -> None:
+    subject = replace(subject_of(), defenses=(parse_defense("prune:0.9"),))
+    row = one(rows_of(subject), "grassmann", "0")
+    assert row.value == one(rows_of(subject_of()), "grassmann", "0").value
+    assert str(row.details["defenses"]).startswith("none applied")
+    assert "defenses" not in one(rows_of(subject_of()), "grassmann", "0").details
 
 
 @pytest.mark.parametrize("wrong", [{"permutations": 18}, {"reading": "median"}, {"k": 3}])
