@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gradaudit.updates.sharing import Sharing
 
 AUTOMATIC = ("closed-form", "dlg")
-AUTOMATIC_ITERATIONS = 60
+AUTOMATIC_ITERATIONS = 20
 _FLAGS = {
     "objective": "objective",
     "tv": "tv",

@@ -41,14 +41,6 @@ class Result:
     success: float
     facts: Mapping[str, JsonValue]
 
-    @property
-    def harm(self) -> float:
-        """How bad it is, smaller is worse: the mean relative error of the answers, if scored."""
-        import numpy as np
-
-        answers = self.answers("relative_error")
-        return float(np.mean(answers)) if len(answers) else math.inf
-
     def answers(self, metric: str) -> "NDArray[np.float64]":
         """The answers' scores, of batches where not every restart diverged."""
         import numpy as np

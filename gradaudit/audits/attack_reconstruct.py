@@ -1,6 +1,6 @@
 """What records an attacker rebuilds from a shared update."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import JsonValue
@@ -25,14 +25,14 @@ class AttackReconstruct(Audit[ReconstructOptions]):
     best by its own measure; the truth scores that answer and never chooses it. An update does not
     order its records, so each original is compared with the record that an optimal assignment
     gives it, and labels are compared as lists. The value is the mean over attacked batches, its
-    interval Student's over them; what the restarts did stands in the details. Of several methods
-    the headline is the one whose answers come closest.
+    interval Student's over them; what the restarts did stands in the details.
 
     Scores: MSE; relative error ‖x̂ − x‖/‖x‖ (Fan et al. 2020, section 4.1); PSNR with data range 1;
     SSIM with a Gaussian window of 11 and σ = 1.5 (Wang et al. 2004; Mo et al. 2022, section V-A).
     Reconstructions are brought into the range that the attacker knows before they are scored. A
     relative error of 0.1 cannot be told from the original by eye; 0.5 still shows what it is; a
-    blank record has 1.
+    blank record has 1. Of several methods the headline of each metric is the one that came closest,
+    and says which in its details.
     """
 
     name = "attack reconstruct"
@@ -70,7 +70,7 @@ class AttackReconstruct(Audit[ReconstructOptions]):
         ),
         Metric(
             id="attacker_score",
-            title="How far the answer's update is from the shared one, by the attacker's measure",
+            title="How badly the answer explains the update, by the attacker's own measure",
             per_layer=False,
         ),
     )
@@ -156,10 +156,22 @@ class AttackReconstruct(Audit[ReconstructOptions]):
         if not results:
             told = "; ".join(f"{text}: {why}" for text, why in reasons.items())
             raise NotApplicable(told if len(methods) > 1 else next(iter(reasons.values())))
-        worst = min(results, key=lambda result: result.harm)
-        several = len(methods) > 1
-        yield from worst.rows(audit, label)
-        for result in results if several else ():
-            yield from result.rows(audit, {**label, "method": result.method})
+        rows = [list(result.rows(audit, {})) for result in results]
+        for same in zip(*rows, strict=True):
+            yield self._headline(same).model_copy(update={"variant": label})
+        if len(methods) > 1:
+            for result, own in zip(results, rows, strict=True):
+                for row in own:
+                    variant: Variant = {**label, "method": result.method}
+                    yield row.model_copy(update={"variant": variant})
         for text, why in reasons.items():
             yield from skipped_rows(audit, {**label, "method": text}, why)
+
+    def _headline(self, rows: Sequence[Measurement]) -> Measurement:
+        """Of one metric, the method that came closest; its name stands in the details."""
+        measured = [row for row in rows if row.number is not None]
+        (metric,) = [metric for metric in self.metrics if metric.id == rows[0].metric]
+        if not measured or metric.riskier is None:
+            return (measured or list(rows))[0]
+        sign = 1 if metric.riskier == "higher" else -1
+        return max(measured, key=lambda row: sign * (row.number or 0.0))

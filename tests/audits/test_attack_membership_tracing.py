@@ -1,0 +1,144 @@
+"""Membership (recovery of labels) and tracing, as audits."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from scipy.stats import binomtest
+from torch import nn
+
+from gradaudit.audits.attack_membership import AttackMembership, MembershipOptions
+from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
+from gradaudit.defenses import parse_defense
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.loading.losses import CrossEntropy, MeanSquaredError
+from gradaudit.loading.records import Records
+from gradaudit.progress import Silent
+from gradaudit.report import Measurement
+from gradaudit.target import Subject, Target
+from gradaudit.updates.share import share
+from gradaudit.updates.sharing import Sharing
+from tests.attacks.reconstruction.scenes import mlp, records
+from tests.command_line import run
+
+TABLE = records(6, labels=[0, 1, 2, 3, 3, 2, 1, 0, 1, 1])
+
+
+def subject(model: nn.Module | None = None, data: Records = TABLE, **settings: Any) -> Subject:
+    target = Target(model or mlp(), settings.pop("loss", CrossEntropy()))
+    return Subject((target,), data, target.layers, **settings)
+
+
+def membership(at: Subject, **options: Any) -> list[Measurement]:
+    return list(AttackMembership(MembershipOptions(**options)).run(at, Silent()))
+
+
+def tracing(at: Subject, **options: Any) -> dict[str, Measurement]:
+    rows = AttackTracing(TracingOptions(**options)).run(at, Silent())
+    return {str(row.variant.get("identity")): row for row in rows}
+
+
+def test_every_label_is_read_off_single_gradients() -> None:
+    (row,) = membership(subject(), method=("idlg",), batches=10)
+    assert (row.value, row.n) == (0, 10)
+    assert row.interval == pytest.approx(
+        binomtest(0, 10).proportion_ci(0.95, method="exact"), abs=1e-9
+    )
+
+
+def test_methods_stand_beside_each_other_and_the_closest_is_the_headline() -> None:
+    rows = {r.variant.get("method"): r for r in membership(subject(), batches=2, iterations=5)}
+    assert set(rows) == {None, "dlg", "idlg"}
+    assert rows[None].value == min(rows["dlg"].value or 0, rows["idlg"].value or 0)
+
+
+def test_a_batch_has_no_signs_but_optimised_labels() -> None:
+    rows = {
+        row.variant.get("method"): row
+        for row in membership(subject(), batches=2, batch_size=2, iterations=20, restarts=2)
+    }
+    assert rows["idlg"].status == "skipped"
+    assert rows["dlg"].status == "measured"
+    assert rows["dlg"].n == 4
+    assert rows["dlg"].value is not None
+    assert rows["dlg"].value < 0.75  # what four classes give by chance is more
+
+
+def test_noise_hides_labels() -> None:
+    noise = parse_defense("dp:clip=1,sigma=10")
+    (row,) = membership(subject(defenses=(noise,)), method=("idlg",), batches=10)
+    assert row.value is not None
+    assert row.value > 0.3
+
+
+def test_labels_of_a_captured_update_are_named(tmp_path: Path) -> None:
+    at, path = subject(), tmp_path / "update.safetensors"
+    save_file(
+        share(at.target, TABLE.inputs[3:4], TABLE.labels[3:4], Sharing(), torch.Generator()), path
+    )
+    rows = {
+        row.metric: row for row in membership(at, method=("idlg",), update=str(path), batches=1)
+    }
+    assert rows["labels_named"].details["labels"] == [3]
+    assert rows["membership_distance"].status == "skipped"
+    (row,) = membership(at, method=("idlg",), update=str(path), records=(3,))
+    assert (row.metric, row.value) == ("membership_distance", 0)
+
+
+def test_real_targets_are_refused() -> None:
+    data = Records(torch.rand(4, 6), torch.rand(4, 4))
+    with pytest.raises(NotApplicable, match="no class to recover"):
+        membership(subject(data=data, loss=MeanSquaredError()), batches=1)
+
+
+def test_records_are_traced_to_their_participants() -> None:
+    rows = tracing(subject(), participants=3, updates=2, iterations=10)
+    row = rows["None"]
+    assert (row.value, row.n) == (0, 6)
+    assert row.details["by_guessing"] == pytest.approx(2 / 3)
+    assert rows["item"].value == 0
+    assert row.interval == pytest.approx(
+        binomtest(0, 6).proportion_ci(0.95, method="exact"), abs=1e-9
+    )
+
+
+def test_noise_hides_participants_and_items_are_harder_than_participants() -> None:
+    noise = parse_defense("dp:clip=1,sigma=10")
+    rows = tracing(subject(defenses=(noise,)), participants=2, updates=4, iterations=2)
+    assert rows["None"].value is not None
+    assert rows["item"].value is not None
+    assert 0.2 < rows["None"].value <= rows["item"].value
+
+
+def test_repetitions_draw_other_records_and_five_make_an_interval_of_their_own() -> None:
+    row = tracing(subject(), participants=2, repeats=5, iterations=1)["None"]
+    shares = row.details["repetitions"]
+    assert isinstance(shares, list)
+    assert len(shares) == 5
+    assert row.value == pytest.approx(sum(map(float, shares)) / 5)  # type: ignore[arg-type]
+    assert row.n == 10
+
+
+def test_too_few_records_are_refused() -> None:
+    with pytest.raises(UsageError, match="--participants 6: their updates take 12 records"):
+        tracing(subject(), participants=6, updates=2)
+
+
+def test_the_help_says_what_membership_means() -> None:
+    text = " ".join(run("attack", "membership", "--help").out.split())
+    assert "what Fan et al. 2020 call membership" in text
+    assert "attack tracing" in text
+
+
+def test_the_command_line_traces() -> None:
+    done = run(
+        *("attack", "tracing", "-m", "zoo:mlp", "-d", "digits", "-q", "-f", "json"),
+        *("--method", "closed-form", "--participants", 3),
+    )
+    assert done.status == 0, done.err
+    headline = next(row for row in json.loads(done.out)["measurements"] if not row["variant"])
+    assert headline["metric"] == "tracing_distance"
+    assert headline["value"] == 0

@@ -1,0 +1,291 @@
+"""The reconstruction audit: rows, captured updates, defenses in front, what it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+
+from gradaudit.audits.attack_reconstruct import AttackReconstruct, ReconstructOptions
+from gradaudit.defenses import parse_defense
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.loading.losses import CrossEntropy, MeanSquaredError
+from gradaudit.loading.records import Records
+from gradaudit.progress import Silent
+from gradaudit.report import Measurement
+from gradaudit.target import Subject, Target, choose_layers
+from gradaudit.updates.share import share
+from gradaudit.updates.sharing import Sharing
+from tests.attacks.reconstruction.scenes import cnn, mlp, records
+from tests.command_line import run
+
+PICTURES = records(1, 12, 12, labels=[0, 1, 2, 1, 0, 2, 2, 1])
+TABLE = records(6, labels=[0, 1, 2, 3, 3, 2, 1, 0])
+
+
+def subject(model: nn.Module, data: Records, **settings: Any) -> Subject:
+    target = Target(model, settings.pop("loss", CrossEntropy()))
+    layers = choose_layers(target.layers, settings.pop("show", ()))
+    return Subject((target,), data, layers, **settings)
+
+
+def rows_of(at: Subject, **options: Any) -> dict[str, Measurement]:
+    """Headline rows by metric."""
+    return {row.metric: row for row in every_row(at, **options) if not row.variant}
+
+
+def every_row(at: Subject, **options: Any) -> list[Measurement]:
+    return list(AttackReconstruct(ReconstructOptions(**options)).run(at, Silent()))
+
+
+def picture_model() -> nn.Module:
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 5, stride=2, padding=2), nn.Sigmoid(), nn.Flatten(), nn.Linear(144, 3)
+        )
+
+    torch.manual_seed(0)
+    return build().double()
+
+
+def test_every_metric_has_a_row_with_what_the_attacker_knew() -> None:
+    rows = rows_of(
+        subject(picture_model(), PICTURES), method=("idlg",), iterations=2, restarts=2, batches=2
+    )
+    assert set(rows) == {metric.id for metric in AttackReconstruct.metrics}
+    for row in rows.values():
+        assert row.status == "measured"
+        assert row.audit == "attack"
+        assert row.n == 2
+        knowledge = row.details["knowledge"]
+        assert isinstance(knowledge, dict)
+        assert knowledge["labels"] == "unknown"
+        assert knowledge["range"] == [0.0, 1.0]
+    assert rows["label_accuracy"].value == 1
+    restarts = rows["mse"].details["restarts"]
+    assert isinstance(restarts, dict)
+    assert restarts["count"] == 4
+    assert restarts["best"] <= restarts["mean"]  # type: ignore[operator]
+
+
+def test_the_value_is_the_mean_of_the_answers_and_the_interval_needs_five() -> None:
+    at = subject(mlp(), TABLE)
+    options: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 1}
+    few, many = (rows_of(at, batches=count, **options)["mse"] for count in (4, 6))
+    assert few.interval is None
+    answers = np.array(many.details["answers"], dtype=float)
+    assert many.value == pytest.approx(answers.mean())
+    assert many.interval is not None
+    assert 0 <= many.interval[0] <= many.value <= many.interval[1]  # type: ignore[operator]
+
+
+def test_tables_skip_picture_scores_with_a_reason() -> None:
+    rows = rows_of(subject(mlp(), TABLE), method=("dlg",), iterations=2, restarts=1, batches=1)
+    for metric in ("psnr", "ssim"):
+        assert rows[metric].status == "skipped"
+        assert "no pictures" in str(rows[metric].reason)
+    assert rows["mse"].status == "measured"
+
+
+def test_methods_are_variants_and_the_headline_is_the_closest() -> None:
+    found = every_row(
+        subject(mlp(), TABLE),
+        method=("dlg:iterations=1", "dlg:iterations=10", "idlg"),
+        iterations=2,
+        restarts=1,
+        batches=1,
+        batch_size=2,
+    )
+    errors = {row.variant.get("method"): row for row in found if row.metric == "relative_error"}
+    near, far = errors["dlg:iterations=10"], errors["dlg:iterations=1"]
+    assert near.value is not None
+    assert far.value is not None
+    assert near.value < far.value
+    assert errors[None].value == near.value
+    assert errors[None].details["method"] == "dlg:iterations=10"
+    assert errors["idlg"].status == "skipped"
+    assert "one record, not of 2" in str(errors["idlg"].reason)
+
+
+def test_without_a_method_the_closed_form_and_dlg_are_tried() -> None:
+    found = every_row(subject(mlp(), TABLE), restarts=1, batches=1, iterations=1)
+    assert {row.variant.get("method") for row in found} == {None, "closed-form", "dlg"}
+    (headline,) = [r for r in found if r.metric == "relative_error" and not r.variant]
+    assert headline.value == pytest.approx(0, abs=1e-9)
+    assert headline.details["method"] == "closed-form"
+
+
+def test_a_method_that_does_not_apply_is_told_why() -> None:
+    with pytest.raises(NotApplicable, match="one record, not of 2"):
+        rows_of(subject(mlp(), TABLE), method=("idlg",), batch_size=2)
+
+
+def test_layers_that_are_left_out_are_not_seen() -> None:
+    at = subject(mlp(), TABLE, show=("2",))
+    row = rows_of(at, method=("idlg",), iterations=3, restarts=1, batches=1)["mse"]
+    assert isinstance(row.details["knowledge"], dict)
+    assert row.details["knowledge"]["layers"] == ["2"]
+    hidden = subject(mlp(), TABLE, show=("0",), hidden=("2",))
+    with pytest.raises(NotApplicable, match=r"last layer \(2\) is hidden"):
+        rows_of(hidden, method=("idlg",), batches=1)
+
+
+def test_a_defense_in_front_hurts_the_attack_and_is_named() -> None:
+    options: dict[str, Any] = {"method": ("dlg",), "iterations": 40, "restarts": 2, "batches": 1}
+    plain = rows_of(subject(mlp(), TABLE), **options)["relative_error"]
+    noise = parse_defense("dp:clip=1,sigma=0.5")
+    defended = rows_of(subject(mlp(), TABLE, defenses=(noise,)), **options)["relative_error"]
+    assert plain.value is not None
+    assert defended.value is not None
+    assert plain.value < 0.01 < 0.2 < defended.value
+    assert isinstance(defended.details["knowledge"], dict)
+    assert defended.details["knowledge"]["defense"] == [str(noise)]
+
+
+def test_an_adaptive_attacker_gets_more_of_a_pruned_update() -> None:
+    at = subject(mlp(), TABLE, defenses=(parse_defense("prune:0.5"),))
+    options: dict[str, Any] = {"method": ("idlg",), "iterations": 30, "restarts": 3, "batches": 2}
+    static = rows_of(at, **options)["relative_error"].value
+    adaptive = rows_of(at, adaptive=True, **options)["relative_error"].value
+    assert static is not None
+    assert adaptive is not None
+    assert adaptive < static
+
+
+def test_fedavgs_update_is_attacked_through_the_local_steps() -> None:
+    rows = rows_of(
+        subject(mlp(), TABLE),
+        method=("dlg",),
+        algorithm="fedavg",
+        epochs=2,
+        rate=0.1,
+        iterations=40,
+        restarts=2,
+        batches=1,
+    )
+    error = rows["relative_error"]
+    assert error.value is not None
+    assert error.value < 0.01
+    assert "FedAvg: 2 epochs" in str(error.details["knowledge"])
+
+
+def test_a_captured_update_is_attacked_as_the_simulated_one(tmp_path: Path) -> None:
+    at, path = subject(mlp(), TABLE), tmp_path / "update.safetensors"
+    update = share(
+        at.target,
+        TABLE.inputs[5:6],
+        TABLE.labels[5:6],
+        Sharing(),
+        torch.Generator(),
+        dtype=torch.float64,
+    )
+    save_file(update, path)
+    options: dict[str, Any] = {"method": ("dlg",), "iterations": 20, "restarts": 2}
+    simulated = rows_of(at, records=(5,), **options)
+    captured = rows_of(at, records=(5,), update=str(path), **options)
+    for metric, row in simulated.items():
+        assert captured[metric].value == row.value
+    assert isinstance(captured["mse"].details["update"], dict)
+
+
+def test_a_captured_update_without_its_records_has_the_attackers_score_alone(
+    tmp_path: Path,
+) -> None:
+    at, path = subject(mlp(), TABLE), tmp_path / "update.safetensors"
+    save_file(
+        share(at.target, TABLE.inputs[:1], TABLE.labels[:1], Sharing(), torch.Generator()), path
+    )
+    rows = rows_of(at, update=str(path), method=("dlg",), iterations=2, restarts=1)
+    assert rows["attacker_score"].status == "measured"
+    for metric in ("mse", "relative_error", "psnr", "ssim"):
+        assert rows[metric].status == "skipped"
+        assert "no truth" in str(rows[metric].reason)
+
+
+def test_real_targets_have_no_label_accuracy() -> None:
+    generator = torch.Generator().manual_seed(0)
+    data = Records(torch.rand(4, 6, generator=generator), torch.rand(4, 4, generator=generator))
+    at = subject(mlp(), data, loss=MeanSquaredError())
+    rows = rows_of(at, method=("dlg",), iterations=3, restarts=1, batches=1)
+    assert rows["mse"].status == "measured"
+    assert rows["label_accuracy"].status == "skipped"
+
+
+def test_all_restarts_diverged_is_a_failure_with_that_reason(tmp_path: Path) -> None:
+    start = tmp_path / "start.npy"
+    np.save(start, np.full((1, 6), np.nan))
+    rows = rows_of(subject(mlp(), TABLE), method=("dlg",), init="given", start=start, batches=1)
+    assert {row.status for row in rows.values()} == {"failed"}
+    assert rows["mse"].reason == "every restart diverged"
+
+
+def test_examples_are_written_on_demand_only(tmp_path: Path) -> None:
+    at = subject(picture_model(), PICTURES)
+    options: dict[str, Any] = {"method": ("idlg",), "iterations": 2, "restarts": 1, "batches": 2}
+    folder = tmp_path / "examples"
+    rows_of(at, **options)
+    assert not folder.exists()
+    rows_of(at, save_examples=folder, **options)
+    assert sorted(path.name for path in folder.iterdir()) == ["idlg-01.png", "idlg-02.png"]
+    sheet = np.asarray(Image.open(folder / "idlg-01.png"))
+    assert sheet.shape[1] > 2 * 120  # original and reconstruction side by side
+
+
+def test_older_rounds_are_attacked_on_demand() -> None:
+    at = subject(mlp(), TABLE)
+    at = Subject((at.target, at.target), TABLE, at.layers)
+    options: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 1, "batches": 1}
+    assert {str(row.variant) for row in every_row(at, **options)} == {"{}"}
+    rounds = {str(row.variant) for row in every_row(at, every_round=True, **options)}
+    assert rounds == {"{}", "{'round': 1}"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": ("dlgg",)}, "no such method.*did you mean 'dlg'"),
+        ({"method": ("dlg:speed=3",)}, "unknown option 'speed'"),
+        ({"method": ("dlg:iterations=no",)}, "iterations"),
+        ({"method": ("dlg", "dlg")}, "named twice"),
+        ({"method": ("r-gap",), "tv": 0.1}, "--tv: is no option of r-gap"),
+        ({"method": ("r-gap",), "learning_rate": 0.1}, "--learning-rate: is no option"),
+        ({"method": ("dlg",), "box": True}, "L-BFGS takes no box"),
+        ({"records": (99,)}, "--records 99: the data has 8 records"),
+        ({"records": (0, 1, 2), "batch_size": 2}, "no whole batches"),
+        ({"batch_size": 9}, "--batch-size 9: the data has only 8"),
+        ({"method": ("dlg",), "init": "given"}, "there is no starting point"),
+        ({"method": ("dlg",), "init": "given", "start": Path("no.npy")}, "no readable .npy"),
+        ({"save_examples": Path("/dev/null/x")}, "cannot be made"),
+    ],
+    ids=str,
+)
+def test_wrong_requests_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        rows_of(subject(mlp(), TABLE), **options)
+
+
+def test_the_command_line_attacks_and_reports() -> None:
+    done = run(
+        *("attack", "reconstruct", "-m", "zoo:mlp", "-d", "digits", "-q"),
+        *("--method", "closed-form", "--batches", 2, "-f", "json"),
+    )
+    assert done.status == 0, done.err
+    rows = {row["metric"]: row for row in json.loads(done.out)["measurements"]}
+    assert rows["relative_error"]["value"] < 1e-3
+    assert rows["relative_error"]["audit"] == "attack"
+
+
+def test_dry_runs_know_what_it_costs() -> None:
+    at = subject(mlp(), TABLE)
+    costs = [
+        AttackReconstruct(ReconstructOptions(method=("dlg",), iterations=n)).passes(at)
+        for n in (10, 20)
+    ]
+    assert costs[1] == pytest.approx(2 * costs[0])
+    assert costs[0] > 0
+    assert cnn().training is False
