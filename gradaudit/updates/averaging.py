@@ -8,7 +8,7 @@ from torch import Tensor
 from gradaudit.defenses import Chain
 from gradaudit.target import Layer
 from gradaudit.updates.fitting import Project
-from gradaudit.updates.rows import Dense, Rows
+from gradaudit.updates.rows import QUICK_BYTES, Dense, Rows, room
 from gradaudit.updates.seeds import Seeds, Use
 from gradaudit.updates.sight import Sight
 from gradaudit.updates.stream import Stream
@@ -107,9 +107,9 @@ def _held_bytes(stream: Stream, layer: Layer, sight: Sight) -> int:
 def _mixed(records: Rows, rows: Tensor, dtype: torch.dtype, memory: int) -> Tensor:
     """Means of the records' rows over each batch, chunk by chunk of the batches."""
     first = records.mixed(*_weighted(rows[:1], records, dtype))
-    found = torch.empty(len(rows), first.shape[1], dtype=dtype)
-    each = _COPIES * (first.numel() + rows.shape[1] * records.width) * found.element_size()
-    step = max(1, min(memory, _QUICK) // each)
+    found = room(len(rows), first.shape[1], dtype)
+    each = (first.numel() + rows.shape[1] * records.width) * found.element_size()
+    step = max(1, min(memory // _COPIES, QUICK_BYTES) // each)
     for start in range(0, len(rows), step):
         part = records.mixed(*_weighted(rows[start : start + step], records, dtype))
         found[start : start + step] = part
@@ -126,6 +126,3 @@ def _add(sums: Tensor, part: Tensor, where: slice, rows: Tensor) -> None:
     batch, place = ((rows >= where.start) & (rows < where.stop)).nonzero(as_tuple=True)
     chosen = part.cpu()[rows[batch, place] - where.start]
     sums.index_add_(0, batch, chosen, alpha=1 / rows.shape[1])
-
-
-_QUICK = 64 << 20

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradaudit.defenses import Chain
 from gradaudit.target import Layer
-from gradaudit.updates.rows import Dense, Rows
+from gradaudit.updates.rows import QUICK_BYTES, Dense, Rows
 from gradaudit.updates.seeds import Seeds, Use
 from gradaudit.updates.share import Clients
 from gradaudit.updates.stream import Piece, Stream, collected
@@ -147,8 +147,8 @@ class ClientRows:
 
     def _chunk(self, needed: Sequence[Layer]) -> int:
         elements = sum(parameter.parameters for parameter in needed)
-        clients = self.batches.shape[1]
-        return max(1, self.memory // (_COPIES * self.itemsize * elements * clients))
+        each = self.itemsize * elements * self.batches.shape[1]
+        return max(1, min(self.memory // _COPIES, QUICK_BYTES) // each)
 
     def _generators(self) -> "_Generators":
         return _Generators(self.seeds, {name: p.position for name, p in self.parameters.items()})

@@ -12,13 +12,14 @@ from gradaudit.updates import draws
 from gradaudit.updates.averaging import averaged, noisy
 from gradaudit.updates.fitting import Fitted, Project, fit_components
 from gradaudit.updates.reduction import parse_reduction
+from gradaudit.updates.rows import room
 from gradaudit.updates.scene import Indices, Scene, refuse_hidden
 from gradaudit.updates.seeds import Seeds
 from gradaudit.updates.sharing import Sharing
 from gradaudit.updates.sight import Sight
 from gradaudit.updates.stream import Stream
 
-LARGEST_FIT = 1000
+LARGEST_FIT = 500
 """Records, or batches, that principal components are fitted on at most."""
 
 
@@ -96,7 +97,7 @@ class Observer:
 
         Args:
             batches: (batches, k) indices into the records.
-            fit: the records that principal components are fitted on, at most 1,000 of them; None
+            fit: the records that principal components are fitted on, at most 500 of them; None
                 is those of the batches. Calls with the same ones find the same components. They
                 are fitted on single records' gradients, which have the principal axes of their
                 means; on as many random batches of k where updates are not linear; and without
@@ -186,7 +187,7 @@ class Observer:
             known = projections.get(name)
             part = known(rows) if known else self.sights[name].pooled(rows)
             if name not in found:
-                found[name] = torch.empty(len(stream), part.shape[1], dtype=scene.dtype)
+                found[name] = room(len(stream), part.shape[1], scene.dtype)
             found[name][where] = part
         return found
 

@@ -7,6 +7,7 @@ K centred = U Λ Uᵀ the components are V = Gᵀ W for W = U Λ^{-1/2}, and a r
 
 from dataclasses import dataclass
 
+import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -44,8 +45,7 @@ class Components:
         """
         centred = gram - gram.mean(dim=0)
         centred = centred - centred.mean(dim=1, keepdim=True)
-        values, vectors = torch.linalg.eigh((centred + centred.T) / 2)
-        values, vectors = values.flip(0)[:count], vectors.flip(1)[:, :count]
+        values, vectors = _leading((centred + centred.T) / 2, min(count, len(gram)))
         rounding = _ROUNDING * len(gram) * gram.diagonal().max()
         kept = int((values > torch.maximum(_SMALLEST * values[0], rounding)).sum())
         if kept == 0:  # all rows are alike
@@ -56,6 +56,16 @@ class Components:
         signs = vectors.gather(0, largest).sign()
         weights = vectors * signs / values[:kept].sqrt()
         return cls(weights, gram.mean(dim=0) @ weights)
+
+
+def _leading(matrix: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest eigenvalues of a symmetric matrix, descending, and their vectors."""
+    last = len(matrix) - 1
+    values, vectors = scipy.linalg.eigh(
+        matrix.cpu().numpy(), subset_by_index=[last + 1 - count, last], check_finite=False
+    )
+    found = (torch.from_numpy(values).flip(0), torch.from_numpy(vectors).flip(1))
+    return found[0].to(matrix), found[1].to(matrix)
 
 
 def gram_of(rows: Tensor) -> Tensor:

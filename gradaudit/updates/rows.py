@@ -9,10 +9,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+QUICK_BYTES = 4 << 20
+"""Larger blocks go back to the system after every use, and fetching them again costs more than
+the arithmetic."""
 _PAIRS = 1 << 22
 """Inner products of factors that are held at a time."""
 
@@ -182,6 +186,14 @@ class Factors(Rows):
         return cls(
             torch.cat([part.left for part in parts]), torch.cat([part.right for part in parts])
         )
+
+
+def room(rows: int, elements: int, dtype: torch.dtype) -> Tensor:
+    """An empty tensor on the CPU; numpy asks the system for large pages, which come faster."""
+    kind = {torch.float32: np.float32, torch.float64: np.float64}.get(dtype)
+    if kind is None:
+        return torch.empty(rows, elements, dtype=dtype)
+    return torch.from_numpy(np.empty((rows, elements), kind))
 
 
 def mix(values: Tensor, rows: Tensor, weights: Tensor) -> Tensor:

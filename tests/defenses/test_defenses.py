@@ -1,0 +1,206 @@
+"""Each defense against its definition, in independent float64 numpy."""
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest
+
+from gradaudit.defenses import Chain, defenses, parse_defense
+from gradaudit.errors import UsageError
+
+ROWS, ELEMENTS = 6, 37
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def rows(elements: int = ELEMENTS, seed: int = 1) -> torch.Tensor:
+    return torch.randn(ROWS, elements, generator=seeded(seed), dtype=torch.float64)
+
+
+def applied(spec: str, given: torch.Tensor, *, records: int = 1, seed: int = 0) -> np.ndarray:
+    before = given.clone()
+    done = parse_defense(spec).apply(given, records=records, generator=seeded(seed))
+    assert torch.equal(given, before)
+    return done.numpy()
+
+
+@pytest.mark.parametrize("share", [0, 0.3, 0.5, 0.99])
+def test_pruning_removes_the_smallest_magnitudes(share: float) -> None:
+    given = rows()
+    expected = given.numpy().copy()
+    for row in expected:
+        row[np.argsort(np.abs(row))[: min(round(share * ELEMENTS), ELEMENTS - 1)]] = 0
+    np.testing.assert_array_equal(applied(f"prune:{share}", given), expected)
+
+
+@pytest.mark.parametrize("spec", ["prune:0.75", "selective:0.25"])
+def test_the_share_holds_with_ties(spec: str) -> None:
+    tied = torch.ones(ROWS, 40, dtype=torch.float64) * torch.tensor([1.0, -1.0]).repeat(20)
+    done = applied(spec, tied)
+    assert (np.count_nonzero(done, axis=1) == 10).all()
+    np.testing.assert_array_equal(done[done != 0], tied.numpy()[done != 0])
+
+
+def test_pruning_goes_by_tensors_and_selection_by_the_update() -> None:
+    update = {"a.weight": rows(8), "b.weight": 100 * rows(8, seed=2)}
+    for spec, counts in (("prune:0.5", (4, 4)), ("selective:0.5", (0, 8))):
+        chain = Chain((parse_defense(spec),))
+        done = chain.apply(update, records=1, generators=lambda _i, _n: seeded())
+        found = tuple(int((part != 0).sum(dim=1).max()) for part in done.values())
+        assert found == counts
+
+
+def test_signs() -> None:
+    given = rows()
+    given[0, 0] = 0
+    np.testing.assert_array_equal(applied("sign", given), np.sign(given.numpy()))
+
+
+LAWS = [
+    ("gaussian", "record", "norm", 0.3 / math.sqrt(4)),
+    ("gaussian", "sum", "norm", 0.3 / 4),
+    ("gaussian", "mean", "norm", 0.3),
+    ("gaussian", "release", "norm", 0.3),
+    ("laplace", "sum", "laplace", 0.3 / 4),
+    ("laplace", "release", "laplace", 0.3),
+]
+
+
+@pytest.mark.parametrize(("noise", "per", "law", "scale"), LAWS)
+def test_noise_has_the_law_and_scale_of_its_place(
+    noise: str, per: str, law: str, scale: float
+) -> None:
+    given = torch.full((40, 101), 5.0, dtype=torch.float64)
+    spec = f"dp:clip=1,sigma=0.3,noise={noise},per={per}"
+    residuals = (applied(spec, given, records=4) - 5) / scale
+    assert kstest(residuals.ravel(), law).pvalue > 1e-3
+    assert len(np.unique(residuals)) == residuals.size
+
+
+def test_laplace_noise_per_record_is_a_mean_of_several() -> None:
+    given = torch.zeros(60, 200, dtype=torch.float64)
+    noise = applied("dp:clip=1,sigma=0.3,noise=laplace,per=record", given, records=4).ravel()
+    assert noise.std() == pytest.approx(0.3 * math.sqrt(2 / 4), rel=0.03)
+    excess = (noise**4).mean() / noise.var() ** 2 - 3
+    assert excess == pytest.approx(3 / 4, abs=0.3)  # Laplace has 3; a mean of k has 3/k
+
+
+@pytest.mark.parametrize("spec", ["dp:clip=1,sigma=1", "dp:clip=1,sigma=1,noise=laplace"])
+@pytest.mark.parametrize("per", ["record", "sum", "release"])
+def test_noise_does_not_depend_on_the_chunks(spec: str, per: str) -> None:
+    defense, given = parse_defense(f"{spec},per={per}"), rows().float()
+    whole = defense.apply(given, records=3, generator=seeded())
+    generator = seeded()
+    parts = [defense.apply(part, records=3, generator=generator) for part in given.split([1, 3, 2])]
+    assert torch.equal(torch.cat(parts), whole)
+
+
+def test_clipping_factors() -> None:
+    norms = torch.tensor([0.0, 0.5, 1.0, 4.0], dtype=torch.float64)
+    expected = torch.tensor([1.0, 1.0, 1.0, 0.25], dtype=torch.float64)
+    for per in ("record", "sum", "mean"):
+        defense = parse_defense(f"dp:clip=1,sigma=0,per={per}")
+        torch.testing.assert_close(defense.record_factors(norms), expected)
+        assert defense.batch_factors(norms) is None
+    release = parse_defense("dp:clip=1,sigma=0,per=release")
+    torch.testing.assert_close(release.batch_factors(norms), expected)
+    assert release.record_factors(norms) is None
+
+
+def test_clipping_goes_by_the_norm_of_all_that_is_defended() -> None:
+    update = {"a.weight": rows(5), "a.bias": rows(3, seed=2), "b.weight": rows(4, seed=3)}
+    for glob, names in (("*", list(update)), ("a", ["a.weight", "a.bias"])):
+        chain = Chain((parse_defense(f"dp:clip=0.7,sigma=0,per=release,layers={glob}"),))
+        done = chain.apply(update, records=1, generators=lambda _i, _n: seeded())
+        squares = sum((update[name].numpy() ** 2).sum(axis=1) for name in names)
+        factors = 1 / np.maximum(1, np.sqrt(squares) / 0.7)
+        for name, part in update.items():
+            expected = part.numpy() * (factors[:, None] if name in names else 1)
+            np.testing.assert_allclose(done[name], expected, rtol=1e-14)
+
+
+def test_a_chain_applies_its_defenses_in_order() -> None:
+    update = {"a.weight": rows(10), "b.weight": rows(6, seed=2)}
+    chain = Chain(tuple(map(parse_defense, ["prune:0.5,layers=a", "sign"])))
+    done = chain.apply(update, records=1, generators=lambda _i, _n: seeded())
+    pruned = applied("prune:0.5", update["a.weight"])
+    np.testing.assert_array_equal(done["a.weight"], np.sign(pruned))
+    np.testing.assert_array_equal(done["b.weight"], np.sign(update["b.weight"].numpy()))
+
+
+WRONG = [
+    ("prun:0.9", "no defense 'prun' (did you mean 'prune'?); there are: "),
+    ("prune", "no share; write prune:0.99"),
+    ("prune:2", "share=2: input should be less than 1"),
+    ("prune:x", "share=x: input should be a valid number"),
+    ("prune:0.5,share=0.3", "share is given twice; keep one"),
+    ("selective:0", "share=0: input should be greater than 0"),
+    ("sign:3", "'3' is no option; write key=value, as in sign"),
+    ("sign:layer=a", "unknown option 'layer' (did you mean 'layers'?); it takes: layers"),
+    ("dp:clip=1", "no sigma; write dp:clip=1,sigma=0.1"),
+    ("dp:clip=0,sigma=1", "clip=0: input should be greater than 0"),
+    ("dp:clip=nan,sigma=1", "clip=nan: input should be a finite number"),
+    ("dp:clip=1,sigma=-1", "sigma=-1: input should be greater than or equal to 0"),
+    ("dp:clip=1,sigma=1,per=batch", "per=batch: input should be 'record', 'sum'"),
+    ("dp:clip,sigma=1", "'clip' is no option"),
+    ("dp:clip=1,sigma=", "'sigma=' is no option"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG)
+def test_a_wrong_spec_is_told_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_defense(text)
+    assert str(caught.value).startswith(f"--defense {text}: {message}")
+    assert "\n" not in str(caught.value)
+
+
+NAMES = ["conv1.weight", "conv1.bias", "fc.weight", "scale"]
+
+
+def check(*specs: str) -> None:
+    Chain(tuple(map(parse_defense, specs))).check(NAMES)
+
+
+def test_globs_go_by_the_layer_s_name() -> None:
+    defense = parse_defense("sign:layers=conv*")
+    assert [defense.defends(name) for name in NAMES] == [True, True, False, False]
+    assert parse_defense("sign:layers=(model)").defends("scale")
+    with pytest.raises(UsageError, match=r"no layer matches layers=norm\*; the layers are: conv1,"):
+        check("sign:layers=norm*")
+
+
+def test_single_records_can_only_be_clipped_first() -> None:
+    check("dp:clip=1,sigma=1,per=record", "prune:0.5")
+    check("selective:0.1", "dp:clip=1,sigma=1,per=release")
+    check("prune:0.5,layers=conv*", "dp:clip=1,sigma=1,layers=fc")
+    for first in ("prune:0.5", "selective:0.1", "sign", "dp:clip=1,sigma=1"):
+        for per in ("record", "sum", "mean"):
+            with pytest.raises(UsageError, match="use per=release, or put it first"):
+                check(first, f"dp:clip=1,sigma=1,per={per}")
+
+
+@pytest.mark.parametrize("name", defenses())
+def test_every_example_is_a_spec_of_its_own(name: str) -> None:
+    kind = defenses()[name]
+    made = parse_defense(kind.example)
+    assert type(made) is kind
+    assert str(parse_defense(str(made))) == str(made)
+    assert kind.summary.endswith(".")
+
+
+def test_listing_and_parsing_import_no_torch() -> None:
+    script = (
+        "import sys\n"
+        "from gradaudit.defenses import parse_defense\n"
+        "from gradaudit.updates.options import SharingOptions\n"
+        "parse_defense('dp:clip=1,sigma=1'), SharingOptions(reduce='pca:3')\n"
+        "assert not {'torch', 'scipy'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
