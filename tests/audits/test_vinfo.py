@@ -1,0 +1,376 @@
+"""vinfo: planted attributes, the null, refusals, variants, and the command."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from gradaudit.audits.vinfo import Vinfo, VinfoOptions
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.families.paper import ceiling
+from gradaudit.loading.losses import MeanSquaredError
+from gradaudit.loading.records import Attribute, Records
+from gradaudit.progress import Silent
+from gradaudit.report import Measurement
+from gradaudit.samples import sample_folder
+from gradaudit.target import Subject, Target
+from tests.command_line import run
+
+QUICK: dict[str, Any] = {"batch_size": 2, "batches": 20, "repeats": 3, "family": ("logistic",)}
+
+
+class Branches(nn.Module):
+    """The sum of two linear functions, each of its own half of the inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Linear(3, 1, bias=False)
+        self.right = nn.Linear(3, 1, bias=False)
+        nn.init.zeros_(self.left.weight)
+        nn.init.zeros_(self.right.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.left(x[:, :3]) + self.right(x[:, 3:])
+
+
+def planted(
+    records: int = 400, *, shift: float = 6.0, values: int = 2, seed: int = 0
+) -> tuple[Tensor, np.ndarray]:
+    """Inputs whose last column is shifted by the value of an attribute."""
+    rng = np.random.default_rng(seed)
+    codes = rng.permutation(np.arange(records) % values)
+    inputs = rng.normal(size=(records, 6))
+    inputs[:, 5] += shift * codes
+    return torch.tensor(inputs, dtype=torch.float32), codes.astype(np.int64)
+
+
+def subject_of(
+    inputs: Tensor,
+    attributes: dict[str, np.ndarray],
+    *,
+    asked: tuple[str, ...] | None = None,
+    targets: int = 1,
+    users: np.ndarray | None = None,
+    members: np.ndarray | None = None,
+    **settings: Any,
+) -> Subject:
+    """Branches with weights of zero, so that a gradient is minus the mean input of its batch."""
+    target = Target(Branches(), MeanSquaredError())
+    records = Records(
+        inputs=inputs,
+        labels=torch.full((len(inputs), 1), 0.5),
+        attributes={
+            name: Attribute(codes, tuple(f"value {v}" for v in range(int(codes.max()) + 1)))
+            for name, codes in attributes.items()
+        },
+        users=users,
+        members=members,
+    )
+    names = tuple(attributes) if asked is None else asked
+    return Subject((target,) * targets, records, target.layers, attributes=names, **settings)
+
+
+def rows_of(subject: Subject, **options: Any) -> list[Measurement]:
+    return list(Vinfo(VinfoOptions(**{**QUICK, **options})).run(subject, Silent()))
+
+
+def one(rows: Iterable[Measurement], metric: str, layer: str | None, **variant: Any) -> Measurement:
+    (row,) = [r for r in rows if (r.metric, r.layer, r.variant) == (metric, layer, variant)]
+    return row
+
+
+def test_what_one_layer_holds_is_found_in_that_layer_only() -> None:
+    inputs, codes = planted()
+    rows = rows_of(subject_of(inputs, {"trait": codes}), repeats=5)
+    right, left = one(rows, "vinfo", "right"), one(rows, "vinfo", "left")
+    assert right.value == pytest.approx(np.log(2), abs=0.05)
+    assert one(rows, "vinfo_fraction", "right").value == pytest.approx(1, abs=0.07)
+    assert one(rows, "auroc", "right").value == pytest.approx(1, abs=0.01)
+    assert left.value is not None
+    assert left.interval is not None
+    assert left.value < 0.03
+    assert left.interval[0] <= 0 <= left.interval[1]
+
+
+def test_the_information_of_gaussian_records_is_found() -> None:
+    inputs, codes = planted(2000, shift=1.5)
+    rows = rows_of(subject_of(inputs, {"trait": codes}), batch_size=1, batches=300, repeats=8)
+    grid = np.linspace(-10, 12, 20_001)
+    densities = np.exp(-((grid[:, None] - [0, 1.5]) ** 2) / 2) / np.sqrt(2 * np.pi)
+    terms = densities * np.log(densities / densities.mean(axis=1, keepdims=True))
+    truth = float(terms.mean(axis=1).sum() * (grid[1] - grid[0]))
+    row = one(rows, "vinfo", "right")
+    assert row.interval is not None
+    assert row.interval[0] - 0.01 <= truth <= row.interval[1] + 0.01
+
+
+def test_a_permuted_attribute_stands_beside_every_row_and_is_nothing() -> None:
+    inputs, codes = planted()
+    rows = rows_of(subject_of(inputs, {"trait": codes}), repeats=8)
+    for layer in ("left", "right"):
+        for metric in ("vinfo", "vinfo_fraction", "auroc"):
+            floor = one(rows, metric, layer, attribute_permuted=True)
+            beside = one(rows, metric, layer).details["permuted"]
+            assert floor.interval is not None
+            assert beside == {"value": floor.value, "interval": list(floor.interval)}
+        null = one(rows, "vinfo", layer, attribute_permuted=True)
+        assert null.value is not None
+        assert null.interval is not None
+        assert null.value < 0.02
+        assert null.interval[0] <= 0 <= null.interval[1]
+        low, high = one(rows, "auroc", layer, attribute_permuted=True).interval or (1, 0)
+        assert low <= 0.5 <= high
+
+
+def test_the_value_is_the_mean_of_repetitions_or_nought() -> None:
+    inputs, _ = planted()
+    random = np.random.default_rng(3).integers(0, 2, len(inputs))
+    for row in rows_of(subject_of(inputs, {"random": random}), repeats=4):
+        if row.metric == "vinfo":
+            mean = row.details["mean"]
+            assert isinstance(mean, float)
+            assert row.interval is not None
+            assert row.value == max(0.0, mean)
+            assert row.interval[0] <= mean
+            assert row.interval[0] <= (row.value or 0.0) <= row.interval[1]
+
+
+def test_the_same_seed_gives_the_same_rows_whatever_the_workers() -> None:
+    inputs, codes = planted(200)
+    options = {"family": ("forest",), "repeats": 2, "batches": 10}
+    alone, again, together, other = (
+        rows_of(subject_of(inputs, {"trait": codes}, **settings), **options)
+        for settings in ({}, {}, {"jobs": 2}, {"seed": 1})
+    )
+    assert alone == again == together
+    assert alone != other
+
+
+def test_another_attribute_does_not_change_the_numbers_of_one() -> None:
+    inputs, codes = planted(300)
+    subject = subject_of(inputs, {"trait": codes, "other": codes[::-1].copy()}, asked=("trait",))
+    both = subject_of(inputs, {"trait": codes, "other": codes[::-1].copy()})
+    alone = one(rows_of(subject, correlation=False), "vinfo", "right")
+    beside = one(rows_of(both, correlation=False), "vinfo", "right", attribute="trait")
+    assert alone.value == beside.value
+
+
+def test_of_several_attributes_the_headline_is_the_worst() -> None:
+    inputs, codes = planted()
+    random = np.random.default_rng(3).integers(0, 2, len(inputs))
+    rows = rows_of(subject_of(inputs, {"random": random, "trait": codes}))
+    headline = one(rows, "vinfo", "right")
+    assert headline.value == one(rows, "vinfo", "right", attribute="trait").value
+    assert headline.details["attribute"] == "trait"
+    assert headline.details["worst_of"] == ["random", "trait"]
+    floor = one(rows, "vinfo", "right", attribute_permuted=True)
+    beside = one(rows, "vinfo", "right", attribute="trait", attribute_permuted=True)
+    assert floor.value == beside.value
+    assert len(
+        {row.model_dump_json(include={"metric", "layer", "variant"}) for row in rows}
+    ) == len(rows)
+
+
+def test_more_than_two_values_work_directly() -> None:
+    inputs, codes = planted(600, shift=8.0, values=3)
+    row = one(rows_of(subject_of(inputs, {"trait": codes})), "vinfo", "right")
+    assert row.value == pytest.approx(np.log(3), abs=0.1)
+    assert row.details["values"] == 3
+
+
+def test_the_empirical_prior_has_less_to_tell() -> None:
+    inputs, _ = planted(600, shift=0)
+    codes = (np.arange(600) % 5 == 0).astype(np.int64)
+    inputs[:, 5] += torch.from_numpy(12.0 * codes).float()
+    rows = rows_of(subject_of(inputs, {"trait": codes}), prior="empirical")
+    entropy = -(0.2 * np.log(0.2) + 0.8 * np.log(0.8))
+    assert one(rows, "vinfo", "right").value == pytest.approx(entropy, abs=0.05)
+    assert one(rows, "vinfo_fraction", "right").value == pytest.approx(1, abs=0.1)
+
+
+def test_the_papers_softmax_says_its_ceiling() -> None:
+    inputs, codes = planted()
+    rows = rows_of(subject_of(inputs, {"trait": codes}), paper=True, family=())
+    row = one(rows, "vinfo", "right")
+    assert row.value is not None
+    assert 0.3 < row.value <= ceiling(2)
+    assert row.details["ceiling"] == pytest.approx(0.3799, abs=1e-4)
+    assert row.details["families"] == ["forest", "prior"]
+
+
+def test_membership_is_asked_about_where_no_attribute_is() -> None:
+    inputs, codes = planted()
+    rows = rows_of(subject_of(inputs, {}, members=codes == 1))
+    row = one(rows, "vinfo", "right")
+    assert row.details["attribute"] == "member"
+    assert row.value == pytest.approx(np.log(2), abs=0.07)
+
+
+def test_older_checkpoints_are_rounds() -> None:
+    inputs, codes = planted(200)
+    rows = rows_of(subject_of(inputs, {"trait": codes}, targets=2))
+    assert one(rows, "vinfo", "right").value == one(rows, "vinfo", "right", round=1).value
+
+
+def test_users_are_kept_together() -> None:
+    """Each user has a mark of its own in the inputs, which tells nothing of other users."""
+    rng = np.random.default_rng(0)
+    user = np.repeat(np.arange(60), 10)
+    marks = rng.normal(size=(60, 6)) * 5
+    inputs = torch.tensor(marks[user] + rng.normal(size=(600, 6)), dtype=torch.float32)
+    codes = rng.permutation(np.arange(60) % 2)[user]
+    names = np.array([f"u{u}" for u in user])
+    options = {"batch_size": 1, "batches": 140, "family": ("forest",), "repeats": 3}
+    together = one(
+        rows_of(subject_of(inputs, {"trait": codes}, users=names), **options), "auroc", "right"
+    )
+    apart = one(rows_of(subject_of(inputs, {"trait": codes}), **options), "auroc", "right")
+    assert together.value is not None
+    assert apart.value is not None
+    assert together.value < 0.65
+    assert apart.value > 0.85
+
+
+def test_few_repetitions_are_warned_of() -> None:
+    inputs, codes = planted(200)
+    rows = rows_of(subject_of(inputs, {"trait": codes}), repeats=4)
+    assert "only 4 repetitions" in str(one(rows, "vinfo", "right").details["warning"])
+    rows = rows_of(subject_of(inputs, {"trait": codes}), repeats=5)
+    assert "warning" not in one(rows, "vinfo", "right").details
+
+
+def test_correlation_follows_an_independent_attack() -> None:
+    inputs, codes = planted(900)
+    half = inputs.clone()
+    half[:, 2] += torch.from_numpy(1.0 * codes).float()
+    random = np.random.default_rng(3).integers(0, 2, len(inputs))
+    subject = subject_of(half, {"random": random, "trait": codes}, targets=2)
+    rows = rows_of(subject, sensitivities=True)
+    row = one(rows, "correlation", None)
+    assert row.value is not None
+    assert row.value > 0.8
+    assert row.n == 8
+    assert row.interval is not None
+    assert row.interval[0] < row.value < row.interval[1]
+    p = row.details["p"]
+    assert isinstance(p, float)
+    assert p < 0.05
+    alone = one(rows, "correlation", None, attribute="trait", round=1, pooled=False)
+    assert alone.status == "skipped"
+    other = one(rows, "correlation", None, of="sensitivity.input_f")
+    assert other.status == "measured" or "the same in every layer" in str(other.reason)
+    attack = one(rows, "auroc", "right", attribute="trait", independent=True)
+    assert attack.value == pytest.approx(1, abs=0.02)
+    assert attack.details["families"] == ["extra-trees"]
+
+
+def test_too_few_points_have_no_correlation() -> None:
+    inputs, codes = planted(200)
+    row = one(rows_of(subject_of(inputs, {"trait": codes})), "correlation", None)
+    assert row.status == "skipped"
+    assert row.reason == "2 points of layers, checkpoints and attributes; 5 are needed"
+
+
+def test_too_few_records_for_an_attack_of_their_own_measure_all_the_same() -> None:
+    inputs, codes = planted(110)
+    subject = subject_of(inputs, {"trait": codes}, targets=3)
+    rows = rows_of(subject)
+    assert one(rows, "vinfo", "right").status == "measured"
+    assert "do not suffice" in str(one(rows, "correlation", None).reason)
+
+
+def test_no_attribute_is_refused_with_those_that_exist() -> None:
+    inputs, codes = planted(200)
+    with pytest.raises(NotApplicable, match="--attribute: trait, other"):
+        rows_of(subject_of(inputs, {"trait": codes, "other": codes}, asked=()))
+    with pytest.raises(NotApplicable, match="the data set has none"):
+        rows_of(subject_of(inputs, {}))
+
+
+@pytest.mark.parametrize(
+    ("codes", "message"),
+    [
+        (np.zeros(200, dtype=np.int64), "every record looked at has the value 'value 0'"),
+        (np.r_[np.ones(12), np.zeros(188)].astype(np.int64), "trait: 12 .* 10 are needed"),
+    ],
+)
+def test_a_hopeless_attribute_is_refused(codes: np.ndarray, message: str) -> None:
+    with pytest.raises(NotApplicable, match=message):
+        rows_of(subject_of(planted(200)[0], {"trait": codes}))
+
+
+def test_a_hopeless_attribute_does_not_stop_the_others() -> None:
+    inputs, codes = planted(200)
+    rows = rows_of(subject_of(inputs, {"trait": codes, "same": np.zeros(200, dtype=np.int64)}))
+    assert one(rows, "vinfo", "right").status == "measured"
+    assert one(rows, "vinfo", "right", attribute="same").status == "skipped"
+
+
+def test_an_adversary_with_all_records_is_refused() -> None:
+    inputs, codes = planted(200)
+    with pytest.raises(UsageError, match="--shadow 200: only 200 records"):
+        rows_of(subject_of(inputs, {"trait": codes}), shadow=200)
+
+
+def test_original_information_says_that_it_is_not_measured() -> None:
+    inputs, codes = planted(200)
+    with pytest.raises(NotApplicable, match="--original"):
+        rows_of(subject_of(inputs, {"trait": codes}), original=True)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("repeats", 1),
+        ("batches", 9),
+        ("batch_size", 0),
+        ("shadow", 1),
+        ("family", "tree"),
+        ("prior", "flat"),
+        ("reduce", "half"),
+    ],
+)
+def test_wrong_options_are_refused(option: str, value: object) -> None:
+    with pytest.raises(ValidationError, match=option):
+        VinfoOptions(**{option: value})
+
+
+def test_families_may_be_separated_by_commas() -> None:
+    assert VinfoOptions(family="forest, mlp").members == ("forest", "mlp")
+
+
+def test_the_estimate_of_the_costs_grows_with_what_is_asked() -> None:
+    inputs, codes = planted(200)
+    subject = subject_of(inputs, {"trait": codes})
+    few, many = (Vinfo(VinfoOptions(repeats=n)).passes(subject) for n in (5, 20))
+    assert 0 < few < many
+    assert Vinfo(VinfoOptions()).passes(subject_of(inputs, {"trait": codes}, asked=())) == 0
+
+
+def test_the_command_measures_the_bundled_model(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    folder = sample_folder()
+    done = run(
+        *("vinfo", "-m", f"{folder / 'models.py'}:diabetes_mlp", "-d", "diabetes?scale=standard"),
+        *("-c", folder / "diabetes" / "round-20.safetensors", "-a", "sex", "-o", report),
+        *("--repeats", 3, "--batches", 20, "--family", "logistic,forest"),
+    )
+    assert done.status == 0, done.err
+    assert "vinfo" in done.out
+    rows = json.loads(report.read_text())["measurements"]
+    measured = {(row["metric"], row["layer"]) for row in rows if not row["variant"]}
+    for layer in ("fc1", "fc2"):
+        assert {("vinfo", layer), ("vinfo_fraction", layer), ("auroc", layer)} <= measured
+
+
+def test_the_command_says_which_attributes_there_are() -> None:
+    folder = sample_folder()
+    done = run("vinfo", "-m", f"{folder / 'models.py'}:diabetes_mlp", "-d", "diabetes")
+    assert done.status == 3
+    assert "name one with --attribute: sex" in done.err

@@ -1,0 +1,118 @@
+"""Repetitions: disjoint records, users kept together, permutations that keep what they must."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gradaudit.errors import NotApplicable
+from gradaudit.inference.repetitions import Question, Repetition, repetitions
+
+
+def question(records: int = 300, values: int = 2, **settings: object) -> Question:
+    asked = Question(
+        attribute="trait",
+        values=tuple("abc"[:values]),
+        codes=np.arange(records) % values,
+        users=None,
+        pool=np.arange(records),
+        size=4,
+        batches=11,
+        shadow=None,
+        repeats=3,
+        seed=np.random.SeedSequence(5),
+    )
+    return replace(asked, **settings)  # type: ignore[arg-type]
+
+
+def records_of(repetition: Repetition) -> list[set[int]]:
+    return [set(batches.indices.ravel().tolist()) for batches in repetition.batches]
+
+
+def test_no_record_is_in_two_sets_of_batches() -> None:
+    for each in repetitions(question()):
+        fit, choose, score = records_of(each)
+        assert not fit & choose | fit & score | choose & score
+        assert [len(batches.labels) for batches in each.batches] == [22, 12, 12]
+
+
+def test_batches_share_the_value_that_their_label_says() -> None:
+    asked = question(values=3)
+    for each in repetitions(asked):
+        for batches in each.batches:
+            assert (asked.codes[batches.indices] == batches.labels[:, None]).all()
+
+
+def test_no_user_is_in_two_sets_of_batches() -> None:
+    users = np.array([f"u{i // 5}" for i in range(300)])
+    for each in repetitions(question(users=users)):
+        names = [set(users[list(own)]) for own in records_of(each)]
+        assert not names[0] & names[1] | names[0] & names[2] | names[1] & names[2]
+
+
+def test_every_repetition_splits_anew_and_depends_on_its_number_alone() -> None:
+    three, five = list(repetitions(question())), list(repetitions(question(repeats=5)))
+    for first, again in zip(three, five, strict=False):
+        np.testing.assert_array_equal(first.parts.fit, again.parts.fit)
+        np.testing.assert_array_equal(first.batches[2].indices, again.batches[2].indices)
+    assert not np.array_equal(three[0].parts.fit, three[1].parts.fit)
+
+
+def test_only_the_pool_is_used() -> None:
+    pool = np.arange(100, 250)
+    for each in repetitions(question(pool=pool)):
+        assert set().union(*records_of(each)) <= set(pool.tolist())
+
+
+def test_the_adversary_has_as_many_records_as_it_is_given() -> None:
+    (each,) = repetitions(question(shadow=70, repeats=1))
+    assert len(each.parts.fit) + len(each.parts.choose) == 70
+    assert len(each.parts.score) == 230
+
+
+def test_a_permuted_attribute_has_the_same_frequencies_and_nothing_else() -> None:
+    asked = question(codes=(np.arange(300) % 4 == 0).astype(np.int64))
+    (each,) = repetitions(replace(asked, repeats=1), permuted=True)
+    batches = each.batches[0]
+    agreement = (asked.codes[batches.indices] == batches.labels[:, None]).mean()
+    assert 0.3 < agreement < 0.7
+    assert each.frequencies[1] == pytest.approx(0.25, abs=0.01)
+
+
+def test_where_users_have_one_value_whole_users_are_permuted() -> None:
+    users = np.array([f"u{i // 10:02}" for i in range(300)])
+    codes = np.arange(300) // 10 % 2
+    (each,) = repetitions(question(users=users, codes=codes, repeats=1), permuted=True)
+    labels_of: dict[str, set[int]] = {}
+    for batches in each.batches:
+        for batch, label in zip(batches.indices, batches.labels, strict=True):
+            for record in batch:
+                labels_of.setdefault(users[record], set()).add(int(label))
+    assert all(len(labels) == 1 for labels in labels_of.values())
+    changed = [labels != {int(name[1:]) % 2} for name, labels in labels_of.items()]
+    assert 0 < sum(changed) < len(changed)
+
+
+def test_few_records_or_users_are_few_independent_batches() -> None:
+    users = np.array([f"u{i // 10:02}" for i in range(300)])
+    (alone,) = repetitions(question(repeats=1))
+    (together,) = repetitions(question(users=users, repeats=1))
+    assert alone.independent == min(12, 60 / 4)
+    assert together.independent == 6 / 4
+
+
+def test_values_that_do_not_occur_are_left_out() -> None:
+    asked = question(values=3, codes=np.arange(300) % 2 * 2)
+    (each,) = repetitions(replace(asked, repeats=1))
+    assert each.frequencies.shape == (2,)
+    assert set(each.batches[0].labels) == {0, 1}
+
+
+def test_one_value_is_refused() -> None:
+    with pytest.raises(NotApplicable, match=r"trait: every record .* 'a'.* at least 2 values"):
+        list(repetitions(question(codes=np.zeros(300, dtype=np.int64))))
+
+
+def test_too_few_records_are_refused() -> None:
+    with pytest.raises(NotApplicable, match=r"trait: .* 10 are needed in each set"):
+        list(repetitions(question(records=60)))
