@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
+from gradaudit.errors import NotApplicable
 from gradaudit.inference.batches import Batches, draw_any
 from gradaudit.inference.splits import Split, split
 
@@ -103,25 +104,51 @@ class Deal:
 
 def deal_parts(
     codes: IntArray,
-    values: int,
+    names: tuple[str, ...],
+    secret: str,
     users: NDArray[np.str_] | None,
     setup: Setup,
     seed: np.random.SeedSequence,
-) -> tuple[Parts, Split]:
-    """Split the records, then keep as many as the game allows (and the split as it was).
+) -> Parts:
+    """Split the records, then keep as many as the game allows.
 
     The shadow set is balanced: up to ``shadow / values`` records of each value (Li et al. 2024,
     section 5.1.4). A share of each value's is held out, where enough remain.
+
+    Raises:
+        NotApplicable: a value has fewer records than a batch takes in the private or shadow set.
     """
     parts = split(len(codes), users, SHARES, seed, codes=codes)
+    expect_enough(parts, codes, names, setup.batch_size, secret)
     generator = np.random.default_rng(seed.spawn(1)[0])
+    values = len(names)
     quota = max(setup.shadow // values, 1)
     shuffled = [
         generator.permutation(parts.fit[codes[parts.fit] == v])[:quota] for v in range(values)
     ]
     fit, held = _hold_out(shuffled, users, setup)
     private = generator.permutation(parts.score)[: setup.private]
-    return Parts(fit, held, parts.choose, np.sort(private)), parts
+    return Parts(fit, held, parts.choose, np.sort(private))
+
+
+def expect_enough(
+    parts: Split, codes: IntArray, names: tuple[str, ...], fewest: int, secret: str
+) -> None:
+    """Insist on ``fewest`` records of every value among the shadow and the private records.
+
+    Raises:
+        NotApplicable: there are fewer, with about how many would do.
+    """
+    for place, members in (("shadow", parts.fit), ("private", parts.score)):
+        counts = np.bincount(codes[members], minlength=len(names))
+        rarest = int(counts.argmin())
+        if counts[rarest] < fewest:
+            needed = int(np.ceil(fewest / min(SHARES[0], SHARES[2])))
+            raise NotApplicable(
+                f"{secret}: {int((codes == rarest).sum())} records have the value "
+                f"{names[rarest]!r}, which leaves {counts[rarest]} in the {place} set, and a batch "
+                f"takes {fewest}: give about {needed} of them, or smaller batches"
+            )
 
 
 def _hold_out(

@@ -22,7 +22,6 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families import Family
 from gradaudit.families.base import Features
 from gradaudit.inference.batches import Batches, draw_any
-from gradaudit.inference.splits import expect_enough
 from gradaudit.loading.records import Attribute, Records
 
 _FEWEST = 8
@@ -58,8 +57,8 @@ class DistributionGame(AttributeBased):
         name = attribute.values[held_value]
         secret = f"share of {self.attribute}={name}"
         _expect(setup)
-        parts, whole = deal_parts(codes, 2, records.users, setup, seed)
-        expect_enough(whole, codes, (f"other than {name}", name), setup.batch_size, self.attribute)
+        names = (f"other than {name}", name)
+        parts = deal_parts(codes, names, self.attribute, records.users, setup, seed)
         generator = np.random.default_rng(seed.spawn(1)[0])
         prior = np.full(setup.bins, 1 / setup.bins)
         observed = _drawn(codes, parts.private, setup, setup.trials, generator)

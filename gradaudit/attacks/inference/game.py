@@ -22,7 +22,6 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families import Family
 from gradaudit.families.base import Features
 from gradaudit.inference.batches import Batches, draw_batches
-from gradaudit.inference.splits import expect_enough
 from gradaudit.loading.records import Attribute, Records
 
 
@@ -157,8 +156,7 @@ def deal_homogeneous(
     values, codes = attribute.values, attribute.codes
     if setup.trials < len(values):
         raise UsageError(f"--trials {setup.trials}: {secret} has {len(values)} values; play more")
-    parts, whole = deal_parts(codes, len(values), records.users, setup, seed)
-    expect_enough(whole, codes, values, setup.batch_size, secret)
+    parts = deal_parts(codes, values, secret, records.users, setup, seed)
     _expect_shadow(codes, parts.shadow, values, setup, secret)
     prior = frequencies(codes, len(values), setup.prior)
     generator = np.random.default_rng(seed.spawn(1)[0])

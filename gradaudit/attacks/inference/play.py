@@ -8,7 +8,7 @@ import numpy as np
 from gradaudit.attacks.inference.deal import Deal, FloatArray
 from gradaudit.attacks.inference.game import Answers, InferenceGame
 from gradaudit.attacks.inference.knowledge import Knowledge
-from gradaudit.attacks.inference.rounds import Temperature, combine, log_loss, log_prior
+from gradaudit.attacks.inference.rounds import Temperature, combine, log_loss, pool
 from gradaudit.attacks.inference.sight import Sight
 from gradaudit.errors import UsageError
 from gradaudit.families import family as family_named
@@ -70,19 +70,18 @@ class Table:
             name: [self.game.answers(self.deal, family_named(name), own, released, self.seed)]
             for name in self.families
         }
-        return self._chosen(said, {})
+        return self._chosen(said)
 
     def play(self, *, adaptive: bool, advance: Advance) -> dict[Scope, Guesses]:
         """The adversary's guesses from every layer, and from the whole update (None)."""
         said: dict[Scope, dict[str, list[Answers]]] = {}
-        known = self._alone() if self.knowledge else {}
         for index, sight in enumerate(self.sights):
             for scope, own, released in sight.features(self.deal, adaptive=adaptive):
                 of_scope = said.setdefault(scope, {name: [] for name in self.families})
                 for name, answers in self._answers(own, released, self.seed + index):
                     of_scope[name].append(answers)
             advance(1)
-        return {scope: self._chosen(of_scope, known) for scope, of_scope in said.items()}
+        return {scope: self._chosen(of_scope) for scope, of_scope in said.items()}
 
     def _answers(
         self, own: Features, released: Features, seed: int
@@ -101,54 +100,26 @@ class Table:
         of = self.knowledge.of_batches
         return of(self.deal.own), of(self.deal.observed.indices)
 
-    def _alone(self) -> Mapping[str, Answers]:
-        """What each family says of φ alone."""
-        own, released = self._known()
-        return {
-            name: self.game.answers(self.deal, family_named(name), own, released, self.seed)
-            for name in self.families
-        }
-
-    def _chosen(
-        self, said: Mapping[str, Sequence[Answers]], known: Mapping[str, Answers]
-    ) -> Guesses:
+    def _chosen(self, said: Mapping[str, Sequence[Answers]]) -> Guesses:
         """The guesses of the family with the least log loss on the held-out batches."""
-        each = {name: self._combined(name, rounds, known) for name, rounds in said.items()}
+        each = {name: self._combined(name, rounds) for name, rounds in said.items()}
         return min(each.values(), key=lambda pair: pair[0])[1]
 
-    def _combined(
-        self, name: str, rounds: Sequence[Answers], known: Mapping[str, Answers]
-    ) -> tuple[float, Guesses]:
+    def _combined(self, name: str, rounds: Sequence[Answers]) -> tuple[float, Guesses]:
         """Held-out log loss after calibration, and the guesses."""
-        alone = known.get(name)
+        prior, labels = self.deal.prior, self.deal.held.labels
+        even = np.full(len(prior), 1.0)
         observed = [answers.observed for answers in rounds]
-        posterior = self._posterior(observed, alone.observed if alone else None)
-        single = tuple(self._posterior([r], alone.observed if alone else None) for r in observed)
-        labels, even = self.deal.held.labels, np.full(len(self.deal.values), 1.0)
+        posterior = self._posterior(observed, prior)
+        single = tuple(self._posterior([answers], prior) for answers in observed)
         if not len(labels):
             return 0.0, Guesses(posterior, single, None, name)
-        held = self._posterior(
-            [answers.held for answers in rounds], alone.held if alone else None, even
-        )
-        temperature = Temperature.fitted(held, labels, even)
-        loss = log_loss(temperature.applied(held), labels)
-        return loss, Guesses(
-            posterior, single, Temperature(temperature.value, self.deal.prior), name
-        )
+        held = self._posterior([answers.held for answers in rounds], even)
+        fitted = Temperature.fitted(held, labels, even)
+        loss = log_loss(fitted.applied(held), labels)
+        return loss, Guesses(posterior, single, Temperature(fitted.value, prior), name)
 
-    def _posterior(
-        self,
-        rounds: Sequence[FloatArray],
-        alone: FloatArray | None,
-        prior: FloatArray | None = None,
-    ) -> FloatArray:
-        """The posterior of some rounds, under the secret's prior or another one.
-
-        Classifiers are trained on balanced batches, so their own prior is uniform; with side
-        knowledge it is what that knowledge says under a uniform prior.
-        """
-        wanted = self.deal.prior if prior is None else prior
-        if alone is None:
-            return combine(np.stack(rounds), np.full(len(wanted), 1.0), wanted)
-        under = np.exp(alone)
-        return combine(np.stack(rounds), under[None], np.exp(alone + log_prior(wanted)))
+    def _posterior(self, rounds: Sequence[FloatArray], prior: FloatArray) -> FloatArray:
+        """The posterior of some rounds; classifiers are trained on balanced batches."""
+        together = pool if self.knowledge else combine
+        return together(np.stack(rounds), np.full(len(prior), 1.0), prior)

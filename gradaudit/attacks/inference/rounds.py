@@ -44,9 +44,6 @@ def log_prior(probabilities: ArrayLike) -> Posteriors:
 def combine(rounds: ArrayLike, trained_under: ArrayLike, prior: ArrayLike) -> Posteriors:
     """The posterior after all rounds.
 
-    Side knowledge φ of the batch is the same in every round and must count once: the classifiers
-    that had it answered under P(a|φ), (1, trials, values), and the prior is P(a|φ) too.
-
     Args:
         rounds: (rounds, trials, values) log P_r(a|g_r), each up to a constant.
         trained_under: π_train, (values,), or whatever broadcasts to the shape of ``rounds``.
@@ -55,9 +52,32 @@ def combine(rounds: ArrayLike, trained_under: ArrayLike, prior: ArrayLike) -> Po
     Returns:
         (trials, values) normalised log P(a|G).
     """
+    evidence = _evidence(rounds, trained_under).sum(axis=0)
+    return np.asarray(log_softmax(evidence + log_prior(prior), axis=1))
+
+
+def pool(rounds: ArrayLike, trained_under: ArrayLike, prior: ArrayLike) -> Posteriors:
+    """One posterior of rounds that were all told the same side knowledge, by their mean evidence.
+
+    The sum would count what they share once a round, and to take log P(a|φ) off all but one of
+    them multiplies the error of its estimate; the mean (a logarithmic opinion pool) counts it once.
+
+    Args:
+        rounds: (rounds, trials, values) log P_r(a|g_r, φ), each up to a constant.
+        trained_under: as in ``combine``.
+        prior: as in ``combine``.
+
+    Returns:
+        (trials, values) normalised.
+    """
+    evidence = _evidence(rounds, trained_under).mean(axis=0)
+    return np.asarray(log_softmax(evidence + log_prior(prior), axis=1))
+
+
+def _evidence(rounds: ArrayLike, trained_under: ArrayLike) -> Posteriors:
+    """Log P_r(a|g_r) − log π_train(a), (rounds, trials, values)."""
     answers = np.asarray(rounds, dtype=np.float64)
-    evidence = log_softmax(answers, axis=2) - log_prior(trained_under)
-    return np.asarray(log_softmax(evidence.sum(axis=0) + log_prior(prior), axis=1))
+    return np.asarray(log_softmax(answers, axis=2) - log_prior(trained_under))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import log_expit
 from scipy.stats import norm
 
-from gradaudit.attacks.inference.rounds import Temperature, combine, log_loss, log_prior
+from gradaudit.attacks.inference.rounds import Temperature, combine, log_loss, log_prior, pool
 
 
 def balanced(signal: np.ndarray, shift: float) -> np.ndarray:
@@ -78,8 +78,15 @@ def test_side_knowledge_counts_once() -> None:
     prior = np.array([0.25, 0.75])
     wanted = np.exp(alone) * prior
     wanted /= wanted.sum(axis=1, keepdims=True)
-    found = combine(np.stack([alone, alone]), np.exp(alone)[None], np.exp(alone + log_prior(prior)))
+    found = pool(np.stack([alone, alone]), [0.5, 0.5], prior)
     np.testing.assert_allclose(np.exp(found), wanted)
+
+
+def test_a_pool_of_one_is_the_round() -> None:
+    said = np.log([[[0.2, 0.8], [0.6, 0.4]]])
+    np.testing.assert_allclose(
+        pool(said, [0.5, 0.5], [0.9, 0.1]), combine(said, [0.5, 0.5], [0.9, 0.1])
+    )
 
 
 @pytest.mark.parametrize("prior", [[0.5, 0.0], [], [0.5, np.nan], [-1.0, 2.0]])

@@ -1,0 +1,242 @@
+"""Who gets which records, and which batches are drawn of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from attacks.inference.people import people, with_users
+
+from gradaudit.attacks.inference.attribute import AttributeGame
+from gradaudit.attacks.inference.deal import Deal, Setup, trials_of
+from gradaudit.attacks.inference.distribution import DistributionGame, bin_names, counts_of
+from gradaudit.attacks.inference.property import PropertyGame
+from gradaudit.attacks.inference.user import UserGame
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.loading.records import Attribute, Records
+
+SETUP = Setup(batch_size=4, shadow=120, batches=40, trials=60, private=100)
+ROOT = np.random.SeedSequence(0)
+
+
+def sets(deal: Deal) -> list[set[int]]:
+    parts = deal.parts
+    return [set(part.tolist()) for part in (parts.shadow, parts.held, parts.test, parts.private)]
+
+
+def expect_apart(deal: Deal) -> None:
+    groups = sets(deal)
+    assert sum(map(len, groups)) == len(set.union(*groups))
+    shadow, held, _, private = groups
+    assert set(deal.shadow.indices.ravel().tolist()) <= shadow
+    assert set(deal.held.indices.ravel().tolist()) <= held
+    assert set(deal.observed.indices.ravel().tolist()) <= private
+
+
+@pytest.mark.parametrize("game", [AttributeGame, PropertyGame])
+def test_batches_have_one_value_and_sets_no_record_in_common(game: type) -> None:
+    records = people()
+    deal = game("race").deal(records, SETUP, ROOT)
+    expect_apart(deal)
+    codes = records.attributes["race"].codes
+    for batches in (deal.shadow, deal.held, deal.observed):
+        assert (codes[batches.indices] == batches.labels[:, None]).all()
+        ordered = np.sort(batches.indices, axis=1)
+        assert (np.diff(ordered, axis=1) > 0).all()
+    np.testing.assert_allclose(deal.prior, np.bincount(codes) / len(codes))
+    assert len(deal.held.labels) > 0
+    assert (deal.clusters == deal.observed.indices).all()
+
+
+def test_the_shadow_set_is_balanced_and_no_larger_than_asked() -> None:
+    records = people()
+    skewed = np.where(np.arange(400) < 300, 0, 1)
+    records = replace(records, attributes={"sex": Attribute(skewed, ("a", "b"))})
+    deal = AttributeGame("sex").deal(records, replace(SETUP, shadow=60, held_out=0), ROOT)
+    assert np.bincount(skewed[deal.parts.shadow]).tolist() == [30, 30]
+    assert np.bincount(deal.shadow.labels).tolist() == [20, 20]
+    assert np.bincount(deal.observed.labels).tolist() == [45, 15]
+    assert len(deal.parts.private) == 100
+
+
+def test_trials_follow_the_prior_and_play_every_value() -> None:
+    assert trials_of(np.array([0.9, 0.1]), 10).tolist() == [9, 1]
+    assert trials_of(np.array([0.5, 0.3, 0.2]), 7).sum() == 7
+    assert trials_of(np.array([0.999, 0.001]), 10).tolist() == [9, 1]
+
+
+def test_a_uniform_prior_plays_all_alike() -> None:
+    deal = AttributeGame("race").deal(people(), replace(SETUP, prior="uniform"), ROOT)
+    assert np.bincount(deal.observed.labels).tolist() == [20, 20, 20]
+
+
+def test_the_same_seed_deals_the_same_and_another_one_does_not() -> None:
+    games = [
+        AttributeGame("sex").deal(people(), SETUP, np.random.SeedSequence(seed))
+        for seed in (1, 1, 2)
+    ]
+    assert (games[0].observed.indices == games[1].observed.indices).all()
+    assert (games[0].shadow.indices == games[1].shadow.indices).all()
+    assert sets(games[0])[3] != sets(games[2])[3]
+
+
+def test_no_user_is_on_two_sides() -> None:
+    records = with_users()
+    deal = AttributeGame("sex").deal(records, SETUP, ROOT)
+    assert records.users is not None
+    of = [set(records.users[sorted(group)]) for group in sets(deal)]
+    assert sum(map(len, of)) == len(set.union(*of))
+    assert deal.clusters.shape == deal.observed.indices.shape
+
+
+def test_shuffled_records_keep_the_values_and_nothing_else() -> None:
+    records = people()
+    shuffled = AttributeGame("sex").permuted(records, ROOT)
+    before, after = records.attributes["sex"].codes, shuffled.attributes["sex"].codes
+    assert sorted(before) == sorted(after)
+    assert 0.35 < (before == after).mean() < 0.65
+    assert shuffled.attributes["race"] is records.attributes["race"]
+
+
+def test_counts_lie_inside_their_bins() -> None:
+    low, high = counts_of(128, 6)
+    assert low.tolist() == [0, 1, 26, 52, 77, 103]
+    assert high.tolist() == [0, 25, 51, 76, 102, 128]
+    for size in range(5, 60):
+        low, high = counts_of(size, 6)
+        assert (low <= high).all()
+        assert np.concatenate(
+            [np.arange(a, b + 1) for a, b in zip(low, high, strict=True)]
+        ).tolist() == list(range(size + 1))
+        for j in range(1, 6):
+            assert (j - 1) * size < 5 * low[j]
+            assert 5 * high[j] <= j * size
+
+
+def test_batches_of_a_bin_hold_as_many_as_it_says() -> None:
+    records = people()
+    setup = replace(SETUP, batch_size=10)
+    deal = DistributionGame("sex", "male").deal(records, setup, ROOT)
+    expect_apart(deal)
+    male = records.attributes["sex"].codes == 1
+    low, high = counts_of(10, 6)
+    for batches in (deal.shadow, deal.observed):
+        having = male[batches.indices].sum(axis=1)
+        assert (having >= low[batches.labels]).all()
+        assert (having <= high[batches.labels]).all()
+    assert np.bincount(deal.observed.labels).tolist() == [10] * 6
+    assert deal.values == bin_names(6)
+    assert bin_names(6)[:3] == ("0", "(0, 0.2]", "(0.2, 0.4]")
+
+
+def test_every_record_of_a_kind_is_as_likely_in_a_mixed_batch() -> None:
+    """The first few of a random subset, of which the draw's own order must not decide."""
+    records = people(60)
+    codes = np.where(np.arange(60) < 30, 0, 1)
+    records = replace(records, attributes={"sex": Attribute(codes, ("a", "b"))})
+    setup = replace(SETUP, batch_size=8, trials=4800, batches=10, held_out=0, shadow=1000)
+    deal = DistributionGame("sex", "b").deal(records, setup, ROOT)
+    drawn = np.bincount(deal.observed.indices.ravel(), minlength=60)[deal.parts.private]
+    kinds = codes[deal.parts.private]
+    for kind in (0, 1):
+        counts = drawn[kinds == kind]
+        assert counts.std() < 0.06 * counts.mean()
+
+
+def test_the_property_is_the_rarest_value_unless_it_is_named() -> None:
+    records = people()
+    rarest = records.attributes["race"].values[
+        int(np.bincount(records.attributes["race"].codes).argmin())
+    ]
+    deal = DistributionGame("race").deal(records, replace(SETUP, batch_size=5), ROOT)
+    assert deal.notes["property"] == rarest
+    with pytest.raises(UsageError, match=r"--value d: race has no such value; it has: a, b, c"):
+        DistributionGame("race", "d").deal(records, SETUP, ROOT)
+
+
+def test_batches_shrink_to_what_the_records_allow() -> None:
+    game = DistributionGame("sex")
+    assert game.fitting_batch_size(people(4000), 1000) == 128
+    fits = game.fitting_batch_size(people(100), 1000)
+    assert 8 <= fits < 30
+    game.deal(people(100), replace(SETUP, batch_size=fits, held_out=0, shadow=1000), ROOT)
+
+
+def test_users_are_attacked_with_other_records_than_their_candidates_hold() -> None:
+    records = with_users()
+    assert records.users is not None
+    deal = UserGame().deal(records, replace(SETUP, trials=50), ROOT)
+    assert deal.candidates is not None
+    candidates = deal.candidates.reshape(50, 5, 4)
+    users = records.users
+    for trial in range(50):
+        named = [set(users[candidates[trial, i]]) for i in range(5)]
+        assert all(len(one) == 1 for one in named)
+        assert len(set.union(*named)) == 5
+        secret = deal.observed.labels[trial]
+        assert set(users[deal.observed.indices[trial]]) == named[secret]
+        assert not set(deal.observed.indices[trial]) & set(candidates[trial, secret])
+    attacked = set(users[deal.observed.indices.ravel()]) | set(users[deal.candidates.ravel()])
+    assert not attacked & set(users[deal.shadow.indices.ravel()])
+    for label in np.unique(deal.shadow.labels):
+        assert len(set(users[deal.shadow.indices[deal.shadow.labels == label]].ravel())) == 1
+    assert len(np.unique(deal.clusters)) == deal.notes["attacked_users"]
+    assert len(deal.own) == len(deal.shadow.labels) + 250
+
+
+def test_shadow_users_stay_within_the_adversarys_records() -> None:
+    deal = UserGame().deal(with_users(), replace(SETUP, shadow=100), ROOT)
+    assert deal.notes["shadow_users"] == 4
+
+
+@pytest.mark.parametrize(
+    ("game", "records", "setup", "error", "words"),
+    [
+        (AttributeGame("sox"), people(), SETUP, UsageError, "no such attribute; there are: sex"),
+        (AttributeGame("race"), people(), replace(SETUP, trials=2), UsageError, "3 values"),
+        (
+            AttributeGame("sex"),
+            people(),
+            replace(SETUP, batch_size=90),
+            NotApplicable,
+            "takes 90",
+        ),
+        (AttributeGame("sex"), people(), replace(SETUP, shadow=6), UsageError, "--shadow 6"),
+        (DistributionGame("sex"), people(), SETUP, UsageError, "take at least 5"),
+        (
+            DistributionGame("sex"),
+            people(),
+            replace(SETUP, batch_size=5, trials=3),
+            UsageError,
+            "6",
+        ),
+        (UserGame(), people(), SETUP, NotApplicable, "user=COL"),
+        (UserGame(), with_users(6), SETUP, NotApplicable, "7 such users are needed"),
+        (UserGame(), with_users(), replace(SETUP, batch_size=13), NotApplicable, "26 records"),
+    ],
+)
+def test_what_cannot_be_dealt(
+    game: AttributeGame, records: Records, setup: Setup, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        game.deal(records, setup, ROOT)
+
+
+def test_one_value_leaves_nothing_to_guess() -> None:
+    records = replace(
+        people(), attributes={"sex": Attribute(np.zeros(400, dtype=np.int64), ("a", "b"))}
+    )
+    with pytest.raises(NotApplicable, match="one value only"):
+        AttributeGame("sex").deal(records, SETUP, ROOT)
+
+
+def test_a_property_among_the_inputs_is_held_and_an_attribute_must_be_there() -> None:
+    records = people()
+    held = PropertyGame("sex").prepared(records).inputs
+    assert (held[:, 1:3] == held[0, 1:3]).all()
+    other = [0, *range(3, 11)]
+    assert (held[:, other] == records.inputs[:, other]).all()
+    assert PropertyGame("sex").deal(records, SETUP, ROOT).notes
+    dropped = replace(records, features=tuple(f for f in records.features if f.name != "sex"))
+    assert PropertyGame("sex").prepared(dropped) is dropped
+    with pytest.raises(NotApplicable, match="attack property"):
+        AttributeGame("sex").deal(dropped, SETUP, ROOT)

@@ -1,0 +1,290 @@
+"""The inference attacks as audits: rows, headlines, adversaries, knowledge, bad requests."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attacks.inference.people import people, subject, with_users
+from torch import nn
+
+from gradaudit.audits import audits
+from gradaudit.errors import GradauditError, NotApplicable, UsageError
+from gradaudit.loading.losses import CrossEntropy
+from gradaudit.loading.records import Records
+from gradaudit.progress import Silent
+from gradaudit.report import Measurement
+from gradaudit.target import Subject, Target
+
+SMALL: dict[str, Any] = {
+    "batch_size": 8,
+    "trials": 80,
+    "batches": 80,
+    "shadow": 200,
+    "family": "logistic",
+}
+SCORES = {"asr", "auroc", "advantage", "tpr_at_1pct_fpr"}
+
+
+def attack(name: str, audited: Subject, **options: Any) -> list[Measurement]:
+    audit = audits()[f"attack {name}"]
+    return list(audit(audit.Options.model_validate({**SMALL, **options})).run(audited, Silent()))
+
+
+def one(
+    rows: list[Measurement], metric: str, layer: str | None = None, **variant: Any
+) -> Measurement:
+    (row,) = (r for r in rows if (r.metric, r.layer, r.variant) == (metric, layer, variant))
+    return row
+
+
+def value(rows: list[Measurement], metric: str, layer: str | None = None, **variant: Any) -> float:
+    found = one(rows, metric, layer, **variant).value
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[Measurement]:
+    return attack("attribute", subject(people(), "sex", rounds=2))
+
+
+def test_every_layer_and_the_whole_update_are_measured(plain: list[Measurement]) -> None:
+    for layer in (None, "0", "2"):
+        for metric in (*SCORES, "fano_bound"):
+            row = one(plain, metric, layer)
+            assert row.status == "measured"
+            assert row.audit == "attack"
+            assert row.interval is not None
+            assert row.interval[0] <= (row.value or 0) <= row.interval[1]
+            assert row.interval[0] >= 0
+            assert row.interval[1] <= 1
+            assert one(plain, metric, layer, round=0).value is not None
+            assert one(plain, metric, layer, round=1).value is not None
+    keys = [row.key for row in plain]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_column_of_the_inputs_is_found_and_a_shuffled_one_is_not(
+    plain: list[Measurement],
+) -> None:
+    assert value(plain, "auroc") > 0.95
+    assert value(plain, "advantage") > 0.7
+    floor = one(plain, "auroc", floor="shuffled")
+    assert floor.interval is not None
+    assert floor.interval[0] < 0.6
+
+
+def test_the_headline_says_what_the_adversary_was_given(plain: list[Measurement]) -> None:
+    given = one(plain, "asr").details
+    assert given["batch_size"] == 8
+    assert given["defense"] == "none"
+    assert given["labels_of_the_batch"] == "not known"
+    assert given["rounds"] == 2
+    assert given["secret"] == "sex"
+    assert given["shadow_records"] == 160
+    assert given["blind_guess"] == pytest.approx(max(given["prior"]), abs=1e-6)  # type: ignore[type-var, arg-type]
+
+
+def test_without_noise_fanos_bound_is_vacuous(plain: list[Measurement]) -> None:
+    row = one(plain, "fano_bound")
+    assert (row.value, row.details["vacuous"]) == (1, True)
+    assert "noise" in str(row.details["because"])
+
+
+def test_advantage_is_that_of_the_success_rate(plain: list[Measurement]) -> None:
+    blind = float(one(plain, "asr").details["blind_guess"])  # type: ignore[arg-type]
+    for layer in (None, "0", "2"):
+        rate = value(plain, "asr", layer)
+        assert value(plain, "advantage", layer) == pytest.approx(max(rate - blind, 0) / (1 - blind))
+
+
+def test_the_same_seed_gives_the_same_rows(plain: list[Measurement]) -> None:
+    assert attack("attribute", subject(people(), "sex", rounds=2)) == plain
+
+
+def test_a_property_is_not_read_from_its_own_column() -> None:
+    """Sex goes with the label alone (by construction), and its own column says nothing."""
+    rows = attack("property", subject(people(), "sex"))
+    assert one(rows, "asr").details["column"]
+    assert value(rows, "auroc") < value(attack("attribute", subject(people(), "sex")), "auroc")
+
+
+def test_a_share_is_found_from_a_column_of_the_inputs() -> None:
+    rows = attack("distribution", subject(people(), "sex"), batch_size=20, batches=120)
+    assert value(rows, "auroc") > value(rows, "auroc", floor="shuffled") + 0.1
+    assert one(rows, "asr").details["values"] == [
+        "0",
+        "(0, 0.2]",
+        "(0.2, 0.4]",
+        "(0.4, 0.6]",
+        "(0.6, 0.8]",
+        "(0.8, 1]",
+    ]
+    assert one(rows, "asr").details["blind_guess"] == pytest.approx(1 / 6)
+
+
+def test_users_are_found_by_other_records_of_theirs() -> None:
+    rows = attack("user", subject(with_users(20)), shadow=1000, rounds=1)
+    assert value(rows, "asr") > 0.4  # one in five by chance
+    assert value(rows, "asr", floor="shuffled") < 0.4
+    assert one(rows, "asr").details["attacked_users"] == 7
+
+
+def test_the_adaptive_adversary_sees_through_the_sign_and_the_static_one_is_beside_it() -> None:
+    rows = attack("attribute", subject(people(), "sex", defense="sign"))
+    headline = one(rows, "auroc")
+    assert headline.details["adversary"] == "adaptive"
+    assert headline.details["defense"] == "sign"
+    static = value(rows, "auroc", adversary="static")
+    assert value(rows, "auroc") > static
+    only = attack("attribute", subject(people(), "sex", defense="sign"), adaptive=False)
+    assert one(only, "auroc").details["adversary"] == "static"
+    assert not [row for row in only if "adversary" in row.variant]
+
+
+def test_noise_that_drowns_all_bounds_every_adversary() -> None:
+    audited = subject(people(), "sex", rounds=2, defense="dp:clip=0.1,sigma=20,per=sum")
+    rows = attack("attribute", audited)
+    for layer in (None, "0", "2"):
+        bound = one(rows, "fano_bound", layer)
+        assert bound.details["is_a_bound"] is True
+        assert (bound.value or 0) < 0.5
+        low = one(rows, "advantage", layer).interval
+        assert low is not None
+        assert low[0] <= (bound.value or 0)
+        assert (bound.value or 0) >= value(rows, "fano_bound", layer, round=0)
+
+
+def test_little_noise_is_no_bound() -> None:
+    audited = subject(people(), "sex", defense="dp:clip=1,sigma=0.001,per=sum")
+    assert value(attack("attribute", audited), "fano_bound") == 1
+
+
+def test_noise_on_one_layer_bounds_that_layer_alone() -> None:
+    audited = subject(people(), "sex", defense="dp:clip=0.1,sigma=20,per=sum,layers=0")
+    rows = attack("attribute", audited)
+    assert value(rows, "fano_bound", "0") < 1
+    assert value(rows, "fano_bound", "2") == 1
+    assert "some layers" in str(one(rows, "fano_bound").details["because"])
+
+
+def test_known_columns_have_a_baseline_of_their_own() -> None:
+    rows = attack("attribute", subject(people(), "sex"), knows="label,age", family="logistic")
+    baseline = value(rows, "auroc", knowledge="imputation")
+    assert baseline > 0.6
+    assert value(rows, "auroc") > 0.9
+    assert one(rows, "asr").details["knows"] == ["label", "age"]
+    assert one(rows, "asr").details["labels_of_the_batch"] == "known"
+
+
+def test_several_attributes_and_the_worst_of_them() -> None:
+    rows = attack("attribute", subject(people(), "race", "sex"), batch_size=4)
+    each = [value(rows, "auroc", attribute=name) for name in ("race", "sex")]
+    assert value(rows, "auroc") == max(each)
+
+
+def test_a_model_without_checkpoints_is_trained_in_rounds() -> None:
+    records = people()
+    rows = attack("attribute", subject(records, "sex"), rounds=3)
+    given = one(rows, "asr").details
+    assert (given["rounds"], given["rounds_from"]) == (3, "own training")
+    assert given["test_accuracy"]["n"] == 80  # type: ignore[index, call-overload]
+    assert one(rows, "asr", round=2).value is not None
+
+
+def test_several_families_are_chosen_from_by_held_out_batches() -> None:
+    rows = attack("attribute", subject(people(), "sex"), family="logistic,prior", batch_size=4)
+    assert one(rows, "asr").details["family"] == "logistic"
+    assert one(rows, "log_loss").status == "measured"
+    estimate = one(rows, "fano_bound", information="estimate")
+    assert estimate.details["is_a_bound"] is False
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    audited = subject(people(), "sex", defense="dp:clip=1,sigma=0.1")
+    before = {name: p.clone() for name, p in audited.target.model.state_dict().items()}
+    attack("attribute", audited, rounds=2)
+    for name, parameter in audited.target.model.state_dict().items():
+        assert torch.equal(parameter, before[name])
+
+
+def test_a_layer_that_cannot_know_is_blind() -> None:
+    """A model of the age alone: its gradient tells nothing of a race that goes with nothing."""
+
+    class Age(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(1, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x[:, :1])
+
+    torch.manual_seed(0)
+    target = Target(Age(), CrossEntropy())
+    audited = Subject((target,), people(1200), target.layers, attributes=("race",), seed=1)
+    rows = attack("attribute", audited, trials=200, rounds=1, prior="uniform")
+    interval = one(rows, "auroc").interval
+    assert interval is not None
+    assert interval[0] <= 0.5
+
+
+def numbered(records: Records) -> Records:
+    return replace(records, users=np.array([f"{i}" for i in range(len(records))]))
+
+
+@pytest.mark.parametrize(
+    ("name", "audited", "options", "error", "words"),
+    [
+        ("attribute", subject(people()), {}, NotApplicable, "--attribute"),
+        ("property", subject(people()), {}, NotApplicable, "--attribute"),
+        ("distribution", subject(people()), {}, NotApplicable, "--attribute"),
+        ("user", subject(people()), {}, NotApplicable, "user=COL"),
+        ("user", subject(numbered(people())), {}, NotApplicable, "0 of 400 users"),
+        ("attribute", subject(people(), "sox"), {}, UsageError, "no such attribute"),
+        ("attribute", subject(people(), "sex"), {"knows": "agge"}, UsageError, "no column 'agge'"),
+        ("attribute", subject(people(), "sex"), {"knows": "sex"}, UsageError, "guessed"),
+        ("attribute", subject(people(), "race"), {"trials": 2}, UsageError, "--trials 2"),
+        ("attribute", subject(people(), "sex"), {"batch_size": 200}, NotApplicable, "200"),
+        ("attribute", subject(people(), "sex", rounds=2), {"rounds": 3}, UsageError, "2 check"),
+        ("attribute", subject(people(), "sex"), {"family": "tree"}, UsageError, "tree"),
+        (
+            "attribute",
+            subject(people(), "sex"),
+            {"family": "logistic,forest", "held_out": 0},
+            UsageError,
+            "--held-out",
+        ),
+    ],
+)
+def test_wrong_requests(
+    name: str, audited: Subject, options: Any, error: type[GradauditError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        attack(name, audited, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"knows": "a,,b"},
+        {"family": ""},
+        {"held_out": 1.0},
+        {"trials": 1},
+        {"batch_size": 0},
+        {"reduce": "maxpool:0"},
+        {"prior": "flat"},
+        {"rounds": 0},
+        {"learning_rate": 0},
+    ],
+)
+def test_options_out_of_range(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        audits()["attack attribute"].Options.model_validate(options)
+
+
+def test_what_a_dry_run_says() -> None:
+    audit = audits()["attack attribute"]
+    assert audit(audit.Options()).passes(subject(people())) == 0
+    assert audit(audit.Options()).passes(subject(people(), "sex")) == 3 * 2 * 400
