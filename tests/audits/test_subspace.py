@@ -335,6 +335,19 @@ def test_the_sample_model_on_the_command_line(reading: str) -> None:
     assert all(0.05 <= value <= 1 for value in p_values)
 
 
+def test_an_attribute_among_the_inputs_is_found() -> None:
+    """A column of the table: random groups never lie as far apart as the two sexes."""
+    done = run(
+        *("subspace", "-a", "sex", "--reading", "samples", "--permutations", "39", "-f", "json"),
+        *("-m", "sample_models/models.py:diabetes_mlp", "-d", "diabetes", "--device", "cpu"),
+        *("-c", "sample_models/diabetes/round-20.safetensors"),
+    )
+    assert done.status == 0, done.err
+    rows = json.loads(done.out)["measurements"]
+    found = {row["layer"]: row["value"] for row in rows if row["metric"] == "p_value"}
+    assert found == {"fc1": 1 / 40, "fc2": 1 / 40}
+
+
 def test_the_table_fits_into_80_columns() -> None:
     done = run("subspace", "-a", "slant", "-a", "ink", *SAMPLE, width=80)
     assert done.status == 0, done.err
