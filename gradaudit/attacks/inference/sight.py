@@ -1,17 +1,21 @@
 """What an adversary looks at: the released updates, and those that it computes itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gradaudit.attacks.inference.deal import Deal
+from gradaudit.attacks.inference.unaware import Observe, unaware_features
 from gradaudit.defenses.modules.target import seen_by_outsiders
 from gradaudit.loading.records import Records
 from gradaudit.target import Layer, Target
 from gradaudit.updates.observer import Observer
+from gradaudit.updates.reduction import Reduction, parse_reduction
 from gradaudit.updates.sharing import Sharing
+from gradaudit.updates.sight import Sight as Seen
 
 FloatArray = NDArray[np.floating]
 _RELEASED, _OWN = 1, 2
@@ -51,15 +55,8 @@ class Sight:
         Yields:
             The layer's name, (own batches, features) and (trials, features).
         """
-        fit = deal.parts.shadow
-        own = self._observer(adaptive=adaptive).features(
-            deal.own, fit=fit, seed=self._noise(_OWN), others=deal.parts.shadow
-        )
-        released = self._observer(adaptive=True).features(
-            deal.observed.indices, fit=fit, seed=self._noise(_RELEASED), others=_others(deal)
-        )
         wholes: list[tuple[FloatArray, FloatArray]] = []
-        for (layer, mine), (_, theirs) in zip(own, released, strict=True):
+        for layer, mine, theirs in self._by_layer(deal, adaptive=adaptive):
             wholes.append((mine.cpu().numpy(), theirs.cpu().numpy()))
             yield layer.name, *wholes[-1]
         if len(wholes) == 1:
@@ -68,14 +65,58 @@ class Sight:
         mine_of_all, theirs_of_all = zip(*wholes, strict=True)
         yield None, np.concatenate(mine_of_all, axis=1), np.concatenate(theirs_of_all, axis=1)
 
-    def _observer(self, *, adaptive: bool) -> Observer:
+    def _by_layer(self, deal: Deal, *, adaptive: bool) -> Iterator[tuple[Layer, Tensor, Tensor]]:
+        """Each layer's features of the adversary's own batches and of the released ones."""
+        known = adaptive or not self.sharing.chain.acting
+        apart = () if known else tuple(filter(self._turned, self.layers))
+        together = tuple(layer for layer in self.layers if layer not in apart)
+        own, released = (
+            iter(())
+            if not together
+            else self._observer(together, adaptive=aware).features(
+                batches, fit=deal.parts.shadow, seed=self._noise(whose), others=others
+            )
+            for aware, batches, whose, others in (
+                (adaptive, deal.own, _OWN, deal.parts.shadow),
+                (True, deal.observed.indices, _RELEASED, _others(deal)),
+            )
+        )
+        for layer in self.layers:
+            if layer in apart:
+                yield layer, *self._unaware(layer, deal)
+            else:
+                yield layer, next(own)[1], next(released)[1]
+
+    def _turned(self, layer: Layer) -> bool:
+        """Whether a layer's updates are reduced to principal components."""
+        return self._components(layer).kind == "pca"
+
+    def _components(self, layer: Layer) -> Reduction:
+        sight = Seen.of(layer, self.sharing, parse_reduction(self.reduce), self.seed)
+        return sight.reduction
+
+    def _unaware(self, layer: Layer, deal: Deal) -> tuple[Tensor, Tensor]:
+        def observe(aware: bool) -> Observe:
+            plain = replace(self, reduce="none")
+            return lambda one: plain._observer((one,), adaptive=aware)
+
+        return unaware_features(
+            layer,
+            self._components(layer).size,
+            (observe(False), deal.own, self._noise(_OWN)),
+            (observe(True), deal.observed.indices, self._noise(_RELEASED)),
+            fit=len(deal.shadow.labels),
+            memory=self.memory,
+        )
+
+    def _observer(self, layers: Sequence[Layer], *, adaptive: bool) -> Observer:
         target, sharing = self.target, self.sharing
         if not adaptive:
             target, sharing = seen_by_outsiders(target), replace(sharing, defenses=())
         return Observer(
             target,
             self.records,
-            self.layers,
+            layers,
             sharing=sharing,
             reduce=self.reduce,
             memory=self.memory,

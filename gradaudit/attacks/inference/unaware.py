@@ -1,0 +1,70 @@
+"""Principal components of an adversary who does not know that updates are defended.
+
+He finds them on updates of his own, which nothing was done to, and projects on them what he sees.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradaudit.errors import AuditError
+from gradaudit.target import Layer
+from gradaudit.updates.observer import Observer
+
+Indices = NDArray[np.int64]
+Observe = Callable[[Layer], Observer]
+_MOST = 1000
+"""Updates that the components are found on."""
+
+
+def unaware_features(
+    layer: Layer,
+    components: int,
+    own: tuple[Observe, Indices, int],
+    released: tuple[Observe, Indices, int],
+    fit: int,
+    memory: int,
+) -> tuple[Tensor, Tensor]:
+    """Features of a layer's own and released updates, both in the adversary's components.
+
+    Args:
+        layer: whose updates.
+        components: how many.
+        own: what computes the adversary's unreduced updates of a layer, of which batches, and the
+            seed of what is random in them.
+        released: the same of the clients' updates.
+        fit: how many of the own batches are shadow batches, which the components are found on.
+        memory: bytes that updates may take.
+
+    Returns:
+        (own batches, features) and (released batches, features).
+
+    Raises:
+        AuditError: too few updates of this layer fit in the memory.
+    """
+    rows = memory // (16 * layer.parameters)
+    if rows <= components:
+        raise AuditError(
+            f"{layer.name}: a static adversary with pca:{components} takes more memory than there "
+            "is; use --reduce subset:48"
+        )
+    observe, batches, seed = own
+    shadow = np.linspace(0, fit - 1, min(fit, _MOST, rows)).astype(np.int64)
+    sample = torch.cat(list(_pieces(observe(layer), batches[shadow], seed, rows)))
+    centre = sample.mean(dim=0)
+    axes = torch.linalg.svd(sample - centre, full_matrices=False).Vh[:components].T
+    mine, theirs = (
+        torch.cat([(piece - centre) @ axes for piece in _pieces(see(layer), which, start, rows)])
+        for see, which, start in (own, released)
+    )
+    return mine, theirs
+
+
+def _pieces(observer: Observer, batches: Indices, seed: int, rows: int) -> Iterator[Tensor]:
+    """Unreduced updates, so many at a time."""
+    for place, start in enumerate(range(0, len(batches), rows)):
+        ((_, updates),) = observer.features(batches[start : start + rows], seed=seed + place)
+        yield updates

@@ -1,0 +1,78 @@
+"""What adversaries look at: every layer, the whole, and components of their own."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from attacks.inference.people import people, subject
+
+from gradaudit.attacks.inference.attribute import AttributeGame
+from gradaudit.attacks.inference.deal import Deal, Setup
+from gradaudit.attacks.inference.sight import Sight
+from gradaudit.defenses import parse_defense
+from gradaudit.gradients.per_sample import batch_gradient
+from gradaudit.updates.sharing import Sharing
+
+SETUP = Setup(batch_size=4, shadow=120, batches=60, trials=30, private=100)
+
+
+def sight(defense: str = "", reduce: str | None = None) -> tuple[Sight, Deal]:
+    records = people()
+    audited = subject(records, "sex")
+    sharing = Sharing((parse_defense(defense),) if defense else ())
+    deal = AttributeGame("sex").deal(records, SETUP, np.random.SeedSequence(1))
+    return Sight(audited.target, records, audited.layers, sharing, reduce=reduce), deal
+
+
+def test_features_are_the_batches_gradients() -> None:
+    looked, deal = sight()
+    found = {scope: both for scope, *both in looked.features(deal, adaptive=False)}
+    assert list(found) == ["0", "2", None]
+    for batch, row in ((deal.own[3], 0), (deal.observed.indices[3], 1)):
+        rows = torch.from_numpy(batch)
+        expected = batch_gradient(
+            looked.target, looked.records.inputs[rows], looked.records.labels[rows], looked.layers
+        )
+        for layer, gradient in expected.items():
+            np.testing.assert_allclose(found[layer][row][3], gradient, rtol=1e-4, atol=1e-6)
+        whole = torch.cat(list(expected.values()))
+        np.testing.assert_allclose(found[None][row][3], whole, rtol=1e-4, atol=1e-6)
+
+
+def test_the_static_adversary_defends_nothing_and_the_adaptive_one_all() -> None:
+    looked, deal = sight("sign")
+    static = {scope: both for scope, *both in looked.features(deal, adaptive=False)}
+    adaptive = {scope: both for scope, *both in looked.features(deal, adaptive=True)}
+    assert set(np.unique(adaptive[None][0])) <= {-1.0, 0.0, 1.0}
+    assert set(np.unique(static[None][1])) <= {-1.0, 0.0, 1.0}
+    assert len(np.unique(static[None][0])) > 100
+    np.testing.assert_array_equal(static[None][1], adaptive[None][1])
+
+
+def test_noise_is_fresh_in_every_round_and_for_every_batch() -> None:
+    looked, deal = sight("dp:clip=0.001,sigma=1,per=mean")
+    first, again, other = (
+        next(one.features(deal, adaptive=True))[2]
+        for one in (looked, looked, replace(looked, seed=5))
+    )
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(np.corrcoef(first.ravel(), other.ravel())[0, 1]) < 0.1
+    own = next(looked.features(deal, adaptive=True))[1]
+    assert np.abs(np.corrcoef(first[:30].ravel(), own[:30].ravel())[0, 1]) < 0.1
+
+
+def test_the_static_adversary_projects_on_components_of_his_own() -> None:
+    """On what he computes himself and on what is released, they are the same ones."""
+    plain, deal = sight("dp:clip=1e9,sigma=0,per=mean", "none")
+    reduced = replace(plain, reduce="pca:4")
+    for (scope, own, released), (_, mine, theirs) in zip(
+        plain.features(deal, adaptive=False), reduced.features(deal, adaptive=False), strict=True
+    ):
+        if scope is None:
+            continue
+        shadow = own[: len(deal.shadow.labels)].astype(np.float64)
+        centre = shadow.mean(axis=0)
+        axes = np.linalg.svd(shadow - centre)[2][:4].T
+        signs = np.sign(((own - centre) @ axes * mine).sum(axis=0))
+        np.testing.assert_allclose((own - centre) @ axes * signs, mine, rtol=1e-2, atol=1e-3)
+        np.testing.assert_allclose((released - centre) @ axes * signs, theirs, rtol=1e-2, atol=1e-3)
