@@ -36,8 +36,8 @@ class Components:
     def of(cls, gram: Tensor, count: int) -> "Components":
         """The first components, of largest variance first.
 
-        As many as have any variance, at least one. A component's sign is such that the fitted row
-        that it weighs most is on its positive side.
+        As many as have any variance, at least one. A component's sign is such that the first
+        fitted row that weighs more than half of the heaviest is on its positive side.
 
         Args:
             gram: (fitted, fitted) float64 inner products.
@@ -52,8 +52,9 @@ class Components:
             weights = torch.zeros_like(vectors[:, :1])
             return cls(weights, gram.mean(dim=0) @ weights)
         vectors = vectors[:, :kept]
-        largest = vectors.abs().argmax(dim=0, keepdim=True)
-        signs = vectors.gather(0, largest).sign()
+        sizes = vectors.abs()
+        first = (sizes > sizes.amax(dim=0) / 2).int().argmax(dim=0, keepdim=True)
+        signs = vectors.gather(0, first).sign()
         weights = vectors * signs / values[:kept].sqrt()
         return cls(weights, gram.mean(dim=0) @ weights)
 

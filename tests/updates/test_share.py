@@ -115,9 +115,7 @@ def test_hidden_layers_are_not_shared_and_count_in_no_norm() -> None:
     whole = plain.gradient(case.make_model(), case.loss, case.inputs, case.labels)
     part = {name: rows for name, rows in whole.items() if name.startswith("2.")}
     sharing = Sharing((parse_defense("dp:clip=0.1,sigma=0,per=release"),), hidden=("0",))
-    found = share(
-        case.target(), case.inputs, case.labels, sharing, seeded(), dtype=torch.float64
-    )
+    found = share(case.target(), case.inputs, case.labels, sharing, seeded(), dtype=torch.float64)
     assert_equal({n: rows.flatten().numpy() for n, rows in found.items()}, plain.clip(part, 0.1))
     with pytest.raises(UsageError, match="nothing is shared: all layers are hidden"):
         share(case.target(), case.inputs, case.labels, Sharing(hidden=("0", "2")), seeded())
