@@ -12,12 +12,15 @@ from math import prod
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import LinearOperator
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise.levenberg_marquardt import Vector
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.ranks.observe import watching
+
+MATRIX_ELEMENTS = 1_000_000
+"""The largest Jacobian that is formed for a search."""
 
 JACOBIAN_ELEMENTS = 20_000_000
 """The largest Jacobian whose rank is taken."""
@@ -113,8 +116,10 @@ class Inversion:
             return _vector(self.read(self._record(z)) - self.wanted)
 
     def jacobian(self, z: Vector) -> LinearOperator:
-        """Of Ψ at x."""
+        """Of Ψ at x, as a matrix where it is small."""
         record = self._record(z)
+        if len(z) * len(self.wanted) <= MATRIX_ELEMENTS:
+            return aslinearoperator(_vector(self._matrix(record)))
         pull = torch.func.vjp(self.read, record)[1]
 
         def apply(step: Vector) -> Vector:
@@ -130,8 +135,12 @@ class Inversion:
         """Rank of Ψ's Jacobian at x; None where it is larger than ``JACOBIAN_ELEMENTS``."""
         if prod(self.shape) * len(self.wanted) > JACOBIAN_ELEMENTS:
             return None
-        jacobian = torch.func.jacrev(self.read, chunk_size=64)(self._record(z))
-        return int(torch.linalg.matrix_rank(jacobian.reshape(len(self.wanted), -1)))
+        return int(torch.linalg.matrix_rank(self._matrix(self._record(z))))
+
+    def _matrix(self, record: Tensor) -> Tensor:
+        """The Jacobian, (inputs of the layer, elements of the record)."""
+        jacobian: Tensor = torch.func.jacrev(self.read, chunk_size=64)(record)
+        return jacobian.reshape(len(self.wanted), -1)
 
     def _record(self, z: Vector) -> Tensor:
         return torch.from_numpy(z.ravel()).to(self.wanted).reshape(1, *self.shape)

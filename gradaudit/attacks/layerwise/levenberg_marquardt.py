@@ -9,7 +9,7 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 
 Vector: TypeAlias = NDArray[np.float64]
 
-_SOLVED = 1e-13
+_SOLVED = 1e-12
 _STALLED = 1e-12
 _MOST_DAMPING = 1e6
 

@@ -7,7 +7,7 @@ drowns the bias gradient, which make r large, hardly count.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,6 +78,30 @@ def conditions(
     bound = kappa * relative / (1 - r) if r < 1 else math.inf
     ratio = _quotient(float(sizes.norm()), float(noise.norm()))
     return Conditions(len(sizes), kappa, r, bound, ratio)
+
+
+def under_noise(
+    clean: Mapping[str, Tensor], observed: Mapping[str, Tensor], layer: str
+) -> dict[str, JsonValue]:
+    """Conditions for all rows and for the best row alone, where the noiseless update is known.
+
+    Only an audit knows it, the attacker does not.
+
+    Args:
+        clean: the update before a defense, by parameter.
+        observed: the update that was shared.
+        layer: a fully connected layer with bias.
+    """
+    weight, bias = clean[f"{layer}.weight"].double(), clean[f"{layer}.bias"].double()
+    e_w = observed[f"{layer}.weight"].double() - weight
+    e_b = observed[f"{layer}.bias"].double() - bias
+    best = int((bias + e_b).abs().argmax())
+    own = least_squares_bound(weight, bias, e_w, e_b)
+    return {
+        "all_rows": conditions(weight, bias, e_w, e_b).described(),
+        "best_row": conditions(weight, bias, e_w, e_b, [best]).described(),
+        "least_squares_bound": own if math.isfinite(own) else None,
+    }
 
 
 def least_squares_bound(
