@@ -78,7 +78,7 @@ class Observer:
         self.layers, self.seed = tuple(layers), seed
         self.sights = {layer.name: Sight.of(layer, sharing, asked, seed) for layer in layers}
         self._scene = Scene.of(target, records, sharing, dtype, memory)
-        self._fitted = Fitted(memory // 4)
+        self._fitted_records, self._fitted_updates = Fitted(memory // 4), Fitted(memory // 4)
 
     @property
     def note(self) -> str:
@@ -154,7 +154,7 @@ class Observer:
         scene = self._scene
         sample = draws.at_most(fitted, LARGEST_FIT, Seeds(self.seed))
         projections = self._projections(
-            layers, fitted.tobytes(), lambda: scene.record_rows(sample, layers)
+            layers, self._fitted_records, fitted, lambda: scene.record_rows(sample, layers)
         )
         used, rows = torch.unique(clients, return_inverse=True)
         stream = scene.record_rows(used.numpy(), layers)
@@ -175,7 +175,8 @@ class Observer:
         size = clients.shape[2]
         projections = self._projections(
             layers,
-            fitted.tobytes() + bytes([size % 256, size // 256]),
+            self._fitted_updates,
+            np.append(fitted, size),
             lambda: scene.client_rows(
                 draws.batches_of(fitted, size, LARGEST_FIT, own), own, noise=False
             ),
@@ -192,13 +193,13 @@ class Observer:
         return found
 
     def _projections(
-        self, layers: Sequence[Layer], key: bytes, stream: Callable[[], Stream]
+        self, layers: Sequence[Layer], known: Fitted, key: Indices, stream: Callable[[], Stream]
     ) -> dict[str, Project]:
         """The projections of the layers that are reduced to principal components."""
         turned = [layer for layer in layers if self.sights[layer.name].reduction.kind == "pca"]
-        return self._fitted.of(
+        return known.of(
             turned,
-            key,
+            key.tobytes(),
             lambda missing: fit_components(stream(), missing, self.sights, self._scene.memory // 2),
         )
 

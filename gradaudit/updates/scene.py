@@ -20,6 +20,9 @@ from gradaudit.updates.stream import Scaled, Stream
 
 Indices = NDArray[np.int64]
 
+_KEPT = 2
+"""Sets of records whose clipping factors are kept: those that are fitted on, and the batches'."""
+
 
 @dataclass
 class Scene:
@@ -45,7 +48,7 @@ class Scene:
     engine: RecordRows | None
     note: str
     memory: int
-    _factors: tuple[bytes, dict[str, Tensor]] = field(default=(b"", {}), init=False)
+    _factors: dict[bytes, dict[str, Tensor]] = field(default_factory=dict, init=False)
 
     @classmethod
     def of(
@@ -99,9 +102,10 @@ class Scene:
         if not any(defense.of_records for defense in chain.acting):
             return {}
         key = indices.tobytes()
-        if self._factors[0] != key:
-            self._factors = key, record_factors(rows, self.parameters.values(), chain)
-        return self._factors[1]
+        if key not in self._factors:
+            found = record_factors(rows, self.parameters.values(), chain)
+            self._factors = dict([*self._factors.items(), (key, found)][-_KEPT:])
+        return self._factors[key]
 
 
 def _engine(clients: Clients, layers: tuple[Layer, ...]) -> tuple[RecordRows | None, str]:
