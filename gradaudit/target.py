@@ -139,12 +139,11 @@ def hidden_layers(layers: Sequence[Layer], hide: Sequence[str]) -> tuple[str, ..
 
 
 def shared_parameters(model: nn.Module, hidden: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names of the trainable parameters, biases too, of all layers but the hidden ones."""
+    """Names of all trainable parameters, biases too, of all layers but the hidden ones."""
     return tuple(
         name
-        for layer in layers_of(model, with_bias=True)
-        if layer.name not in hidden
-        for name in layer.parameter_names
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and (name.rpartition(".")[0] or "(model)") not in hidden
     )
 
 

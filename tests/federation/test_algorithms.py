@@ -208,6 +208,29 @@ def test_frozen_weights_stay() -> None:
     assert not torch.equal(found["head.weight"], target.model.state_dict()["head.weight"])
 
 
+class Scaled(nn.Module):
+    """A layer with a parameter besides weight and bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 4, dtype=torch.float64))
+        self.gain = nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gain * (x @ self.weight.T)
+
+
+@pytest.mark.parametrize("algorithm", ["fedsgd", "fedavg", "round-robin"])
+@pytest.mark.parametrize("spec", ["dp:clip=9,sigma=0,per=release", "sign"])
+def test_parameters_that_are_no_weight_are_trained_too(algorithm: str, spec: str) -> None:
+    _, records = problem(NAMED["mlp-tanh"])
+    target = Target(Scaled(), CROSS_ENTROPY, mode="train")
+    options = TrainingOptions(algorithm=algorithm, clients=2, rounds=1)
+    chain = [parse_defense(spec)]
+    (first, last) = train_rounds(target, records, options, defenses=chain, scored=False)
+    assert all(not torch.equal(first.state[name], last.state[name]) for name in first.state)
+
+
 def test_round_zero_is_the_initial_model_and_accuracies_are_of_both_parts() -> None:
     target, records = problem(NAMED["mlp-tanh"], 60)
     kept, test = records.take(np.arange(40)), records.take(np.arange(40, 60))
