@@ -15,7 +15,7 @@ class VinfoOptions(SharingOptions):
         16, ge=1, description="Records in a batch, all with the same value of the attribute."
     )
     batches: int = Field(
-        100,
+        64,
         ge=10,
         description="Batches of each value to fit on; half as many to choose and to score on.",
     )
