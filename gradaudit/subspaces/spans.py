@@ -77,6 +77,8 @@ class Span:
     def _with_unseen(self, weights: Array, floor: float) -> "Span":
         """With the directions that are left of these, once those known are taken away."""
         left = np.concatenate([weights @ self.vectors[:, c] for c in _blocks(self.vectors)], axis=1)
+        if np.linalg.norm(left) <= floor:  # as where vectors are repeated
+            return self
         for _ in range(3):  # the basis is orthonormal to 1e-4
             shared = sum(left[:, c] @ self.block(c).T for c in _blocks(left))
             for c in _blocks(left):
