@@ -288,3 +288,18 @@ def test_what_a_dry_run_says() -> None:
     audit = audits()["attack attribute"]
     assert audit(audit.Options()).passes(subject(people())) == 0
     assert audit(audit.Options()).passes(subject(people(), "sex")) == 3 * 2 * 400
+
+
+def test_a_perturbed_update_fools_only_those_who_do_not_know() -> None:
+    """Li et al. 2024, figure 5: the perturbation helps an adversary who knows of it."""
+    audited = subject(people(), "sex", defense="perturb:bound=0.5,step=0.2")
+    rows = attack("attribute", audited, rounds=2)
+    assert value(rows, "auroc") > value(rows, "auroc", adversary="static")
+    assert value(rows, "auroc") > 0.9
+
+
+@pytest.mark.parametrize("options", [{"reduce": "pca:5"}, {"reduce": "maxpool:3"}, {"others": 2}])
+def test_other_ways_of_looking(options: dict[str, Any]) -> None:
+    rows = attack("attribute", subject(people(), "sex", defense="prune:0.5"), rounds=1, **options)
+    assert {row.status for row in rows if row.metric in SCORES} == {"measured"}
+    assert value(rows, "auroc") > 0.5

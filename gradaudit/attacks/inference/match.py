@@ -12,7 +12,7 @@ from gradaudit.attacks.inference.knowledge import Knowledge
 from gradaudit.attacks.inference.noise import Leak, leaks
 from gradaudit.attacks.inference.own_rounds import train_rounds
 from gradaudit.attacks.inference.play import Guesses, Scope, Table
-from gradaudit.attacks.inference.sight import Sight
+from gradaudit.attacks.inference.sight import Sight, prepared_for
 from gradaudit.errors import UsageError
 from gradaudit.loading.accuracy import task_accuracy
 from gradaudit.loading.records import Records
@@ -98,7 +98,7 @@ def play_match(
     total = count * (1 + adaptive + terms.floor) + (count - 1 if own else 0)
     with progress.task(f"attack {game.name}", total) as advance:
         targets = _targets(subject, records, deal, terms, count, _number(children[_TRAIN]), advance)
-        sights = _sights(targets, subject, records, terms, children[_NOISE])
+        sights = _sights(targets, subject, records, deal, terms, children[_NOISE])
         table = Table(game, deal, sights, terms.families, knowledge, _number(children[_FIT]))
         strongest = table.play(adaptive=adaptive, advance=advance)
         static = table.play(adaptive=False, advance=advance) if adaptive else None
@@ -155,8 +155,14 @@ def _targets(
             records,
             deal.parts.private,
             count,
-            defenses=terms.sharing.defenses,
-            hidden=subject.hidden,
+            defended=lambda target: prepared_for(
+                Sharing(terms.sharing.defenses, hidden=subject.hidden),
+                target,
+                records,
+                deal,
+                seed,
+                subject.memory,
+            ),
             rate=terms.learning_rate,
             seed=seed,
             advance=advance,
@@ -168,6 +174,7 @@ def _sights(
     targets: Sequence[Target],
     subject: Subject,
     records: Records,
+    deal: Deal,
     terms: Terms,
     seed: np.random.SeedSequence,
 ) -> list[Sight]:
@@ -176,7 +183,7 @@ def _sights(
             target,
             records,
             subject.layers,
-            terms.sharing,
+            prepared_for(terms.sharing, target, records, deal, _number(child), subject.memory),
             reduce=terms.reduce,
             memory=subject.memory,
             seed=_number(child),

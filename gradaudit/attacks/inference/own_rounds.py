@@ -6,15 +6,13 @@ a round, every step with the defended gradient. The first round sees the model a
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradaudit.defenses import Defense
 from gradaudit.errors import AuditError
 from gradaudit.loading.records import Records
 from gradaudit.progress import Advance
@@ -32,8 +30,7 @@ def train_rounds(
     rows: NDArray[np.int64],
     rounds: int,
     *,
-    defenses: Sequence[Defense[Any]] = (),
-    hidden: tuple[str, ...] = (),
+    defended: Callable[[Target], Sharing] = lambda target: Sharing(),
     rate: float = RATE,
     batch: int = BATCH,
     seed: int = 0,
@@ -46,8 +43,8 @@ def train_rounds(
         records: all of them.
         rows: indices of the private training set.
         rounds: how many to yield.
-        defenses: applied to the gradient of every step.
-        hidden: layers that are never shared; they are trained without defense, on the client.
+        defended: what is done to the gradient of every step of an epoch, by the model that the
+            epoch begins with. Layers that are never shared are trained without, on the client.
         rate: learning rate.
         batch: records in a step.
         seed: of the order of the records and of noise.
@@ -57,17 +54,18 @@ def train_rounds(
         AuditError: the training diverged.
     """
     generator = torch.Generator().manual_seed(seed)
-    sharing, plain = Sharing(defenses=tuple(defenses), hidden=hidden), Sharing()
+    plain = Sharing()
     for number in range(rounds):
         yield target
         if number + 1 == rounds:
             return
+        sharing = defended(target)
         target = replace(target, model=copy.deepcopy(target.model))
         order = torch.from_numpy(rows)[torch.randperm(len(rows), generator=generator)]
         for step in torch.split(order, batch):
             inputs, labels = records.inputs[step], records.labels[step]
             update = share(target, inputs, labels, sharing, generator)
-            if hidden:
+            if sharing.hidden:
                 update = {**share(target, inputs, labels, plain, generator), **update}
             _step(target, update, rate)
         advance(1)

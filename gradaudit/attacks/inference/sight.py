@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gradaudit.attacks.inference.deal import Deal
 from gradaudit.attacks.inference.unaware import Observe, unaware_features
+from gradaudit.defenses.modules.preparing import prepared
 from gradaudit.defenses.modules.target import seen_by_outsiders
 from gradaudit.loading.records import Records
 from gradaudit.target import Layer, Target
@@ -126,6 +127,27 @@ class Sight:
     def _noise(self, whose: int) -> int:
         state = np.random.SeedSequence(self.seed, spawn_key=(whose,)).generate_state(1, np.uint64)
         return int(state[0]) >> 1
+
+
+def prepared_for(
+    sharing: Sharing, target: Target, records: Records, deal: Deal, seed: int, memory: int
+) -> Sharing:
+    """The way of sharing with every ``perturb`` fitted to the shadow batches of a deal.
+
+    Against user inference it is targeted at one of the shadow users (Li et al. 2024, 6.1).
+    """
+    labels = deal.shadow.labels
+    return prepared(
+        sharing,
+        target,
+        records,
+        deal.shadow.indices,
+        labels,
+        int(labels.max()) + 1,
+        seed=seed,
+        towards=None if deal.candidates is None else 0,
+        memory=memory,
+    )
 
 
 def _others(deal: Deal) -> NDArray[np.int64]:
