@@ -37,6 +37,8 @@ def _train(**flags: Any) -> None:
         raise UsageError("--out is needed: name a folder for the checkpoints")
     if len(settings.checkpoint) > 1:
         raise UsageError("--checkpoint: training starts from one; name it once")
+    if settings.hide:
+        raise UsageError("--hide: all layers are trained together; take it out of the file")
     with stdout_for_the_report():
         lines = list(_lines(settings, settings.out))
     for line in lines:

@@ -121,6 +121,14 @@ def test_subject_options_are_read_from_a_file(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["seed"] == 3
 
 
+def test_hidden_layers_are_refused(tmp_path: Path) -> None:
+    config = tmp_path / "audit.yaml"
+    config.write_text("hide: [fc1]\n")
+    done = train(tmp_path / "run", "--config", config)
+    assert done.status == 2
+    assert "--hide: all layers are trained together" in done.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [

@@ -1,5 +1,7 @@
 """The secret polarization network against eq. 18, and what stays secret."""
 
+import copy
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -223,6 +225,13 @@ def test_building_it_in_twice_is_once() -> None:
     chain = [parse_defense(SPEC)]
     once = defended_target(case.target(), chain, 0)
     assert defended_target(once, chain, 0) is once
+
+
+def test_a_defended_model_goes_to_another_process() -> None:
+    case = NAMED["conv-strided"]
+    target = spn(case)
+    for model in (pickle.loads(pickle.dumps(target.model)), copy.deepcopy(target.model)):
+        assert torch.equal(model(case.inputs), target.model(case.inputs))
 
 
 def test_it_works_with_one_logit_and_with_squared_errors() -> None:
