@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _RANGES = {"psnr": (-math.inf, math.inf), "ssim": (-1.0, 1.0)}
 SCORES = ("mse", "relative_error", "psnr", "ssim")
 _UNITS = {"psnr": "dB"}
-_NO_PICTURE = "the records are no pictures in [0, 1] with one or three channels"
+_NO_PICTURE = (
+    "the records are no pictures in [0, 1] with one or three channels, or too small for a window"
+)
 _NO_TRUTH = "the update was captured, so there is no truth to score by; name it with --records"
 
 

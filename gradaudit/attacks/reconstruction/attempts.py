@@ -66,7 +66,8 @@ def attempt(
         candidates.inputs,
         torch.nan,
     )
-    scores = scores_of(observed.records, kept, pictures=view.pictures)
+    pictures = view.pictures and view.bounds == (0.0, 1.0)
+    scores = scores_of(observed.records, kept, pictures=pictures)
     return Attempt(
         candidates,
         {name: values.cpu().numpy() for name, values in scores.items()},

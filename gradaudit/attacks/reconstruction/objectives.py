@@ -65,11 +65,12 @@ class Objective:
         """Labels of points (restarts, unknowns), see ``Targets.read``."""
         return self.targets.read(points[:, self.view.elements :])
 
-    def __call__(self, point: Tensor) -> Tensor:
-        """The objective at one point (unknowns,)."""
+    def __call__(self, point: Tensor, *, taped: bool = False) -> Tensor:
+        """The objective at one point (unknowns,); see ``AttackerView.simulated``."""
         records = self.records(point)
         targets = self.targets.targets(point[self.view.elements :])
-        found, shared = self.view.simulated(records, targets), self.view.update
+        found = self.view.simulated(records, targets, taped=taped)
+        shared = self.view.update
         if self.adaptive:
             found = {name: part * (shared[name] != 0) for name, part in found.items()}
         value = DISTANCES[self.distance](found, shared)
@@ -106,24 +107,34 @@ def evaluation(objective: Objective, rows: int = 32) -> Evaluation:
     Points are mapped over by ``vmap``, at most ``rows`` at a time; one alone is not, and models
     that ``vmap`` cannot follow are gone through point by point.
     """
-    one = torch.func.grad_and_value(objective)
-    several = torch.func.vmap(one, randomness="same", chunk_size=rows)
+    several = torch.func.vmap(
+        torch.func.grad_and_value(objective), randomness="same", chunk_size=rows
+    )
     mapped = True
 
     def evaluate(points: Tensor) -> tuple[Tensor, Tensor]:
         nonlocal mapped
         with sdpa_kernel(SDPBackend.MATH):  # the others cannot be differentiated twice
-            if mapped and len(points) > 1:
+            if mapped and min(rows, len(points)) > 1:
                 try:
                     gradients, values = several(points)
                     return values.detach(), gradients.detach()
                 except (RuntimeError, NotImplementedError):
                     mapped = False
-            found = [one(point) for point in points]
-        gradients = torch.stack([gradient for gradient, _ in found])
-        return torch.stack([value for _, value in found]).detach(), gradients.detach()
+            found = [_alone(objective, point) for point in points]
+        return torch.stack([value for value, _ in found]), torch.stack([g for _, g in found])
 
     return evaluate
+
+
+def _alone(objective: Objective, point: Tensor) -> tuple[Tensor, Tensor]:
+    """Value and gradient at one point, by tape."""
+    with torch.enable_grad():
+        point = point.detach().requires_grad_()
+        value = objective(point, taped=True)
+        gradient: Tensor
+        (gradient,) = torch.autograd.grad(value, point, materialize_grads=True, allow_unused=True)
+    return value.detach(), gradient
 
 
 def _difference(found: Update, shared: Update) -> Update:

@@ -1,7 +1,5 @@
 """How close a reconstruction comes: MSE, relative error, PSNR and SSIM, batched."""
 
-from collections.abc import Mapping
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,6 +8,7 @@ from gradaudit.attacks.reconstruction.matching import assigned
 from gradaudit.errors import NotApplicable
 
 WINDOW, SIGMA = 11, 1.5
+_SMALLEST = 3
 _C1, _C2 = 0.01**2, 0.03**2
 
 
@@ -23,7 +22,7 @@ def scores_of(truth: Tensor, found: Tensor, *, pictures: bool) -> dict[str, Tens
 
     Returns:
         (candidates,) float64 for ``mse``, ``relative_error`` and, of pictures, ``psnr`` and
-        ``ssim``; means over the batch's records. NaN where a candidate is not finite.
+        ``ssim`` (from 3×3 on); means over the batch's records. NaN where a candidate is not finite.
     """
     truth = truth.detach().double()
     found = assigned(truth, found.detach().double().to(truth.device))
@@ -33,7 +32,8 @@ def scores_of(truth: Tensor, found: Tensor, *, pictures: bool) -> dict[str, Tens
     }
     if pictures:
         scores["psnr"] = psnr(truth, found).mean(dim=-1)
-        scores["ssim"] = ssim(truth, found).mean(dim=-1)
+        if min(truth.shape[-2:]) >= _SMALLEST:
+            scores["ssim"] = ssim(truth, found).mean(dim=-1)
     return scores
 
 
@@ -89,7 +89,7 @@ def window_for(size: tuple[int, ...]) -> int:
     """
     width = min(WINDOW, *size)
     width -= 1 - width % 2
-    if width < 3:
+    if width < _SMALLEST:
         raise NotApplicable(f"pictures of {size[0]}×{size[1]} are too small for SSIM")
     return width
 
@@ -99,13 +99,6 @@ def gaussian_window(width: int, like: Tensor) -> Tensor:
     offsets = torch.arange(width, dtype=like.dtype, device=like.device) - width // 2
     line = (-offsets.square() / (2 * SIGMA**2)).exp()
     return torch.outer(line, line)[None, None] / line.sum().square()
-
-
-def best(scores: Mapping[str, Tensor], metric: str) -> float:
-    """The closest candidate's score by one metric: largest PSNR and SSIM, smallest error."""
-    values = scores[metric][~scores[metric].isnan()]
-    chosen = values.max() if metric in ("psnr", "ssim") else values.min()
-    return float(chosen)
 
 
 def _records(difference: Tensor, truth: Tensor) -> Tensor:

@@ -104,19 +104,22 @@ class AttackerView:
         """The precision that the attack computes in."""
         return self.model.dtype
 
-    def simulated(self, inputs: Tensor, targets: Tensor) -> Update:
+    def simulated(self, inputs: Tensor, targets: Tensor, *, taped: bool = False) -> Update:
         """The visible update that these records would have caused; differentiable in both.
 
         Args:
             inputs: (k, …) records.
             targets: (k,) classes, or real or soft targets, as ``Loss.per_record`` takes them.
+            taped: record it for ``torch.autograd``, which is faster for a single candidate, and
+                cannot be used inside ``torch.func``.
         """
+        gradient = self._taped_gradient if taped else self._gradient
         if self.training is None:
-            return self._gradient(self.model.parameters, self.visible, inputs, targets)
+            return gradient(self.model.parameters, self.visible, inputs, targets)
         weights = dict(self.model.parameters)
         everything = tuple(weights)
         for rows in self.training.batches(len(inputs)):
-            step = self._gradient(weights, everything, inputs[rows], targets[rows])
+            step = gradient(weights, everything, inputs[rows], targets[rows])
             weights = {n: w - self.training.rate * step[n] for n, w in weights.items()}
         before = self.model.parameters
         return {n: (before[n] - weights[n]) / self.training.rate for n in self.visible}
@@ -133,6 +136,30 @@ class AttackerView:
 
         update: Update = torch.func.grad(loss)({name: weights[name] for name in names})
         return update
+
+    def _taped_gradient(
+        self,
+        weights: Mapping[str, Tensor],
+        names: tuple[str, ...],
+        inputs: Tensor,
+        targets: Tensor,
+    ) -> Update:
+        with torch.enable_grad():
+            chosen = {
+                name: weights[name]
+                if weights[name].requires_grad
+                else weights[name].detach().requires_grad_()
+                for name in names
+            }
+            loss = self.model.losses({**weights, **chosen}, inputs, targets).mean()
+            found = torch.autograd.grad(
+                loss,
+                list(chosen.values()),
+                create_graph=True,
+                allow_unused=True,
+                materialize_grads=True,
+            )
+        return dict(zip(names, found, strict=True))
 
     def clipped(self, inputs: Tensor) -> Tensor:
         """Inputs inside the known range of values; as they are where none is known."""

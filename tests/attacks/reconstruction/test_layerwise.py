@@ -121,6 +121,14 @@ def test_copa_denoises_on_demand() -> None:
     assert float(answer(smooth).diff().abs().sum()) < float(answer(plain).diff().abs().sum())
 
 
+@pytest.mark.parametrize("name", CHAINS)
+def test_answers_are_kept_in_the_known_range(name: str) -> None:
+    seen = view(narrowing(nn.LeakyReLU(0.1)), record(1, 8, 8))
+    free, kept = run(name, seen, box=False), run(name, seen)
+    assert float(free.inputs.min()) < 0
+    torch.testing.assert_close(kept.inputs, free.inputs.clamp(0, 1))
+
+
 @pytest.mark.parametrize("noise", [1e-8, 1e-5])
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_little_noise_makes_a_little_error(name: str, noise: float) -> None:
@@ -186,6 +194,12 @@ def test_closed_form_under_noise_takes_all_rows() -> None:
     squares, row = ((found.inputs - x).square().flatten(1).mean(dim=1)).tolist()
     assert found.answer == 0
     assert squares < row / 2
+    sizes = noisy["1.bias"].abs()
+    assert found.details["kappa"] == pytest.approx(float(sizes.max() / sizes.min()))
+    unkept = run("closed-form", replace(seen, update=noisy), box=False)
+    torch.testing.assert_close(found.inputs, unkept.inputs.clamp(0, 1))
+    expected = torch.linalg.lstsq(noisy["1.bias"][:, None], noisy["1.weight"]).solution
+    torch.testing.assert_close(unkept.inputs[0].flatten(), expected[0])
 
 
 @pytest.mark.parametrize("name", EVERY)

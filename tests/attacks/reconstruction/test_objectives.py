@@ -178,7 +178,7 @@ def test_models_that_vmap_cannot_follow_are_gone_through_one_by_one() -> None:
             self.layer = nn.Linear(6, 4)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x).sigmoid() if float(x.sum()) > -1e9 else x
+            return self.layer(x).sigmoid() if float(x.detach().sum()) > -1e9 else x
 
     seen = view(drawn(Branching), records(6, labels=[1]))
     objective = Objective(seen, Targets.of(seen, None))

@@ -60,6 +60,8 @@ def test_ssim_of_small_pictures_takes_the_largest_odd_window() -> None:
 def test_ssim_refuses_pictures_without_a_window() -> None:
     with pytest.raises(NotApplicable, match="too small for SSIM"):
         window_for((2, 9))
+    truth = pictures(1, 1, 2, 9)
+    assert set(scores_of(truth, truth[None], pictures=True)) == {"mse", "relative_error", "psnr"}
 
 
 def test_identical_pictures_score_perfectly() -> None:
