@@ -30,7 +30,8 @@ class Spn(Defense[SpnOptions]):
     gradients of the shared layers carry the secret term. The polarization loss is that of eq. 18,
     of the true class's code alone; eq. 5 as printed sums over all codes whatever the label, which
     would be a constant of the class. α₁ = 1 as in the paper's experiments (appendix C), though
-    section 3.1 has α₁ + α₂ = 1.
+    section 3.1 has α₁ + α₂ = 1. With ``layers`` the private layer reads the input of the last fully
+    connected layer that matches.
 
     Source: L. Fan et al., "Rethinking privacy preserving deep learning" (2020), section 3 and
     appendices B and C.
@@ -48,10 +49,10 @@ class Spn(Defense[SpnOptions]):
         from gradaudit.defenses.modules.attachment import attached, last_linear
         from gradaudit.defenses.modules.polarization import PolarizationHead
 
-        layer, linear = last_linear(model, str(self))
-        head = PolarizationHead(
-            linear.in_features, max(2, linear.out_features), self.options.bits, self.options.margin
-        )
+        o = self.options
+        layer, linear = last_linear(model, str(self), o.layers)
+        outputs = last_linear(model, str(self))[1].out_features
+        head = PolarizationHead(linear.in_features, max(2, outputs), o.bits, o.margin)
         head.draw(generator)
         return attached(model, layer, self.name, head)
 

@@ -26,7 +26,8 @@ class Vib(Defense[VibOptions]):
     μ and log σ² of a representation of the same size, which the last layer then reads. In training
     mode h = μ + σ ⊙ n with n ~ N(0, I) is drawn for every record, in evaluation mode h = μ. The
     divergence is ½ Σ_j (μ_j² + σ_j² − 1 − log σ_j²), a sum over the representation. The bottleneck
-    is trained and shared like every other layer.
+    is trained and shared like every other layer. With ``layers`` it stands before the last fully
+    connected layer that matches.
 
     Source: A. Alemi et al., "Deep variational information bottleneck" (2017), as used by Z. Li et
     al., "Analyzing inference privacy risks through gradients in machine learning" (2024), section
@@ -45,7 +46,7 @@ class Vib(Defense[VibOptions]):
         from gradaudit.defenses.modules.attachment import attached, last_linear
         from gradaudit.defenses.modules.bottleneck import Bottleneck
 
-        layer, linear = last_linear(model, str(self))
+        layer, linear = last_linear(model, str(self), self.options.layers)
         return attached(model, layer, self.name, Bottleneck(linear.in_features, generator))
 
     def modified_loss(self, loss: "Loss", model: "nn.Module") -> "Loss":

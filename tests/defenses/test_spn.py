@@ -247,6 +247,20 @@ def test_it_works_with_one_logit_and_with_squared_errors() -> None:
     assert target.loss.name == MSE.name
 
 
+def test_a_glob_chooses_what_the_private_head_reads() -> None:
+    case = NAMED["mlp-tanh"]
+    target = spn(case, "spn:bits=8,alpha=0.3,layers=0")
+    head = head_of(target)
+    assert (head.weight.shape, head.codes.shape) == ((8, 4), (3, 8))
+    v = case.inputs @ head.weight.T + head.bias
+    plain = case.loss.per_record(case.make_model()(case.inputs), case.labels)
+    secret = (1 - v * head.codes[case.labels]).relu().sum(dim=1)
+    found = target.loss.per_record(target.model(case.inputs), case.labels)
+    torch.testing.assert_close(found, plain + 0.3 * secret)
+    with pytest.raises(NotApplicable, match="none that matches layers=conv"):
+        spn(case, "spn:bits=8,layers=conv*")
+
+
 def test_where_it_does_not_apply() -> None:
     with pytest.raises(NotApplicable, match="the model has none"):
         spn(NAMED["conv-autoencoder"])

@@ -5,6 +5,7 @@ the model's ``forward`` looks like.
 """
 
 import copy
+from fnmatch import fnmatchcase
 from typing import Any, cast
 
 import torch
@@ -28,17 +29,27 @@ class Attachment(nn.Module):
         raise NotImplementedError
 
 
-def last_linear(model: nn.Module, defense: str) -> tuple[str, nn.Linear]:
+def last_linear(model: nn.Module, defense: str, layers: str = "*") -> tuple[str, nn.Linear]:
     """The last fully connected layer in order of ``named_modules``, and its name.
+
+    Args:
+        model: the model.
+        defense: what error messages call the defense.
+        layers: only of those whose name matches this glob.
 
     Raises:
         NotApplicable: there is none.
     """
-    found = [(name, part) for name, part in model.named_modules() if type(part) is nn.Linear]
+    found = [
+        (name, part)
+        for name, part in model.named_modules()
+        if type(part) is nn.Linear and fnmatchcase(name or "(model)", layers)
+    ]
     if not found:
+        which = "" if layers == "*" else f" that matches layers={layers}"
         raise NotApplicable(
             f"{defense}: works before the last fully connected layer (nn.Linear), and the model "
-            "has none"
+            f"has none{which}"
         )
     return found[-1]
 
