@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from gradaudit.audits._attack_metrics import HEADLINE, METRICS
 from gradaudit.audits._attack_options import InferenceOptions
-from gradaudit.audits._attack_rows import Rows
+from gradaudit.audits._attack_rows import Rows, beside_floor
 from gradaudit.audits.base import Audit
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
@@ -26,7 +26,7 @@ class InferenceAttack(Audit[O]):
     The headline is the strongest adversary that was declared: all rounds together, and adaptive
     where there are defenses. Beside it stand each ``round`` alone, the ``static`` adversary, what
     known columns alone give (``knowledge: imputation``), and the same game with the secret
-    shuffled among the records (``floor: shuffled``): what is found there is no leakage.
+    shuffled among the records (``attribute_permuted``): what is found there is no leakage.
     """
 
     metrics = METRICS
@@ -113,18 +113,22 @@ class InferenceAttack(Audit[O]):
         from gradaudit.attacks.inference.scoring import Scorer
 
         rows = Rows(Scorer(match.deal, seed), base)
-        yield from rows.guesses(match.strongest, {}, match.facts, rounds=match.facts["rounds"] != 1)
+        floor: list[Measurement] = []
+        if match.shuffled is not None:
+            deal, found = match.shuffled
+            shuffled = Rows(Scorer(deal, seed), base)
+            floor = list(shuffled.guesses(found, {"attribute_permuted": True}, {}))
+        many = match.facts["rounds"] != 1
+        headline = rows.guesses(match.strongest, {}, match.facts, rounds=many)
+        yield from beside_floor(headline, floor, base)
         yield from rows.fano(match.leaks, match.facts)
         yield from rows.estimate(match.strongest)
         if match.static is not None:
-            yield from rows.guesses(match.static, {"adversary": "static"}, {}, rounds=True)
+            yield from rows.guesses(match.static, {"adversary": "static"}, {}, rounds=many)
         if match.imputation is not None:
             variant: Variant = {**base, "knowledge": "imputation"}
             yield from rows.scores(None, match.imputation.posterior, variant, {})
-        if match.shuffled is not None:
-            deal, found = match.shuffled
-            floor = Rows(Scorer(deal, seed), base)
-            yield from floor.guesses(found, {"floor": "shuffled"}, {})
+        yield from floor
 
 
 def expect_attributes(subject: "Subject") -> tuple[str, ...]:

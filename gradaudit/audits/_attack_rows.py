@@ -1,6 +1,6 @@
 """Rows of the inference attacks from a played game."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -158,3 +158,26 @@ class Rows:
             n=len(self.scorer.deal.observed.labels),
             details=dict(details),
         )
+
+
+def beside_floor(
+    rows: Iterable[Measurement], floor: Iterable[Measurement], variant: Variant
+) -> Iterator[Measurement]:
+    """Rows whose details hold the same number for the secret shuffled among the records.
+
+    Args:
+        rows: of an adversary.
+        floor: of the same one, where the secret was shuffled.
+        variant: of the rows that get it.
+    """
+    found: dict[tuple[str, Scope], JsonValue] = {
+        (row.metric, row.layer): {"value": row.value, "interval": list(row.interval)}
+        for row in floor
+        if row.interval is not None
+    }
+    for row in rows:
+        key = (row.metric, row.layer)
+        if row.variant != variant or row.status != "measured" or key not in found:
+            yield row
+            continue
+        yield row.model_copy(update={"details": {**row.details, "permuted": found[key]}})

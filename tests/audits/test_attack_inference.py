@@ -71,9 +71,11 @@ def test_a_column_of_the_inputs_is_found_and_a_shuffled_one_is_not(
 ) -> None:
     assert value(plain, "auroc") > 0.95
     assert value(plain, "advantage") > 0.7
-    floor = one(plain, "auroc", floor="shuffled")
+    floor = one(plain, "auroc", attribute_permuted=True)
     assert floor.interval is not None
     assert floor.interval[0] < 0.6
+    beside = one(plain, "auroc").details["permuted"]
+    assert beside == {"value": floor.value, "interval": list(floor.interval)}
 
 
 def test_the_headline_says_what_the_adversary_was_given(plain: list[Measurement]) -> None:
@@ -113,7 +115,7 @@ def test_a_property_is_not_read_from_its_own_column() -> None:
 
 def test_a_share_is_found_from_a_column_of_the_inputs() -> None:
     rows = attack("distribution", subject(people(), "sex"), batch_size=20, batches=120)
-    assert value(rows, "auroc") > value(rows, "auroc", floor="shuffled") + 0.1
+    assert value(rows, "auroc") > value(rows, "auroc", attribute_permuted=True) + 0.1
     assert one(rows, "asr").details["values"] == [
         "0",
         "(0, 0.2]",
@@ -128,7 +130,7 @@ def test_a_share_is_found_from_a_column_of_the_inputs() -> None:
 def test_users_are_found_by_other_records_of_theirs() -> None:
     rows = attack("user", subject(with_users(20)), shadow=1000, rounds=1)
     assert value(rows, "asr") > 0.4  # one in five by chance
-    assert value(rows, "asr", floor="shuffled") < 0.4
+    assert value(rows, "asr", attribute_permuted=True) < 0.4
     assert one(rows, "asr").details["attacked_users"] == 7
 
 
