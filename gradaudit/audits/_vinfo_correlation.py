@@ -7,6 +7,7 @@ from gradaudit.audits._vinfo_rows import AUDIT
 from gradaudit.report import Measurement, Variant
 
 METRIC = "correlation"
+FEWEST_POINTS = 5
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ def correlation_rows(points: Sequence[Point]) -> Iterator[Measurement]:
         yield _row(name, points, of_metric, f"{len(cases)} cases pooled")
         for case in cases if len(cases) > 1 else ():
             own = [point for point in points if point.case == case]
-            variant: Variant = {**of_metric, **case, "pooled": False}
-            yield _row(name, own, variant, "one case")
+            if len(own) >= FEWEST_POINTS:
+                yield _row(name, own, {**of_metric, **case, "pooled": False}, "one case")
 
 
 def no_correlation(reason: str) -> Measurement:
@@ -48,7 +49,7 @@ def no_correlation(reason: str) -> Measurement:
 def _row(name: str, points: Sequence[Point], variant: Variant, what: str) -> Measurement:
     import numpy as np
 
-    from gradaudit.inference.intervals import CONFIDENCE, FEWEST_POINTS, pearson
+    from gradaudit.inference.intervals import CONFIDENCE, pearson
 
     held = [point for point in points if name in point.metrics]
     found = pearson(

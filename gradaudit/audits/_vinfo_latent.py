@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from gradaudit.audits._vinfo_cases import Case, drawn_cases, records_asked_about
-from gradaudit.audits._vinfo_correlation import Point, correlation_rows, no_correlation
+from gradaudit.audits._vinfo_correlation import (
+    FEWEST_POINTS,
+    Point,
+    correlation_rows,
+    no_correlation,
+)
 from gradaudit.audits._vinfo_options import VinfoOptions
 from gradaudit.audits._vinfo_rows import AUDIT, Rows, worst
 from gradaudit.errors import NotApplicable
@@ -21,7 +26,6 @@ if TYPE_CHECKING:
     from gradaudit.target import Layer, Subject, Target
     from gradaudit.updates.observer import Observer
 
-_FEWEST_POINTS = 5
 _PROBES = 16
 
 
@@ -38,8 +42,8 @@ def latent_rows(
     records = records_asked_about(subject)
     points = len(subject.layers) * len(subject.targets) * len(records.attributes)
     why = "" if options.correlation else "not asked for: --no-correlation"
-    if not why and points < _FEWEST_POINTS:
-        why = f"{points} points of layers, checkpoints and attributes; {_FEWEST_POINTS} are needed"
+    if not why and points < FEWEST_POINTS:
+        why = f"{points} points of layers, checkpoints and attributes; {FEWEST_POINTS} are needed"
     cases, refused = drawn_cases(records, options, subject.seed, keep=not why)
     if refused and not why:
         why = "the records do not suffice for an attack of their own"

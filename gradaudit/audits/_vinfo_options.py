@@ -7,12 +7,18 @@ from pydantic import Field, field_validator
 from gradaudit.errors import UsageError
 from gradaudit.updates.options import SharingOptions
 
+ITERATIONS = {"dlg": 20, "idlg": 20, "inverting-gradients": 240}
+"""Steps of the attacks on the input where none are named: outer ones of L-BFGS, steps of Adam."""
+
 
 class VinfoOptions(SharingOptions):
     """Options of the audit of usable information."""
 
     batch_size: int = Field(
-        16, ge=1, description="Records in a batch, all with the same value of the attribute."
+        16,
+        ge=1,
+        description="Records in a batch, all with the same value of the attribute "
+        "(1 with --original, any records).",
     )
     batches: int = Field(
         64,
@@ -46,7 +52,9 @@ class VinfoOptions(SharingOptions):
         "Mo21 does: it never shows more than 0.38 nats of two values, even of a perfect forest.",
     )
     original: bool = Field(
-        False, description="Measure information about the input itself, by reconstruction."
+        False,
+        description="Measure information about the input itself, by how often reconstructions "
+        "succeed; the options of attributes say nothing then.",
     )
     correlation: bool = Field(
         True,
@@ -56,6 +64,50 @@ class VinfoOptions(SharingOptions):
     sensitivities: bool = Field(
         False, description="Correlate the layers' sensitivities with that AUROC too."
     )
+
+    method: tuple[str, ...] = Field(
+        ("dlg", "idlg", "inverting-gradients"),
+        description="With --original: the family of attacks, NAME:key=value,… each; repeatable.",
+    )
+    restarts: int = Field(
+        8, ge=1, le=10_000, description="With --original: starting points R of each attack."
+    )
+    iterations: int | None = Field(
+        None,
+        ge=1,
+        description="With --original: steps of every attack (by default "
+        + ", ".join(f"{count} of {name}" for name, count in ITERATIONS.items())
+        + ", which shows less than the papers' 300 and 4,800 do).",
+    )
+    updates: int = Field(
+        8,
+        ge=1,
+        description="With --original: updates that are attacked; --samples N takes as many as N "
+        "records make.",
+    )
+    guesses: int = Field(
+        256, ge=1, description="With --original: random reconstructions that the prior is made of."
+    )
+    together: tuple[int, ...] = Field(
+        (1, 2),
+        description="With --original: sizes of the sets of consecutive layers that are attacked "
+        "(1: single layers); repeatable.",
+    )
+    threshold: float = Field(
+        0.5, gt=0, le=1, description="With --original: SSIM of the rows without a variant."
+    )
+    known_labels: bool = Field(
+        True,
+        description="With --original: tell idlg and inverting-gradients the labels, which their "
+        "papers read off the whole update; dlg searches them in any case.",
+    )
+
+    @field_validator("together")
+    @classmethod
+    def _sizes(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if not sizes or min(sizes) < 1:
+            raise ValueError("a set has one layer or more")
+        return tuple(dict.fromkeys(sizes))
 
     @field_validator("family", mode="before")
     @classmethod
@@ -82,3 +134,8 @@ class VinfoOptions(SharingOptions):
     def members(self) -> tuple[str, ...]:
         """The families beside the prior."""
         return self.family or (("forest",) if self.paper else ("forest", "mlp", "logistic"))
+
+    @property
+    def records_behind(self) -> int:
+        """The records behind an update that is inverted: one, unless it was said."""
+        return self.batch_size if "batch_size" in self.model_fields_set else 1

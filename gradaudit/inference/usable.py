@@ -88,11 +88,10 @@ def usable_information(
         for name, each in calibrated.items()
     }
     chosen = min(losses, key=lambda name: losses[name])
-    judged = calibrated[chosen].log_probabilities(sets.score.features)
     ranks = {name: _ranks(each, sets.choose) for name, each in fitted.items()}
     ranker = max(list(ranks)[1:] or [chosen], key=lambda name: ranks[name])
     return Usable(
-        information=entropy(prior) - _loss(judged, sets.score.labels, prior),
+        information=0.0 if chosen == IGNORANT else _gained(calibrated[chosen], sets.score, prior),
         entropy=entropy(prior),
         auroc=_ranks(fitted[ranker], sets.score),
         family=chosen,
@@ -141,6 +140,12 @@ def _calibrated(fitted: Fitted, choose: Labelled, paper: bool) -> Fitted:
         return PaperForest(fitted) if isinstance(fitted, FittedForest) else fitted
     weights = class_weights(choose.labels, fitted.prior)
     return temper(fitted, choose.features, choose.labels, weights, choose.independent)
+
+
+def _gained(member: Fitted, batches: Labelled, prior: FloatArray) -> float:
+    """Nats that a member gains over the prior."""
+    found = member.log_probabilities(batches.features)
+    return entropy(prior) - _loss(found, batches.labels, prior)
 
 
 def _ranks(fitted: Fitted, batches: Labelled) -> float:

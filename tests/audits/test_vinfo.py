@@ -11,6 +11,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from gradaudit.audits._vinfo_correlation import Point, correlation_rows
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families.paper import ceiling
@@ -261,8 +262,7 @@ def test_correlation_follows_an_independent_attack() -> None:
     p = row.details["p"]
     assert isinstance(p, float)
     assert p < 0.05
-    alone = one(rows, "correlation", None, attribute="trait", round=1, pooled=False)
-    assert alone.status == "skipped"
+    assert not [r for r in rows if r.variant.get("pooled") is False]
     other = one(rows, "correlation", None, of="sensitivity.input_f")
     assert other.status == "measured" or "the same in every layer" in str(other.reason)
     attack = one(rows, "auroc", "right", attribute="trait", independent=True)
@@ -363,10 +363,44 @@ def test_the_command_measures_the_bundled_model(tmp_path: Path) -> None:
     )
     assert done.status == 0, done.err
     assert "vinfo" in done.out
+    assert max(len(line) for line in done.out.splitlines()) <= 100
     rows = json.loads(report.read_text())["measurements"]
     measured = {(row["metric"], row["layer"]) for row in rows if not row["variant"]}
     for layer in ("fc1", "fc2"):
         assert {("vinfo", layer), ("vinfo_fraction", layer), ("auroc", layer)} <= measured
+
+
+def test_a_permuted_attribute_of_real_records_is_nothing() -> None:
+    folder = sample_folder()
+    done = run(
+        *("vinfo", "-m", f"{folder / 'models.py'}:diabetes_mlp", "-d", "diabetes?scale=standard"),
+        *("-c", folder / "diabetes" / "round-20.safetensors", "-a", "sex", "-f", "json", "-q"),
+        *("--repeats", 10, "--batches", 30, "--family", "logistic,mlp"),
+    )
+    assert done.status == 0, done.err
+    rows = json.loads(done.out)["measurements"]
+    for layer in ("fc1", "fc2"):
+        null, real = (
+            next(
+                row
+                for row in rows
+                if (row["metric"], row["layer"]) == ("vinfo", layer)
+                and bool(row["variant"]) == permuted
+            )
+            for permuted in (True, False)
+        )
+        assert null["value"] < 0.03
+        assert null["interval"][0] <= 0 <= null["interval"][1]
+        assert real["value"] > null["interval"][1]
+
+
+def test_cases_with_enough_layers_have_a_correlation_of_their_own() -> None:
+    case: dict[str, Any] = {"attribute": "a"}
+    points = [Point(case, {"vinfo.vinfo": x}, 0.5 + x / 3 + (x > 0.2) * 0.1) for x in (0, 0.1, 0.3)]
+    other = [Point({"attribute": "b"}, p.metrics, p.auroc) for p in points * 2]
+    rows = list(correlation_rows([*points, *other]))
+    assert [row.variant for row in rows] == [{}, {"attribute": "b", "pooled": False}]
+    assert [row.n for row in rows] == [9, 6]
 
 
 def test_the_command_says_which_attributes_there_are() -> None:
