@@ -97,7 +97,7 @@ def attacked(name: str, view: AttackerView, restarts: int) -> tuple[Candidates, 
     attack: Any = reconstructions()[name]
     started = time.perf_counter()
     generator = torch.Generator().manual_seed(0)
-    found = attack(attack.Options()).run(view, restarts, generator, Silent())
+    found = attack(attack.Options(box=False)).run(view, restarts, generator, Silent())
     return found, time.perf_counter() - started
 
 

@@ -18,7 +18,7 @@ class Found:
     """A record that an attack came up with.
 
     Attributes:
-        record: in its shape, float64.
+        record: in its shape, float64; inside the known range where that is wanted.
         target: (1, …) the target that goes with it.
         mismatch: between its gradient and what was shared.
         solved: every layer's input on the way.
@@ -49,12 +49,13 @@ class Found:
         ]
 
 
-def best_of(setting: Setting, solver: Solver) -> Found:
+def best_of(setting: Setting, solver: Solver, *, box: bool) -> Found:
     """The record whose gradient comes closest to what was shared.
 
     Args:
         setting: of the attack.
         solver: of convolutions.
+        box: whether to move the record into the known range of values.
 
     Raises:
         NotApplicable: nothing can have happened at the last layer that gives its gradient.
@@ -66,6 +67,7 @@ def best_of(setting: Setting, solver: Solver) -> Found:
     for last, target in ends:
         solved = unroll(setting.chain, setting.view.update, last, solver)
         record = record_of(setting.chain, solved)
+        record = setting.view.clipped(record) if box else record
         mismatch = setting.mismatch(record, target)
         found.append(Found(record, target, mismatch, solved, len(ends)))
     return min(found, key=lambda one: one.mismatch if one.finite else math.inf)

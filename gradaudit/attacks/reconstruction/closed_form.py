@@ -29,6 +29,7 @@ class ClosedFormOptions(ReconstructionOptions):
     search_steps: int = Field(
         50, ge=1, description="most steps of the search for the record behind a later layer's input"
     )
+    box: bool = Field(True, description="move the answer into the known range of values")
 
 
 class ClosedForm(Reconstruction[ClosedFormOptions]):
@@ -72,7 +73,7 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
             details["condition_1"] = found[0].determined
             details["residual"] = found[0].residual
         return Candidates(
-            inputs=records.to(view.dtype),
+            inputs=(view.clipped(records) if self.options.box else records).to(view.dtype),
             labels=None if view.labels is None else _repeated(view.labels),
             scores=torch.tensor(layer.misfits(inputs), dtype=torch.float64),
             diverged=~records.flatten(1).isfinite().all(dim=1),

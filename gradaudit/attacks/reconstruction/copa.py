@@ -19,6 +19,9 @@ from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 
+_USUAL_INNER = 500
+"""Iterations of LSMR in a step of the search."""
+
 
 class CombinedOptions(ReconstructionOptions):
     """Options of COPA."""
@@ -27,6 +30,7 @@ class CombinedOptions(ReconstructionOptions):
     denoise: float = Field(
         0.0, ge=0, description="weight of total variation denoising at the end (paper: 0.15)"
     )
+    box: bool = Field(True, description="move the answer into the known range of values")
 
 
 class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
@@ -59,7 +63,7 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
             for number in range(restarts):
                 begin = starting_record(setting.view, generator if number else None)
                 solver = Combined(Start.of(setting.chain, begin), steps=self.options.search_steps)
-                found.append(best_of(setting, solver))
+                found.append(best_of(setting, solver, box=self.options.box))
                 constrained = solver.constrained
                 advance(1)
         records = torch.stack([self._finished(one.record) for one in found])
@@ -70,6 +74,10 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
             diverged=torch.tensor([not one.finite for one in found]),
             details={"layers": found[0].layers(), "pull_back": _names(constrained)},
         )
+
+    def steps(self, restarts: int) -> float:
+        """Most of the time goes to LSMR, an iteration of which costs about a gradient."""
+        return float(restarts * self.options.search_steps * _USUAL_INNER)
 
     def _finished(self, record: Tensor) -> Tensor:
         return denoise(record, self.options.denoise)

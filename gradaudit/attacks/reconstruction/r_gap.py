@@ -16,11 +16,15 @@ from gradaudit.attacks.reconstruction.base import (
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.progress import Progress
 
+_USUAL_STEPS = 3000
+"""Iterations of LSMR that the layers of a small network take together."""
+
 
 class RecursiveOptions(ReconstructionOptions):
     """Options of R-GAP."""
 
     solver_steps: int = Field(20_000, ge=1, description="most iterations of LSMR for a layer")
+    box: bool = Field(True, description="move the answer into the known range of values")
 
 
 class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
@@ -45,7 +49,8 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
         """One candidate: there is nothing to start from."""
         setting = Setting.of(view, self.name)
         with progress.task(self.name, 1) as advance:
-            found = best_of(setting, LeastSquares(self.options.solver_steps))
+            solver = LeastSquares(self.options.solver_steps)
+            found = best_of(setting, solver, box=self.options.box)
             advance(1)
         return Candidates(
             inputs=found.record[None, None].to(view.dtype),
@@ -54,3 +59,7 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
             diverged=torch.tensor([not found.finite]),
             details={"layers": found.layers(), "ends_tried": found.tried},
         )
+
+    def steps(self, restarts: int) -> float:
+        """Most of the time goes to LSMR, an iteration of which costs about a gradient."""
+        return float(min(self.options.solver_steps, _USUAL_STEPS))

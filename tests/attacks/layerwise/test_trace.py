@@ -105,6 +105,12 @@ def convolutional(*layers: nn.Module, inputs: int) -> nn.Sequential:
         (convolutional(nn.LeakyReLU(0.0), inputs=64), (2, 6, 6), "flat"),
         (convolutional(nn.Softmax(1), inputs=64), (2, 6, 6), "softmax"),
         (Skip().double(), (4,), "skip connection"),
+        (
+            net(nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular"), nn.Flatten(),
+                nn.Linear(16, 2)),
+            (1, 4, 4),
+            "padding",
+        ),
         (Weighted().double(), (4,), "computed from other"),
         (net(nn.Conv2d(1, 1, 3), nn.Flatten()), (1, 4, 4), "end with a fully connected"),
         (net(nn.ConvTranspose2d(1, 1, 3), nn.Flatten(), nn.Linear(36, 2)), (1, 4, 4), "transposed"),
