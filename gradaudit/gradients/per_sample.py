@@ -83,11 +83,19 @@ class PerSampleGradients:
 
     def formed(self, found: Gradients, rows: slice) -> dict[str, Tensor]:
         """The gradients of some records of a batch, (records, elements), by layer."""
-        gradients = {name: whole[rows].flatten(1) for name, whole in found.whole.items()}
-        for name, uses in self.trace.uses.items():
-            terms = [product(use, found.deltas[k][rows], found.seen[k][rows]) for k, use in uses]
-            gradients[name] = reduce(torch.add, terms)
-        return {layer.name: _joined(layer, gradients) for layer in self.layers}
+        return {layer.name: self.formed_layer(found, rows, layer) for layer in self.layers}
+
+    def formed_layer(self, found: Gradients, rows: slice, layer: Layer) -> Tensor:
+        """One layer's gradients of some records of a batch, (records, elements)."""
+        formed = {name: self._formed(found, rows, name) for name in layer.parameter_names}
+        return _joined(layer, formed)
+
+    def _formed(self, found: Gradients, rows: slice, name: str) -> Tensor:
+        if name in found.whole:
+            return found.whole[name][rows].flatten(1)
+        uses = self.trace.uses[name]
+        terms = [product(use, found.deltas[k][rows], found.seen[k][rows]) for k, use in uses]
+        return reduce(torch.add, terms)
 
 
 def per_sample_gradients(
