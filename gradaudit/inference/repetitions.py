@@ -122,15 +122,26 @@ def _repetition(
     fit, choose, score = (
         Batches(question.pool[batches.indices], batches.labels) for batches in drawn
     )
-    found = len(own.choose) if question.users is None else len(set(question.users[own.choose]))
     return Repetition(
         number=number,
         permuted=permuted,
         parts=Split(*(question.pool[part] for part in own)),
         batches=(fit, choose, score),
-        independent=max(1.0, min(len(choose.labels), found / question.size)),
+        independent=_independent(question, codes, own.choose, len(choose.labels)),
         frequencies=np.bincount(codes[own.fit], minlength=len(question.values)) / len(own.fit),
     )
+
+
+def _independent(question: Question, codes: IntArray, members: IntArray, drawn: int) -> float:
+    """How many batches of the members have no record or user in common, at most.
+
+    As many of each value as the rarest allows.
+    """
+    names = members.astype(np.str_) if question.users is None else question.users[members]
+    values = range(len(question.values))
+    rarest = min(len(np.unique(names[codes[members] == value])) for value in values)
+    found = min(len(np.unique(names)), rarest * len(values))
+    return max(1.0, min(drawn, found / question.size))
 
 
 def _permuted(question: Question, seed: np.random.SeedSequence) -> IntArray:

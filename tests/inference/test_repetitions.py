@@ -99,6 +99,8 @@ def test_few_records_or_users_are_few_independent_batches() -> None:
     (together,) = repetitions(question(users=users, repeats=1))
     assert alone.independent == min(12, 60 / 4)
     assert together.independent == 6 / 4
+    (rare,) = repetitions(question(codes=(np.arange(300) % 5 == 0).astype(np.int64), repeats=1))
+    assert rare.independent == 2 * 12 / 4
 
 
 def test_values_that_do_not_occur_are_left_out() -> None:
