@@ -58,8 +58,9 @@ def _lines(settings: TrainSettings, out: Path) -> Iterator[str]:
 
 def _set_up(settings: TrainSettings, subject: "Subject", out: Path) -> "tuple[Training, RunFolder]":
     from gradaudit.defenses.modules.privacy import private_names
+    from gradaudit.federation.partition import split
     from gradaudit.federation.resume import RunFolder, RunRecord
-    from gradaudit.federation.server import Training, split
+    from gradaudit.federation.server import Training
 
     options = TrainingOptions.model_validate(
         settings.model_dump(include=set(TrainingOptions.model_fields))

@@ -1,14 +1,39 @@
-"""Who holds which records: an even deal, or shares of each class from a Dirichlet law."""
+"""Which records are for testing, and who holds the others: dealt evenly, or by a Dirichlet law."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.errors import UsageError
+from gradaudit.federation.randomness import Draw, numbers
+from gradaudit.loading.records import Records
 from gradaudit.loading.specs import suggest
 
 Indices = NDArray[np.int64]
 
 FORMS = ("iid", "dirichlet:A")
+
+
+def split(records: Records, test_share: float | None, seed: int) -> tuple[Indices, Indices]:
+    """Indices of the training and of the test records.
+
+    Args:
+        records: all of them.
+        test_share: share drawn for testing; without it the non-members, where the records say who
+            is a member, else 0.2.
+        seed: of the draw.
+
+    Raises:
+        UsageError: no record is left to train on.
+    """
+    if test_share is None and records.members is not None:
+        train, test = np.flatnonzero(records.members), np.flatnonzero(~records.members)
+    else:
+        order = numbers(seed, Draw.SPLIT).permutation(len(records))
+        tested = round(len(records) * (0.2 if test_share is None else test_share))
+        test, train = np.sort(order[:tested]), np.sort(order[tested:])
+    if not len(train):
+        raise UsageError("no record is left to train on; give --test-share a smaller value")
+    return train.astype(np.int64), test.astype(np.int64)
 
 
 def partition(

@@ -6,6 +6,7 @@ Every file is written whole or not at all.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,4 @@ def _value(accuracy: TaskAccuracy | None) -> float | None:
 
 def _numbers_on_a_line(text: str) -> str:
     """Indices one after the other instead of each on a line of its own."""
-    import re
-
     return re.sub(r"\[\s+(-?\d+(?:,\s+-?\d+)*)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text)

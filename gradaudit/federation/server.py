@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from gradaudit.defenses.base import Defense
@@ -194,29 +193,6 @@ def train_rounds(
             training.advance()
             advance(1)
             yield training.snapshot(scored=scored)
-
-
-def split(records: Records, test_share: float | None, seed: int) -> tuple[Indices, Indices]:
-    """Indices of the training and of the test records.
-
-    Args:
-        records: all of them.
-        test_share: share drawn for testing; without it the non-members, where the records say who
-            is a member, else 0.2.
-        seed: of the draw.
-
-    Raises:
-        UsageError: no record is left to train on.
-    """
-    if test_share is None and records.members is not None:
-        train, test = np.flatnonzero(records.members), np.flatnonzero(~records.members)
-    else:
-        order = numbers(seed, Draw.SPLIT).permutation(len(records))
-        tested = round(len(records) * (0.2 if test_share is None else test_share))
-        test, train = np.sort(order[:tested]), np.sort(order[tested:])
-    if not len(train):
-        raise UsageError("no record is left to train on; give --test-share a smaller value")
-    return train.astype(np.int64), test.astype(np.int64)
 
 
 def _expect(options: TrainingOptions, *, one_step: bool) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.federation.algorithms import algorithms, choose_algorithm
-from gradaudit.federation.server import Training, split, train_rounds
+from gradaudit.federation.partition import split
+from gradaudit.federation.server import Training, train_rounds
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.loading.records import Records
 from gradaudit.target import Target
