@@ -375,7 +375,7 @@ def test_a_permuted_attribute_of_real_records_is_nothing() -> None:
     done = run(
         *("vinfo", "-m", f"{folder / 'models.py'}:diabetes_mlp", "-d", "diabetes?scale=standard"),
         *("-c", folder / "diabetes" / "round-20.safetensors", "-a", "sex", "-f", "json", "-q"),
-        *("--repeats", 10, "--batches", 30, "--family", "logistic,mlp"),
+        *("--repeats", 8, "--batches", 30, "--family", "forest"),
     )
     assert done.status == 0, done.err
     rows = json.loads(done.out)["measurements"]
