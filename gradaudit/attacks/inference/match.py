@@ -114,7 +114,7 @@ def play_match(
         imputation=table.imputation() if knowledge else None,
         shuffled=shuffled,
         leaks=leaks(sights, deal, children[_FANO]),
-        facts=_facts(subject, game, deal, terms, targets, adaptive=adaptive),
+        facts=_facts(subject, game, deal, terms, sights, adaptive=adaptive),
     )
 
 
@@ -213,7 +213,7 @@ def _facts(
     game: InferenceGame,
     deal: Deal,
     terms: Terms,
-    targets: Sequence[Target],
+    sights: Sequence[Sight],
     *,
     adaptive: bool,
 ) -> dict[str, JsonValue]:
@@ -225,7 +225,7 @@ def _facts(
         "prior": [round(float(share), 6) for share in deal.prior],
         "blind_guess": float(deal.prior.max()),
         "batch_size": int(deal.observed.indices.shape[1]),
-        "rounds": len(targets),
+        "rounds": len(sights),
         "rounds_from": "own training" if _trains(subject) else "checkpoints",
         "defense": str(terms.sharing.chain),
         "adversary": "adaptive" if adaptive else "static",
@@ -239,8 +239,12 @@ def _facts(
         "reduce": terms.reduce or "by size",
         **deal.notes,
     }
+    if sights[-1].note:
+        facts["updates"] = sights[-1].note
     if _trains(subject) and len(deal.parts.test):
-        tested = task_accuracy(targets[-1], game.prepared(subject.records).take(deal.parts.test))
+        tested = task_accuracy(
+            sights[-1].target, game.prepared(subject.records).take(deal.parts.test)
+        )
         facts["test_accuracy"] = tested.to_json()
     return facts
 

@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.attacks.inference.deal import Deal
-from gradaudit.attacks.inference.unaware import Observe, unaware_features
+from gradaudit.attacks.inference.unaware import Observe, most_elements, unaware_features
 from gradaudit.defenses.modules.preparing import prepared
 from gradaudit.defenses.modules.target import seen_by_outsiders
 from gradaudit.loading.records import Records
 from gradaudit.target import Layer, Target
 from gradaudit.updates.observer import Observer
-from gradaudit.updates.reduction import Reduction, parse_reduction
+from gradaudit.updates.reduction import parse_reduction
 from gradaudit.updates.sharing import Sharing
 from gradaudit.updates.sight import Sight as Seen
 
@@ -68,7 +68,7 @@ class Sight:
 
     def _by_layer(self, deal: Deal, *, adaptive: bool) -> Iterator[tuple[Layer, Tensor, Tensor]]:
         """Each layer's features of the adversary's own batches and of the released ones."""
-        known = adaptive or not self.sharing.chain.acting
+        known = adaptive or not self.sharing.chain.defenses
         apart = () if known else tuple(filter(self._turned, self.layers))
         together = tuple(layer for layer in self.layers if layer not in apart)
         own, released = (
@@ -88,22 +88,36 @@ class Sight:
             else:
                 yield layer, next(own)[1], next(released)[1]
 
+    @property
+    def note(self) -> str:
+        """What the report should say of how updates are computed; empty if nothing."""
+        return self._observer(self.layers, adaptive=True).note
+
+    def _seen(self, layer: Layer) -> Seen:
+        return Seen.of(layer, self.sharing, parse_reduction(self.reduce), self.seed)
+
     def _turned(self, layer: Layer) -> bool:
         """Whether a layer's updates are reduced to principal components."""
-        return self._components(layer).kind == "pca"
-
-    def _components(self, layer: Layer) -> Reduction:
-        sight = Seen.of(layer, self.sharing, parse_reduction(self.reduce), self.seed)
-        return sight.reduction
+        return self._seen(layer).reduction.kind == "pca"
 
     def _unaware(self, layer: Layer, deal: Deal) -> tuple[Tensor, Tensor]:
+        """Of a layer too large for the memory a random part of the elements, the same for both."""
+        seen = self._seen(layer)
+        components = seen.reduction.size
+        elements, plain = seen.elements, replace(self, reduce="none")
+        most = most_elements(components, self.memory)
+        if elements > most:
+            elements = most
+            fewer = replace(self.sharing, fraction=None, elements=elements)
+            plain = replace(plain, sharing=fewer)
+
         def observe(aware: bool) -> Observe:
-            plain = replace(self, reduce="none")
             return lambda one: plain._observer((one,), adaptive=aware)
 
         return unaware_features(
             layer,
-            self._components(layer).size,
+            elements,
+            components,
             (observe(False), deal.own, self._noise(_OWN)),
             (observe(True), deal.observed.indices, self._noise(_RELEASED)),
             fit=len(deal.shadow.labels),

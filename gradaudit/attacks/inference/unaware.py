@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradaudit.errors import AuditError
 from gradaudit.target import Layer
 from gradaudit.updates.observer import Observer
 
@@ -22,6 +21,7 @@ _MOST = 1000
 
 def unaware_features(
     layer: Layer,
+    elements: int,
     components: int,
     own: tuple[Observe, Indices, int],
     released: tuple[Observe, Indices, int],
@@ -32,6 +32,7 @@ def unaware_features(
 
     Args:
         layer: whose updates.
+        elements: how many of its elements are seen.
         components: how many.
         own: what computes the adversary's unreduced updates of a layer, of which batches, and the
             seed of what is random in them.
@@ -41,16 +42,8 @@ def unaware_features(
 
     Returns:
         (own batches, features) and (released batches, features).
-
-    Raises:
-        AuditError: too few updates of this layer fit in the memory.
     """
-    rows = memory // (16 * layer.parameters)
-    if rows <= components:
-        raise AuditError(
-            f"{layer.name}: a static adversary with pca:{components} takes more memory than there "
-            "is; use --reduce subset:48"
-        )
+    rows = max(memory // (16 * elements), components + 1)
     observe, batches, seed = own
     shadow = np.linspace(0, fit - 1, min(fit, _MOST, rows)).astype(np.int64)
     sample = torch.cat(list(_pieces(observe(layer), batches[shadow], seed, rows)))
@@ -68,3 +61,8 @@ def _pieces(observer: Observer, batches: Indices, seed: int, rows: int) -> Itera
     for place, start in enumerate(range(0, len(batches), rows)):
         ((_, updates),) = observer.features(batches[start : start + rows], seed=seed + place)
         yield updates
+
+
+def most_elements(components: int, memory: int) -> int:
+    """How many elements of a layer can be looked at, so that enough updates fit in the memory."""
+    return max(memory // (64 * (components + 1)), 1)

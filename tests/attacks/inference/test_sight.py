@@ -11,6 +11,7 @@ from gradaudit.attacks.inference.deal import Deal, Setup
 from gradaudit.attacks.inference.sight import Sight
 from gradaudit.defenses import parse_defense
 from gradaudit.gradients.per_sample import batch_gradient
+from gradaudit.inference.batches import Batches
 from gradaudit.updates.sharing import Sharing
 
 SETUP = Setup(batch_size=4, shadow=120, batches=60, trials=30, private=100)
@@ -76,3 +77,13 @@ def test_the_static_adversary_projects_on_components_of_his_own() -> None:
         signs = np.sign(((own - centre) @ axes * mine).sum(axis=0))
         np.testing.assert_allclose((own - centre) @ axes * signs, mine, rtol=1e-2, atol=1e-3)
         np.testing.assert_allclose((released - centre) @ axes * signs, theirs, rtol=1e-2, atol=1e-3)
+
+
+def test_a_layer_too_large_for_the_memory_is_seen_in_part() -> None:
+    looked, deal = sight("dp:clip=1e9,sigma=0,per=mean", "pca:4")
+    small = replace(looked, memory=64 * 5 * 20)
+    same = replace(deal, observed=Batches(deal.own[:30], deal.shadow.labels[:30]))
+    for scope, own, released in small.features(same, adaptive=False):
+        assert own.shape == (len(deal.own), 8 if scope is None else 4)
+        np.testing.assert_allclose(released, own[:30], rtol=1e-3, atol=1e-5)
+        assert np.abs(own).max() > 0
