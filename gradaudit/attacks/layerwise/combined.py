@@ -126,15 +126,16 @@ class Combined(Solver):
         matrix, right = given.system.balanced()
         begin: Vector = self.start.inputs[layer].cpu().numpy()
         linear = solve(matrix, right, begin)
+        determined = _alike(solve(matrix, right).x, linear.x)
         if previous is None:
-            return self._solved(given, linear)
+            return self._solved(given, linear, determined)
         constraint = pull_back_of(previous)
         self.constrained.extend([layer] * (constraint is not None))
         objective = Objective(matrix, right, given.before, constraint)
-        if _alike(solve(matrix, right).x, linear.x):
+        if determined:
             return self._only_solution(given, objective, linear)
         z = self.start.outputs[previous.layer].cpu().numpy()
-        return self._search(given, objective, z)
+        return self._search(given, objective, z, determined)
 
     def _only_solution(self, given: Given, objective: Objective, linear: Solution) -> Solved:
         """U x = V determines x: nothing is left to search where the layer before can give it."""
@@ -142,20 +143,22 @@ class Combined(Solver):
         z: Vector = given.before.inverse(x).numpy()
         again = objective.z_of(objective.unknown_of(z))
         if _alike(again, z) and share_outside(given.before, x) == 0:
-            return self._solved(given, linear)
-        return self._search(given, objective, given.before.inverse(x, _ROOM).numpy())
+            return self._solved(given, linear, True)
+        return self._search(given, objective, given.before.inverse(x, _ROOM).numpy(), True)
 
-    def _search(self, given: Given, objective: Objective, z: Vector) -> Solved:
+    def _search(self, given: Given, objective: Objective, z: Vector, determined: bool) -> Solved:
         begin = objective.unknown_of(z)
         found = minimise(objective, begin, steps=self.steps, inner=self.inner)
         end = torch.from_numpy(objective.z_of(found.z)).to(given.stage.weight)
         x = given.before.value(end)
-        return Solved(given.stage.layer, x, end, found.residual, found.steps)
+        layer = given.stage.layer
+        return Solved(layer, x, end, found.residual, found.steps, determined=determined)
 
-    def _solved(self, given: Given, linear: Solution) -> Solved:
+    def _solved(self, given: Given, linear: Solution, determined: bool) -> Solved:
         x = torch.from_numpy(linear.x).to(given.stage.weight)
         outside = share_outside(given.before, x)
-        return Solved(given.stage.layer, x, None, linear.residual, linear.iterations, outside)
+        layer, used = given.stage.layer, linear.iterations
+        return Solved(layer, x, None, linear.residual, used, outside, determined)
 
 
 def _alike(one: Vector, other: Vector) -> bool:

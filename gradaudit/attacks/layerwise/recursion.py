@@ -44,6 +44,8 @@ class Solved:
         residual: ‖U x − V‖ / ‖V‖, NaN for a fully connected layer.
         iterations: of the solver.
         outside: share of x that no value of the activation before it can be.
+        determined: whether the layer's equations have one solution, however it is sought; None
+            where that was not asked.
     """
 
     layer: str
@@ -52,6 +54,7 @@ class Solved:
     residual: float = float("nan")
     iterations: int = 0
     outside: float = 0.0
+    determined: bool | None = None
 
 
 class Solver(ABC):
@@ -77,7 +80,7 @@ def unroll(
         NotApplicable: a gradient is zero where it is needed, or a system is too large.
     """
     stages = chain.stages
-    solved = [Solved(stages[-1].layer, last.x, outside=_outside(chain, len(stages) - 1, last.x))]
+    solved = [_read(chain, len(stages) - 1, last.x)]
     delta = last.delta
     for number in reversed(range(len(stages) - 1)):
         stage = stages[number]
@@ -108,16 +111,18 @@ def _solve(
     if stage.convolution is None:
         shared = update.get(stage.bias_name or "")
         x = fully_connected_input(gradient, delta if shared is None else shared)
-        return Solved(stage.layer, x, outside=_outside(chain, number, x))
+        return _read(chain, number, x)
     system = system_of(stage, z - stage.offset, delta, gradient)
     previous = chain.stages[number - 1] if number else None
     before = previous.activation if previous else chain.entrance
     return solver.solve(Given(stage, system, before, previous))
 
 
-def _outside(chain: Chain, number: int, x: Tensor) -> float:
+def _read(chain: Chain, number: int, x: Tensor) -> Solved:
+    """A fully connected layer's input: every row of its gradient tells it."""
     before = chain.stages[number - 1].activation if number else chain.entrance
-    return share_outside(before, x)
+    outside = share_outside(before, x)
+    return Solved(chain.stages[number].layer, x, outside=outside, determined=True)
 
 
 def share_outside(activation: Activation, x: Tensor) -> float:

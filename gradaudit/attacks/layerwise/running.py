@@ -36,6 +36,11 @@ class Found:
         """Whether it is a record at all."""
         return bool(self.record.isfinite().all()) and math.isfinite(self.mismatch)
 
+    @property
+    def determined(self) -> bool:
+        """Whether no other start could have ended elsewhere."""
+        return all(one.determined for one in self.solved)
+
     def layers(self) -> list[JsonValue]:
         """For a report: what every layer's system left, the last layer first."""
         return [
@@ -44,6 +49,7 @@ class Found:
                 "residual": one.residual if math.isfinite(one.residual) else None,
                 "iterations": one.iterations,
                 "outside": one.outside,
+                "determined": one.determined,
             }
             for one in self.solved
         ]

@@ -39,8 +39,9 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
     U and V are those of R-GAP. Where the layer before has full column rank and fewer inputs than
     outputs, z is kept to what that layer can give (the pull-back constraint, eq. 7); otherwise it
     is free (eq. 5); the first layer's input is (eq. 6). Where a system determines its input, the
-    solution is taken as it is; else the search starts at the features of a record: the first
-    restart's is the attacker's own, or the middle of the known range, the others' are drawn.
+    solution is taken as it is, and where all do, every restart ends there; else the search starts
+    at the features of a record: the first restart's is the attacker's own, or the middle of the
+    known range, the others' are drawn.
 
     Source: C. Chen and N. Campbell, "Understanding training-data leakage from gradients in neural
     networks for image classification" (2021), algorithm 1, whose branch is printed reversed.
@@ -61,10 +62,13 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
         constrained: list[str] = []
         with progress.task(self.name, restarts) as advance:
             for number in range(restarts):
-                begin = starting_record(setting.view, generator if number else None)
-                solver = Combined(Start.of(setting.chain, begin), steps=self.options.search_steps)
-                found.append(best_of(setting, solver, box=self.options.box))
-                constrained = solver.constrained
+                if number and found[0].determined:
+                    found.append(found[0])
+                else:
+                    begin = starting_record(setting.view, generator if number else None)
+                    solver = Combined(Start.of(setting.chain, begin), self.options.search_steps)
+                    found.append(best_of(setting, solver, box=self.options.box))
+                    constrained = solver.constrained
                 advance(1)
         records = torch.stack([self._finished(one.record) for one in found])
         return Candidates(

@@ -108,6 +108,21 @@ def test_restarts_of_copa_start_elsewhere() -> None:
     torch.testing.assert_close(again.inputs, found.inputs, rtol=0, atol=0)
 
 
+def test_restarts_of_a_determined_network_are_one() -> None:
+    found = run("copa", view(widening(nn.Tanh()), record(1, 8, 8)), restarts=3)
+    layers: Any = found.details["layers"]
+    assert [layer["determined"] for layer in layers] == [True, True, True]
+    assert torch.equal(found.inputs[0], found.inputs[2])
+    assert len(found.scores) == 3
+
+
+def test_copa_says_which_layer_leaves_its_input_open() -> None:
+    found = run("copa", view(narrowing(nn.Tanh()), record(1, 8, 8)))
+    layers: Any = found.details["layers"]
+    determined = {layer["layer"]: layer["determined"] for layer in layers}
+    assert determined == {"4": True, "2": False, "0": True}
+
+
 def test_copa_starts_where_the_attacker_wants() -> None:
     x = record(1, 8, 8)
     seen = view(narrowing(nn.Tanh()), x)
