@@ -8,11 +8,12 @@ from pydantic import JsonValue
 from gradaudit.audits._vinfo_cases import RECORDS
 from gradaudit.audits._vinfo_latent import latent_rows
 from gradaudit.audits._vinfo_options import VinfoOptions
-from gradaudit.audits._vinfo_original import original_rows
-from gradaudit.audits._vinfo_rows import AUDIT
+from gradaudit.audits._vinfo_original import original_passes, original_rows
+from gradaudit.audits._vinfo_original_rows import METRICS as ORIGINAL
+from gradaudit.audits._vinfo_rows import AUDIT, METRICS
 from gradaudit.audits.base import Audit, Metric
 from gradaudit.progress import Progress
-from gradaudit.report import Measurement
+from gradaudit.report import Measurement, skipped
 
 if TYPE_CHECKING:
     from gradaudit.target import Subject
@@ -49,6 +50,17 @@ class Vinfo(Audit[VinfoOptions]):
     other records, seed and classifier (2021, table 1), pooled over attributes and checkpoints, with
     t and p; from five points on, and on two thirds of the records, as the rest is the attack's.
 
+    With ``--original``: how often reconstructions of the records succeed (2022, eq. 4-6). Of R
+    restarts of an attack on a record's update, s come to an SSIM of τ: f[g] = (s + 1/2)/(R + 1);
+    f[∅] is the same of many random reconstructions (noise as attacks start from, blank pictures),
+    their success rate taken for R rounds. ``original_vinfo`` is the mean over records of
+    ln f[g] − ln f[∅], both of the best member by the truth, 0 where guessing is best, and at most
+    ln((R + 1/2)/(1/2)); ``original_success`` is that member's share of successful restarts, all of
+    them counted. Rows of single layers, of sets of consecutive ones (variant ``layers``), at every
+    τ (variant ``threshold``). The interval is a bootstrap over updates; that of the success rate is
+    exact, for other restarts on the same records. ``permuted`` compares reconstructions with other
+    records. It shows what these attacks do with so few steps, not what an update holds.
+
     Limits: of a value that is one of two, 0.1 nats are what an attack with an AUROC of about 0.75
     has, and 0.35, half of all there is, one of about 0.9.
     """
@@ -81,6 +93,20 @@ class Vinfo(Audit[VinfoOptions]):
             title="Pearson correlation of layers' information with an independent attack's AUROC",
             per_layer=False,
         ),
+        Metric(
+            id="original_vinfo",
+            title="Usable information about the input itself, from reconstructions",
+            unit="nats",
+            riskier="higher",
+            warning=0.5,
+            error=1.5,
+            why="reconstructions from this layer's update come closer to the records than guesses",
+        ),
+        Metric(
+            id="original_success",
+            title="Share of reconstructions that come close to the record",
+            riskier="higher",
+        ),
     )
     headline = ("vinfo", "auroc")
     Options = VinfoOptions
@@ -89,8 +115,23 @@ class Vinfo(Audit[VinfoOptions]):
         "batches": 32,
         "family": ["logistic"],
         "correlation": False,
+        "restarts": 4,
+        "updates": 5,
+        "iterations": 10,
+        "together": [1],
     }
-    thorough: ClassVar[Mapping[str, JsonValue]] = {"repeats": 50, "batches": 128}
+    thorough: ClassVar[Mapping[str, JsonValue]] = {
+        "repeats": 50,
+        "batches": 128,
+        "restarts": 16,
+        "updates": 16,
+        "guesses": 1024,
+        "method": [
+            "dlg:iterations=300",
+            "idlg:iterations=300",
+            "inverting-gradients:iterations=2400",
+        ],
+    }
 
     def run(self, subject: "Subject", progress: Progress) -> Iterable[Measurement]:
         """Rows of every shown layer; older checkpoints are the variants ``round``.
@@ -101,8 +142,11 @@ class Vinfo(Audit[VinfoOptions]):
             AuditError: the model cannot be run on the records.
         """
         if self.options.original:
-            return original_rows(subject, self.options, progress)
-        return latent_rows(subject, self.options, progress)
+            yield from original_rows(subject, self.options, progress)
+            yield from _not_asked_for(subject, METRICS, "--original asks about the input alone")
+        else:
+            yield from latent_rows(subject, self.options, progress)
+            yield from _not_asked_for(subject, ORIGINAL, "not asked for: --original")
 
     def passes(self, subject: "Subject") -> float:
         """Gradients of the records once for eight repetitions, and what fits take instead.
@@ -111,6 +155,8 @@ class Vinfo(Audit[VinfoOptions]):
         model; with a large one, whose passes take longer, it is fewer and the estimate too high.
         """
         options = self.options
+        if options.original:
+            return original_passes(subject, options)
         known = subject.records.members is not None
         attributes = len(subject.attributes) or int(known)
         rounds = len(subject.targets) * attributes
@@ -118,3 +164,7 @@ class Vinfo(Audit[VinfoOptions]):
         gradients = records * (2 * options.repeats / _TOGETHER)
         fits = 2 * options.repeats * len(options.members) * len(subject.layers)
         return rounds * (gradients + _PASSES_A_FIT * options.batches / 64 * fits)
+
+
+def _not_asked_for(subject: "Subject", metrics: Iterable[str], why: str) -> list[Measurement]:
+    return skipped(AUDIT, metrics, [layer.name for layer in subject.layers], why)

@@ -318,9 +318,9 @@ def test_an_adversary_with_all_records_is_refused() -> None:
         rows_of(subject_of(inputs, {"trait": codes}), shadow=200)
 
 
-def test_original_information_says_that_it_is_not_measured() -> None:
+def test_original_information_is_of_pictures() -> None:
     inputs, codes = planted(200)
-    with pytest.raises(NotApplicable, match="--original"):
+    with pytest.raises(NotApplicable, match="--original.*no pictures"):
         rows_of(subject_of(inputs, {"trait": codes}), original=True)
 
 

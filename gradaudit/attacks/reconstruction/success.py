@@ -1,0 +1,192 @@
+"""How similar every restart comes to the records, whatever the attacker thinks of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradaudit.attacks.reconstruction.attempts import attack
+from gradaudit.attacks.reconstruction.base import Candidates
+from gradaudit.attacks.reconstruction.initial import starts
+from gradaudit.attacks.reconstruction.matching import assigned
+from gradaudit.attacks.reconstruction.methods import Method
+from gradaudit.attacks.reconstruction.observing import Observed, value_range
+from gradaudit.attacks.reconstruction.scores import ssim, window_for
+from gradaudit.attacks.reconstruction.view import AttackerView, Update
+from gradaudit.errors import NotApplicable
+from gradaudit.loading.records import Records
+from gradaudit.progress import Progress
+
+FloatArray = NDArray[np.float64]
+
+Kind = Literal["normal", "uniform", "pattern", "blank"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Random reconstructions: where attacks start, cut to the range of values, and one colour."""
+SEARCHES_LABELS = "dlg"
+"""The member that optimises labels with the records, even where others are told them."""
+_ATTACKS, _GUESSES = 19, 20
+_CHUNK = 1 << 22
+"""Elements of pictures that are compared at once."""
+
+
+@dataclass(frozen=True)
+class Similarities:
+    """What a family of attacks made of updates.
+
+    Attributes:
+        members: the attacks that apply.
+        own: (members, updates, records, restarts) SSIM to the record behind the update; NaN where a
+            restart diverged, or the attack says nothing about that update.
+        others: the same against the records of the next update; None where there is only one.
+        refused: why other attacks do not apply.
+    """
+
+    members: tuple[str, ...]
+    own: FloatArray
+    others: FloatArray | None
+    refused: Mapping[str, str]
+
+    @property
+    def failed(self) -> list[int]:
+        """Restarts of each member that came to nothing."""
+        return [int(np.isnan(found[:, 0]).sum()) for found in self.own]
+
+
+def expect_pictures(records: Records) -> None:
+    """SSIM is of pictures.
+
+    Raises:
+        NotApplicable: the records are none with values in [0, 1], or too small for a window.
+    """
+    if value_range(records) is None:
+        raise NotApplicable(
+            "--original compares reconstructions by SSIM, and the records are no pictures in "
+            "[0, 1] with one or three channels"
+        )
+    window_for(tuple(records.inputs.shape[2:]))
+
+
+def seen(observed: Observed, update: Update) -> Observed:
+    """The same batch where only this part of its update was shared."""
+    return replace(observed, view=replace(observed.view, update=update))
+
+
+def similarities(
+    methods: Mapping[str, Method],
+    observed: Sequence[Observed],
+    restarts: int,
+    seed: int,
+    progress: Progress,
+) -> Similarities:
+    """Run every attack on every update, all restarts from the same draws for any part of it.
+
+    Raises:
+        NotApplicable: no attack says anything about any of the updates.
+    """
+    own: dict[str, FloatArray] = {}
+    others: dict[str, FloatArray] = {}
+    refused: dict[str, str] = {}
+    truths = [each.records for each in observed]
+    for name, method in methods.items():
+        views = [_labelled(each.view, method) for each in observed]
+        found, why = _candidates(method, views, restarts, seed, progress)
+        if any(each is not None for each in found):
+            own[name] = _compared(truths, found, restarts)
+            others[name] = _compared(truths[1:] + truths[:1], found, restarts)
+        else:
+            refused[name] = why
+    if not own:
+        raise NotApplicable("; ".join(f"{name}: {why}" for name, why in refused.items()))
+    beside = np.stack(list(others.values())) if len(observed) > 1 else None
+    return Similarities(tuple(own), np.stack(list(own.values())), beside, refused)
+
+
+def guesses(observed: Sequence[Observed], count: int, seed: int) -> FloatArray:
+    """(kinds, updates, records, count) SSIM of random reconstructions to the records.
+
+    A guess is a batch of the same size, and its records stand for the originals that they come
+    closest to, as a reconstruction's do.
+    """
+    view = observed[0].view
+    drawn = [
+        _guess(view, kind, count, _generator(seed, _GUESSES, at)) for at, kind in enumerate(KINDS)
+    ]
+    return np.stack(
+        [np.stack([ssim_of(each.records, batches) for each in observed]) for batches in drawn]
+    )
+
+
+def ssim_of(truth: Tensor, found: Tensor) -> FloatArray:
+    """(k, candidates) SSIM of batches (candidates, k, …) to the records (k, …) they stand for."""
+    truth = truth.detach().double()
+    size = max(1, _CHUNK // truth.numel())
+    chunks = [
+        ssim(truth, _in_order(truth, chunk.detach().double().to(truth.device)))
+        for chunk in torch.split(found, size)
+    ]
+    compared: FloatArray = torch.cat(chunks).T.cpu().numpy()
+    return compared
+
+
+def _in_order(truth: Tensor, found: Tensor) -> Tensor:
+    return found if len(truth) == 1 else assigned(truth, found)
+
+
+def _labelled(view: AttackerView, method: Method) -> AttackerView:
+    return replace(view, labels=None) if method.name == SEARCHES_LABELS else view
+
+
+def _candidates(
+    method: Method,
+    views: Sequence[AttackerView],
+    restarts: int,
+    seed: int,
+    progress: Progress,
+) -> tuple[list[Candidates | None], str]:
+    """An attack's candidates for every update, None where it says nothing about it, and why."""
+    found: list[Candidates | None] = []
+    why = ""
+    for index, view in enumerate(views):
+        sequence = np.random.SeedSequence(seed, spawn_key=(_ATTACKS, index))
+        try:
+            found.append(attack(method, view, restarts, sequence, progress))
+        except NotApplicable as error:
+            found.append(None)
+            why = str(error)
+    return found, why
+
+
+def _compared(
+    truths: Sequence[Tensor], found: Sequence[Candidates | None], restarts: int
+) -> FloatArray:
+    """(updates, k, restarts) SSIM, NaN of restarts that came to nothing."""
+    nothing = np.full((len(truths[0]), restarts), np.nan)
+    return np.stack(
+        [
+            nothing if made is None else ssim_of(truth, _usable(made))
+            for truth, made in zip(truths, found, strict=True)
+        ]
+    )
+
+
+def _usable(made: Candidates) -> Tensor:
+    usable = made.usable.reshape(-1, *(1,) * (made.inputs.dim() - 1))
+    return torch.where(usable, made.inputs, torch.nan)
+
+
+def _guess(view: AttackerView, kind: Kind, count: int, generator: torch.Generator) -> Tensor:
+    if kind != "blank":
+        return view.clipped(starts(view, kind, count, generator))
+    low, high = view.bounds or (0.0, 1.0)
+    shape = (count, view.batch, view.shape[0], 1, 1)
+    colour = low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
+    return colour.expand(count, view.batch, *view.shape)
+
+
+def _generator(seed: int, *key: int) -> torch.Generator:
+    state = np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0]) >> 1)
