@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gradaudit.updates.sharing import Sharing
 
 AUTOMATIC = ("closed-form", "dlg")
-AUTOMATIC_ITERATIONS = 20
+AUTOMATIC_ITERATIONS = 10
 _FLAGS = {
     "objective": "objective",
     "tv": "tv",
@@ -104,9 +104,7 @@ class AttackOptions(AuditOptions):
 class BatchOptions(AttackOptions):
     """Which updates are attacked."""
 
-    batches: int = Field(
-        4, ge=1, description="updates to attack; --samples N takes as many as N records make"
-    )
+    batches: int = Field(4, ge=1, description="updates to attack; --samples only lowers it")
     records: tuple[int, ...] = Field(
         (),
         description="attack the batch of these records of the data set, by number from 0; with "
@@ -131,8 +129,13 @@ class BatchOptions(AttackOptions):
         rounds = len(subject.targets) if self.every_round else 1
         if self.update is not None:
             return rounds
-        wanted = len(self.records) or subject.samples
-        return rounds * (max(wanted // self.batch_size, 1) if wanted else self.batches)
+        return rounds * (len(self.records) // self.batch_size or self.drawn(subject.samples))
+
+    def drawn(self, samples: int | None) -> int:
+        """How many updates are made of records that are drawn."""
+        if samples is None:
+            return self.batches
+        return max(1, min(self.batches, samples // self.batch_size))
 
 
 class ReconstructOptions(BatchOptions):

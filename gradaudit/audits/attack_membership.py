@@ -32,9 +32,7 @@ class MembershipOptions(BatchOptions):
         description="dlg, idlg or another method that names labels; repeat to compare; without it: "
         "dlg, and idlg where it applies",
     )
-    batches: int = Field(
-        8, ge=1, description="updates to attack; --samples N takes as many as N records make"
-    )
+    batches: int = Field(8, ge=1, description="updates to attack; --samples only lowers it")
     restarts: int = Field(1, ge=1, le=10_000, description="starting points of each attack")
 
 
@@ -109,9 +107,8 @@ class AttackMembership(Audit[MembershipOptions]):
 
         options = self.options
         observer = Observer(target, options.sharing(subject), subject.layers)
-        choice = Choice(
-            options.batch_size, options.batches, options.records, options.update, options.rate
-        )
+        batches = options.drawn(subject.samples)
+        choice = Choice(options.batch_size, batches, options.records, options.update, options.rate)
         return Campaign.prepare(subject, choice, observer, options.restarts)
 
     def _of_methods(

@@ -128,9 +128,8 @@ class AttackReconstruct(Audit[ReconstructOptions]):
         start = None if options.start is None else read_start(options.start)
         sharing = options.sharing(subject)
         observer = Observer(target, sharing, subject.layers, options.known_labels, start)
-        choice = Choice(
-            options.batch_size, options.batches, options.records, options.update, options.rate
-        )
+        batches = options.drawn(subject.samples)
+        choice = Choice(options.batch_size, batches, options.records, options.update, options.rate)
         return Campaign.prepare(subject, choice, observer, options.restarts)
 
     def _of_methods(

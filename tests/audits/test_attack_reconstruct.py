@@ -84,6 +84,13 @@ def test_the_value_is_the_mean_of_the_answers_and_the_interval_needs_five() -> N
     assert 0 <= many.interval[0] <= many.value <= many.interval[1]  # type: ignore[operator]
 
 
+def test_samples_only_lower_the_number_of_batches() -> None:
+    options: dict[str, Any] = {"method": ("closed-form",), "batches": 3}
+    for samples, batches in ((100, 3), (2, 2), (None, 3)):
+        row = rows_of(subject(mlp(), TABLE, samples=samples), **options)["mse"]
+        assert row.n == batches
+
+
 def test_tables_skip_picture_scores_with_a_reason() -> None:
     rows = rows_of(subject(mlp(), TABLE), method=("dlg",), iterations=2, restarts=1, batches=1)
     for metric in ("psnr", "ssim"):

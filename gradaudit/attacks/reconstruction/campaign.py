@@ -170,8 +170,7 @@ def chosen_batches(subject: Subject, options: Choice) -> list[Records]:
             )
         rows = np.asarray(options.records, dtype=np.int64).reshape(-1, size)
     else:
-        wanted = subject.samples // size if subject.samples else options.batches
-        rows = _drawn(subject, max(wanted, 1), size)
+        rows = _drawn(subject, options.batches, size)
     if options.update is not None and len(rows) > 1 and options.records:
         raise UsageError("--update: holds one update; name as many --records as --batch-size")
     return [subject.records.take(row) for row in rows]
