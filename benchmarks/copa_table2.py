@@ -74,7 +74,9 @@ def pictures(folder: Path, count: int) -> Iterator[tuple[str, Tensor, int]]:
                 yield subject, torch.tensor(picture).permute(2, 0, 1).double() / 255, label
 
 
-def view_of(activation: str, variant: int, picture: Tensor, label: int, seed: int) -> AttackerView:
+def view_of(
+    activation: str, variant: int, picture: Tensor, label: int, seed: int, float32: bool = False
+) -> AttackerView:
     hidden, last = ACTIVATIONS[activation]
     torch.manual_seed(seed)
     model = load_model(
@@ -87,6 +89,8 @@ def view_of(activation: str, variant: int, picture: Tensor, label: int, seed: in
         return functional.losses(parameters, picture[None], labels).mean()
 
     update = torch.func.grad(loss)(functional.parameters)
+    if float32:
+        update = {name: part.float().double() for name, part in update.items()}
     low = 0.0 if float(picture.min()) >= 0 else -0.5
     return AttackerView(
         functional, update, 1, SHAPE, classes=10, labels=labels, bounds=(low, low + 1)
@@ -154,6 +158,7 @@ def main() -> None:
     parser.add_argument("--activations", default="tanh,leaky")
     parser.add_argument("--seed", type=int, default=0, help="of the weights")
     parser.add_argument("--centred", action="store_true", help="pictures minus 1/2")
+    parser.add_argument("--float32", action="store_true", help="round the gradient to float32")
     arguments = parser.parse_args()
     if not (arguments.data / FILE).exists():
         sys.exit(f"skipped: {arguments.data / FILE} is not there; give its folder with --data")
@@ -165,7 +170,8 @@ def main() -> None:
                 pictures(arguments.data, arguments.pictures)
             ):
                 shown = picture - 0.5 if arguments.centred else picture
-                view = view_of(activation, variant, shown, label, arguments.seed + number)
+                seed = arguments.seed + number
+                view = view_of(activation, variant, shown, label, seed, arguments.float32)
                 results.append(measured(view, shown))
             row(activation, variant, results)
 
