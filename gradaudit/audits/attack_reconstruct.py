@@ -76,7 +76,7 @@ class AttackReconstruct(Audit[ReconstructOptions]):
     )
     headline = ("relative_error",)
     Options = ReconstructOptions
-    quick: ClassVar[Mapping[str, JsonValue]] = {"iterations": 20, "restarts": 2, "batches": 1}
+    quick: ClassVar[Mapping[str, JsonValue]] = {"iterations": 5, "restarts": 2, "batches": 1}
     thorough: ClassVar[Mapping[str, JsonValue]] = {
         "method": ["closed-form", "idlg", "dlg", "inverting-gradients"],
         "restarts": 8,
