@@ -48,8 +48,8 @@ class AttackTracing(Audit[TracingOptions]):
     and actual participants, 0 where all are traced; guessing gives (N − 1)/N. Algorithm 6 as it is
     printed asks for the very item instead: the variant ``identity: item``.
 
-    The interval is Clopper-Pearson's over records, or Student's over five and more repetitions. There
-    is no default limit: of a handful of records the interval reaches far below what guessing gives.
+    The interval is Clopper-Pearson's over records, or Student's over five and more repetitions. It
+    has no default limit: of a handful of records the interval reaches far below guessing.
 
     Source: L. Fan et al., "Rethinking privacy preserving deep learning: How to evaluate and thwart
     privacy attacks" (2020), section 4.1 and algorithm 6.
