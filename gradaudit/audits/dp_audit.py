@@ -31,8 +31,8 @@ class DpAudit(Audit[DpAuditOptions]):
     A record holds one value of a private attribute or another; the mechanism releases its gradient
     thousands of times under each; a test t ≥ τ with τ fixed before the trials errs at rates p and
     q, and ε ≥ ln((1 − δ − q)/p), ln((1 − δ − p)/q) at the upper Clopper-Pearson limits of both.
-    The gradient is that of every trainable parameter of the shown layers, biases too, as DP-SGD
-    clips it. Replacing a value moves a clipped gradient by up to 2Δ, so the theory is the analytic
+    The gradient is that of every trainable parameter of all layers but the hidden ones, biases
+    too, as DP-SGD clips it. Replacing a value moves a clipped gradient by up to 2Δ, so the theory is the analytic
     Gaussian mechanism at 2Δ/σ. Several attributes are each played, with Bonferroni's correction.
 
     Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"

@@ -104,7 +104,7 @@ def play_on(
     seed = np.random.SeedSequence([subject.seed, *attribute.encode()])
     of_survey, of_contest, of_verdict, of_game = seed.spawn(4)
     records = subject.records
-    gradients = RecordGradients.of(subject.target, subject.layers, records.inputs, records.labels)
+    gradients = RecordGradients.of(subject.target, records.inputs, records.labels, subject.hidden)
     mechanism = mechanism.laid_out(gradients.sizes)
     landscape, gaps_from = _survey(
         gradients, records, column, mechanism, setup, rules.memory, of_survey

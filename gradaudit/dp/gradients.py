@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.target import Layer, Target, layers_of
+from gradaudit.target import Target, shared_parameters
 
 _CLOSE = 1e-6
 
@@ -35,9 +35,9 @@ class RecordGradients:
 
     @classmethod
     def of(
-        cls, target: Target, layers: Sequence[Layer], inputs: Tensor, labels: Tensor
+        cls, target: Target, inputs: Tensor, labels: Tensor, hidden: Sequence[str] = ()
     ) -> "RecordGradients":
-        """Gradients of these layers in float64.
+        """Gradients of all layers but the hidden ones, in float64.
 
         They go through vmap where it gives the same gradients of the first two records as a loop,
         and the same slopes of them: some of its rules for differentiating twice are wrong (of
@@ -59,13 +59,7 @@ class RecordGradients:
                 "the model draws random numbers (dropout in training mode), which hide a record's "
                 "gradient; use --model-mode eval"
             )
-        hidden = {layer.name for layer in target.layers} - {layer.name for layer in layers}
-        names = tuple(
-            name
-            for layer in layers_of(target.model, with_bias=True)
-            if layer.name not in hidden
-            for name in layer.parameter_names
-        )
+        names = shared_parameters(target.model, hidden)
         looped = cls(view, names, inputs.shape[1:], batched=False)
         batched = replace(looped, batched=True)
         return batched if _agree(batched, looped, records.flatten(1), targets) else looped

@@ -1,5 +1,6 @@
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -113,6 +114,19 @@ def test_the_headline_says_what_it_rests_on() -> None:
     assert 0 < lower.value <= one(rows, "epsilon_pair").value
     assert one(rows, "epsilon_point").details["is_a_bound"] is False
     assert one(rows, "epsilon_pair").value <= one(rows, "epsilon_theory").value
+
+
+def test_hiding_a_layer_takes_it_out_and_choosing_what_to_report_does_not() -> None:
+    first, last = subject("sex").layers
+    audit = DpAudit(DpAudit.Options(**QUICK, mechanism=HONEST))
+
+    def elements(**changed: Any) -> object:
+        rows = list(audit.run(replace(subject("sex"), **changed), Silent()))
+        return one(rows, "epsilon_lower").details["elements"]
+
+    weights = [11 * 8 + 8, 8 * 2 + 2]
+    assert elements(layers=(last,)) == sum(weights)
+    assert elements(layers=(last,), hidden=(first.name,)) == weights[1]
 
 
 def test_the_pairs_epsilon_is_that_of_its_gap() -> None:

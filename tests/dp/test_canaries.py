@@ -33,7 +33,7 @@ def silent(units: int) -> None:
 def landscape(attribute: str = "sex", per: str = "sum", companions: int = 0) -> Landscape:
     audited = subject(attribute)
     records = audited.records
-    gradients = RecordGradients.of(audited.target, audited.layers, records.inputs, records.labels)
+    gradients = RecordGradients.of(audited.target, records.inputs, records.labels)
     others = gradients(records.inputs[:companions], records.labels[:companions])
     mean = ClippedNoise(clip=0.5, sigma=1, per=per).mean_of
     return Landscape(

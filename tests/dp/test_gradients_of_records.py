@@ -6,16 +6,15 @@ from torch import nn
 from gradaudit.dp.gradients import RecordGradients
 from gradaudit.errors import NotApplicable
 from gradaudit.loading.losses import CrossEntropy
-from gradaudit.target import Layer, Target, layers_of
+from gradaudit.target import Target
 
 REAL = [case for case in CASES if case.inputs.is_floating_point()]
 
 
 def one_by_one(case: Case, target: Target) -> torch.Tensor:
-    """Every trainable parameter's gradient of each record by autograd, in the order of layers."""
+    """Every trainable parameter's gradient of each record by autograd."""
     model = target.model
-    names = [name for layer in layers_of(model, with_bias=True) for name in layer.parameter_names]
-    parameters = [dict(model.named_parameters())[name] for name in names]
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     rows = []
     for record, label in zip(case.inputs, case.labels, strict=True):
         loss = case.loss.per_record(model(record[None]), label[None]).sum()
@@ -25,7 +24,7 @@ def one_by_one(case: Case, target: Target) -> torch.Tensor:
 
 
 def gradients_of(case: Case, target: Target) -> RecordGradients:
-    return RecordGradients.of(target, target.layers, case.inputs, case.labels)
+    return RecordGradients.of(target, case.inputs, case.labels)
 
 
 @pytest.mark.parametrize("case", REAL, ids=str)
@@ -70,12 +69,12 @@ def test_a_model_that_vmap_cannot_follow_is_looped_over() -> None:
     target = Target(Branching().double(), CrossEntropy())
     inputs = torch.tensor([[1.0, 2, 3]], dtype=torch.float64)
     labels = torch.tensor([1])
-    gradients = RecordGradients.of(target, target.layers, inputs, labels)
+    gradients = RecordGradients.of(target, inputs, labels)
     assert not gradients.batched
     both = torch.cat([inputs, -inputs])
     found = gradients(both, labels.expand(2))
     for row, record in zip(found, both, strict=True):
-        alone = RecordGradients.of(target, target.layers, record[None], labels)(
+        alone = RecordGradients.of(target, record[None], labels)(
             record[None], labels
         )
         torch.testing.assert_close(row, alone[0])
@@ -85,12 +84,12 @@ def test_a_model_that_vmap_cannot_follow_is_looped_over() -> None:
     assert leaf.grad.abs().sum() > 0
 
 
-def test_only_shown_layers_count_and_with_their_biases() -> None:
+def test_hidden_layers_do_not_count_nor_do_their_biases() -> None:
     case = next(case for case in REAL if case.id == "mlp-tanh")
     target = case.target()
-    last: tuple[Layer, ...] = target.layers[-1:]
-    gradients = RecordGradients.of(target, last, case.inputs, case.labels)
-    module = dict(target.model.named_modules())[last[0].name]
+    *hidden, last = (layer.name for layer in target.layers)
+    gradients = RecordGradients.of(target, case.inputs, case.labels, hidden)
+    module = dict(target.model.named_modules())[last]
     assert gradients.elements == sum(parameter.numel() for parameter in module.parameters())
     found = gradients(case.inputs.flatten(1), case.labels)
     torch.testing.assert_close(found, one_by_one(case, target)[:, -gradients.elements :])
@@ -107,4 +106,4 @@ def test_dropout_hides_a_record() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)).double()
     target = Target(model, CrossEntropy(), mode="train")
     with pytest.raises(NotApplicable, match="draws random numbers"):
-        RecordGradients.of(target, target.layers, torch.randn(2, 3), torch.tensor([0, 1]))
+        RecordGradients.of(target, torch.randn(2, 3), torch.tensor([0, 1]))
