@@ -1,0 +1,153 @@
+"""Options of ``tradeoff``. No torch in here."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from gradaudit.audits.base import AuditOptions
+from gradaudit.errors import UsageError
+
+if TYPE_CHECKING:
+    from gradaudit.federation.settings import TrainingOptions
+    from gradaudit.tradeoff.mechanisms import Mechanism
+
+GAMES = ("reconstruct", "membership", "tracing")
+PROPERTY = "property"
+WEIGHTS = ("initial", "trained")
+ROUNDS, RATE = 100, 0.1
+
+
+class TradeoffOptions(AuditOptions):
+    """Options of the audit of privacy against accuracy."""
+
+    defense: tuple[str, ...] = Field(
+        (),
+        description="The mechanism: a defense whose options hold V1|V2|… for every value of the "
+        "grid, as dp:clip=1e6,sigma=0.01|0.1|0.5,per=release; repeat it for several, applied in "
+        "order.",
+    )
+    against: tuple[str, ...] = Field(
+        (),
+        description="A mechanism to measure beside it, as 'selective:0.05 then dp:clip=1,"
+        "sigma=0.1|0.5,per=release'; repeat it for several.",
+    )
+    game: tuple[str, ...] = Field(
+        GAMES,
+        description="What the attacker plays: reconstruct, membership (labels) and tracing, or "
+        "property.",
+    )
+    batch_size: tuple[int, ...] = Field(
+        (), description="Records behind an update (1; property 16); repeat it to compare."
+    )
+    weights: tuple[str, ...] = Field(
+        WEIGHTS,
+        description="Attack the model before the training (initial), after it (trained), or both; "
+        "the first is the headline.",
+    )
+    insider: bool = Field(
+        True,
+        description="Where clients keep a part of the model private, as spn does, play an attacker "
+        "who knows it, too.",
+    )
+    curves: Path | None = Field(None, description="Draw the curves into this SVG or PNG.")
+    method: str = Field("dlg", description="How records are rebuilt, with options as NAME:key=v,….")
+    iterations: int = Field(
+        30, ge=1, description="Steps of its optimiser; the papers take 300 and more."
+    )
+    restarts: int = Field(1, ge=1, le=10_000, description="Starting points of each attack.")
+    batches: int = Field(5, ge=1, description="Updates to attack at every setting, the same ones.")
+    participants: int = Field(
+        5, ge=2, description="Clients that the attacked updates are dealt out to, for tracing."
+    )
+    repeats: int = Field(
+        1, ge=1, description="Repetitions with other splits, batches and trainings."
+    )
+    algorithm: str = Field(
+        "fedsgd",
+        description="How models are trained: fedsgd (each round's update is a gradient, defended "
+        "as the attacked ones are), fedavg or round-robin.",
+    )
+    clients: int = Field(10, ge=1, le=10_000, description="Clients in the training.")
+    rounds: int | None = Field(
+        None, ge=1, le=100_000, description=f"Rounds of the training ({ROUNDS}; property 3)."
+    )
+    epochs: int = Field(1, ge=1, description="Passes of a client in a round (not with fedsgd).")
+    training_batch: int = Field(32, ge=1, description="Records in a client's step.")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="Of the training.")
+    learning_rate: float | None = Field(
+        None, gt=0, description=f"Of the training ({RATE}; property 0.01)."
+    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of sgd.")
+    test_share: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Share of the records kept to measure accuracy on (without it the data set's "
+        "non-members, or 0.2).",
+    )
+    shadow: int = Field(1000, ge=2, description="Property: records that the adversary has.")
+    shadow_batches: int = Field(2000, ge=10, description="Property: batches that it fits on.")
+    trials: int = Field(1000, ge=2, description="Property: batches that it has to guess.")
+
+    @field_validator("game", "weights", mode="before")
+    @classmethod
+    def _split_at_commas(cls, given: object) -> object:
+        given = (given,) if isinstance(given, str) else given
+        if not isinstance(given, (tuple, list)):
+            return given
+        return tuple(part.strip() for text in given for part in str(text).split(","))
+
+    @model_validator(mode="after")
+    def _expect_known(self) -> "TradeoffOptions":
+        _expect_names("game", self.game, (*GAMES, PROPERTY))
+        _expect_names("weights", self.weights, WEIGHTS)
+        if PROPERTY in self.game and len(self.game) > 1:
+            raise ValueError("--game property: is played alone; run the others by themselves")
+        if len(set(self.batch_size)) < len(self.batch_size) or min(self.batch_size, default=1) < 1:
+            raise ValueError("--batch-size: name each size once, from 1 on")
+        return self
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The batch sizes; the first is the headline's."""
+        return self.batch_size or ((16,) if PROPERTY in self.game else (1,))
+
+    def mechanisms(self) -> "tuple[Mechanism, ...]":
+        """The mechanism of ``--defense``, and those beside it.
+
+        Raises:
+            UsageError: a spec is wrong, or a mechanism is named twice.
+        """
+        from gradaudit.tradeoff.mechanisms import read_mechanism
+
+        first = [read_mechanism(self.defense, "--defense")] if self.defense else []
+        found = [*first, *(read_mechanism([text], "--against") for text in self.against)]
+        names = [mechanism.text for mechanism in found]
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(f"--against {name}: is named twice")
+        return tuple(found)
+
+    def training(self) -> "TrainingOptions":
+        """How models are trained."""
+        from gradaudit.federation.settings import TrainingOptions
+
+        return TrainingOptions(
+            algorithm=self.algorithm,
+            clients=self.clients,
+            rounds=self.rounds or ROUNDS,
+            epochs=self.epochs,
+            batch_size=self.training_batch,
+            optimizer=self.optimizer,
+            rate=self.learning_rate or RATE,
+            momentum=self.momentum,
+        )
+
+
+def _expect_names(field: str, given: tuple[str, ...], known: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in known:
+            raise ValueError(f"--{field}: there is no {name!r}; there are: {', '.join(known)}")
+    if not given or len(set(given)) < len(given):
+        raise ValueError(f"--{field}: name each of {', '.join(known)} at most once, and one")

@@ -1,0 +1,1 @@
+"""What a defense costs in accuracy and buys in privacy, over a grid of its settings."""

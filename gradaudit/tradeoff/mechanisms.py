@@ -1,0 +1,105 @@
+"""Mechanisms: defenses in a row, some options of which run over a grid. No torch in here."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradaudit.defenses import Defense, defenses, parse_defense
+from gradaudit.errors import UsageError
+
+THEN = " then "
+OR = "|"
+MOST_SETTINGS = 100
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One point of a mechanism's grid.
+
+    Attributes:
+        values: what is varied, as ``dp.sigma``, and its value here.
+        defenses: in the order in which they are applied.
+    """
+
+    values: Mapping[str, str]
+    defenses: tuple[Defense[Any], ...]
+
+    def __str__(self) -> str:
+        varied = ", ".join(f"{name}={value}" for name, value in self.values.items())
+        return varied or THEN.join(map(str, self.defenses))
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Defenses in a row and every setting of their grid, the last option varied fastest."""
+
+    text: str
+    settings: tuple[Setting, ...]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An option, by defense and place in its spec, and its values."""
+
+    name: str
+    prefix: str
+    values: tuple[str, ...]
+
+
+def read_mechanism(specs: Sequence[str], option: str) -> Mechanism:
+    """The mechanism of defenses' specs in which ``V1|V2|…`` stands for any of these values.
+
+    Args:
+        specs: in the order of application, as ``selective:0.05`` and ``dp:clip=1,sigma=0.1|0.5``;
+            one spec may name several defenses, joined by `` then ``.
+        option: what error messages call it.
+
+    Raises:
+        UsageError: a spec is wrong, a value is missing or stands twice, or the grid is too large.
+    """
+    parts = [part.strip() for spec in specs for part in spec.split(THEN)]
+    axes = [list(_axes(part, option)) for part in parts]
+    values = [axis.values for own in axes for axis in own]
+    count = 1
+    for choices in values:
+        count *= len(choices)
+    if count > MOST_SETTINGS:
+        raise UsageError(f"{option}: {count:,} settings are more than {MOST_SETTINGS}")
+    settings = [_setting(parts, axes, point, option) for point in itertools.product(*values)]
+    return Mechanism(THEN.join(parts), tuple(settings))
+
+
+def _axes(part: str, option: str) -> Iterator[_Axis]:
+    """Every option of one defense in the order of its spec, with one value where it is fixed."""
+    name, _, rest = part.partition(":")
+    for item in filter(None, rest.split(",")):
+        key, equals, text = item.partition("=")
+        values = tuple(value.strip() for value in (text if equals else key).split(OR))
+        if not all(values):
+            raise UsageError(f"{option} {part}: a value is missing; write V1|V2|…")
+        if len(set(values)) < len(values):
+            raise UsageError(f"{option} {part}: a value stands twice")
+        kind = defenses().get(name)
+        told = key.strip() if equals else (kind and kind.positional) or "value"
+        yield _Axis(f"{name}.{told}", f"{key}=" if equals else "", values)
+
+
+def _setting(
+    parts: Sequence[str], axes: Sequence[Sequence[_Axis]], point: Sequence[str], option: str
+) -> Setting:
+    left = iter(point)
+    varied: dict[str, str] = {}
+    chain = []
+    for number, (part, own) in enumerate(zip(parts, axes, strict=True), start=1):
+        values = [next(left) for _ in own]
+        items = ",".join(axis.prefix + value for axis, value in zip(own, values, strict=True))
+        name = part.partition(":")[0]
+        chain.append(parse_defense(f"{name}:{items}" if items else name, option))
+        for axis, value in zip(own, values, strict=True):
+            if len(axis.values) > 1:
+                varied[f"{number}.{axis.name}" if axis.name in varied else axis.name] = value
+    return Setting(varied, tuple(chain))
