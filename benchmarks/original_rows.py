@@ -1,0 +1,123 @@
+"""What the benchmarks of information about the input share: pictures, the audit, a table."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gradaudit.audits.vinfo import Vinfo, VinfoOptions
+from gradaudit.information.original import ceiling
+from gradaudit.loading.losses import CrossEntropy
+from gradaudit.loading.records import Records
+from gradaudit.progress import Silent
+from gradaudit.report import Measurement
+from gradaudit.target import Subject, Target
+
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+
+
+def arguments(text: str | None) -> argparse.ArgumentParser:
+    """The arguments that both benchmarks take."""
+    parser = argparse.ArgumentParser(
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--size", type=int, default=32, help="height and width of the pictures")
+    parser.add_argument("--pictures", type=int, default=4)
+    parser.add_argument("--restarts", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=20, help="outer steps of L-BFGS")
+    parser.add_argument("--adam", type=int, default=240, help="steps of inverting gradients")
+    parser.add_argument("--together", type=int, nargs="+")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def pictures(folder: Path, size: int) -> Records:
+    """CIFAR-10's records, made smaller by averaging; an end with a word where they are absent."""
+    path = folder / "cifar10_6k_jpeg.npz"
+    if not path.is_file():
+        sys.exit(f"{path} is not there: name the folder of the real data with --data")
+    with np.load(path, allow_pickle=False) as data:
+        images = torch.from_numpy(data["images"]).permute(0, 3, 1, 2).double() / 255
+        labels = torch.from_numpy(data["labels"].astype(np.int64))
+    return Records(functional.adaptive_avg_pool2d(images, size), labels)
+
+
+def measured(
+    model: nn.Module, records: Records, given: argparse.Namespace, methods: tuple[str, ...]
+) -> list[Measurement]:
+    """The audit's rows at all thresholds."""
+    target = Target(model.double(), CrossEntropy())
+    subject = Subject((target,), records, target.layers, seed=given.seed)
+    options = VinfoOptions(
+        original=True,
+        method=methods,
+        restarts=given.restarts,
+        updates=given.pictures,
+        together=tuple(given.together),
+    )
+    begun = time.perf_counter()
+    rows: list[Measurement] = []
+    for row in Vinfo(options).run(subject, Silent()):
+        if "threshold" in row.variant:
+            rows.append(row)
+        elif row.metric == "original_success" and row.value is not None:
+            since = time.perf_counter() - begun
+            print(f"{since:6.0f} s {_name(row)}: {row.value:.2f} reach 0.5", flush=True)
+    print(f"{time.perf_counter() - begun:.0f} s, ceiling {ceiling(given.restarts):.2f} nats")
+    return rows
+
+
+def family(given: argparse.Namespace) -> tuple[str, ...]:
+    """DLG, iDLG and inverting gradients with the steps that were asked for."""
+    return (
+        f"dlg:iterations={given.steps}",
+        f"idlg:iterations={given.steps}",
+        f"inverting-gradients:iterations={given.adam}",
+    )
+
+
+def names(rows: list[Measurement]) -> list[str]:
+    """The attacked sets of layers in order."""
+    return list(dict.fromkeys(_name(row) for row in rows))
+
+
+def table(
+    rows: list[Measurement], metric: str, member: str | None = None
+) -> dict[str, list[float]]:
+    """A metric by set of layers over ``LEVELS``; NaN where there is no success to compare."""
+    found = {
+        (_name(row), row.variant["threshold"]): _value(row, member)
+        for row in rows
+        if row.metric == metric
+    }
+    return {name: [found[name, level] for level in LEVELS] for name in names(rows)}
+
+
+def show(title: str, of: dict[str, list[float]]) -> None:
+    """Print a table; what cannot be compared is a dash."""
+    width = max(map(len, of))
+    print(f"\n{title}\n{'SSIM at least':{width}}" + "".join(f"{level:7.2f}" for level in LEVELS))
+    for name, values in of.items():
+        cells = "".join("      –" if np.isnan(value) else f"{value:7.2f}" for value in values)
+        print(f"{name:{width}}{cells}")
+
+
+def _name(row: Measurement) -> str:
+    return row.layer or str(row.variant["layers"])
+
+
+def _value(row: Measurement, member: str | None) -> float:
+    if row.value is None:
+        return float("nan")
+    if member is None:
+        return row.value
+    members = row.details["members"]
+    assert isinstance(members, dict)
+    value = members.get(member)
+    return max(float(value), 0.0) if isinstance(value, float) else float("nan")
