@@ -1,0 +1,208 @@
+"""Fan et al. 2020, tables 1 and 8: CAP of dp, selective sharing with dp, and spn on CIFAR-10.
+
+    python benchmarks/fan20_cap.py [--data ../shared/data] [--batch-size 1 4 8] [--batches 5]
+        [--iterations 30] [--rounds 300] [--side 32] [--sigma …] [--alpha …] [--cells FILE]
+
+The paper's: DLNet with sigmoids, weights from uniform(−0.3, 0.3), trained by 10 clients with Adam
+for 300 rounds on 50,000 pictures; Deep Leakage from Gradients from pattern initialisation at the
+initial weights; clipping off; x = 1000 reconstructions. Grids: σ of dp 0.0001 to 0.5, α₂ of spn
+0.0001 to 0.5, selective 5 % and 30 % with the grid of dp (table 11). Here: the 6,000 pictures of
+cifar10_6k_jpeg.npz, of which 4,800 are trained on, FedSGD with Adam, in which every round's update
+is a gradient that is defended as the attacked ones are; sizes as given. Each setting is written to
+--cells as soon as it is done, so that an interrupted run goes on. Ours beside the paper's, and the
+order of the mechanisms; both CAPs, `cap` with distances of at most 1 and `cap_paper` without.
+Needs ../shared/data beside the checkout, or GRADAUDIT_SHARED.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
+from gradaudit.attacks.reconstruction.methods import load_method
+from gradaudit.defenses.modules.target import defended_target
+from gradaudit.federation.settings import TrainingOptions
+from gradaudit.loading.losses import CrossEntropy
+from gradaudit.loading.models import load_model
+from gradaudit.loading.records import Records
+from gradaudit.progress import Silent
+from gradaudit.target import Subject, Target
+from gradaudit.tradeoff.attacking import Attack, attacked, has_secret
+from gradaudit.tradeoff.mechanisms import Setting, read_mechanism
+from gradaudit.tradeoff.scores import cap, cap_interval
+from gradaudit.tradeoff.training import train
+from gradaudit.updates.sharing import Sharing
+
+SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
+GAMES = ("reconstruct", "membership", "tracing")
+SIZES = (1, 4, 8)
+PAPER = {
+    "dp": (0.57, 0.63, 0.63, 0.00, 0.45, 0.47, 0.42, 0.57, 0.58),
+    "selective 5 %": (0.55, 0.55, 0.55, 0.00, 0.37, 0.44, 0.50, 0.50, 0.50),
+    "selective 30 %": (0.57, 0.61, 0.61, 0.00, 0.43, 0.49, 0.54, 0.54, 0.54),
+    "spn": (0.69, 0.70, 0.70, 0.24, 0.50, 0.56, 0.61, 0.63, 0.64),
+}
+"""Table 8: reconstruction, membership and tracing at batch sizes 1, 4 and 8."""
+
+
+def pictures(folder: Path, side: int) -> tuple[Records, Records]:
+    """Training and test pictures in [0, 1], (records, 3, side, side)."""
+    file = folder / "cifar10_6k_jpeg.npz"
+    if not file.is_file():
+        sys.exit(f"{file} is not there; name the folder of the real data with --data")
+    with np.load(file, allow_pickle=False) as archive:
+        images = torch.from_numpy(archive["images"]).permute(0, 3, 1, 2).float() / 255
+        labels, tested = archive["labels"], archive["is_test"].astype(bool)
+    if side < images.shape[-1]:
+        images = torch.nn.functional.adaptive_avg_pool2d(images, side)
+    records = Records(images, torch.from_numpy(labels.astype(np.int64)))
+    return records.take(np.flatnonzero(~tested)), records.take(np.flatnonzero(tested))
+
+
+def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Setting) -> dict:
+    """Accuracy of a setting, and each game's distances by batch size, weights and knowledge."""
+    train_on, test_on = data
+    spec = f"zoo:dlnet?shape=3x{given.side}x{given.side}&init=uniform:0.3"
+    plain = Target(load_model(spec, seed=given.seed), CrossEntropy(), mode="train")
+    target = defended_target(plain, setting.defenses, given.seed)
+    options = TrainingOptions(
+        algorithm="fedsgd",
+        clients=given.clients,
+        rounds=given.rounds,
+        batch_size=given.training_batch,
+        optimizer="adam",
+        rate=given.rate,
+    )
+    done = train(target, train_on, test_on, options, setting.defenses, given.seed, Silent())
+    found: dict[str, Any] = {"accuracy": done.value, "reach": done.reach, "attacks": {}}
+    method = load_method(
+        "dlg:init=pattern", {"iterations": given.iterations, "precision": given.precision}
+    )
+    subject = Subject((target,), train_on, target.layers, seed=given.seed)
+    for weights in given.weights:
+        model = done.initial if weights == "initial" else done.target
+        for insider in (False, True) if has_secret(model) and given.insider else (False,):
+            attack = Attack(method, 1, given.participants, model.layers, insider)
+            for size in given.batch_size:
+                batches = chosen_batches(subject, Choice(size, given.batches))
+                sharing = Sharing(setting.defenses)
+                outcome = attacked(model, sharing, batches, attack, given.seed, Silent())
+                found["attacks"][f"{size} {weights}{' insider' if insider else ''}"] = {
+                    "relative_error": outcome.relative_error.tolist(),
+                    "reconstruct": outcome.reconstruct.tolist(),
+                    "membership": outcome.membership.tolist(),
+                    "tracing": outcome.tracing.tolist(),
+                    "ratio": float(np.median(outcome.ratios)),
+                }
+    return found
+
+
+def table(name: str, settings: list[Setting], cells: list[dict], given: argparse.Namespace) -> None:
+    accuracies = np.array([[c["accuracy"] for c in cells]])
+    reaches = np.array([[c["reach"] for c in cells]])
+    print(f"\n{name}: accuracy {' '.join(f'{value:.3f}' for value in accuracies[0])}")
+    for view in cells[0]["attacks"]:
+        ratios = " ".join(f"{c['attacks'][view]['ratio']:.2g}" for c in cells)
+        size, what = int(view.split()[0]), view.split(" ", 1)[1]
+        told = [f"  batch {size} {what:16s} ‖B‖/‖E‖ {ratios};"]
+        for index, game in enumerate((*GAMES, "relative_error")):
+            distances = np.array([[c["attacks"][view][game] for c in cells]])
+            value = cap(accuracies, distances)
+            ends = cap_interval(accuracies, reaches, distances, 99.0)
+            around = f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends else ""
+            label = "cap_paper, reconstruct" if index == len(GAMES) else game
+            each = " ".join(f"{d:.2f}" for d in distances.mean(axis=2)[0])
+            paper = ""
+            if what == "initial" and index < len(GAMES) and size in SIZES:
+                paper = f", paper {PAPER[name][3 * index + SIZES.index(size)]:.2f}"
+            told.append(f"    {label}: {value:.3f}{around}{paper} (distances {each})")
+        print("\n".join(told), flush=True)
+
+
+def order(done: dict[str, list[dict]], given: argparse.Namespace) -> None:
+    """The mechanisms from best to worst, ours and the paper's."""
+    for index, game in enumerate(GAMES):
+        for size in given.batch_size:
+            ours = {
+                name: cap(
+                    np.array([[c["accuracy"] for c in cells]]),
+                    np.array([[c["attacks"][f"{size} initial"][game] for c in cells]]),
+                )
+                for name, cells in done.items()
+                if f"{size} initial" in cells[0]["attacks"]
+            }
+            ranked = " > ".join(
+                f"{n} {v:.3f}" for n, v in sorted(ours.items(), key=lambda p: -p[1])
+            )
+            print(f"{game}, batch {size}: {ranked}")
+            if size in SIZES:
+                at = 3 * index + SIZES.index(size)
+                theirs = sorted(PAPER, key=lambda name: -PAPER[name][at])
+                told = " > ".join(f"{name} {PAPER[name][at]:.2f}" for name in theirs)
+                print(f"{'paper':>{len(game)}}, batch {size}: {told}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=SHARED)
+    parser.add_argument("--batch-size", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--batches", type=int, default=5)
+    parser.add_argument("--participants", type=int, default=5)
+    parser.add_argument("--iterations", type=int, default=30)
+    parser.add_argument("--precision", default="float64", choices=("float32", "float64"))
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--training-batch", type=int, default=32)
+    parser.add_argument("--rate", type=float, default=0.003)
+    parser.add_argument("--side", type=int, default=32)
+    parser.add_argument("--weights", nargs="+", default=["initial", "trained"])
+    parser.add_argument("--insider", action="store_true", help="spn: one who knows the head too")
+    parser.add_argument("--sigma", default="0.0001|0.001|0.01|0.1|0.5")
+    parser.add_argument("--alpha", default="0.0001|0.001|0.01|0.1|0.2|0.3|0.4|0.5")
+    parser.add_argument("--only", nargs="+", choices=PAPER, default=list(PAPER))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cells", type=Path, help="where done settings are kept, a line each")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    noise = f"dp:clip=1e9,sigma={given.sigma},per=release"
+    specs = {
+        "dp": [noise],
+        "selective 5 %": ["selective:0.05", noise],
+        "selective 30 %": ["selective:0.3", noise],
+        "spn": [f"spn:bits=64,alpha={given.alpha}"],
+    }
+    shown = ("only", "cells", "data", "sigma", "alpha")
+    terms = {k: v for k, v in vars(given).items() if k not in shown}
+    kept = {}
+    if given.cells is not None and given.cells.is_file():
+        kept = {line["key"]: line for line in map(json.loads, given.cells.open())}
+    data, done = pictures(given.data, given.side), {}
+    print(" ".join(f"{k}={v}" for k, v in terms.items()), flush=True)
+    for name in given.only:
+        settings = list(read_mechanism(specs[name], "--only").settings)
+        cells = []
+        for setting in settings:
+            key = json.dumps([name, str(setting), terms], sort_keys=True)
+            if key not in kept:
+                began = time.monotonic()
+                kept[key] = {"key": key, **cell(given, data, setting)}
+                print(f"{name}, {setting}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+                if given.cells is not None:
+                    with given.cells.open("a") as file:
+                        file.write(json.dumps(kept[key]) + "\n")
+            cells.append(kept[key])
+        done[name] = cells
+        table(name, settings, cells, given)
+    print()
+    order(done, given)
+
+
+if __name__ == "__main__":
+    main()
