@@ -1,14 +1,15 @@
 """Usable information about the input itself, from the success of reconstructions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
+from gradaudit.audits._vinfo_layer_sets import LayerSet, layer_sets, skipped_rows
 from gradaudit.audits._vinfo_options import ITERATIONS, VinfoOptions
-from gradaudit.audits._vinfo_original_rows import LayerSet, OriginalRows, skipped_rows
+from gradaudit.audits._vinfo_original_rows import OriginalRows
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from gradaudit.attacks.reconstruction.methods import Method
     from gradaudit.attacks.reconstruction.observing import Observer
     from gradaudit.information.original import FloatArray
-    from gradaudit.target import Layer, Subject, Target
+    from gradaudit.target import Subject, Target
 
 
 def original_rows(
@@ -54,20 +55,6 @@ def original_passes(subject: "Subject", options: VinfoOptions) -> float:
     updates = max(subject.samples // size, 1) if subject.samples else options.updates
     sets = len(layer_sets(subject.layers, options.together))
     return each * size * updates * sets * len(subject.targets)
-
-
-def layer_sets(layers: "Sequence[Layer]", sizes: Sequence[int]) -> list[LayerSet]:
-    """Sets of so many consecutive layers: what lies between them in the model is among them."""
-    windows = [
-        tuple(layers[start : start + size])
-        for size in sizes
-        for start in range(len(layers) - size + 1)
-    ]
-    return [
-        LayerSet(window)
-        for window in windows
-        if window[-1].position - window[0].position == len(window) - 1
-    ]
 
 
 def _family(options: VinfoOptions) -> "dict[str, Method]":

@@ -7,40 +7,15 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from gradaudit.audits._attack_intervals import CONFIDENCE, clopper_pearson
+from gradaudit.audits._vinfo_layer_sets import SUCCESS, VINFO, LayerSet
 from gradaudit.audits._vinfo_rows import AUDIT
-from gradaudit.report import Measurement, Variant, skipped
+from gradaudit.report import Measurement, Variant
 
 if TYPE_CHECKING:
     from gradaudit.attacks.reconstruction.success import Similarities
     from gradaudit.information.original import FloatArray, Original, Spread, Tally
-    from gradaudit.target import Layer
 
-METRICS = VINFO, SUCCESS = "original_vinfo", "original_success"
 NOTHING = "no success to compare: neither reconstructions nor random guesses reach this SSIM"
-
-
-@dataclass(frozen=True)
-class LayerSet:
-    """Consecutive layers whose updates an attacker uses together."""
-
-    layers: "tuple[Layer, ...]"
-
-    @property
-    def names(self) -> list[JsonValue]:
-        """The layers' names."""
-        return [layer.name for layer in self.layers]
-
-    @property
-    def layer(self) -> str | None:
-        """The layer of its rows: a single one's own."""
-        return self.layers[0].name if len(self.layers) == 1 else None
-
-    @property
-    def variant(self) -> Variant:
-        """Names the layers where there are several."""
-        if len(self.layers) == 1:
-            return {}
-        return {"layers": "+".join(layer.name for layer in self.layers)}
 
 
 @dataclass(frozen=True)
@@ -232,11 +207,3 @@ class _Levels:
 
 def _most(end: float, value: float) -> float:
     return float(max(end, value))
-
-
-def skipped_rows(chosen: LayerSet | None, variant: Variant, reason: str) -> Iterator[Measurement]:
-    """Rows of a set that was not attacked."""
-    layer = chosen.layer if chosen else None
-    own = {**variant, **(chosen.variant if chosen else {})}
-    for row in skipped(AUDIT, METRICS, [layer], reason):
-        yield row.model_copy(update={"variant": own})

@@ -7,9 +7,9 @@ from pydantic import JsonValue
 
 from gradaudit.audits._vinfo_cases import RECORDS
 from gradaudit.audits._vinfo_latent import latent_rows
+from gradaudit.audits._vinfo_layer_sets import METRICS as ORIGINAL
 from gradaudit.audits._vinfo_options import VinfoOptions
 from gradaudit.audits._vinfo_original import original_passes, original_rows
-from gradaudit.audits._vinfo_original_rows import METRICS as ORIGINAL
 from gradaudit.audits._vinfo_rows import AUDIT, METRICS
 from gradaudit.audits.base import Audit, Metric
 from gradaudit.progress import Progress
