@@ -104,6 +104,10 @@ def _model(shown: View) -> Iterator[str]:
             ["whole model", "variant", "value"],
             [[code(x.metric), escape(x.variant), x.value] for x in shown.model],
         )
+    remarked = [line for line in shown.model if line.remark]
+    if remarked:
+        yield ""
+        yield from (f"- {code(line.metric)}: {escape(line.remark)}" for line in remarked)
 
 
 def _troubles(shown: View) -> Iterator[str]:

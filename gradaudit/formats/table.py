@@ -96,6 +96,9 @@ class _TablePage(Page):
                 self.width,
                 self.rule,
             )
+        for line in lines:
+            if line.remark:
+                yield from self.prose(f"{line.metric}: {line.remark}", "", "  ", style="dim")
 
     def troubles(self) -> Iterator[Text]:
         for trouble in self.view.troubles:

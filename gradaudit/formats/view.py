@@ -35,11 +35,12 @@ class LayerLine:
 
 @dataclass(frozen=True)
 class ModelLine:
-    """A row about the whole model."""
+    """A row about the whole model; ``remark`` says what the value does not mean, or is empty."""
 
     metric: str
     variant: str
     value: str
+    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
         warnings=warnings(report),
         columns=tuple(columns),
         layers=tuple(_layer_lines(judged, columns)),
-        model=tuple(ModelLine(r.id, variant_text(r.variant), estimate(r)) for r in shown),
+        model=tuple(map(_model_line, shown)),
         troubles=troubles_of(judged),
         notes=_notes(headlines, report),
         unshown=sum(row.status == "measured" for row in report.measurements)
@@ -159,6 +160,16 @@ def _model_rows(report: Report, chosen: Mapping[str, None]) -> list[Measurement]
     ]
 
 
+def _model_line(row: Measurement) -> ModelLine:
+    remark = row.details.get("remark")
+    return ModelLine(
+        metric=row.id,
+        variant=variant_text(row.variant),
+        value=estimate(row),
+        remark=remark if isinstance(remark, str) else "",
+    )
+
+
 def _notes(headlines: Sequence[Measurement], report: Report) -> tuple[Note, ...]:
     """One note for each reason of an audit; without layers where it holds for all of them."""
     every = {layer.name for layer in report.target.layers}
@@ -169,13 +180,23 @@ def _notes(headlines: Sequence[Measurement], report: Report) -> tuple[Note, ...]
     notes = []
     for (audit, status, reason), rows in groups.items():
         names = tuple(dict.fromkeys(row.layer for row in rows if row.layer is not None))
-        model_only = not names and len({row.metric for row in rows}) == 1
         notes.append(
             Note(
-                what=rows[0].id if model_only else audit,
+                what=_what(audit, rows, headlines, whole_model=not names),
                 layers=() if every <= set(names) else names,
                 status=status,
                 reason=reason,
             )
         )
     return tuple(notes)
+
+
+def _what(
+    audit: str, rows: Sequence[Measurement], headlines: Sequence[Measurement], *, whole_model: bool
+) -> str:
+    """The audit; of rows about the whole model beside others with numbers, their metrics."""
+    metrics = tuple(dict.fromkeys(row.id for row in rows))
+    measured = any(row.audit == audit and row.status == "measured" for row in headlines)
+    if whole_model and (measured or len(metrics) == 1):
+        return ", ".join(metrics)
+    return audit

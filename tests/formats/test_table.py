@@ -290,3 +290,24 @@ def test_what_was_done_to_checkpoints_is_told() -> None:
     assert "\ncheckpoint: stripped the prefix module.\n" in shown(report)
     report.target.checkpoints.append(first.model_copy(update={"file": "two.pt", "notes": []}))
     assert "\ncheckpoint: round-5.safetensors: stripped the prefix module.\n" in shown(report)
+
+
+def test_metrics_that_were_not_measured_are_named_beside_those_that_were() -> None:
+    reason = "needs more trials"
+    metrics = ("leak.effort", "leak.note")
+    rows = [row("leak.total", None, 4.8), *(skipped_row(m, None, reason) for m in metrics)]
+    assert f"leak.effort, leak.note not measured: {reason}" in shown(make_report(*rows))
+    nothing = shown(make_report(*rows[1:]))
+    assert f"leak not measured: {reason}" in nothing
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".md", ".html"])
+def test_a_remark_on_a_number_of_the_whole_model_is_shown(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"report{suffix}"
+    report = make_report(
+        row("leak.total", None, 4.8, details={"remark": "an estimate <b>only</b>"})
+    )
+    format_for(path).write(report, path)
+    text = path.read_text(encoding="utf-8")
+    assert "an estimate" in text
+    assert ("<b>only</b>" in text) is (suffix == ".txt")
