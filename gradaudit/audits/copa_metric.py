@@ -1,11 +1,11 @@
 """Rank deficiency of convolutions: can what went in be solved for from weights and gradients."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
+from gradaudit.audits._copa_rows import UNIT, c_row, layer_rows
 from gradaudit.audits.base import Audit, AuditOptions, Metric
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from gradaudit.ranks.model import LayerRanks
     from gradaudit.target import Layer, Subject
 
-ADVICE = (
-    "A network is less secure against COPA if wide convolutions greatly enlarge the feature space "
-    "near the input and it only shrinks towards the last layer; where that matters, prefer a "
-    "design with a small (strongly negative) c(M), which loses dimensions in its first layers "
-    "(Chen & Campbell 2021, recommendations on architectural design)."
-)
-
-_UNIT = "dimensions"
 _PASSES_A_RANK = 20.0
 
 
@@ -74,14 +66,14 @@ class CopaMetric(Audit[CopaOptions]):
         Metric(
             id="rank_deficit",
             title="Dimensions of the layer's input left open by its weights and gradient",
-            unit=_UNIT,
+            unit=UNIT,
             riskier="lower",
             warning=1,
             why="the equations of this layer leave nothing of its input open: whoever knows the "
             "layers behind it can solve for what went in",
         ),
-        Metric(id="rank", title="Rank of U = [W; ∇_Z J]", unit=_UNIT),
-        Metric(id="inputs", title="Dimensions of the layer's input", unit=_UNIT),
+        Metric(id="rank", title="Rank of U = [W; ∇_Z J]", unit=UNIT),
+        Metric(id="inputs", title="Dimensions of the layer's input", unit=UNIT),
         Metric(id="rank_share", title="Share of the input that U determines"),
         Metric(
             id="c",
@@ -123,7 +115,7 @@ class CopaMetric(Audit[CopaOptions]):
         reasons |= unsuitable(subject.target.model) | fully_connected(model, inputs[:1])
         for layer in subject.layers:
             if layer.name in ranks:
-                yield from _layer_rows(self.name, ranks[layer.name], subject.seed)
+                yield from layer_rows(self.name, ranks[layer.name], subject.seed)
             else:
                 reason = reasons.get(layer.name) or _not_a_convolution(layer)
                 yield from skipped(self.name, ["rank_deficit"], [layer.name], reason)
@@ -132,7 +124,7 @@ class CopaMetric(Audit[CopaOptions]):
         except NotApplicable as error:
             yield from skipped(self.name, ["c"], [None], str(error))
         else:
-            yield _c_row(self.name, chain, ranks, reasons)
+            yield c_row(self.name, chain, ranks, reasons)
 
     def _ranks(
         self,
@@ -167,70 +159,6 @@ class CopaMetric(Audit[CopaOptions]):
         labels = model.cast(records.labels[: self.options.records])
         model.check(inputs[:1], labels[:1])
         return inputs, labels
-
-
-def _layer_rows(audit: str, ranks: "LayerRanks", seed: int) -> Iterator[Measurement]:
-    """The rows of one convolution; the facts behind the rank stand with each of them."""
-    from gradaudit.ranks.account import account
-
-    facts = account(ranks.records, seed)
-    size, count = ranks.inputs, len(ranks.records)
-    high, span = fmean(ranks.high), (min(ranks.low), max(ranks.high))
-
-    def row(metric: str, value: float, interval: tuple[float, float], unit: str) -> Measurement:
-        return Measurement(
-            audit=audit,
-            metric=metric,
-            layer=ranks.layer,
-            value=value,
-            interval=_spread(*interval),
-            unit=unit,
-            n=count,
-            details=facts,
-        )
-
-    yield row("rank_deficit", size - high, (size - span[1], size - span[0]), _UNIT)
-    yield row("rank", high, span, _UNIT)
-    yield row("inputs", size, (size, size), _UNIT)
-    yield row("rank_share", high / size, (span[0] / size, span[1] / size), "")
-
-
-def _c_row(
-    audit: str,
-    chain: Sequence[str],
-    ranks: "Mapping[str, LayerRanks]",
-    reasons: Mapping[str, str],
-) -> Measurement:
-    """c(M) of a chain of convolutions, or which of them has no rank."""
-    from gradaudit.ranks.account import weakest_method
-    from gradaudit.ranks.model import rank_deficiency
-
-    for name in chain:
-        if name not in ranks:
-            why = reasons.get(name, "left out of this audit, or frozen")
-            return skipped(audit, ["c"], [None], f"{name} has no rank: {why}")[0]
-    measured = [ranks[name] for name in chain]
-    sizes = [layer.inputs for layer in measured]
-    low = rank_deficiency([layer.low for layer in measured], sizes)
-    high = rank_deficiency([layer.high for layer in measured], sizes)
-    return Measurement(
-        audit=audit,
-        metric="c",
-        value=fmean(high),
-        interval=_spread(min(low), max(high)),
-        n=len(high),
-        details={
-            "method": weakest_method([rank for layer in measured for rank in layer.records]),
-            "convolutions": list(chain),
-            "by_record": [list(ends) for ends in zip(low, high, strict=True)],
-            "advice": ADVICE,
-        },
-    )
-
-
-def _spread(low: float, high: float) -> tuple[float, float] | None:
-    """Brackets and records that differ; None where all records have one and the same rank."""
-    return (low, high) if low < high else None
 
 
 def _nothing(subject: "Subject") -> str:
