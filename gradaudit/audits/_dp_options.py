@@ -13,9 +13,9 @@ class DpAuditOptions(AuditOptions):
 
     mechanism: str | None = Field(
         None,
-        description="dp:clip=C,sigma=S[,noise=laplace][,per=record|sum|mean|release], "
-        "opacus:clip=C,sigma=S, a deterministic defense (prune:0.99), or your own as FILE.py:NAME. "
-        "The noise is absolute, and by "
+        description="dp:clip=C,sigma=S (and then ,noise=laplace, or ,per= "
+        "and one of record, sum, mean, release), opacus:clip=C,sigma=S, a deterministic defense "
+        "(prune:0.99), or your own as FILE.py:NAME. The noise is absolute, and by "
         "default on the sum of clipped gradients. Laplace noise per record is refused beside "
         "--companions: their mean has no simple law.",
     )

@@ -24,6 +24,8 @@ LIMITS = (
     "A bound that does not exceed a claim proves no privacy: it speaks of one record, one pair of "
     "values, one state of the model and one release, and cannot rise above its ceiling."
 )
+NO_BOUND = "the paper's estimate, from the best threshold on the same trials; no bound"
+IF_GAUSSIAN = "holds only if the noise is Gaussian, as it is declared to be"
 PROVEN_BY_TRIALS = ("epsilon_lower_gaussian", "mu_lower", "epsilon_point")
 
 
@@ -123,13 +125,23 @@ def _claim(lower: Measurement, options: DpAuditOptions, base: Variant) -> Measur
     """The headline with what was claimed, and whether the bound contradicts it."""
     if base:
         return lower
-    details = {**lower.details, "limits": LIMITS}
-    if options.claimed_epsilon is not None:
-        details |= {
-            "claimed": options.claimed_epsilon,
-            "exceeded": exceeds(lower, options.claimed_epsilon),
-        }
+    claimed = options.claimed_epsilon
+    exceeded = exceeds(lower, claimed)
+    details = {**lower.details, "limits": LIMITS, "remark": _remark(lower, claimed, exceeded)}
+    if claimed is not None:
+        details |= {"claimed": claimed, "exceeded": exceeded}
     return lower.model_copy(update={"details": details})
+
+
+def _remark(lower: Measurement, claimed: float | None, exceeded: bool) -> str:
+    """What the bound says of the claim, and what it does not say, in words."""
+    ceiling = (
+        "no trial erred: epsilon is at least this. " if lower.details.get("at_ceiling") else ""
+    )
+    if exceeded:
+        return f"{ceiling}The claim of {claimed:g} is exceeded."
+    against = "" if claimed is None else f"The claim of {claimed:g} is not exceeded. "
+    return ceiling + against + LIMITS
 
 
 def _verdict_rows(
@@ -191,7 +203,7 @@ def _point_row(score: "Score", variant: Variant) -> Measurement:
         interval=point.interval,
         confidence=point.confidence,
         n=point.trials,
-        details={"is_a_bound": False, "threshold": point.threshold},
+        details={"is_a_bound": False, "threshold": point.threshold, "remark": NO_BOUND},
     )
 
 
@@ -207,6 +219,7 @@ def _gaussian_rows(
         "mu_estimate": found.mu_estimate,
         "normality_p": found.normality_p,
         "equal_variance_p": found.equal_variance_p,
+        "remark": IF_GAUSSIAN,
     }
     for metric, value in (("epsilon_lower_gaussian", found.epsilon), ("mu_lower", found.mu)):
         yield row(metric, value, base, n=found.trials, confidence=found.confidence, details=details)

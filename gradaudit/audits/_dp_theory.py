@@ -105,6 +105,8 @@ def _relation_rows(
     if gaussian:
         classical = epsilon_classical(mu, options.delta)
         details |= {"in_range": classical.in_range, "range": _CLASSICAL_RANGE}
+        if not classical.in_range:
+            details["remark"] = f"out of range: {_CLASSICAL_RANGE}"
         yield row("epsilon_classical", classical.value, variant, details=details)
     else:
         yield skip("epsilon_classical", "the classical formula is for Gaussian noise", variant)

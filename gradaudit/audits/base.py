@@ -40,7 +40,7 @@ class Metric:
 class AuditOptions(BaseModel):
     """Base of every audit's options; a field is a command line option and a config key."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 O = TypeVar("O", bound=AuditOptions)  # noqa: E741 - O for options
@@ -63,6 +63,8 @@ class Audit(ABC, Generic[O]):
     """Subject options that this audit's command calls otherwise, because it has its own."""
     quick: ClassVar[Mapping[str, JsonValue]] = {}
     """Options that ``scan --quick`` sets: a rough answer at a fraction of the cost."""
+    plain: ClassVar[Mapping[str, JsonValue]] = {}
+    """Options that a plain scan sets, where the audit's own defaults would take too long."""
     thorough: ClassVar[Mapping[str, JsonValue]] = {}
     """Options that ``scan --thorough`` sets: the most exact answer."""
 

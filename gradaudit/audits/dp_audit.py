@@ -4,10 +4,11 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
+from gradaudit.audits._dp_metrics import METRICS
 from gradaudit.audits._dp_options import DpAuditOptions
 from gradaudit.audits._dp_rows import game_rows
 from gradaudit.audits._dp_theory import composition_rows, theory_rows
-from gradaudit.audits.base import Audit, Metric
+from gradaudit.audits.base import Audit
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NOT_DRAWN = "gradaudit: %s %s is not written, there is nothing to draw: %s"
+_UNDEFENDED = (
+    "gradaudit: dp-audit plays its --mechanism alone, without --defense %s; to audit a defense "
+    "write it as the mechanism"
+)
 _POOL = 256
 _PASSES_A_STEP = 4.0
 
@@ -32,8 +37,9 @@ class DpAudit(Audit[DpAuditOptions]):
     thousands of times under each; a test t ≥ τ with τ fixed before the trials errs at rates p and
     q, and ε ≥ ln((1 − δ − q)/p), ln((1 − δ − p)/q) at the upper Clopper-Pearson limits of both.
     The gradient is that of every trainable parameter of all layers but the hidden ones, biases
-    too, as DP-SGD clips it. Replacing a value moves a clipped gradient by up to 2Δ, so the theory is the analytic
-    Gaussian mechanism at 2Δ/σ. Several attributes are each played, with Bonferroni's correction.
+    too, as DP-SGD clips it. Replacing a value moves a clipped gradient by up to 2Δ, so the theory
+    is the analytic Gaussian mechanism at 2Δ/σ. Several attributes are each played, with
+    Bonferroni's correction.
 
     Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
     (2024), definition 7.2; B. Balle and Y.-X. Wang, "Improving the Gaussian mechanism for
@@ -42,66 +48,7 @@ class DpAudit(Audit[DpAuditOptions]):
 
     name = "dp-audit"
     summary = "Empirical epsilon of a gradient-release mechanism, with canary and confidence bound."
-    metrics = (
-        Metric(
-            id="epsilon_lower",
-            title="Proven lower bound on epsilon",
-            riskier="higher",
-            per_layer=False,
-            warning=1,
-            error=5,
-            why="the releases under two values of the attribute were told apart so surely that "
-            "epsilon cannot be smaller",
-        ),
-        Metric(
-            id="epsilon_lower_gaussian",
-            title="Lower bound on epsilon if the noise is Gaussian",
-            riskier="higher",
-            per_layer=False,
-        ),
-        Metric(
-            id="mu_lower",
-            title="Lower bound on the gap over the noise, if that is Gaussian",
-            riskier="higher",
-            per_layer=False,
-        ),
-        Metric(
-            id="epsilon_point",
-            title="The paper's estimate of epsilon, which is no bound",
-            riskier="higher",
-            per_layer=False,
-        ),
-        Metric(
-            id="epsilon_pair",
-            title="Exact epsilon of the pair that was played",
-            riskier="higher",
-            per_layer=False,
-        ),
-        Metric(
-            id="epsilon_theory",
-            title="Epsilon that the mechanism promises for a replaced record",
-            riskier="higher",
-            per_layer=False,
-        ),
-        Metric(
-            id="epsilon_classical",
-            title="Epsilon by the classical formula, valid up to 1",
-            riskier="higher",
-            per_layer=False,
-        ),
-        Metric(
-            id="epsilon_ceiling",
-            title="The most that so many trials can prove",
-            per_layer=False,
-        ),
-        Metric(
-            id="canary_gap",
-            title="Distance that replacing the value moves the noiseless release",
-            unit="L2 norm",
-            riskier="higher",
-            per_layer=False,
-        ),
-    )
+    metrics = METRICS
     headline = ("epsilon_lower",)
     Options = DpAuditOptions
     renames: ClassVar = {"mode": "model_mode"}
@@ -133,6 +80,9 @@ class DpAudit(Audit[DpAuditOptions]):
         mechanism = load_mechanism(options.mechanism, declared)
         self._expect_pictures()
         self._expect_declarations_of_use(mechanism)
+        left_out = [str(one) for one in subject.defenses if not one.changes_model]
+        if left_out:
+            log.warning(_UNDEFENDED, " ".join(left_out))
         settings = sweep_settings(mechanism, options.sweep_clip, options.sweep_sigma)
         yield from composition_rows(mechanism, options)
         names = subject.attributes
@@ -154,9 +104,10 @@ class DpAudit(Audit[DpAuditOptions]):
     def _play(
         self, subject: "Subject", attribute: str, mechanism: "Mechanism", progress: Progress
     ) -> "Game":
-        from gradaudit.dp.campaign import Setup, play_on
+        from gradaudit.dp.campaign import play_on
         from gradaudit.dp.contest import Effort
         from gradaudit.dp.game import Rules
+        from gradaudit.dp.survey import Setup
 
         options = self.options
         effort = Effort(options.restarts, options.iterations, subject.samples or _POOL)

@@ -7,11 +7,14 @@ from xml.etree import ElementTree
 
 import pytest
 from dp_subject import subject
+from pydantic import ValidationError
 
 from gradaudit.audits.dp_audit import DpAudit
+from gradaudit.defenses import parse_defense
 from gradaudit.dp.claim import claim_exceeded
 from gradaudit.dp.theory import epsilon_gaussian
 from gradaudit.errors import AuditError, NotApplicable, UsageError
+from gradaudit.formats.table import Table as TableFormat
 from gradaudit.loading.datasets import load_records
 from gradaudit.loading.losses import CrossEntropy
 from gradaudit.loading.models import load_model
@@ -303,7 +306,34 @@ def test_a_claim_below_the_bound_is_exceeded_and_one_above_is_not() -> None:
         assert (claim_exceeded(found) is not None) is exceeded
         (lower,) = found.select("dp-audit.epsilon_lower", variant={})
         assert lower.details["exceeded"] is exceeded
+        said = f"claim of {claimed:g} is {'' if exceeded else 'not '}exceeded"
+        assert said in lower.details["remark"]
+        assert ("proves no privacy" in lower.details["remark"]) is not exceeded
     assert claim_exceeded(report("sex", mechanism="dp:clip=0.5,sigma=0.1")) is None
+
+
+def test_what_a_number_is_not_is_said_in_the_table() -> None:
+    shown = TableFormat().render(report("sex", mechanism="dp:clip=0.5,sigma=0.01"))
+    told = " ".join(shown.split())
+    assert "dp-audit.epsilon_classical: out of range: proved only up to epsilon = 1" in told
+    assert "dp-audit.epsilon_lower: no trial erred: epsilon is at least this." in told
+    assert "on the same trials; no bound" in told
+    assert "dp-audit.mu_lower: holds only if the noise is Gaussian" in told
+
+
+def test_a_defense_beside_the_mechanism_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    audit = DpAudit(DpAudit.Options(**QUICK, mechanism="sign"))
+    list(audit.run(replace(subject("sex"), defenses=(parse_defense("prune:0.9"),)), Silent()))
+    assert "without --defense prune" in caplog.text
+    caplog.clear()
+    list(audit.run(replace(subject("sex"), defenses=(parse_defense("dropout:p=0.5"),)), Silent()))
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("claim", [math.inf, math.nan])
+def test_a_claim_is_a_finite_number(claim: float) -> None:
+    with pytest.raises(ValidationError):
+        DpAudit.Options(claimed_epsilon=claim)
 
 
 def test_a_mixture_of_values_is_weaker_than_the_worst(mechanisms: Path) -> None:
