@@ -68,13 +68,18 @@ class View:
     notes: tuple[Note, ...]
     unshown: int
     how: str
+    whole: Level | None = None
 
     @property
     def tally(self) -> str:
-        """How many layers have each risk level: ``2 high, 1 low of 3 layers``."""
+        """How many layers have each risk level: ``2 high, 1 low of 3 layers``.
+
+        The whole model is named where a rule judged it: ``…; whole model high``.
+        """
         found = Counter(line.level for line in self.layers)
         counts = ", ".join(f"{found[level]} {level}" for level in LEVELS if found[level])
-        return f"{counts} of {len(self.layers)} layers"
+        whole = f"; whole model {self.whole}" if self.whole else ""
+        return f"{counts} of {len(self.layers)} layers{whole}"
 
 
 def view(report: Report, policy: Policy | None = None) -> View:
@@ -84,6 +89,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
     each. A column in which no layer was measured becomes a note.
     """
     judged = with_findings(report, policy)
+    risks = risks_of(judged)
     chosen = _chosen(report)
     headlines = [row for row in report.measurements if not row.variant and row.id in chosen]
     filled = [row for row in headlines if row.layer is not None and row.status == "measured"]
@@ -105,6 +111,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
         - len(filled)
         - len(shown),
         how=how(report),
+        whole=risks[None].level if None in risks else None,
     )
 
 

@@ -72,7 +72,7 @@ conv1  high     Conv2d         108  3.10 [2.90, 3.30]     infinite
 fc1    medium   Linear       8,192  1.50 [1.20, 1.80]     12
 fc2    unknown  Linear         320  0.200 [0.100, 0.300]  –
 
-risk: 1 high, 1 medium, 1 unknown of 3 layers
+risk: 1 high, 1 medium, 1 unknown of 3 layers; whole model high
 
 whole model  value
 ───────────  ─────
@@ -119,7 +119,7 @@ fc1    1.50 [1.20, 1.80]     12
 fc2    0.200 [0.100, 0.300]  –
 
 risk: 1 high, 1 medium, 1 unknown of 3
-layers
+layers; whole model high
 """
 
 AS_CARDS = """\
