@@ -12,7 +12,7 @@ from gradaudit.formats.markdown import Markdown, code, escape
 pytestmark = pytest.mark.usefixtures("two_audits")
 
 WHOLE = """\
-## Gradient leakage: 1 high, 1 medium, 1 unknown of 3 layers; whole model high
+## Gradient leakage: 1 high, 1 medium, 1 unknown of 3 layers; whole model low
 
 gradaudit 0.1.0: zoo:lenet, round-5.safetensors, 8,620 parameters in 3 layers, \
 cross-entropy, eval mode
