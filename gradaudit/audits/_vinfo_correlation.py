@@ -1,7 +1,8 @@
 """Whether the layers' numbers follow what an independent attack gets from them."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradaudit.audits._vinfo_rows import AUDIT
 from gradaudit.report import Measurement, Variant
@@ -18,11 +19,13 @@ class Point:
         case: attribute and round, as the variant says them.
         metrics: numbers of the layer by metric.
         auroc: of the independent attack.
+        layer: its name.
     """
 
     case: Variant
     metrics: Mapping[str, float]
     auroc: float
+    layer: str = ""
 
 
 def correlation_rows(points: Sequence[Point]) -> Iterator[Measurement]:
@@ -39,6 +42,28 @@ def correlation_rows(points: Sequence[Point]) -> Iterator[Measurement]:
             own = [point for point in points if point.case == case]
             if len(own) >= FEWEST_POINTS:
                 yield _row(name, own, {**of_metric, **case, "pooled": False}, "one case")
+
+
+def crossed_rows(points: Sequence[Point]) -> Iterator[Measurement]:
+    """Pearson's r of one attribute's information with the attack on another (2021, figure 7).
+
+    Layers of all rounds are pooled; pairs with too few have no row.
+    """
+    attributes = dict.fromkeys(point.case.get("attribute") for point in points)
+    attacks = {(point.case.get("attribute"), _place(point)): point.auroc for point in points}
+    for known, attacked in itertools.permutations(filter(None, attributes), 2):
+        crossed = [
+            replace(point, auroc=attacks[attacked, _place(point)])
+            for point in points
+            if point.case.get("attribute") == known and (attacked, _place(point)) in attacks
+        ]
+        if len(crossed) >= FEWEST_POINTS:
+            pair: Variant = {"attribute": known, "attack_on": attacked}
+            yield _row(f"{AUDIT}.vinfo", crossed, pair, "one attribute against another")
+
+
+def _place(point: Point) -> tuple[object, str]:
+    return point.case.get("round"), point.layer
 
 
 def no_correlation(reason: str) -> Measurement:

@@ -11,6 +11,7 @@ from gradaudit.audits._vinfo_correlation import (
     FEWEST_POINTS,
     Point,
     correlation_rows,
+    crossed_rows,
     no_correlation,
 )
 from gradaudit.audits._vinfo_options import VinfoOptions
@@ -93,7 +94,11 @@ class _Latent:
                 rows.extend(Rows(self._variant(name, turn), {}, (1, 1)).without(layers, reason))
             yield from worst(rows, names) if len(names) > 1 else ()
             yield from rows
-        yield from correlation_rows(self.points) if not self.why else [no_correlation(self.why)]
+        if self.why:
+            yield no_correlation(self.why)
+        else:
+            yield from correlation_rows(self.points)
+            yield from crossed_rows(self.points)
 
     def _variant(self, attribute: str, turn: Variant) -> Variant:
         return {**turn, "attribute": attribute} if len(self.records.attributes) > 1 else turn
@@ -126,7 +131,7 @@ class _Latent:
             if attack[name]:
                 yield rows.independent(name, attack[name], other)
                 self.points.append(
-                    _point(variant, real[name], attack[name], sensitivities.get(name, {}))
+                    _point(variant, name, real[name], attack[name], sensitivities.get(name, {}))
                 )
 
     def _layerwise(self, case: Case, target: "Target") -> "Layerwise":
@@ -193,6 +198,7 @@ class _Latent:
 
 def _point(
     case: Variant,
+    layer: str,
     real: "Sequence[Usable]",
     attack: "Sequence[Usable]",
     sensitivities: Mapping[str, float],
@@ -200,4 +206,4 @@ def _point(
     """A layer's numbers: untruncated means."""
     information = sum(each.information for each in real) / len(real)
     auroc = sum(each.auroc for each in attack) / len(attack)
-    return Point(case, {f"{AUDIT}.vinfo": information, **sensitivities}, auroc)
+    return Point(case, {f"{AUDIT}.vinfo": information, **sensitivities}, auroc, layer)

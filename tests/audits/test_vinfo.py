@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from gradaudit.audits._vinfo_correlation import Point, correlation_rows
+from gradaudit.audits._vinfo_correlation import Point, correlation_rows, crossed_rows
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families.paper import ceiling
@@ -401,6 +401,32 @@ def test_cases_with_enough_layers_have_a_correlation_of_their_own() -> None:
     rows = list(correlation_rows([*points, *other]))
     assert [row.variant for row in rows] == [{}, {"attribute": "b", "pooled": False}]
     assert [row.n for row in rows] == [9, 6]
+
+
+def test_one_attributes_information_is_set_against_the_attack_on_another() -> None:
+    rng = np.random.default_rng(0)
+    information, attack = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 3, 4))
+    points = [
+        Point(
+            {"attribute": name, **({"round": r} if r else {})},
+            {"vinfo.vinfo": information[a, r, i], "sensitivity.input_f": 1.0},
+            attack[a, r, i],
+            f"fc{i}",
+        )
+        for a, name in enumerate("ab")
+        for r in range(3)
+        for i in rng.permutation(4)
+    ]
+    rows = list(crossed_rows(points))
+    assert [row.variant for row in rows] == [
+        {"attribute": "a", "attack_on": "b"},
+        {"attribute": "b", "attack_on": "a"},
+    ]
+    for row, known, attacked in zip(rows, (0, 1), (1, 0), strict=True):
+        expected = np.corrcoef(information[known].ravel(), attack[attacked].ravel())[0, 1]
+        assert row.value == pytest.approx(expected, abs=1e-12)
+        assert row.n == 12
+    assert not list(crossed_rows(points[:4]))
 
 
 def test_the_command_says_which_attributes_there_are() -> None:
