@@ -49,9 +49,9 @@ def crossed_rows(points: Sequence[Point]) -> Iterator[Measurement]:
 
     Layers of all rounds are pooled; pairs with too few have no row.
     """
-    attributes = dict.fromkeys(point.case.get("attribute") for point in points)
+    attributes = dict.fromkeys(p.case["attribute"] for p in points if "attribute" in p.case)
     attacks = {(point.case.get("attribute"), _place(point)): point.auroc for point in points}
-    for known, attacked in itertools.permutations(filter(None, attributes), 2):
+    for known, attacked in itertools.permutations(attributes, 2):
         crossed = [
             replace(point, auroc=attacks[attacked, _place(point)])
             for point in points

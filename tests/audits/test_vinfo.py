@@ -320,7 +320,7 @@ def test_an_adversary_with_all_records_is_refused() -> None:
 
 def test_original_information_is_of_pictures() -> None:
     inputs, codes = planted(200)
-    with pytest.raises(NotApplicable, match="--original.*no pictures"):
+    with pytest.raises(NotApplicable, match=r"--original.*no pictures"):
         rows_of(subject_of(inputs, {"trait": codes}), original=True)
 
 
