@@ -6,6 +6,7 @@ come with the reconstruction, and records are traced by it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from gradaudit.attacks.reconstruction.methods import Method
 from gradaudit.attacks.reconstruction.observing import Observed, Observer
 from gradaudit.attacks.reconstruction.scores import relative_error
 from gradaudit.attacks.tracing import trace
+from gradaudit.defenses import Defense
 from gradaudit.defenses.modules.privacy import private_parts
 from gradaudit.defenses.modules.target import seen_by_outsiders
 from gradaudit.gradients.functional import FunctionalModel
@@ -137,10 +139,11 @@ def perturbation_ratio(
     shared: dict[str, Tensor],
     generator: torch.Generator,
 ) -> float:
-    """‖B‖/‖E‖ of a batch: B is the gradient of the task's loss, E what the defenses made of it.
+    """‖B‖/‖E‖ of a batch: B is the gradient of the task's loss, E what the defenses added to it.
 
     Norms are over all visible biases together, theorem 2.2's B and E_B (over all parameters where
-    there is no bias). E is noise, what was left out, and the gradient of a secret term.
+    there is no bias). E is noise, what was left out, and the gradient of a secret term. Clipping,
+    a factor that hides nothing, is in B.
 
     Args:
         target: the model with the defenses that change it.
@@ -149,7 +152,8 @@ def perturbation_ratio(
         shared: the update as it was shared.
         generator: as when the update was made, so that dropout is the same.
     """
-    plain = replace(sharing, defenses=())
+    clipping = tuple(_without_noise(each) for each in sharing.chain.acting if each.additive)
+    plain = replace(sharing, defenses=clipping)
     clean = share(
         seen_by_outsiders(target), batch.inputs, batch.labels, plain, generator, dtype=torch.float64
     )
@@ -159,6 +163,11 @@ def perturbation_ratio(
     if not bool(noise.any()):
         return float("inf")
     return float(own.norm() / noise.norm())
+
+
+def _without_noise(defense: Defense[Any]) -> Defense[Any]:
+    """The same clipping, and no noise."""
+    return type(defense)(defense.options.model_copy(update={"sigma": 0.0}))
 
 
 def _insider(observed: Observed, target: Target) -> Observed:

@@ -90,6 +90,13 @@ def test_the_ratio_is_of_biases_alone() -> None:
     assert found == pytest.approx(float(whole.norm() / (0.1 * len(whole) ** 0.5)))
 
 
+def test_clipping_alone_is_no_perturbation() -> None:
+    clipped = outcome("dp:clip=0.01,sigma=0,per=record", iterations=1)
+    assert np.isinf(clipped.ratios).all()
+    noisy = outcome("dp:clip=0.01,sigma=0.001,per=release", iterations=1)
+    assert (noisy.ratios < 10).all()  # B is at most 0.01, and 20 biases of noise some 0.0045
+
+
 def test_real_targets_have_no_labels_to_recover() -> None:
     data = Records(torch.rand(1, 6, dtype=torch.float64), torch.rand(1, 4, dtype=torch.float64))
     target = Target(mlp(), MeanSquaredError())
