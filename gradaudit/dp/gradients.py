@@ -50,7 +50,7 @@ class RecordGradients:
         view = FunctionalModel.of(target, dtype=torch.float64)
         records, targets = view.cast(inputs[:2]), view.cast(labels[:2])
         view.check(records, targets)
-        if reason := view.coupling(records):
+        if reason := view.coupling(records, targets):
             raise NotApplicable(
                 f"records have no gradients of their own to clip: {reason}; use --model-mode eval"
             )

@@ -145,13 +145,13 @@ class Workplace:
         return generator(self.seed, Draw.DEFENSE, round_, client.number, device=device)
 
     def _differentiate(self, client: Client, rows: Tensor, round_: int) -> float:
-        """Leave the gradients of the rows' mean loss on the parameters; the loss."""
+        """Leave the gradients of the rows' loss on the parameters; the loss."""
         model, device = self.target.model, self.target.device
         dtype = next(iter(self.shared.values())).dtype
         model.zero_grad(set_to_none=True)
         inputs = _cast(client.records.inputs[rows], device, dtype)
         labels = _cast(client.records.labels[rows], device, dtype)
-        loss = self.target.loss.per_record(unwrap(model(inputs)), labels).mean()
+        loss = self.target.loss.of_batch(unwrap(model(inputs)), labels)
         if not loss.isfinite():
             raise diverged(round_, self.options.rate, f"client {client.number}'s loss is {loss:g}")
         torch.autograd.backward(loss)

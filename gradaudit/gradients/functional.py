@@ -93,6 +93,10 @@ class FunctionalModel:
         """The loss of each record, (records,), of ``targets`` as ``Loss.per_record`` takes them."""
         return self.loss.per_record(self.outputs(parameters, inputs), targets)
 
+    def batch_loss(self, parameters: Parameters, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of a batch, a scalar; weighted where the loss weighs records."""
+        return self.loss.of_batch(self.outputs(parameters, inputs), targets)
+
     def record_loss(self, parameters: Parameters, record: Tensor, target: Tensor) -> Tensor:
         """The loss of one record without a batch dimension: what ``vmap(grad(…))`` goes over."""
         return self.losses(parameters, record.unsqueeze(0), target.unsqueeze(0))[0]
@@ -129,12 +133,27 @@ class FunctionalModel:
             again = replace(self, seed=self.seed + 1).outputs({}, inputs)
         return not torch.allclose(once, again, equal_nan=True)
 
-    def coupling(self, inputs: Tensor) -> str | None:
-        """Why one record's output depends on the records beside it, or None where it does not.
+    def coupling(self, inputs: Tensor, targets: Tensor | None = None) -> str | None:
+        """Why one record's output or loss depends on the records beside it; None where it does not.
 
         By the type of the modules, and by trying: record 0 alone against record 0 in a batch
         (a stochastic model cannot be tried, its masks are drawn for the whole batch).
+
+        Args:
+            inputs: (records, …).
+            targets: (records, …) where the loss is to be tried too.
         """
+        reason = self._outputs_couple(inputs)
+        if reason is not None or targets is None:
+            return reason
+        with torch.no_grad():
+            try:
+                outputs = self.outputs({}, inputs[:2])
+            except Exception:  # ``check`` tells why
+                return None
+            return self.loss.coupling(outputs, targets[:2])
+
+    def _outputs_couple(self, inputs: Tensor) -> str | None:
         with running(self.module, self.mode):
             for name, module in self.module.named_modules():
                 if isinstance(module, _BatchNorm) and _uses_batch_statistics(module):

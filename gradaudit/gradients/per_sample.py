@@ -129,7 +129,7 @@ def per_sample_gradients(
     view = FunctionalModel.of(target, dtype=dtype, seed=seed)
     records, targets = view.cast(inputs[:_TRIAL]), view.cast(labels[:_TRIAL])
     view.check(records, targets)
-    reason = view.coupling(records)
+    reason = view.coupling(records, targets)
     if reason:
         remedy = "use --mode eval" if target.mode == "train" else "only batches can be looked at"
         raise NotApplicable(f"records have no gradients of their own: {reason}; {remedy}")

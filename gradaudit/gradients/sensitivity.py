@@ -79,7 +79,7 @@ class Observed:
         """
         view = FunctionalModel.of(target, seed=seed)
         inputs, labels = view.cast(records.inputs), view.cast(records.labels)
-        coupling = view.coupling(inputs)
+        coupling = view.coupling(inputs, labels)
         outputs = []
         for k in range(len(inputs)):
             try:

@@ -91,10 +91,10 @@ def product(operation: Operation, delta: Tensor, seen: Tensor) -> Tensor:
 def mean_gradient(
     view: FunctionalModel, names: Sequence[str], records: Tensor, targets: Tensor
 ) -> dict[str, Tensor]:
-    """The gradient of the records' mean loss by each of these parameters, by autograd."""
+    """The gradient of the batch's loss by each of these parameters, by autograd."""
     leaves = {name: view.parameters[name].clone().requires_grad_() for name in names}
     with torch.enable_grad():
-        loss = view.losses(leaves, records, targets).mean()
+        loss = view.batch_loss(leaves, records, targets)
         found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
     return dict(zip(names, found, strict=True))
 

@@ -5,51 +5,21 @@ exp(z_j − z_t)): its derivatives keep their relative accuracy as p_c → 1, wh
 none left.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from gradaudit.errors import AuditError, one_line
+from gradaudit.errors import AuditError
+from gradaudit.loading.custom_loss import CustomLoss
+from gradaudit.loading.loss import Loss
 
-
-class Loss(ABC):
-    """A loss that is a mean over records of a loss of each record."""
-
-    name: str
-
-    @abstractmethod
-    def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Loss of each record.
-
-        Args:
-            outputs: (records, …) of the model.
-            targets: labels as the data set holds them, or the real-valued targets of ``soft``.
-
-        Returns:
-            (records,) losses.
-        """
-
-    def check(self, outputs: Tensor, labels: Tensor) -> None:
-        """Look whether outputs and labels fit each other and this loss.
-
-        Raises:
-            AuditError: they do not; the message names the shapes or the labels at fault.
-        """
-        self.soft(outputs, labels)
-
-    def predictions(self, outputs: Tensor) -> Tensor:
-        """What of the model's outputs are its predictions (a defense may append more)."""
-        return outputs
-
-    @abstractmethod
-    def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The labels as real numbers that the loss can be differentiated by.
-
-        Raises:
-            AuditError: the labels do not fit the outputs, or this loss has no real-valued labels.
-        """
+__all__ = [
+    "BUILT_IN",
+    "BinaryCrossEntropy",
+    "CrossEntropy",
+    "CustomLoss",
+    "Loss",
+    "MeanSquaredError",
+]
 
 
 class CrossEntropy(Loss):
@@ -107,47 +77,6 @@ class BinaryCrossEntropy(Loss):
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Targets in the shape of the logits."""
         return _targets_like(outputs, labels, self.name)
-
-
-class CustomLoss(Loss):
-    """A loss from the user's file: ``f(outputs, targets)`` giving a mean or one loss a record."""
-
-    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], name: str) -> None:
-        self.function = function
-        self.name = name
-
-    def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Each record's loss; a function that reduces is called on one record at a time (vmap)."""
-        losses = self.function(outputs, targets)
-        if losses.shape == outputs.shape[:1]:
-            return losses
-        if losses.dim() != 0:
-            raise AuditError(
-                f"--loss {self.name}: returned shape {tuple(losses.shape)} for "
-                f"{len(outputs)} records; return their mean, or one loss a record"
-            )
-        return torch.func.vmap(lambda o, t: self.function(o[None], t[None]))(outputs, targets)
-
-    def check(self, outputs: Tensor, labels: Tensor) -> None:
-        """Call the user's function once on these outputs and labels."""
-        try:
-            self.per_record(outputs, labels)
-        except AuditError:
-            raise
-        except Exception as error:
-            raise AuditError(
-                f"--loss {self.name}: fails on outputs of shape {tuple(outputs.shape)} and labels "
-                f"of shape {tuple(labels.shape)} ({labels.dtype}): {one_line(error)}"
-            ) from error
-
-    def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The labels themselves, where they are real numbers."""
-        if not labels.is_floating_point():
-            raise AuditError(
-                f"--loss {self.name}: integer labels cannot be differentiated by; a loss of real "
-                "targets has a sensitivity to them, as the built-in ones have"
-            )
-        return labels.to(outputs.dtype)
 
 
 BUILT_IN: dict[str, type[Loss]] = {

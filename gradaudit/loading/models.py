@@ -14,8 +14,9 @@ from torch import nn
 
 from gradaudit import zoo
 from gradaudit.errors import GradauditError, UsageError
+from gradaudit.loading.class_weighted import user_loss
 from gradaudit.loading.exported import load_exported
-from gradaudit.loading.losses import BUILT_IN, CustomLoss, Loss
+from gradaudit.loading.losses import BUILT_IN, Loss
 from gradaudit.loading.specs import Spec, arguments, parse_spec, suggest
 from gradaudit.loading.torchvision_shim import import_torchvision
 from gradaudit.loading.user_code import first_line, load_callable
@@ -65,7 +66,7 @@ def load_loss(spec: str) -> Loss:
             raise UsageError(
                 f"--loss {spec}: is a class; name a function of (outputs, targets) or an instance"
             )
-        return CustomLoss(function, spec)
+        return user_loss(function, spec)
     known = ", ".join([*BUILT_IN, "FILE.py:NAME"])
     raise UsageError(f"--loss {spec}: unknown{suggest(spec, BUILT_IN)}; known: {known}")
 

@@ -22,6 +22,7 @@ def averaged(
     sights: Mapping[str, Sight],
     projections: Mapping[str, Project],
     clients: Tensor,
+    shares: Tensor,
     dtype: torch.dtype,
     memory: int,
 ) -> dict[str, Tensor]:
@@ -36,10 +37,12 @@ def averaged(
         sights: what is seen of them.
         projections: of those that are reduced to principal components.
         clients: (batches, clients, k) indices of rows.
+        shares: (batches, clients, k) of each row in its client's update.
         dtype: of the features.
         memory: bytes that records' features may take.
     """
     rows = clients.flatten(1)
+    parts_of = (shares / clients.shape[1]).flatten(1)
     held: dict[str, list[Rows]] = {}
     sums: dict[str, Tensor] = {}
     for where, layer, piece in stream.pieces(layers):
@@ -51,10 +54,10 @@ def averaged(
         part = reduced.dense()
         if name not in sums:
             sums[name] = torch.zeros(len(rows), part.shape[1], dtype=dtype)
-        _add(sums[name], part, where, rows)
+        _add(sums[name], part, where, rows, parts_of)
     for name in list(held):
         parts = held.pop(name)
-        sums[name] = _mixed(type(parts[0]).joined(parts), rows, dtype, memory)
+        sums[name] = _mixed(type(parts[0]).joined(parts), rows, parts_of, dtype, memory)
     return {layer.name: sums[layer.name] for layer in layers}
 
 
@@ -104,25 +107,24 @@ def _held_bytes(stream: Stream, layer: Layer, sight: Sight) -> int:
     return each * len(stream)
 
 
-def _mixed(records: Rows, rows: Tensor, dtype: torch.dtype, memory: int) -> Tensor:
+def _mixed(records: Rows, rows: Tensor, shares: Tensor, dtype: torch.dtype, memory: int) -> Tensor:
     """Means of the records' rows over each batch, chunk by chunk of the batches."""
-    first = records.mixed(*_weighted(rows[:1], records, dtype))
+
+    def of(part: slice) -> Tensor:
+        where = records.device
+        return records.mixed(rows[part].to(where), shares[part].to(where, dtype))
+
+    first = of(slice(1))
     found = room(len(rows), first.shape[1], dtype)
     each = (first.numel() + rows.shape[1] * records.width) * found.element_size()
     step = max(1, min(memory // _COPIES, QUICK_BYTES) // each)
     for start in range(0, len(rows), step):
-        part = records.mixed(*_weighted(rows[start : start + step], records, dtype))
-        found[start : start + step] = part
+        found[start : start + step] = of(slice(start, start + step))
     return found
 
 
-def _weighted(rows: Tensor, records: Rows, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    weights = torch.full(rows.shape, 1 / rows.shape[1], dtype=dtype, device=records.device)
-    return rows.to(records.device), weights
-
-
-def _add(sums: Tensor, part: Tensor, where: slice, rows: Tensor) -> None:
+def _add(sums: Tensor, part: Tensor, where: slice, rows: Tensor, shares: Tensor) -> None:
     """Add rows of records to the means of the batches that they are in."""
     batch, place = ((rows >= where.start) & (rows < where.stop)).nonzero(as_tuple=True)
     chosen = part.cpu()[rows[batch, place] - where.start]
-    sums.index_add_(0, batch, chosen, alpha=1 / rows.shape[1])
+    sums.index_add_(0, batch, chosen.mul_(shares[batch, place, None].to(chosen)))

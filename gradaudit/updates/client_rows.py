@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gradaudit.defenses import Chain
 from gradaudit.target import Layer
+from gradaudit.updates.draws import shares_of
 from gradaudit.updates.rows import QUICK_BYTES, Dense, Rows
 from gradaudit.updates.seeds import Seeds, Use
 from gradaudit.updates.share import Clients
@@ -27,12 +28,14 @@ class Former:
         records: the records' gradients with a layer a parameter; None where records have none of
             their own, or the update is no mean of them.
         memory: bytes that records' gradients may take.
+        weights: (used,) what each record counts in the loss; None where all count alike.
     """
 
     clients: Clients
     used: Tensor
     records: Stream | None
     memory: int
+    weights: Tensor | None = None
     _held: dict[str, Rows] = field(default_factory=dict)
 
     def updates(
@@ -52,8 +55,9 @@ class Former:
             assert self.records is not None
             self._held = {}
             self._held = collected(self.records, layers)
-        weights = torch.full(batches.shape, 1 / batches.shape[1], dtype=self.clients.view.dtype)
-        rows, weights = batches.to(self.clients.view.device), weights.to(self.clients.view.device)
+        view = self.clients.view
+        weights = shares_of(batches, self.weights).to(view.device, view.dtype)
+        rows = batches.to(view.device)
         return {layer.name: self._held[layer.name].mixed(rows, weights) for layer in layers}
 
     def mixes(self, layers: Iterable[Layer]) -> bool:

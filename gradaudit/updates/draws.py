@@ -62,3 +62,16 @@ def batches_of(records: Indices, size: int, count: int, seeds: Seeds) -> Tensor:
     shape = (min(len(records), count), 1, size)
     drawn = seeds.numpy(Use.FIT_BATCHES).integers(len(records), size=shape)
     return torch.from_numpy(records[drawn])
+
+
+def shares_of(batches: Tensor, weights: Tensor | None) -> Tensor:
+    """What share each record has in its batch's gradient Σ w g / Σ w: (…, k), like the batches.
+
+    Args:
+        batches: (…, k) indices.
+        weights: by index; None where all count alike.
+    """
+    if weights is None:
+        return torch.full((1,), 1 / batches.shape[-1], dtype=torch.float64).expand(batches.shape)
+    chosen = weights.cpu().double()[batches]
+    return chosen / chosen.sum(dim=-1, keepdim=True)

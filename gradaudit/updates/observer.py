@@ -158,7 +158,10 @@ class Observer:
         )
         used, rows = torch.unique(clients, return_inverse=True)
         stream = scene.record_rows(used.numpy(), layers)
-        means = averaged(stream, layers, self.sights, projections, rows, scene.dtype, scene.memory)
+        shares = draws.shares_of(rows, scene.weights(used))
+        means = averaged(
+            stream, layers, self.sights, projections, rows, shares, scene.dtype, scene.memory
+        )
         seeds, sizes = Seeds(seed, scene.target.device), (clients.shape[1], clients.shape[2])
         return {
             layer.name: noisy(

@@ -86,13 +86,18 @@ class Scene:
         chosen = {name: factors[p] for name, p in by_layer.items() if p in factors}
         return Scaled(found, chosen)
 
+    def weights(self, indices: Tensor) -> Tensor | None:
+        """What these records count in the loss, (records,); None where all count alike."""
+        return self.target.loss.weights(self.clients.view.cast(self.records.labels[indices]))
+
     def client_rows(self, clients: Tensor, seeds: Seeds, *, noise: bool = True) -> ClientRows:
         """The updates of these clients, (rows, clients, k) indices of records."""
         used, rows = torch.unique(clients, return_inverse=True)
         records = None
         if self.engine is not None:
             records = self.record_rows(used.numpy(), self.parameters.values())
-        former = Former(self.clients, used, records, self.memory // 2)
+        weights = self.weights(used)
+        former = Former(self.clients, used, records, self.memory // 2, weights)
         chain = self.sharing.chain
         return ClientRows(former, rows, chain, self.parameters, seeds, self.memory // 4, noise)
 
@@ -114,7 +119,7 @@ def _engine(clients: Clients, layers: tuple[Layer, ...]) -> tuple[RecordRows | N
         return None, "local training is run client by client"
     view = clients.view
     sample = view.cast(clients.inputs[:2])
-    coupled = view.coupling(sample)
+    coupled = view.coupling(sample, view.cast(clients.labels[:2]))
     clips = [str(d) for d in clients.sharing.chain.acting if d.of_records]
     if coupled and clips:
         raise NotApplicable(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.defenses.chain import squared_norms
+from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.gradients.ways import mean_gradient
@@ -24,6 +25,7 @@ def share(
     *,
     dtype: torch.dtype = torch.float32,
     memory: int = 1 << 30,
+    noise: bool = True,
 ) -> dict[str, Tensor]:
     """One client's update for one batch, through all defenses of updates.
 
@@ -40,6 +42,7 @@ def share(
         generator: for dropout, local shuffling and noise; on the target's device.
         dtype: of the computation.
         memory: bytes that the gradients of single records may take.
+        noise: whether defenses that only add noise add it; they clip all the same.
 
     Returns:
         The update by name of every shared parameter, in the parameter's shape.
@@ -53,7 +56,7 @@ def share(
     everyone = torch.arange(len(inputs))
     update = {name: rows[None] for name, rows in clients.update(everyone, generator).items()}
     defended = sharing.chain.apply(
-        update, records=len(inputs), generators=lambda _index, _name: generator
+        update, records=len(inputs), generators=lambda _index, _name: generator, noise=noise
     )
     shapes = {name: p.shape for name, p in target.model.named_parameters()}
     return {name: rows.reshape(shapes[name]) for name, rows in defended.items()}
@@ -96,11 +99,13 @@ class Clients:
 
         Raises:
             AuditError: the model cannot be run on the records.
+            NotApplicable: a defense clips single records, which the loss weighs.
             UsageError: the defenses cannot be applied to this model.
         """
         names = sharing.parameters(target.model)
         view = FunctionalModel.of(target, dtype=dtype)
         view.check(view.cast(inputs[:2]), view.cast(labels[:2]))
+        _expect_equal_weights(view, labels, sharing)
         return cls(target, view, inputs, labels, sharing, names, memory)
 
     def update(self, batch: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
@@ -130,6 +135,17 @@ class Clients:
                 each = factors[name].to(rows) if name in factors else rows.new_ones(len(rows))
                 total[name] += each @ rows / len(inputs)
         return {name: total[name] for name in self.names}
+
+
+def _expect_equal_weights(view: FunctionalModel, labels: Tensor, sharing: Sharing) -> None:
+    """Noise is put on plain sums and means of clipped records."""
+    clips = [str(defense) for defense in sharing.chain.acting if defense.of_records]
+    weights = view.loss.weights(view.cast(labels)) if clips else None
+    if weights is not None and bool((weights != weights[0]).any()):
+        raise NotApplicable(
+            f"--defense {clips[0]}: clips single records and takes their plain mean, but "
+            f"--loss {view.loss.name} weighs them; use per=release, or a loss without weights"
+        )
 
 
 def parameters_as_layers(target: Target, names: Sequence[str]) -> tuple[Layer, ...]:

@@ -132,7 +132,7 @@ class AttackerView:
         targets: Tensor,
     ) -> Update:
         def loss(chosen: Update) -> Tensor:
-            return self.model.losses({**weights, **chosen}, inputs, targets).mean()
+            return self.model.batch_loss({**weights, **chosen}, inputs, targets)
 
         update: Update = torch.func.grad(loss)({name: weights[name] for name in names})
         return update
@@ -151,7 +151,7 @@ class AttackerView:
                 else weights[name].detach().requires_grad_()
                 for name in names
             }
-            loss = self.model.losses({**weights, **chosen}, inputs, targets).mean()
+            loss = self.model.batch_loss({**weights, **chosen}, inputs, targets)
             found = torch.autograd.grad(
                 loss,
                 list(chosen.values()),

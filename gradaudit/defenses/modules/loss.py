@@ -36,6 +36,21 @@ class PenalisedLoss(Loss):
         own = self.task.per_record(outputs[:, : -self.extra], targets)
         return own + self.weight * self.term(outputs[:, -self.extra :], targets)
 
+    def weights(self, targets: Tensor) -> Tensor | None:
+        """The task's weights, which hold for the term too."""
+        return self.task.weights(targets)
+
+    def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The weighted mean; of a task that couples records, its loss plus the term's mean."""
+        if self.task.weights(targets) is not None:
+            return super().of_batch(outputs, targets)
+        term = self.term(outputs[:, -self.extra :], targets).mean()
+        return self.task.of_batch(outputs[:, : -self.extra], targets) + self.weight * term
+
+    def coupling(self, outputs: Tensor, targets: Tensor) -> str | None:
+        """The task's reason; the term is of each record alone."""
+        return self.task.coupling(outputs[:, : -self.extra], targets)
+
     def check(self, outputs: Tensor, labels: Tensor) -> None:
         """Look whether the outputs proper and the labels fit each other."""
         self.task.check(outputs[:, : -self.extra], labels)
