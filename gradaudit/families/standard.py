@@ -1,14 +1,18 @@
 """Features as classifiers like them: centred, of one scale, and no wider than the rows span."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gradaudit.families.base import Features, FloatArray
+from gradaudit.families.base import Features, FloatArray, IntArray
 
 _FLAT = 1e-6
 """A column that varies by less than this share of its largest entry is rounding, and constant."""
+_IN_CACHE = 1 << 17
+"""Numbers in double precision that are worked on at a time."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +34,46 @@ class Scale:
     @classmethod
     def of(cls, features: Features) -> Self:
         """Fit on rows (rows, features)."""
-        values = np.asarray(features, dtype=np.float64)
-        largest = np.abs(values).max(axis=0)
-        unit = np.where(largest > 0, largest, 1)
-        centre = (values / unit).mean(axis=0)
-        deviation = (values / unit).std(axis=0)
+        width = features.shape[1]
+        unit, centre, deviation = np.ones((3, width))
+        for block in _blocks(np.arange(width), len(features)):
+            values = features[:, block].astype(np.float64)
+            largest = np.abs(values).max(axis=0)
+            unit[block] = np.where(largest > 0, largest, 1)
+            values /= unit[block]
+            centre[block] = values.mean(axis=0)
+            deviation[block] = values.std(axis=0)
         kept = deviation > _FLAT
         return cls(kept, (centre * unit)[kept], (deviation * unit)[kept])
 
     def __call__(self, features: Features) -> FloatArray:
         """Rows in units of deviations, (rows, kept)."""
-        values = np.asarray(features, dtype=np.float64)[:, self.kept]
-        return np.asarray((values - self.centre) / self.deviation)
+        values = features[:, self.kept].astype(np.float64)
+        values -= self.centre
+        values /= self.deviation
+        return np.asarray(values)
+
+    def columns(self, features: Features, read: IntArray | None = None) -> NDArray[np.float32]:
+        """The same in single precision and column after column in memory, as trees read it.
+
+        Args:
+            features: (rows, features).
+            read: those of the kept columns that are looked at; the others hold anything.
+        """
+        places = np.flatnonzero(self.kept)
+        found = np.empty((len(features), len(places)), dtype=np.float32, order="F")
+        for block in _blocks(np.arange(len(places)) if read is None else read, len(features)):
+            values = features[:, places[block]].astype(np.float64)
+            values -= self.centre[block]
+            values /= self.deviation[block]
+            found[:, block] = values
+        return found
+
+
+def _blocks(columns: IntArray, rows: int) -> Iterator[IntArray]:
+    """Columns, as many at a time as go into the cache."""
+    size = max(1, _IN_CACHE // max(rows, 1))
+    return (columns[start : start + size] for start in range(0, len(columns), size))
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ class _Search:
         if not len(rows):
             return
         self.done[rows] |= self.memory.counts[rows] == 0
-        self.memory.counts[rows] = 0
+        self.memory.forget(rows)
         self._set_out(rows)
 
     def _set_out(self, rows: Tensor) -> None:
@@ -180,7 +180,7 @@ class _Search:
         directions = self.memory.directions(rows, gradients)
         slopes = (directions * gradients).sum(dim=1)
         wrong = ~(slopes < 0)
-        self.memory.counts[rows[wrong]] = 0
+        self.memory.forget(rows[wrong])
         directions = torch.where(wrong[:, None], -gradients, directions)
         self.directions[rows] = directions
         self.start.slope[rows] = (directions * gradients).sum(dim=1)
@@ -205,8 +205,8 @@ class _Memory:
 
     moves: Tensor
     turns: Tensor
-    inverse: Tensor
-    """(rows, history) 1 / ⟨s, y⟩."""
+    products: Tensor
+    """(rows, history, history) ⟨s_i, y_j⟩."""
     scale: Tensor
     """(rows,) ⟨s, y⟩ / ⟨y, y⟩ of the newest pair."""
     counts: Tensor
@@ -222,7 +222,7 @@ class _Memory:
         return cls(
             moves=pairs,
             turns=pairs.clone(),
-            inverse=start.new_zeros(rows, history),
+            products=start.new_zeros(rows, history, history),
             scale=start.new_ones(rows),
             counts=none,
             ends=none.clone(),
@@ -233,39 +233,61 @@ class _Memory:
         curvature = (moves * turns).sum(dim=1)
         bend = turns.square().sum(dim=1)
         good = (curvature > torch.finfo(moves.dtype).eps * bend) & (curvature > 0)
-        rows, curvature = rows[good], curvature[good]
+        rows, moves, turns = rows[good], moves[good], turns[good]
+        if not len(rows):
+            return
         at = self.ends[rows]
-        self.moves[rows, at], self.turns[rows, at] = moves[good], turns[good]
-        self.inverse[rows, at] = 1 / curvature
-        self.scale[rows] = curvature / bend[good]
+        self.moves[rows, at], self.turns[rows, at] = moves, turns
+        self.scale[rows] = curvature[good] / bend[good]
         history = self.moves.shape[1]
         self.counts[rows] = (self.counts[rows] + 1).clamp_max(history)
         self.ends[rows] = (at + 1) % history
+        used = self._used(rows)
+        self.products[rows, at, :used] = _times(self.turns[rows, :used], moves)
+        self.products[rows, :used, at] = _times(self.moves[rows, :used], turns)
+
+    def forget(self, rows: Tensor) -> None:
+        """Keep nothing of these rows."""
+        self.counts[rows] = 0
+        self.ends[rows] = 0
 
     def directions(self, rows: Tensor, gradients: Tensor) -> Tensor:
-        """−H g by the two-loop recursion (algorithm 7.4); −g where nothing is kept."""
-        history, counts, ends = self.moves.shape[1], self.counts[rows], self.ends[rows]
-        ages = range(int(counts.max()) if len(counts) else 0)
-        direction = -gradients
-        weights: list[Tensor] = []
-        for age in ages:
-            at = (ends - 1 - age) % history
-            inverse = torch.where(counts > age, self.inverse[rows, at], 0)
-            weights.append(inverse * _dot(self.moves[rows, at], direction))
-            direction = torch.addcmul(
-                direction, weights[-1][:, None], self.turns[rows, at], value=-1
-            )
-        direction = torch.where(counts > 0, self.scale[rows], 1)[:, None] * direction
-        for age in reversed(ages):
-            at = (ends - 1 - age) % history
-            inverse = torch.where(counts > age, self.inverse[rows, at], 0)
-            change = weights[age] - inverse * _dot(self.turns[rows, at], direction)
-            change = torch.where(counts > age, change, 0)
-            direction = torch.addcmul(direction, change[:, None], self.moves[rows, at])
-        return direction
+        """−H g of algorithm 7.4; −g where nothing is kept.
+
+        With the pairs newest first and A the lower triangle of ⟨s_i, y_j⟩, its first loop solves
+        A α = S q for q = −g, and its second one Aᵀ δ = diag(A) α − Y r for r = γ (q − Yᵀ α):
+        the direction is r + Sᵀ δ.
+        """
+        used = self._used(rows)
+        if not used:
+            return -gradients
+        moves, turns = self.moves[rows, :used], self.turns[rows, :used]
+        ages = torch.arange(used, device=rows.device)
+        kept = ages < self.counts[rows, None]
+        places = torch.where(kept, (self.ends[rows, None] - 1 - ages) % self.moves.shape[1], 0)
+        triangle = self.products[rows[:, None, None], places[:, :, None], places[:, None, :]]
+        apart = torch.diag_embed((~kept).to(moves.dtype))
+        triangle = (triangle * (kept[:, :, None] & kept[:, None, :])).tril() + apart
+        right = _times(moves, -gradients).gather(1, places) * kept
+        alpha = torch.linalg.solve_triangular(triangle, right[:, :, None], upper=False)
+        first = -gradients - _combined(turns, places, alpha[:, :, 0])
+        first = torch.where(self.counts[rows] > 0, self.scale[rows], 1)[:, None] * first
+        right = triangle.diagonal(dim1=1, dim2=2) * alpha[:, :, 0]
+        right = (right - _times(turns, first).gather(1, places)) * kept
+        delta = torch.linalg.solve_triangular(triangle.mT, right[:, :, None], upper=True)
+        return first + _combined(moves, places, delta[:, :, 0])
+
+    def _used(self, rows: Tensor) -> int:
+        """How many places of the rings hold anything in some of these rows."""
+        return int(self.counts[rows].max()) if len(rows) else 0
 
 
-def _dot(left: Tensor, right: Tensor) -> Tensor:
-    """(rows,) products of vectors."""
-    product: Tensor = torch.linalg.vecdot(left, right)
-    return product
+def _times(pairs: Tensor, vectors: Tensor) -> Tensor:
+    """(rows, pairs) inner products of (rows, pairs, n) with (rows, n)."""
+    return torch.bmm(pairs, vectors[:, :, None])[:, :, 0]
+
+
+def _combined(pairs: Tensor, places: Tensor, weights: Tensor) -> Tensor:
+    """(rows, n) of pairs (rows, pairs, n), by weights of those at ``places`` (rows, ages)."""
+    placed = torch.zeros_like(weights).scatter_add_(1, places, weights)
+    return torch.bmm(placed[:, None, :], pairs)[:, 0]
