@@ -1,25 +1,31 @@
 """Mo et al. 2021, table 1 and figures 2-3: information and sensitivity against attack AUROC.
 
-    python benchmarks/vinfo_tables.py [--models alexnet-mo21,fcnet] [--epochs 10] [--repeats 10]
+    python benchmarks/vinfo_tables.py [--models alexnet-mo21,fcnet] [--attributes white,older]
+        [--epochs 8] [--train 2000] [--repeats 6] [--batches 48] [--batch-size 8]
+        [--reduce maxpool:10] [--family forest,logistic]
 
 The paper trains AlexNet, VGG11Net and FCNet on LFW, CelebA and PubFig (gender, glasses, gender) and
 asks about a property (race: black; gender: female; race: black). Here the faces are UTKFace at
-32 × 32, the task is gender and the property race: black. One half of the records trains the
-networks (SGD, batches of 32, no momentum), checkpoints are taken after a fifth of the epochs and at
-the end, and the other half is the audit's, a third of it the independent attack's. Every layer of
-every network and checkpoint is a point.
+32 × 32, the task is gender, and the properties are races against the rest and ages above the median
+(29). Some records train the networks (SGD in batches of 32, with momentum and weights drawn as He
+et al. 2015 do, without which nine layers of 32 units do not train in so few epochs); the others are
+the audit's, a third of them the independent attack's, who is of another family (extra-trees). Every
+layer of every network and attribute is a point. Gradients are max-pooled before a classifier sees
+them, as in the paper.
 
-Printed: each layer's information, its noise floor and the attack's AUROC; Pearson's R of the
-information and of the label sensitivity (F) with that AUROC for each network and pooled, the
-paper's beside it; and in which layer the information is largest (the paper: in the first fully
-connected one). Needs ../shared/data/utkface_32.npz beside the checkout, or GRADAUDIT_SHARED.
+The repetitions are those of ``gradaudit vinfo``, but both readings of the information are of the
+same gradients: ``vinfo``, of calibrated members, and ``--paper``, the softmax of a forest's votes.
+Printed: both with Student's interval and the attack's AUROC of every layer, and in which layer the
+information is largest (the paper: in the first fully connected one); after every attribute
+Pearson's R of the information and of the label sensitivity (F) with that AUROC, for each network
+and pooled, the paper's beside it. Needs ../shared/data/utkface_32.npz beside the checkout, or
+GRADAUDIT_SHARED.
 """
 
 import argparse
-import copy
 import os
-import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -28,19 +34,22 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradaudit.audits.vinfo import Vinfo
-from gradaudit.inference.intervals import pearson
+from gradaudit.audits._vinfo_cases import Case, drawn_cases
+from gradaudit.audits._vinfo_options import VinfoOptions
+from gradaudit.inference.intervals import pearson, student
+from gradaudit.inference.repetitions import Repetition
+from gradaudit.inference.usable import Labelled, Sets, Usable, usable_information
 from gradaudit.loading.datasets import load_records
 from gradaudit.loading.losses import CrossEntropy
 from gradaudit.loading.models import load_model
 from gradaudit.loading.records import Attribute, Records
 from gradaudit.progress import Silent
-from gradaudit.report import Measurement
 from gradaudit.target import Subject, Target
+from gradaudit.updates.observer import Observer
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared"))
-BLACK = "black"
-RATE = 0.05
+OLDER = "older"
+RATE, MOMENTUM = 0.01, 0.9
 PAPER = {
     "alexnet-mo21": (0.959, 0.707),
     "vgg11net": (0.952, 0.686),
@@ -51,135 +60,210 @@ PAPER = {
 
 
 class Point(NamedTuple):
+    """Of one layer."""
+
     information: float
+    paper: float
     sensitivity: float
     auroc: float
 
 
-def faces() -> tuple[Records, Records]:
-    """The records that train and the audit's, with the attribute ``black``."""
-    file = SHARED / "data" / "utkface_32.npz"
-    if not file.exists():
-        sys.exit(f"{file} is not there; name the folder of data with GRADAUDIT_SHARED")
-    spec = f"npz:{file}?inputs=images&label=gender&attribute=race"
-    records = load_records(spec, attributes=("race",))
-    race = records.attributes["race"]
-    codes = (race.codes == race.values.index(BLACK)).astype(np.int64)
-    records = replace(records, attributes={"black": Attribute(codes, ("no", "yes"))})
+def faces(file: Path, asked: list[str], count: int) -> tuple[Records, Records]:
+    """The records that train and the audit's, with a binary attribute for every name asked."""
+    records = load_records(
+        f"npz:{file}?inputs=images&label=gender&attribute=race&attribute=age",
+        attributes=("race", "age"),
+    )
+    attributes = {
+        name: Attribute(_has(records, name).astype(np.int64), ("no", "yes")) for name in asked
+    }
+    records = replace(records, attributes=attributes)
     order = np.random.default_rng(0).permutation(len(records))
-    return records.take(order[: len(order) // 2]), records.take(order[len(order) // 2 :])
+    return records.take(order[:count]), records.take(order[count:])
 
 
-def train(model: nn.Module, records: Records, epochs: int) -> list[nn.Module]:
-    """The model after a fifth of the epochs, and after all."""
+def _has(records: Records, name: str) -> np.ndarray:
+    """Which faces are of a race, or older than the median age."""
+    if name == OLDER:
+        return np.asarray(records.attributes["age"].codes == 1)
+    race = records.attributes["race"]
+    return np.asarray(race.codes == race.values.index(name))
+
+
+def train(model: nn.Module, records: Records, epochs: int) -> nn.Module:
+    """The trained model."""
     generator = torch.Generator().manual_seed(0)
-    steps = torch.optim.SGD(model.parameters(), lr=RATE)
-    kept = []
-    for epoch in range(1, epochs + 1):
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.kaiming_normal_(parameter, nonlinearity="relu", generator=generator)
+        else:
+            nn.init.zeros_(parameter)
+    steps = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+    for _ in range(epochs):
         for batch in torch.randperm(len(records), generator=generator).split(32):
             steps.zero_grad()
             loss = nn.functional.cross_entropy(model(records.inputs[batch]), records.labels[batch])
             loss.backward()
             steps.step()
-        if epoch in {max(1, epochs // 5), epochs}:
-            kept.append(copy.deepcopy(model).eval())
-    return kept
+    return model.eval()
 
 
-def audit(name: str, training: Records, own: Records, options: argparse.Namespace) -> list[Point]:
-    model = load_model(f"zoo:{name}?classes=2", seed=0)
-    targets = tuple(Target(each, CrossEntropy()) for each in train(model, training, options.epochs))
-    right = targets[-1].model(own.inputs).argmax(dim=1) == own.labels
-    print(f"\n{name}: task accuracy {right.float().mean():.3f} on the audit's records")
-    layers = targets[-1].layers
-    subject = Subject(targets, own, layers, attributes=("black",), samples=options.records)
-    settled = Vinfo.Options.model_validate(
-        {"repeats": options.repeats, "batch_size": options.batch_size}
+def points_of(
+    name: str, training: Records, own: Records, given: argparse.Namespace
+) -> Iterator[list[Point]]:
+    """The points of a network, attribute by attribute."""
+    model = train(load_model(f"zoo:{name}?classes=2", seed=0), training, given.epochs)
+    target = Target(model, CrossEntropy())
+    print(
+        f"\n{name}: task accuracy {accuracy(model, training):.3f} on the training records, ", end=""
     )
-    rows = list(Vinfo(settled).run(subject, Silent()))
-    sensitivity = sensitivities(subject)
-    return [
-        point
-        for number in range(1, len(targets) + 1)
-        for point in of_round(rows, sensitivity, subject, number)
-    ]
+    print(f"{accuracy(model, own):.3f} on the {len(own)} others", flush=True)
+    sensitivity = sensitivities(Subject((target,), own, target.layers))
+    options = VinfoOptions(
+        batch_size=given.batch_size, batches=given.batches, repeats=given.repeats
+    )
+    cases, refused = drawn_cases(own, options, 0, keep=True)
+    for why in refused.values():
+        print(f"skipped: {why}")
+    for case in cases:
+        begun = time.perf_counter()
+        found = of_case(target, own, case, given, sensitivity)
+        print(f"  {time.perf_counter() - begun:.0f} s", flush=True)
+        yield found
 
 
-def sensitivities(subject: Subject) -> dict[tuple[int, str], float]:
-    """The label sensitivity (F) by round and layer."""
+def accuracy(model: nn.Module, records: Records) -> float:
+    with torch.no_grad():
+        return float((model(records.inputs).argmax(dim=1) == records.labels).float().mean())
+
+
+def sensitivities(subject: Subject) -> dict[str, float]:
+    """The label sensitivity (F) by layer."""
     from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
 
     found = Sensitivity(SensitivityOptions(probes=16)).run(replace(subject, samples=32), Silent())
-    newest = len(subject.targets)
     return {
-        (int(row.variant.get("round", newest)), str(row.layer)): row.value
+        str(row.layer): row.value
         for row in found
         if row.metric == "label_f" and row.value is not None
     }
 
 
-def of_round(
-    rows: list[Measurement],
-    sensitivity: dict[tuple[int, str], float],
-    subject: Subject,
-    number: int,
+def of_case(
+    target: Target,
+    own: Records,
+    case: Case,
+    given: argparse.Namespace,
+    sensitivity: dict[str, float],
 ) -> list[Point]:
-    turn = {} if number == len(subject.targets) else {"round": number}
+    parts = [len(part) for part in case.real[0].parts]
+    print(f"{case.attribute}: records to fit, choose and score {parts}")
+    print("  layer      vinfo (nats)             paper's reading         label_f  attack's AUROC")
+    planned = [*case.real, *case.independent]
+    every = np.concatenate([batches.indices for each in planned for batches in each.batches])
+    observer = Observer(target, own, target.layers, reduce=given.reduce)
     points = []
-    print(f"checkpoint {number}\n  layer      vinfo (nats)              permuted  attack's AUROC")
-    for layer in subject.layers:
-        row = one(rows, "vinfo", layer.name, turn)
-        null = one(rows, "vinfo", layer.name, {**turn, "attribute_permuted": True})
-        attack = one(rows, "auroc", layer.name, {**turn, "independent": True})
-        low, high = row.interval or (0.0, 0.0)
+    for layer, features in observer.features(every):
+        ends = np.cumsum([sum(len(b.labels) for b in each.batches) for each in planned])[:-1]
+        rows = list(zip(planned, np.split(features.numpy(), ends), strict=True))
+        real, kept = rows[: len(case.real)], rows[len(case.real) :]
+        ours = [estimate(*row, tuple(given.family.split(","))) for row in real]
+        paper = [estimate(*row, ("forest",), paper=True) for row in real]
+        attack = [estimate(*row, ("extra-trees",)).auroc for row in kept]
+        auroc = float(np.mean(attack))
+        at = sensitivity[layer.name]
         print(
-            f"  {layer.name:9}  {row.value:.3f} [{low:.3f}, {high:.3f}]"
-            f"{null.value:14.3f}{attack.value:12.3f}"
+            f"  {layer.name:9}  {cell(ours)}  {cell(paper)}{at:9.3g}{auroc:10.3f}",
+            flush=True,
         )
-        points.append(
-            Point(float(row.details["mean"]), sensitivity[number, layer.name], attack.value or 0)
+        points.append(Point(mean(ours), mean(paper), at, auroc))
+    first = next(layer.name for layer in target.layers if layer.kind == "Linear")
+    names = [layer.name for layer in target.layers]
+    for reading, column in (("vinfo", 0), ("paper's reading", 1), ("attack's AUROC", 3)):
+        print(
+            f"  {reading}: largest in {names[int(np.argmax(np.array(points)[:, column]))]}", end=";"
         )
-    best = max(range(len(points)), key=lambda index: points[index].information)
-    print(f"  largest in {subject.layers[best].name} ({subject.layers[best].kind})")
+    print(f" paper: in the first fully connected layer, {first}")
     return points
 
 
-def one(rows: list[Measurement], metric: str, layer: str, variant: dict) -> Measurement:
-    (row,) = (r for r in rows if (r.metric, r.layer, r.variant) == (metric, layer, variant))
-    return row
+def estimate(
+    repetition: Repetition,
+    rows: np.ndarray,
+    members: tuple[str, ...],
+    *,
+    paper: bool = False,
+) -> Usable:
+    labels = [batches.labels for batches in repetition.batches]
+    fit, choose, score = np.split(rows, np.cumsum([len(each) for each in labels])[:-1])
+    sets = Sets(
+        Labelled(fit, labels[0]),
+        Labelled(choose, labels[1], repetition.independent),
+        Labelled(score, labels[2]),
+    )
+    seed = np.random.SeedSequence(0, spawn_key=(repetition.number,))
+    return usable_information(sets, np.array([0.5, 0.5]), members, seed, paper=paper)
+
+
+def mean(found: Sequence[Usable]) -> float:
+    """Not truncated at 0."""
+    return float(np.mean([each.information for each in found]))
+
+
+def cell(found: Sequence[Usable]) -> str:
+    low, high = student(np.array([each.information for each in found]))
+    return f"{mean(found):6.3f} [{low:6.3f}, {high:.3f}]"
 
 
 def correlations(points: dict[str, list[Point]]) -> None:
-    print("\n                 vinfo: R, t, p, interval, paper's R      sensitivity label_f: same")
+    """Pearson's R of each column with the attack's AUROC."""
+    print("\nR, t, p, Fisher's 95 % interval, paper's R in parentheses")
     pooled = [point for own in points.values() for point in own]
     for name, own in {**points, "all": pooled}.items():
-        table = np.array(own)
-        cells = []
-        for column, paper in zip((0, 1), PAPER[name], strict=True):
-            found = pearson(table[:, column], table[:, 2])
-            cells.append(
+        of_information, of_sensitivity = PAPER[name]
+        for title, column, paper in (
+            ("vinfo", 0, of_information),
+            ("vinfo, paper's reading", 1, of_information),
+            ("sensitivity label_f", 2, of_sensitivity),
+        ):
+            table = np.array(own)
+            found = pearson(table[:, column], table[:, 3])
+            cells = (
                 "too few points"
                 if found is None
                 else f"{found.r:.3f}, {found.t:.2f}, {found.p:.2g}, "
-                f"[{found.interval[0]:.2f}, {found.interval[1]:.2f}] ({paper})"
+                f"[{found.interval[0]:.2f}, {found.interval[1]:.2f}]"
             )
-        print(f"{name:13} {len(own):2}  " + "   ".join(cells))
+            print(f"{name:13} {len(own):2} points  {title:22}  {cells} ({paper})", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--models", default="alexnet-mo21,fcnet")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--records", type=int, default=3000)
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--models", default="alexnet-mo21,fcnet,vgg11net")
+    parser.add_argument("--attributes", default="white,older,black")
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--train", type=int, default=2000)
+    parser.add_argument("--repeats", type=int, default=6)
+    parser.add_argument("--batches", type=int, default=48)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--reduce", default="maxpool:10")
+    parser.add_argument("--family", default="forest,logistic")
     options = parser.parse_args()
+    file = SHARED / "data" / "utkface_32.npz"
+    if not file.exists():
+        print(f"skipped: {file} is not there; name the folder of data with GRADAUDIT_SHARED")
+        return
     torch.set_num_threads(1)
-    training, own = faces()
+    print(f"UTKFace at 32 x 32, task gender; {vars(options)}", flush=True)
+    training, own = faces(file, options.attributes.split(","), options.train)
     begun = time.perf_counter()
-    correlations({name: audit(name, training, own, options) for name in options.models.split(",")})
+    found: dict[str, list[Point]] = {}
+    for name in options.models.split(","):
+        for points in points_of(name, training, own, options):
+            found.setdefault(name, []).extend(points)
+            correlations(found)
     print(f"\n{time.perf_counter() - begun:.0f} s")
 
 
