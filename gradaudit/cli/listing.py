@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from gradaudit.attacks.names import reconstruction_summaries
 from gradaudit.audits import audits
 from gradaudit.cli.reports import print_json, stdout
 from gradaudit.defenses import defenses
@@ -37,6 +38,7 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "zoo": zoo_names,
     "data": lambda: {adapter.example: adapter.summary for adapter in adapters().values()},
     "losses": lambda: LOSSES,
+    "reconstructions": reconstruction_summaries,
     "defenses": lambda: {d.example: d.summary for d in defenses().values()},
     "algorithms": lambda: {name: kind.summary for name, kind in algorithms().items()},
     "formats": lambda: {f"{f.name} ({f.suffix})": f.summary for f in formats().values()},
