@@ -151,13 +151,18 @@ class AttackReconstruct(Audit[ReconstructOptions]):
             if self.options.save_examples is not None:
                 campaign.draw(self.options.save_examples, text, attempts)
             facts = {**campaign.facts, "method": text, "attack": attempts[0].candidates.details}
+            if noise := campaign.noise(attempts):
+                facts["noise"] = noise
             results.append(Result(text, attempts, campaign.batch, self.options.success, facts))
         if not results:
             told = "; ".join(f"{text}: {why}" for text, why in reasons.items())
             raise NotApplicable(told if len(methods) > 1 else next(iter(reasons.values())))
         rows = [list(result.rows(audit, {})) for result in results]
+        prospects = {"layer_by_layer": campaign.prospects()}
         for same in zip(*rows, strict=True):
-            yield self._headline(same).model_copy(update={"variant": label})
+            row = self._headline(same)
+            details = {**row.details, **(prospects if row.metric in self.headline else {})}
+            yield row.model_copy(update={"variant": label, "details": details})
         if len(methods) > 1:
             for result, own in zip(results, rows, strict=True):
                 for row in own:

@@ -1,7 +1,10 @@
 """The reconstruction audit: rows, captured updates, defenses in front, what it refuses."""
 
 import json
+import os
+import threading
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -9,19 +12,26 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
+from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
+from gradaudit.attacks.reconstruction.observing import Observed
+from gradaudit.attacks.reconstruction.workers import _in_workers
 from gradaudit.audits.attack_reconstruct import AttackReconstruct, ReconstructOptions
+from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.defenses import parse_defense
+from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.loading.losses import CrossEntropy, MeanSquaredError
 from gradaudit.loading.records import Records
-from gradaudit.progress import Silent
+from gradaudit.loading.user_code import load_callable
+from gradaudit.progress import Progress, Silent
 from gradaudit.report import Measurement
 from gradaudit.target import Subject, Target, choose_layers
 from gradaudit.updates.share import share
 from gradaudit.updates.sharing import Sharing
 from tests.attacks.reconstruction.scenes import cnn, mlp, records
+from tests.attacks.reconstruction.scenes import observed as scene_observed
 from tests.command_line import run
 
 PICTURES = records(1, 12, 12, labels=[0, 1, 2, 1, 0, 2, 2, 1])
@@ -296,3 +306,124 @@ def test_dry_runs_know_what_it_costs() -> None:
     assert costs[1] == pytest.approx(2 * costs[0])
     assert costs[0] > 0
     assert cnn().training is False
+
+
+def test_the_closed_forms_rows_hold_its_noise_conditions() -> None:
+    options: dict[str, Any] = {"method": ("closed-form",), "records": (3, 5)}
+    at = subject(mlp(), TABLE, defenses=(parse_defense("dp:clip=1,sigma=0.02"),))
+    row = rows_of(at, **options)["relative_error"]
+    found, errors = row.details["noise"], row.details["answers"]
+    assert isinstance(found, list)
+    assert isinstance(errors, list)
+    clean = [
+        share(
+            at.target,
+            TABLE.inputs[i : i + 1],
+            TABLE.labels[i : i + 1],
+            Sharing(),
+            torch.Generator(),
+        )
+        for i in (3, 5)
+    ]
+    for one, update, error in zip(found, clean, errors, strict=True):
+        length = torch.cat([part.flatten() for part in update.values()]).norm()
+        bias = (update["0.bias"] / length.clamp_min(1)).abs()
+        assert isinstance(one, dict)
+        assert one["layer"] == "0"
+        assert one["all_rows"]["kappa"] == pytest.approx(float(bias.max() / bias.min()), rel=1e-5)
+        assert one["best_row"]["kappa"] == 1.0
+        assert one["all_rows"]["ratio"] == pytest.approx(float(bias.norm() / 0.02 / 4), rel=0.6)
+        assert error <= one["least_squares_bound"]
+    assert "noise" not in rows_of(subject(mlp(), TABLE), **options)["relative_error"].details
+
+
+def test_clipping_alone_is_no_noise() -> None:
+    at = subject(mlp(), TABLE, defenses=(parse_defense("dp:clip=0.01,sigma=0"),))
+    row = rows_of(at, method=("closed-form",), batches=1)["relative_error"]
+    (found,) = row.details["noise"]  # type: ignore[misc]
+    assert found["all_rows"]["r"] == pytest.approx(0, abs=1e-12)
+    assert row.value == pytest.approx(0, abs=1e-12)
+
+
+def test_a_secret_branch_is_noise_that_the_closed_form_does_not_mind() -> None:
+    spn = parse_defense("spn:bits=8,alpha=0.5")
+    at = subject(mlp(), TABLE)
+    at = Subject((defended_target(at.target, (spn,), 0),), TABLE, at.layers, defenses=(spn,))
+    row = rows_of(at, method=("closed-form",), batches=1)["relative_error"]
+    (found,) = row.details["noise"]  # type: ignore[misc]
+    assert found["all_rows"]["r"] > 0.1
+    assert row.value == pytest.approx(0, abs=1e-9)
+
+
+def test_layer_by_layer_attacks_are_spoken_of_without_running_them() -> None:
+    options: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 1, "batches": 1}
+    rows = rows_of(subject(picture_model(), PICTURES), **options)
+    told = rows["relative_error"].details["layer_by_layer"]
+    assert isinstance(told, dict)
+    assert (told["r-gap"], told["copa"]) == (None, None)
+    assert "attacks apply: r-gap and copa" in str(told["says"])
+    (batch,) = chosen_batches(subject(picture_model(), PICTURES), Choice())
+    ranks = CopaMetric(CopaOptions(records=1)).run(subject(picture_model(), batch), Silent())
+    deficit = {row.metric: row.value for row in ranks if row.status == "measured"}
+    assert told["open_inputs"] == {"0": [deficit["rank_deficit"]] * 2}
+    assert told["c"] == [deficit["c"]] * 2
+    assert "layer_by_layer" not in rows["mse"].details
+
+
+def test_why_layer_by_layer_attacks_do_not_apply() -> None:
+    options: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 1, "batches": 1}
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)).double()
+    row = rows_of(subject(model, TABLE), **options)["relative_error"]
+    told = row.details["layer_by_layer"]
+    assert isinstance(told, dict)
+    assert "a ReLU has no inverse" in str(told["copa"])
+    assert told["c"] is None
+    several = rows_of(subject(mlp(), TABLE), batch_size=2, **options)["relative_error"]
+    assert "this update is of 2" in str(several.details["layer_by_layer"])
+
+
+def test_worker_processes_change_no_number() -> None:
+    options: dict[str, Any] = {
+        "method": ("dlg", "closed-form"),
+        "iterations": 2,
+        "restarts": 2,
+        "batches": 3,
+    }
+    alone, spread = (every_row(subject(mlp(), TABLE, jobs=jobs), **options) for jobs in (1, 2))
+    assert spread == alone
+
+
+def test_a_model_that_cannot_be_shipped_is_attacked_in_this_process() -> None:
+    model = mlp()
+    vars(model)["locked"] = threading.Lock()
+    options: dict[str, Any] = {"method": ("closed-form",), "batches": 2}
+    row = rows_of(subject(model, TABLE, jobs=2), **options)["relative_error"]
+    assert row.value == pytest.approx(0, abs=1e-9)
+
+
+def test_a_model_of_the_users_own_file_is_shipped(tmp_path: Path) -> None:
+    (tmp_path / "neighbour.py").write_text("from torch import nn\nActivation = nn.Sigmoid\n")
+    (tmp_path / "mine.py").write_text(
+        dedent("""
+            from neighbour import Activation
+            from torch import nn
+
+            class Mine(nn.Sequential):
+                def forward(self, x):
+                    return super().forward(x) + Activation()(x).sum() * 0
+
+            def model():
+                return Mine(nn.Linear(6, 4)).double()
+        """)
+    )
+    model = load_callable(f"{tmp_path / 'mine.py'}:model", "--model")()
+    batches = [scene_observed(model, TABLE.take(np.array([i]))) for i in range(2)]
+    found = _in_workers(_process_of, batches, 2, "", Silent())
+    assert [number for number, _, _ in found] == [0, 1]
+    assert os.getpid() not in {process for _, process, _ in found}
+    for each, (_, _, outputs) in zip(batches, found, strict=True):
+        assert torch.equal(outputs, model(each.records))
+
+
+def _process_of(observed: Observed, number: int, progress: Progress) -> tuple[int, int, Tensor]:
+    return number, os.getpid(), observed.view.model.module(observed.records).detach()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import Candidates
@@ -85,7 +86,7 @@ def attack(
     """Run a method in one thread, so that its numbers do not depend on the machine's cores."""
     state = int(seed.generate_state(1, np.uint64)[0]) >> 1
     generator = torch.Generator().manual_seed(state)
-    with one_thread():
+    with one_thread(), threadpool_limits(1):
         return method.run(view, restarts if method.restarts else 1, generator, progress)
 
 

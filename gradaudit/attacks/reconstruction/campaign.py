@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,11 +16,14 @@ from gradaudit.attacks.reconstruction.attempts import Attempt, answer_of, attack
 from gradaudit.attacks.reconstruction.methods import Method
 from gradaudit.attacks.reconstruction.observing import Observed, Observer
 from gradaudit.attacks.reconstruction.pictures import draw_examples
+from gradaudit.attacks.reconstruction.workers import Task, over_batches
 from gradaudit.errors import UsageError
 from gradaudit.loading.records import Records
 from gradaudit.progress import Progress
 from gradaudit.target import Subject, Target
 from gradaudit.updates.captured import Captured, captured_update
+
+T = TypeVar("T")
 
 _KEY = 11
 """Sets this audit's draws apart from others of the same seed."""
@@ -53,6 +58,7 @@ class Campaign:
         restarts: of every attack.
         seed: root of the attacks' randomness.
         facts: what every row says.
+        jobs: worker processes that batches are spread over.
     """
 
     observed: tuple[Observed, ...]
@@ -60,6 +66,7 @@ class Campaign:
     restarts: int
     seed: int
     facts: dict[str, JsonValue]
+    jobs: int = 1
 
     @classmethod
     def prepare(
@@ -85,7 +92,7 @@ class Campaign:
             ]
         facts["knowledge"] = dict(observed[0].view.knowledge)
         scored = choice.update is None or bool(choice.records)
-        return cls(tuple(observed), scored, restarts, subject.seed, facts)
+        return cls(tuple(observed), scored, restarts, subject.seed, facts, subject.jobs)
 
     @property
     def batch(self) -> int:
@@ -98,10 +105,10 @@ class Campaign:
         Raises:
             NotApplicable: the method says nothing about these updates.
         """
-        return [
-            self._attempt(method, observed, index, progress)
-            for index, observed in enumerate(self.observed)
-        ]
+        return self._each(partial(self._attempt, method), method, progress)
+
+    def _each(self, task: Task[T], method: Method, progress: Progress) -> list[T]:
+        return over_batches(task, self.observed, self.jobs, method.name, progress)
 
     def _attempt(
         self, method: Method, observed: Observed, index: int, progress: Progress
@@ -119,12 +126,14 @@ class Campaign:
         Raises:
             NotApplicable: the method names no labels here.
         """
+        return self._each(partial(self._labels, method), method, progress)
+
+    def _labels(
+        self, method: Method, observed: Observed, index: int, progress: Progress
+    ) -> tuple[Tensor | None, float | None]:
         from gradaudit.attacks.membership import recovered_labels
 
-        return [
-            recovered_labels(method, each.view, self.restarts, self._seed(index), progress)
-            for index, each in enumerate(self.observed)
-        ]
+        return recovered_labels(method, observed.view, self.restarts, self._seed(index), progress)
 
     def answers(self, method: Method, progress: Progress) -> list[Tensor]:
         """The attacker's answer (k, …) to every batch; NaN where all restarts diverged.
@@ -132,11 +141,33 @@ class Campaign:
         Raises:
             NotApplicable: the method says nothing about these updates.
         """
-        found = []
-        for index, each in enumerate(self.observed):
-            made = attack(method, each.view, self.restarts, self._seed(index), progress)
-            nothing = torch.full_like(made.inputs[0], torch.nan)
-            found.append((nothing if made.answer is None else made.inputs[made.answer]).cpu())
+        return self._each(partial(self._answer, method), method, progress)
+
+    def _answer(self, method: Method, observed: Observed, index: int, progress: Progress) -> Tensor:
+        made = attack(method, observed.view, self.restarts, self._seed(index), progress)
+        nothing = torch.full_like(made.inputs[0], torch.nan)
+        return (nothing if made.answer is None else made.inputs[made.answer]).cpu()
+
+    def prospects(self) -> dict[str, JsonValue]:
+        """What layer-by-layer attacks could do with the first update."""
+        from gradaudit.attacks.layerwise.prospects import prospects
+
+        first = self.observed[0]
+        return prospects(first.view, first.records[:1], first.labels[:1], self.seed)
+
+    def noise(self, attempts: Sequence[Attempt]) -> JsonValue:
+        """Conditions (2) and (3) of Fan et al. 2020 of every update that the closed form solved.
+
+        None where nothing was in front of the update, or the attack solves for no layer.
+        """
+        from gradaudit.attacks.layerwise.perturbation import under_noise
+
+        found: list[JsonValue] = []
+        for each, made in zip(self.observed, attempts, strict=True):
+            layer, update = made.candidates.details.get("layer"), each.view.update
+            if each.clean is None or not isinstance(layer, str):
+                return None
+            found.append({"layer": layer, **under_noise(each.clean, update, layer)})
         return found
 
     def _seed(self, index: int) -> np.random.SeedSequence:

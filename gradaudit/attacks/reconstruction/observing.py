@@ -27,11 +27,14 @@ class Observed:
         view: what the attacker has.
         records: the truth (k, …), for the audit alone.
         labels: the true labels.
+        clean: the same part of the update as it was before a defense changed it but by a factor,
+            for the audit alone; None where nothing defends it, or it was captured.
     """
 
     view: AttackerView
     records: Tensor
     labels: Tensor
+    clean: Update | None = None
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,27 @@ class Observer:
             UsageError: the defenses cannot be applied to this model.
         """
         _expect_whole(self.sharing)
+        again = torch.Generator(generator.device)
+        again.set_state(generator.get_state())
         update = share(
             self.target, batch.inputs, batch.labels, self.sharing, generator, dtype=torch.float64
         )
-        visible = self.visible(update)
-        return Observed(self.view(batch, visible), batch.inputs, batch.labels)
+        view = self.view(batch, self.visible(update))
+        return Observed(view, batch.inputs, batch.labels, self._clean(batch, again))
+
+    def _clean(self, batch: Records, generator: torch.Generator) -> Update | None:
+        """The update for the loss that the attacker knows, clipped but neither noisy nor cut.
+
+        Clipping is a factor on the whole update, which tells no less than the update itself.
+        """
+        if not self.sharing.defenses:
+            return None
+        clipping = tuple(d for d in self.sharing.chain.acting if d.additive)
+        sharing, target = replace(self.sharing, defenses=clipping), seen_by_outsiders(self.target)
+        update = share(
+            target, batch.inputs, batch.labels, sharing, generator, dtype=torch.float64, noise=False
+        )
+        return self.visible(update)
 
     def view(self, batch: Records, update: Update) -> AttackerView:
         """The view of an update of so many records, of which only shapes are looked at."""
