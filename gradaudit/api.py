@@ -43,7 +43,8 @@ def audit(
     Args:
         model: a module with its weights, on its device; it is not changed.
         data: records, a pair of inputs (records, …) and labels (records,), or a spec.
-        audits: names of audits, or their options by name; every audit without it.
+        audits: names of audits, or their options by name; without it every audit, with the options
+            of a plain ``gradaudit scan``.
         checkpoints: files of weights to put into copies of the model, oldest round first.
         attributes: the private attributes asked about, of those that the records have.
         loss: the training loss, by name or as an object.
@@ -102,7 +103,13 @@ def _configured(
     chosen: Sequence[str] | Mapping[str, Mapping[str, Any]] | None,
 ) -> list[Audit[Any]]:
     known = all_audits()
-    options = chosen if isinstance(chosen, Mapping) else {name: {} for name in chosen or known}
+    options: Mapping[str, Mapping[str, Any]]
+    if isinstance(chosen, Mapping):
+        options = chosen
+    elif chosen:
+        options = {name: {} for name in chosen}
+    else:
+        options = {name: audit.plain for name, audit in known.items()}
     return [_audit(name, values, known) for name, values in options.items()]
 
 

@@ -35,4 +35,5 @@ def sample_settings() -> dict[str, Any]:
         "model": f"{folder / 'models.py'}:digits_cnn",
         "checkpoint": (max((folder / "digits").glob("round-*.safetensors")),),
         "data": "digits",
+        "attribute": ("slant",),
     }

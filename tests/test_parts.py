@@ -84,7 +84,7 @@ def test_every_audit_says_what_it_is(audit: type[Audit]) -> None:
     for metric in audit.metrics:
         limited = metric.warning is not None or metric.error is not None
         assert not limited or (metric.riskier and metric.why), metric.id
-    for preset in (audit.quick, audit.thorough):
+    for preset in (audit.quick, audit.plain, audit.thorough):
         audit.Options.model_validate(preset)
     for name, field in audit.Options.model_fields.items():
         assert field.description, f"{audit.name} --{name}"

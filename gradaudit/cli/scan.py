@@ -40,7 +40,10 @@ def _scan(**flags: Any) -> None:
     file = read_file(flags.pop("config"))
     settings = settle(ScanSettings, flags, file)
     if not (settings.model or settings.data or settings.checkpoint):
-        settings = settings.model_copy(update=sample_settings())
+        sample = sample_settings()
+        if settings.attribute:
+            del sample["attribute"]
+        settings = settings.model_copy(update=sample)
     chosen = choose_audits(settings, file)
     policy = read_policy(settings.policy) if settings.policy else None
     if settings.dry_run:
@@ -95,7 +98,7 @@ def _named(asked: str, known: Collection[str]) -> list[str]:
 def _preset(audit: type[Audit[Any]], settings: ScanSettings) -> dict[str, Any]:
     if settings.quick:
         return dict(audit.quick)
-    return dict(audit.thorough) if settings.thorough else {}
+    return dict(audit.thorough if settings.thorough else audit.plain)
 
 
 def _tell_plan(settings: ScanSettings, chosen: Sequence[Audit[Any]]) -> None:

@@ -1,7 +1,7 @@
 """Usable information: what a bounded adversary learns of a private value from features."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,19 +125,41 @@ def macro_auroc(log_probabilities: FloatArray, labels: IntArray) -> float:
 
 def _fitted(
     sets: Sets, prior: FloatArray, members: Sequence[str], seed: np.random.SeedSequence
-) -> dict[str, Fitted]:
+) -> "dict[str, _Remembering]":
     """The members by name: the prior first, so that it is chosen where none is better."""
     names = dict.fromkeys((IGNORANT, *members))
     return {
-        name: family(name).fit(sets.fit.features, sets.fit.labels, len(prior), child, prior=prior)
+        name: _Remembering(
+            family(name).fit(sets.fit.features, sets.fit.labels, len(prior), child, prior=prior)
+        )
         for name, child in zip(names, seed.spawn(len(names)), strict=True)
     }
 
 
-def _calibrated(fitted: Fitted, choose: Labelled, paper: bool) -> Fitted:
+@dataclass(frozen=True)
+class _Remembering(Fitted):
+    """A member that is asked about the same batches several times, and looks at them once."""
+
+    inner: Fitted
+    said: dict[int, tuple[Features, FloatArray]] = field(default_factory=dict)
+
+    @property
+    def prior(self) -> FloatArray:  # type: ignore[override]
+        """The inner member's."""
+        return self.inner.prior
+
+    def log_probabilities(self, features: Features) -> FloatArray:
+        """The inner member's, (rows, classes)."""
+        if id(features) not in self.said:
+            self.said[id(features)] = features, self.inner.log_probabilities(features)
+        return self.said[id(features)][1]
+
+
+def _calibrated(fitted: _Remembering, choose: Labelled, paper: bool) -> Fitted:
     """A member as it is judged."""
     if paper:
-        return PaperForest(fitted) if isinstance(fitted, FittedForest) else fitted
+        forest = fitted.inner
+        return PaperForest(forest) if isinstance(forest, FittedForest) else fitted
     weights = class_weights(choose.labels, fitted.prior)
     return temper(fitted, choose.features, choose.labels, weights, choose.independent)
 

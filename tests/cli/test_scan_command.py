@@ -5,10 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+from fake_audit import Counting
 from fake_command_line import only_counting, run
 
 from gradaudit.report import Report
 from gradaudit.samples import sample_folder
+from gradaudit.target import Subject
 
 __all__ = ["only_counting"]
 pytestmark = pytest.mark.usefixtures("only_counting")
@@ -51,6 +53,37 @@ def test_presets_give_way_to_the_file(tmp_path: Path) -> None:
     assert counted(run(*scan, "--config", config).out) == 15
     assert counted(run(*scan, "--config", config, "--no-quick").out) == 30
     assert counted(run(*scan, "--config", config, "--no-quick", "--thorough").out) == 300
+
+
+def test_a_plain_scan_has_a_preset_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Counting, "plain", {"scale": 2.0, "doubled": False})
+    config = tmp_path / "audit.yaml"
+    config.write_text("counting: {scale: 3.0}\n")
+    scan = ("scan", *SUBJECT, "-f", "json")
+    assert counted(run(*scan).out) == 60
+    assert counted(run(*scan, "--config", config).out) == 90
+    assert counted(run(*scan, "--quick").out) == 30
+    assert counted(run(*scan, "--thorough").out) == 600
+    assert counted(run("counting", *SUBJECT, "-f", "json").out) == 60
+
+
+@pytest.mark.parametrize(
+    ("named", "asked"), [((), ("slant",)), (("-a", "ink"), ("ink",))], ids=["none", "ink"]
+)
+def test_the_sample_has_an_attribute_unless_another_is_named(
+    named: tuple[str, ...], asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, ...]] = []
+
+    def passes(audit: Counting, subject: Subject) -> float:
+        seen.append(subject.attributes)
+        return 0.0
+
+    monkeypatch.setattr(Counting, "passes", passes)
+    assert run("scan", *named, "--dry-run").status == 0
+    assert seen == [asked]
 
 
 def test_a_dry_run_tells_the_plan_and_measures_nothing(tmp_path: Path) -> None:
