@@ -8,6 +8,7 @@ Every file is written whole or not at all.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from gradaudit.errors import CheckpointError, UsageError
+from gradaudit.errors import CheckpointError, GradauditError, UsageError
 from gradaudit.federation.server import Round, Training
 from gradaudit.loading.accuracy import TaskAccuracy
 from gradaudit.progress import Progress, Silent
@@ -76,6 +77,7 @@ class RunFolder:
 
     def __init__(self, path: Path, summary: RunRecord) -> None:
         self.path = path
+        self._made = not path.exists()
         self.summary = _claimed(path, summary)
 
     def write(self, training: Training, reached: Round, *, shown: bool) -> None:
@@ -113,6 +115,14 @@ class RunFolder:
             ) from error
         return True
 
+    def discard(self) -> None:
+        """Take back what a run wrote that never came through its first round."""
+        for name in (STATE, ROUND.format(0), SUMMARY):
+            (self.path / name).unlink(missing_ok=True)
+        if self._made:
+            with suppress(OSError):  # somebody else put a file there
+                self.path.rmdir()
+
     def _update(self, **fields: Any) -> None:
         self.summary = self.summary.model_copy(update=fields)
         text = json.dumps(self.summary.model_dump(mode="json"), indent=1)
@@ -127,7 +137,8 @@ def train_into(
     An interrupted run goes on with the numbers that it would have had.
 
     Raises:
-        AuditError: the training diverged, or a state cannot be restored.
+        GradauditError: the training diverged, a state cannot be restored, or a defense does not go
+            with the training. Where no round came through, the folder is left as it was found.
     """
     begun = folder.resume(training)
     with (progress or Silent()).task("training", rounds) as advance:
@@ -135,7 +146,12 @@ def train_into(
         if not begun:
             yield _kept(folder, training, shown=True)
         while training.number < rounds:
-            training.advance()
+            try:
+                training.advance()
+            except GradauditError:
+                if not training.number:
+                    folder.discard()
+                raise
             advance(1)
             shown = training.number % every == 0 or training.number == rounds
             reached = _kept(folder, training, shown=shown)

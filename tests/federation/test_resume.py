@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from gradaudit.defenses import parse_defense
-from gradaudit.errors import CheckpointError, UsageError
+from gradaudit.errors import CheckpointError, NotApplicable, UsageError
 from gradaudit.federation.resume import STATE, SUMMARY, RunFolder, RunRecord, train_into
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
@@ -177,3 +177,18 @@ def test_a_checkpoint_of_tied_weights_loads(tmp_path: Path) -> None:
     trained = training.server.model.state_dict()
     assert all(torch.equal(trained[name], value) for name, value in model.state_dict().items())
     assert torch.equal(trained["encoder.weight"], trained["decoder.weight"])
+
+
+def test_a_run_that_never_gets_through_a_round_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    refused = ("perturb",)
+    fresh = tmp_path / "fresh"
+    with pytest.raises(NotApplicable, match="needs a classifier"):
+        run(fresh, make(HOW[0], refused))
+    assert not fresh.exists()
+    with pytest.raises(NotApplicable, match="needs a classifier"):
+        run(tmp_path, make(HOW[0], refused))
+    assert list(tmp_path.iterdir()) == []
+    assert run(tmp_path, make(HOW[0]), rounds=1) == [0, 1]
+    with pytest.raises(NotApplicable, match="needs a classifier"):
+        run(tmp_path, make(HOW[0], refused), rounds=2)
+    assert (tmp_path / "round-001.safetensors").exists()
