@@ -15,12 +15,12 @@ order of the mechanisms; both CAPs, `cap` with distances of at most 1 and `cap_p
 What differs, at --side 16 --iterations 3 --precision float32 --batches 3 --participants 3
 --clients 4 --sigma "0.0001|0.1|0.5" --alpha "0.0001|0.1|0.5" --weights initial --insider:
 reconstruction has spn first at batch sizes 4 and 8 (0.19 and 0.20, next 0.14), as in the paper; at
-1, selective 30 % (0.15) is level with spn (0.13) within three pictures. All values are lower
-because accuracy is at most 0.26, not 0.70, and a third of the grid trains at chance (noise of 0.1
-and more on so few clients' gradients). Membership is about 0 everywhere: labels are compared as
-lists, while the paper's 0.45 at batch size 4 over its accuracy is the 0.67 that right labels in
-the wrong order would give (1 - 1/4 - 3/4 · 1/10). An attacker who knows spn's head rebuilds as well
-at α = 0.5 as at 0.0001: the protection is that secret.
+1, selective 30 % (0.15) comes before spn (0.13), on three pictures, which give no interval. All
+values are lower: accuracy is at most 0.26 instead of 0.70, and dp and both selective ones at σ of
+0.1 and more, and selective 5 % at every σ, train at chance. Membership is at most 0.02: labels are
+compared as lists. The paper does not say how it orders a batch; its 0.45 of dp at batch size 4 over
+its accuracy is near the 0.67 that right labels in a random order would give (1 - 1/4 - 3/4 · 1/10).
+To an attacker who knows spn's head, distances do not rise with α: the protection is that secret.
 
 Needs ../shared/data beside the checkout, or GRADAUDIT_SHARED.
 """
