@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 from gradaudit.families.paper import ceiling
 from gradaudit.inference.intervals import student
@@ -65,6 +66,18 @@ def test_logistic_regression_recovers_the_information_of_gaussians(
     truth = information(shift, prior)
     assert low - 0.012 <= truth <= high + 0.012
     assert high - low < 0.05
+
+
+@pytest.mark.parametrize("nats", [0.1, 0.3, 0.5])
+def test_planted_nats_come_out(nats: float) -> None:
+    shift = float(brentq(lambda shift: information(shift) - nats, 0.1, 10))
+    found = [
+        usable_information(
+            gaussian_sets(shift, seed, 600), UNIFORM, MEMBERS, np.random.SeedSequence(seed)
+        ).information
+        for seed in range(4)
+    ]
+    assert np.mean(found) == pytest.approx(nats, abs=0.05)
 
 
 @pytest.mark.parametrize("member", MEMBERS)
