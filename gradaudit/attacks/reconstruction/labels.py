@@ -113,6 +113,9 @@ def last_layer(view: AttackerView) -> LastLayer:
 def infer_label(view: AttackerView) -> Tensor:
     """(1,) the label of a single record, by the signs of the last layer's gradient.
 
+    Where a defense left nothing negative of the bias, the weight's rows are asked; where it left
+    nothing of both, the first class is named, which is a guess.
+
     Raises:
         NotApplicable: more than one record is behind the update, the loss is not cross-entropy, or
             the layer does not tell (two classes, no bias, inputs of both signs).
@@ -124,10 +127,12 @@ def infer_label(view: AttackerView) -> Tensor:
             "labels with --known-labels, or optimise them with --method dlg"
         )
     layer = last_layer(view)
-    if layer.bias is not None:
-        return layer.bias.argmin()[None]
-    assert layer.weight is not None
-    return _by_rows(layer.weight)[None]
+    weight, bias = layer.weight, layer.bias
+    told = bias is not None and bool((bias < 0).any())
+    if weight is not None and not told and (bias is None or bool(weight.any())):
+        return _by_rows(weight)[None]
+    assert bias is not None
+    return bias.argmin()[None]
 
 
 def infer_counts(view: AttackerView, generator: torch.Generator) -> Tensor:

@@ -106,3 +106,11 @@ def test_counts_need_the_bias() -> None:
     seen = view(mlp(bias=False), records(6, labels=[1, 2]))
     with pytest.raises(NotApplicable, match="bias, which is absent"):
         infer_counts(seen, torch.Generator())
+
+
+def test_the_weight_is_asked_where_the_bias_was_cut_away() -> None:
+    seen = view(mlp(), records(6, labels=[3]))
+    cut = {**seen.update, "2.bias": torch.zeros(4, dtype=torch.float64)}
+    assert infer_label(replace(seen, update=cut)).tolist() == [3]
+    cut["2.weight"] = torch.zeros_like(cut["2.weight"])
+    assert infer_label(replace(seen, update=cut)).tolist() == [0]
