@@ -43,6 +43,7 @@ class Defense(ABC, Generic[O]):
         positional: the option that ``NAME:value`` sets, if any.
         deterministic: whether ``apply`` draws no random numbers.
         changes_model: it acts on the model and its training (``modify``), not on the update.
+        idle_in_eval: it does nothing but in training mode.
         scope: what ``apply`` sees at once: one parameter tensor, or all it defends in a row.
     """
 
@@ -53,6 +54,7 @@ class Defense(ABC, Generic[O]):
     positional: ClassVar[str | None] = None
     deterministic: ClassVar[bool] = True
     changes_model: ClassVar[bool] = False
+    idle_in_eval: ClassVar[bool] = False
     scope: ClassVar[Scope] = "tensor"
 
     def __init__(self, options: O) -> None:

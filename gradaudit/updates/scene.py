@@ -36,7 +36,7 @@ class Scene:
         parameters: every shared parameter as a layer, by name.
         engine: single records' gradients; None where there are none, or updates are no means of
             them.
-        note: why there is no engine, for the report; else empty.
+        note: for the report, why there is no engine and which defenses do nothing; else empty.
         memory: bytes that gradients may take.
     """
 
@@ -66,6 +66,7 @@ class Scene:
         )
         layers = parameters_as_layers(target, clients.names)
         engine, note = _engine(clients, layers)
+        note = "; ".join(filter(None, [note, _idle(target, sharing)]))
         named = {layer.name: layer for layer in layers}
         return cls(target, records, sharing, clients, named, engine, note, memory)
 
@@ -139,6 +140,14 @@ def _engine(clients: Clients, layers: tuple[Layer, ...]) -> tuple[RecordRows | N
         memory=clients.memory,
     )
     return engine, ""
+
+
+def _idle(target: Target, sharing: Sharing) -> str:
+    """Which defenses do nothing in the target's mode; empty where all act."""
+    if target.mode == "train":
+        return ""
+    idle = [str(defense) for defense in sharing.chain.defenses if defense.idle_in_eval]
+    return f"{', '.join(idle)} does nothing in eval mode; use --mode train" if idle else ""
 
 
 def refuse_hidden(layers: Iterable[Layer], sharing: Sharing) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import plain_updates as plain
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 from scipy.stats import kstest
 
 from gradaudit.defenses import parse_defense
+from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.loading.records import Records
 from gradaudit.target import Layer, Target, layers_of
@@ -314,3 +316,15 @@ def test_options_make_a_sharing() -> None:
     found = options.sharing((parse_defense("sign"),), ("fc",))
     assert (found.others, found.elements, found.epochs, found.rate) == (2, 7, 3, 0.2)
     assert (found.algorithm, str(found.chain), found.hidden) == ("fedavg", "sign", ("fc",))
+
+
+def test_a_defense_that_sleeps_in_eval_mode_is_told() -> None:
+    case = CHOSEN[0]
+    watched = observer(case, "dropout:0.5", "sign")
+    assert watched.note == "dropout:0.5 does nothing in eval mode; use --mode train"
+    assert observer(case, "sign").note == ""
+    acting = Sharing((parse_defense("dropout:0.5"),))
+    target = defended_target(replace(case.target(), mode="train"), acting.defenses, 0)
+    layers = layers_of(target.model)
+    note = Observer(target, records_of(case), layers, sharing=acting).note
+    assert note == "updates are computed batch by batch: the model draws random numbers"
