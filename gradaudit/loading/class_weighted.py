@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from gradaudit.errors import AuditError
 from gradaudit.loading.losses import CrossEntropy, CustomLoss
 
 Module = nn.CrossEntropyLoss | nn.NLLLoss
@@ -63,8 +64,14 @@ class WeightedCrossEntropy(CrossEntropy):
         return super().per_record(outputs, targets if soft else self._weights.kept(targets))
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
-        """Look whether outputs and the labels that are not ignored fit each other."""
+        """Look whether outputs, weights and the labels that are not ignored fit each other."""
         super().check(outputs, labels if labels.is_floating_point() else self._weights.kept(labels))
+        given = self._weights.of_class
+        if given is not None and len(given) != outputs.shape[1]:
+            raise AuditError(
+                f"--loss {self.name}: has {len(given)} class weights, "
+                f"but the model has {outputs.shape[1]} classes"
+            )
 
 
 class WeightedModule(CustomLoss):

@@ -159,3 +159,11 @@ def test_a_plain_mean_couples_nothing(function: Callable[[Tensor, Tensor], Tenso
     loss = CustomLoss(function, "x")
     assert loss.coupling(OUTPUTS[:2], LABELS[:2]) is None
     assert loss.weights(LABELS) is None
+
+
+def test_as_many_weights_as_classes() -> None:
+    loss = user_loss(nn.CrossEntropyLoss(weight=WEIGHT[:2]), "file.py:loss")
+    with pytest.raises(AuditError, match="has 2 class weights, but the model has 3 classes"):
+        loss.check(OUTPUTS, LABELS)
+    with pytest.raises(AuditError, match="run from 0 to 5, but the model has 3 classes"):
+        user_loss(nn.CrossEntropyLoss(weight=WEIGHT), "x").check(OUTPUTS, torch.arange(6))
