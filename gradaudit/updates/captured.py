@@ -34,11 +34,13 @@ class Captured:
         update: by parameter, in the parameters' shapes, float64; a parameter that is not in it was
             not in the file.
         details: files, hashes and what was done to make them fit, for the report.
+        length_known: whether it is the update itself, or known up to a factor alone.
     """
 
     target: Target
     update: dict[str, Tensor]
     details: dict[str, JsonValue]
+    length_known: bool = True
 
 
 def captured_update(text: str, target: Target, rate: float | None = None) -> Captured:
@@ -93,7 +95,7 @@ def _of_difference(
         notes.append("learning rate unknown: the update's length is not the gradient's")
     at_old = replace(target, model=before, checkpoint=old.record)
     details = _details("difference of two checkpoints", [old.record, new.record], notes)
-    return Captured(at_old, update, details)
+    return Captured(at_old, update, details, length_known=rate is not None)
 
 
 def _trainable(target: Target) -> dict[str, Tensor]:

@@ -1,5 +1,6 @@
 """The reconstruction audit: rows, captured updates, defenses in front, what it refuses."""
 
+import copy
 import json
 import os
 import threading
@@ -416,14 +417,40 @@ def test_a_model_of_the_users_own_file_is_shipped(tmp_path: Path) -> None:
                 return Mine(nn.Linear(6, 4)).double()
         """)
     )
+
+    def process_of(each: Observed, number: int, progress: Progress) -> tuple[int, int, Tensor]:
+        return number, os.getpid(), each.view.model.module(each.records).detach()
+
     model = load_callable(f"{tmp_path / 'mine.py'}:model", "--model")()
     batches = [scene_observed(model, TABLE.take(np.array([i]))) for i in range(2)]
-    found = _in_workers(_process_of, batches, 2, "", Silent())
+    found = _in_workers(process_of, batches, 2, "", Silent())
     assert [number for number, _, _ in found] == [0, 1]
     assert os.getpid() not in {process for _, process, _ in found}
     for each, (_, _, outputs) in zip(batches, found, strict=True):
         assert torch.equal(outputs, model(each.records))
 
 
-def _process_of(observed: Observed, number: int, progress: Progress) -> tuple[int, int, Tensor]:
-    return number, os.getpid(), observed.view.model.module(observed.records).detach()
+def test_lengths_are_not_compared_where_the_learning_rate_is_unknown(tmp_path: Path) -> None:
+    for bias in (True, False):
+        model = mlp(bias=bias)
+        at, after = subject(model, TABLE), copy.deepcopy(model)
+        one = TABLE.inputs[5:6], TABLE.labels[5:6]
+        update = share(at.target, *one, Sharing(), torch.Generator(), dtype=torch.float64)
+        with torch.no_grad():
+            for name, parameter in after.named_parameters():
+                parameter -= 0.01 * update[name]
+        old, new = tmp_path / f"old-{bias}.safetensors", tmp_path / f"new-{bias}.safetensors"
+        save_file(model.state_dict(), old)
+        save_file(after.state_dict(), new)
+        given: dict[str, Any] = {"update": f"{old},{new}", "records": (5,), "restarts": 2}
+        with pytest.raises(NotApplicable, match="give --rate, or compare directions"):
+            rows_of(at, method=("idlg",), **given)
+        known = rows_of(at, method=("r-gap",), rate=0.01, **given)["relative_error"]
+        assert known.value == pytest.approx(0, abs=1e-6)
+        if bias:
+            by = rows_of(at, method=("idlg:objective=cosine",), iterations=20, **given)
+            assert by["relative_error"].value == pytest.approx(0, abs=1e-4)
+            assert "unknown" in str(by["mse"].details["knowledge"]["length"])  # type: ignore[index, call-overload]
+        else:
+            with pytest.raises(NotApplicable, match=r"has no bias.*give --rate"):
+                rows_of(at, method=("r-gap",), **given)

@@ -92,6 +92,11 @@ class Setting:
         for target in self.targets():
             if bias is not None:
                 found.append((with_bias(weight, bias), target))
+            elif stage.bias is None and not self.view.length_known:
+                raise NotApplicable(
+                    f"{stage.layer} has no bias, so that its output follows from the gradient's "
+                    "length, which is not known; give --rate"
+                )
             elif stage.bias is None:
                 ends = without_bias(weight, stage.weight, self._by(target))
                 found.extend((end, target) for end in ends)

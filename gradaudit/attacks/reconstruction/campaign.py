@@ -218,6 +218,9 @@ def _drawn(subject: Subject, batches: int, size: int) -> NDArray[np.int64]:
 
 def _captured(observer: Observer, batch: Records, captured: Captured) -> Observed:
     view = observer.view(batch, observer.visible(captured.update))
+    if not captured.length_known:
+        told = {**view.knowledge, "length": "unknown, as the learning rate is"}
+        view = replace(view, length_known=False, knowledge=told)
     return Observed(view, batch.inputs, batch.labels)
 
 

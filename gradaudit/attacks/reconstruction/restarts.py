@@ -149,6 +149,11 @@ class GradientMatching(Reconstruction[MatchingOptions]):
             raise UsageError("--box: L-BFGS takes no box; use --optimiser adam or signed-adam")
         if self.weight_of_tv(view) and not view.pictures:
             raise UsageError("--tv: total variation is of pictures, these records are none")
+        if options.objective == "l2" and not view.length_known:
+            raise NotApplicable(
+                f"{self.name} compares lengths, and without --rate that of the difference of two "
+                "checkpoints is not known; give --rate, or compare directions: --objective cosine"
+            )
         if view.discrete:
             raise NotApplicable(
                 f"{self.name} moves inputs along a gradient; tokens have none to move along"

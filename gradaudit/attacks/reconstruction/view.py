@@ -53,6 +53,7 @@ class AttackerView:
             pictures in [0, 1].
         training: local training between the model and the update; None for a plain gradient.
         start: (k, …) a starting point that the attacker brings along.
+        length_known: whether the update is known, or its direction alone.
         knowledge: all of this in words, for the report.
     """
 
@@ -67,6 +68,7 @@ class AttackerView:
     bounds: tuple[float, float] | None = None
     training: LocalTraining | None = None
     start: Tensor | None = None
+    length_known: bool = True
     knowledge: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @property
