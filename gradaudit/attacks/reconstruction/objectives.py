@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -9,12 +10,13 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradaudit.attacks.reconstruction.labels import Targets
+from gradaudit.attacks.reconstruction.replay import WORTH, Evaluation, Replayed
 from gradaudit.attacks.reconstruction.view import AttackerView, Update
 from gradaudit.errors import NotApplicable
 
+__all__ = ["Distance", "Evaluation", "Objective", "evaluation", "total_variation"]
+
 Distance = Literal["l2", "cosine"]
-Evaluation = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Points (restarts, unknowns) to values (restarts,) and gradients (restarts, unknowns)."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,7 @@ class Objective:
     adaptive: bool = False
 
     def __post_init__(self) -> None:
-        length = sum(float(part.square().sum()) for part in self.view.update.values())
-        if not length > 0:
+        if not float(self.length) > 0:
             raise NotApplicable(
                 "the shared update is zero in every visible parameter: there is nothing to match"
             )
@@ -50,6 +51,16 @@ class Objective:
     def unknowns(self) -> int:
         """Numbers in a point: the records, then the free labels."""
         return self.view.elements + self.targets.size
+
+    @cached_property
+    def shared(self) -> Tensor:
+        """The shared update as one vector."""
+        return self._flat(self.view.update)
+
+    @cached_property
+    def length(self) -> Tensor:
+        """Its squared length."""
+        return self.shared.dot(self.shared)
 
     def records(self, points: Tensor) -> Tensor:
         """(…, k, …) records in points (…, unknowns)."""
@@ -69,26 +80,29 @@ class Objective:
         """The objective at one point (unknowns,); see ``AttackerView.simulated``."""
         records = self.records(point)
         targets = self.targets.targets(point[self.view.elements :])
-        found = self.view.simulated(records, targets, taped=taped)
-        shared = self.view.update
+        found = self._flat(self.view.simulated(records, targets, taped=taped))
         if self.adaptive:
-            found = {name: part * (shared[name] != 0) for name, part in found.items()}
-        value = DISTANCES[self.distance](found, shared)
+            found = found * (self.shared != 0)
+        value = DISTANCES[self.distance](found, self.shared, self.length)
         return value + self.tv * total_variation(records) if self.tv else value
 
+    def _flat(self, update: Update) -> Tensor:
+        return torch.cat([update[name].flatten() for name in self.view.visible])
 
-def l2_distance(found: Update, shared: Update) -> Tensor:
+
+def l2_distance(found: Tensor, shared: Tensor, length: Tensor) -> Tensor:
     """‖g' − g‖² / ‖g‖² over whole updates."""
-    return _inner(_difference(found, shared), None) / _inner(shared, None)
+    gap = found - shared
+    return gap.dot(gap) / length
 
 
-def cosine_distance(found: Update, shared: Update) -> Tensor:
+def cosine_distance(found: Tensor, shared: Tensor, length: Tensor) -> Tensor:
     """1 − cosine of the angle between whole updates."""
-    lengths = _inner(found, None) * _inner(shared, None)
-    return 1 - _inner(found, shared) / lengths.clamp_min(torch.finfo(lengths.dtype).tiny).sqrt()
+    lengths = found.dot(found) * length
+    return 1 - found.dot(shared) / lengths.clamp_min(torch.finfo(lengths.dtype).tiny).sqrt()
 
 
-DISTANCES: dict[Distance, Callable[[Update, Update], Tensor]] = {
+DISTANCES: dict[Distance, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "l2": l2_distance,
     "cosine": cosine_distance,
 }
@@ -101,15 +115,15 @@ def total_variation(pictures: Tensor) -> Tensor:
     return down + across
 
 
-def evaluation(objective: Objective, rows: int = 32) -> Evaluation:
+def evaluation(objective: Objective, rows: int = 32, worth: int = WORTH) -> Evaluation:
     """Values and gradients of an objective at several points at once.
 
     Points are mapped over by ``vmap``, at most ``rows`` at a time; one alone is not, and models
-    that ``vmap`` cannot follow are gone through point by point.
+    that ``vmap`` cannot follow are gone through point by point. What is evaluated ``worth`` times
+    is recorded and repeated, see ``Replayed``.
     """
-    several = torch.func.vmap(
-        torch.func.grad_and_value(objective), randomness="same", chunk_size=rows
-    )
+    alone = Replayed(lambda points: _alone(objective, points[0]), worth)
+    several = Replayed(_mapped(objective), worth)
     mapped = True
 
     def evaluate(points: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,31 +131,35 @@ def evaluation(objective: Objective, rows: int = 32) -> Evaluation:
         with sdpa_kernel(SDPBackend.MATH):  # the others cannot be differentiated twice
             if mapped and min(rows, len(points)) > 1:
                 try:
-                    gradients, values = several(points)
-                    return values.detach(), gradients.detach()
+                    return _joined([several(part) for part in torch.split(points, rows)])
                 except (RuntimeError, NotImplementedError):
                     mapped = False
-            found = [_alone(objective, point) for point in points]
-        return torch.stack([value for value, _ in found]), torch.stack([g for _, g in found])
+            return _joined([alone(part) for part in torch.split(points, 1)])
 
     return evaluate
 
 
+def _mapped(objective: Objective) -> Evaluation:
+    """Values and gradients at points mapped over together."""
+    several = torch.func.vmap(torch.func.grad_and_value(objective), randomness="same")
+
+    def evaluate(points: Tensor) -> tuple[Tensor, Tensor]:
+        gradients, values = several(points)
+        return values.detach(), gradients.detach()
+
+    return evaluate
+
+
+def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    values, gradients = zip(*parts, strict=True)
+    return torch.cat(values), torch.cat(gradients)
+
+
 def _alone(objective: Objective, point: Tensor) -> tuple[Tensor, Tensor]:
-    """Value and gradient at one point, by tape."""
+    """Value (1,) and gradient (1, unknowns) at one point, by tape."""
     with torch.enable_grad():
         point = point.detach().requires_grad_()
         value = objective(point, taped=True)
         gradient: Tensor
         (gradient,) = torch.autograd.grad(value, point, materialize_grads=True, allow_unused=True)
-    return value.detach(), gradient
-
-
-def _difference(found: Update, shared: Update) -> Update:
-    return {name: found[name] - part for name, part in shared.items()}
-
-
-def _inner(left: Update, right: Update | None) -> Tensor:
-    """⟨left, right⟩ over whole updates, ‖left‖² without a right one."""
-    parts = [(part * (part if right is None else right[name])).sum() for name, part in left.items()]
-    return torch.stack(parts).sum()
+    return value.detach()[None], gradient[None]

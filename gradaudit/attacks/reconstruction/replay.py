@@ -1,0 +1,130 @@
+"""Evaluations recorded as a flat list of tensor operations, and repeated without what made it.
+
+An attack evaluates one function thousands of times at points of the same few shapes. On a small
+model most of the time goes to running modules, transforms and the tape that is differentiated
+twice, which find the same operations every time: ``make_fx`` notes these down once.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+Evaluation = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Points (restarts, unknowns) to values (restarts,) and gradients (restarts, unknowns)."""
+
+WORTH = 250
+"""Evaluations of as many points after which a recording, which costs about as many, is made."""
+
+_UNREPEATABLE = {
+    torch.Tag.nondeterministic_seeded,
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.data_dependent_output,
+}
+
+
+class Replayed:
+    """An evaluation that goes over to its recording where it is called often enough.
+
+    Recordings are of a number of points and are made at other points than they are tried at; one
+    that does not give what the evaluation itself gives is not used, nor are random operations and
+    those whose shapes hang on numbers.
+    """
+
+    def __init__(self, evaluate: Evaluation, worth: int = WORTH) -> None:
+        self.evaluate = evaluate
+        self.worth = worth
+        self._calls: Counter[int] = Counter()
+        self._recorded: dict[int, Evaluation] = {}
+
+    def __call__(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Values and gradients at points (restarts, unknowns)."""
+        count = len(points)
+        if recording := self._recorded.get(count):
+            return recording(points)
+        found = self.evaluate(points)
+        self._calls[count] += 1
+        if self._calls[count] == self.worth:
+            recording = recorded(self.evaluate, -points)
+            if recording and _agree(recording(points), found):
+                self._recorded[count] = recording
+        return found
+
+
+def recorded(evaluate: Evaluation, points: Tensor) -> Evaluation | None:
+    """The recording of an evaluation for as many points; None where it cannot be repeated."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    try:
+        module = make_fx(evaluate)(points)
+    except Exception:  # control flow on numbers, or an operation that cannot be noted down
+        return None
+    if not repeatable(module.graph):
+        return None
+    module = _shortened(module)
+
+    def replay(points: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            values, gradients = module(points)
+        return values, gradients
+
+    return replay
+
+
+def repeatable(graph: fx.Graph) -> bool:
+    """Whether a graph draws nothing, has fixed shapes and changes no constant."""
+    for node in graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        if _UNREPEATABLE & set(node.target.tags):
+            return False
+        constants = any(argument.op == "get_attr" for argument in node.all_input_nodes)
+        if constants and node.target._schema.is_mutable:
+            return False
+    return True
+
+
+def _shortened(module: fx.GraphModule) -> fx.GraphModule:
+    """The same without what repeats, copies nothing or is constant, where nothing is changed."""
+    from torch.fx.passes.dialect.common.cse_pass import CSEPass
+
+    targets = [node.target for node in module.graph.nodes]
+    operations = [one for one in targets if isinstance(one, torch._ops.OpOverload)]
+    if any(one._schema.is_mutable for one in operations):
+        return module
+    module = getattr(CSEPass()(module), "graph_module", module)
+    for node in list(module.graph.nodes):
+        if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            node.replace_all_uses_with(node.args[0])
+            module.graph.erase_node(node)
+    _fold(module)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module
+
+
+def _fold(module: fx.GraphModule) -> None:
+    """Put the results of operations on constants in their place."""
+    known: dict[fx.Node, Any] = {}
+    for node in list(module.graph.nodes):
+        if node.op == "get_attr":
+            known[node] = getattr(module, node.target)
+        elif node.op == "call_function" and all(one in known for one in node.all_input_nodes):
+            arguments: Any = fx.map_arg((node.args, node.kwargs), known.__getitem__)
+            known[node] = result = node.target(*arguments[0], **arguments[1])
+            if isinstance(result, Tensor):
+                module.register_buffer(f"known_{node.name}", result)
+                with module.graph.inserting_before(node):
+                    node.replace_all_uses_with(module.graph.get_attr(f"known_{node.name}"))
+
+
+def _agree(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> bool:
+    """Whether all numbers are the same to half of the digits."""
+    for a, b in zip(left, right, strict=True):
+        tolerance = torch.finfo(a.dtype).eps ** 0.5
+        size = float(b.abs().nan_to_num(0, 0, 0).max()) if b.numel() else 0.0
+        if not torch.allclose(a, b, rtol=tolerance, atol=tolerance * size, equal_nan=True):
+            return False
+    return True

@@ -1,0 +1,119 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gradaudit.attacks.reconstruction.labels import Targets
+from gradaudit.attacks.reconstruction.objectives import Distance, Objective, evaluation
+from gradaudit.attacks.reconstruction.replay import Evaluation, Replayed, recorded
+from tests.attacks.reconstruction.scenes import cnn, drawn, records, view
+
+
+def points_of(objective: Objective, count: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, objective.unknowns, generator=generator, dtype=torch.float64)
+
+
+def cubes(points: Tensor) -> tuple[Tensor, Tensor]:
+    return (points**3).sum(dim=1), 3 * points**2
+
+
+def counting(evaluate: Evaluation) -> tuple[Evaluation, list[int]]:
+    calls: list[int] = []
+
+    def counted(points: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(len(points))
+        return evaluate(points)
+
+    return counted, calls
+
+
+@pytest.mark.parametrize("distance", ["l2", "cosine"])
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_recordings_repeat_the_evaluation(distance: Distance, count: int, adaptive: bool) -> None:
+    seen = view(cnn(), records(1, 6, 6, labels=[1]))
+    objective = Objective(seen, Targets.of(seen, None), distance, tv=0.01, adaptive=adaptive)
+    direct, repeated = evaluation(objective), evaluation(objective, worth=1)
+    repeated(points_of(objective, count))
+    for seed in (1, 2):
+        points = points_of(objective, count, seed)
+        for found, wanted in zip(repeated(points), direct(points), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-14)
+
+
+def test_the_evaluation_is_left_alone_once_it_is_recorded() -> None:
+    evaluate, calls = counting(cubes)
+    replayed = Replayed(evaluate, worth=3)
+    points = torch.arange(6.0).reshape(2, 3)
+    for _ in range(10):
+        torch.testing.assert_close(replayed(points), cubes(points))
+    assert len(calls) == 3 + 1
+    replayed(points[:1])
+    assert calls[-1] == 1
+
+
+def shape_by_numbers(points: Tensor) -> tuple[Tensor, Tensor]:
+    return points[points > 0].sum().expand(len(points)), points
+
+
+def branching(points: Tensor) -> tuple[Tensor, Tensor]:
+    return cubes(points if float(points.sum()) > 0 else 2 * points)
+
+
+def hidden_branch(points: Tensor) -> tuple[Tensor, Tensor]:
+    return cubes(points if points.detach().numpy().sum() > 0 else 2 * points)
+
+
+def drawing(points: Tensor) -> tuple[Tensor, Tensor]:
+    return cubes(points + 0 * torch.rand_like(points))
+
+
+@pytest.mark.parametrize("evaluate", [shape_by_numbers, branching, drawing])
+def test_what_cannot_be_repeated_is_not_recorded(evaluate: Evaluation) -> None:
+    assert recorded(evaluate, torch.ones(2, 3)) is None
+
+
+@pytest.mark.parametrize("evaluate", [branching, hidden_branch, shape_by_numbers])
+def test_what_is_not_repeated_rightly_is_not_replayed(evaluate: Evaluation) -> None:
+    replayed = Replayed(evaluate, worth=1)
+    for sign in (1, -1, 1):
+        points = sign * torch.arange(1.0, 7).reshape(2, 3)
+        torch.testing.assert_close(replayed(points), evaluate(points))
+
+
+def test_operations_in_place_are_repeated() -> None:
+    def in_place(points: Tensor) -> tuple[Tensor, Tensor]:
+        twice = points * 2
+        before = twice + 1
+        twice.add_(1)
+        twice.mul_(twice)
+        return (before + twice).sum(dim=1), twice
+
+    recording = recorded(in_place, torch.zeros(2, 3))
+    assert recording is not None
+    points = torch.arange(6.0).reshape(2, 3)
+    torch.testing.assert_close(recording(points), in_place(points))
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Sigmoid(), nn.Linear(8, 3))
+
+
+def dropping() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Sigmoid(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("build", [normed, dropping])
+def test_models_in_training_mode_give_the_same_ever_after(build: Callable[[], nn.Module]) -> None:
+    batch = records(6, labels=[1, 2])
+    model = drawn(build).train()
+    seen = replace(view(model, batch), model=replace(view(model, batch).model, mode="train"))
+    objective = Objective(seen, Targets.of(seen, batch.labels))
+    direct, repeated = evaluation(objective), evaluation(objective, worth=1)
+    for count in (1, 3):
+        for seed in range(3):
+            points = points_of(objective, count, seed)
+            torch.testing.assert_close(repeated(points), direct(points))
