@@ -5,7 +5,8 @@ import platform
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -29,6 +30,9 @@ from gradaudit.report import (
 from gradaudit.target import Subject
 
 log = logging.getLogger(__name__)
+
+_TIMES, _TOGETHER = 5, 32
+"""Passes that are timed, and records in one of those that are passed together."""
 
 
 def run(
@@ -87,19 +91,46 @@ def run(
     )
 
 
-def seconds_per_pass(subject: Subject, passes: int = 3) -> float:
-    """Median time of one record's forward and backward pass, in seconds.
+@dataclass(frozen=True)
+class Pace:
+    """How fast gradients of a subject's records are, as just timed.
 
-    Raises:
-        AuditError: the model cannot be run on the records.
+    Attributes:
+        alone: seconds that one record's forward and backward pass takes.
+        together: seconds a record, where some are passed together.
     """
+
+    alone: float
+    together: float
+
+    @classmethod
+    def of(cls, subject: Subject) -> Self:
+        """Time some passes.
+
+        Raises:
+            AuditError: the model cannot be run on the records.
+        """
+        several = min(_TOGETHER, len(subject.records))
+        return cls(_seconds(subject, 1), _seconds(subject, several) / several)
+
+    def seconds(self, audit: Audit[Any], subject: Subject) -> float:
+        """About how long an audit takes; zero where there is nothing to do."""
+        passes = audit.passes(subject)
+        if not passes:
+            return 0.0
+        alone = self.alone * audit.calls(subject)
+        return self.together * passes + alone + audit.seconds(subject)
+
+
+def _seconds(subject: Subject, records: int) -> float:
+    """Median time of a forward and backward pass of the first records."""
     model = FunctionalModel.of(subject.target)
-    record = subject.records.take(np.zeros(1, dtype=np.int64))
-    inputs, labels = model.cast(record.inputs), model.cast(record.labels)
+    taken = subject.records.take(np.arange(records))
+    inputs, labels = model.cast(taken.inputs), model.cast(taken.labels)
     model.check(inputs, labels)
     gradient = torch.func.grad(lambda weights: model.losses(weights, inputs, labels).sum())
     durations = []
-    for _ in range(passes):
+    for _ in range(_TIMES):
         begun = time.perf_counter()
         gradient(model.parameters)
         if model.device.type == "cuda":

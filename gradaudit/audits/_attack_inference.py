@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gradaudit.attacks.inference.match import Match, Terms
     from gradaudit.target import Subject
 
+_OWN_ROUNDS = 3
+
 O = TypeVar("O", bound=InferenceOptions)  # noqa: E741 - O for options
 
 
@@ -31,7 +33,8 @@ class InferenceAttack(Audit[O]):
 
     metrics = METRICS
     headline = HEADLINE
-    quick: ClassVar = {"trials": 200, "batches": 400, "rounds": 1}
+    quick: ClassVar = {"trials": 200, "batches": 200, "rounds": 1, "family": ["logistic"]}
+    plain: ClassVar = {"trials": 500, "batches": 400}
     thorough: ClassVar = {"trials": 5000, "batches": 5000}
 
     @abstractmethod
@@ -75,9 +78,31 @@ class InferenceAttack(Audit[O]):
         except NotApplicable:
             return 0.0
         records = min(len(subject.records), self.options.shadow + (subject.samples or 5000))
-        rounds = self.options.rounds or max(len(subject.targets), 3)
-        looks = 2 + (bool(subject.defenses) and self.options.adaptive)
-        return float(len(games) * rounds * looks * records)
+        return float(len(games) * self._looks(subject) * records)
+
+    def seconds(self, subject: "Subject") -> float:
+        """The fits on every layer and on the whole update, for every look at them."""
+        from gradaudit.families import family
+
+        options = self.options
+        sizes = features_of(subject, options.reduce)
+        each = sum(
+            family(name).seconds(options.batches, size)
+            for name in options.family
+            for size in (*sizes, sum(sizes))
+        )
+        games = self.games(subject) if self.passes(subject) else ()
+        return len(games) * self._looks(subject) * self._fits() * each
+
+    def _looks(self, subject: "Subject") -> int:
+        """Rounds by adversaries, the shuffled game being one of them."""
+        trained = len(subject.targets) == 1 and subject.target.checkpoint is None
+        rounds = self.options.rounds or (_OWN_ROUNDS if trained else len(subject.targets))
+        return rounds * (2 + (bool(subject.defenses) and self.options.adaptive))
+
+    def _fits(self) -> int:
+        """Classifiers that a guess takes."""
+        return 1
 
     def _terms(self, subject: "Subject", game: "InferenceGame") -> "Terms":
         from gradaudit.attacks.inference.deal import PRIVATE, Setup
@@ -140,6 +165,15 @@ def expect_attributes(subject: "Subject") -> tuple[str, ...]:
     if not subject.attributes:
         raise NotApplicable("no private attribute is named; name one with --attribute")
     return subject.attributes
+
+
+def features_of(subject: "Subject", reduce: str | None) -> list[int]:
+    """How many features each layer's update is reduced to."""
+    from gradaudit.updates.reduction import parse_reduction, reduction_for
+
+    asked = parse_reduction(reduce)
+    sizes = [layer.parameters for layer in subject.layers]
+    return [reduction_for(size, asked).features(size) for size in sizes]
 
 
 def _auroc(rows: Sequence[Measurement]) -> float:

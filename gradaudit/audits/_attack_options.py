@@ -19,7 +19,7 @@ class InferenceOptions(SharingOptions):
     shadow: int = Field(
         1000, ge=2, description="Records of the same population that the adversary has, at most."
     )
-    batches: int = Field(2000, ge=10, description="Shadow batches that it fits on.")
+    batches: int = Field(1000, ge=10, description="Shadow batches that it fits on.")
     trials: int = Field(1000, ge=2, description="Private batches that it has to guess.")
     rounds: int | None = Field(
         None,

@@ -31,3 +31,8 @@ class AttackAttribute(InferenceAttack[InferenceOptions]):
         from gradaudit.attacks.inference.attribute import AttributeGame
 
         return [AttributeGame(name) for name in expect_attributes(subject)]
+
+    def passes(self, subject: "Subject") -> float:
+        """None, where no attribute asked about is among the inputs."""
+        columns = {feature.name for feature in subject.records.features}
+        return super().passes(subject) if columns & set(subject.attributes) else 0.0

@@ -1,7 +1,7 @@
 """Distributional inference from gradients."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -35,6 +35,7 @@ class AttackDistribution(InferenceAttack[DistributionOptions]):
     name = "attack distribution"
     summary = "Guess the share of a batch's records that have a value from its gradients."
     Options = DistributionOptions
+    plain: ClassVar = {"trials": 300, "batches": 300}
 
     def games(self, subject: "Subject") -> Sequence["InferenceGame"]:
         """One game for every attribute."""
@@ -42,6 +43,9 @@ class AttackDistribution(InferenceAttack[DistributionOptions]):
 
         names = expect_attributes(subject)
         return [DistributionGame(name, self.options.value) for name in names]
+
+    def _fits(self) -> int:
+        return self.options.bins - 1
 
     def _of_the_game(self) -> dict[str, int]:
         return {"bins": self.options.bins}

@@ -72,6 +72,7 @@ class AttackMembership(Audit[MembershipOptions]):
     headline = ()
     Options = MembershipOptions
     quick: ClassVar[Mapping[str, JsonValue]] = {"method": ["idlg"]}
+    plain: ClassVar[Mapping[str, JsonValue]] = {"method": ["idlg"], "batches": 32}
     thorough: ClassVar[Mapping[str, JsonValue]] = {"batches": 32, "restarts": 4}
 
     def passes(self, subject: "Subject") -> float:
@@ -80,6 +81,11 @@ class AttackMembership(Audit[MembershipOptions]):
         methods = [m for m in self._methods().values() if m.name != "idlg"]
         each = _READING + sum(m.steps(options.restarts) for m in methods)
         return each * options.batch_size * options.count(subject)
+
+    def calls(self, subject: "Subject") -> float:
+        """The steps on all batches; signs are read at no cost."""
+        each = sum(m.calls() for m in self._methods().values() if m.name != "idlg")
+        return (_READING + each) * self.options.count(subject)
 
     def run(self, subject: "Subject", progress: Progress) -> Iterator[Measurement]:
         """Attack; older checkpoints are the variants ``round``, methods the variants ``method``.

@@ -77,6 +77,7 @@ class AttackReconstruct(Audit[ReconstructOptions]):
     headline = ("relative_error",)
     Options = ReconstructOptions
     quick: ClassVar[Mapping[str, JsonValue]] = {"iterations": 5, "restarts": 2, "batches": 1}
+    plain: ClassVar[Mapping[str, JsonValue]] = {"restarts": 2}
     thorough: ClassVar[Mapping[str, JsonValue]] = {
         "method": ["closed-form", "idlg", "dlg", "inverting-gradients"],
         "restarts": 8,
@@ -89,6 +90,10 @@ class AttackReconstruct(Audit[ReconstructOptions]):
         methods = self._methods().values()
         each = sum(m.steps(options.restarts if m.restarts else 1) for m in methods)
         return each * options.batch_size * options.count(subject)
+
+    def calls(self, subject: "Subject") -> float:
+        """The steps of all methods on all batches."""
+        return sum(m.calls() for m in self._methods().values()) * self.options.count(subject)
 
     def run(self, subject: "Subject", progress: Progress) -> Iterator[Measurement]:
         """Attack; older checkpoints are the variants ``round``, methods the variants ``method``.

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field, JsonValue
 
 from gradaudit.audits._attack_intervals import CONFIDENCE, clopper_pearson, student
-from gradaudit.audits._reconstruct_options import AttackOptions
+from gradaudit.audits._reconstruct_options import AUTOMATIC, AttackOptions
 from gradaudit.audits.base import Audit, Metric
-from gradaudit.errors import UsageError
+from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from gradaudit.attacks.reconstruction.campaign import Campaign
     from gradaudit.attacks.reconstruction.methods import Method
@@ -30,7 +31,9 @@ class TracingOptions(AttackOptions):
     """Options of the tracing audit."""
 
     method: str | None = Field(
-        None, description="how records are rebuilt: dlg (default), idlg, inverting-gradients, …"
+        None,
+        description="how records are rebuilt: dlg, idlg, inverting-gradients, …; without it: "
+        "closed-form where that applies and nothing defends the updates, else dlg",
     )
     participants: int = Field(10, ge=2, description="clients that share an update each")
     updates: int = Field(1, ge=1, description="updates of each participant")
@@ -68,13 +71,27 @@ class AttackTracing(Audit[TracingOptions]):
     headline = ()
     Options = TracingOptions
     quick: ClassVar[Mapping[str, JsonValue]] = {"participants": 4, "iterations": 5}
+    plain: ClassVar[Mapping[str, JsonValue]] = {"participants": 8, "iterations": 5}
     thorough: ClassVar[Mapping[str, JsonValue]] = {"repeats": 5}
 
     def passes(self, subject: "Subject") -> float:
         """What the attacks on all participants' updates cost at most."""
+        steps = self._likely(subject).steps(self.options.restarts)
+        return steps * self._attacks * self.options.batch_size
+
+    def calls(self, subject: "Subject") -> float:
+        """The steps of all attacks."""
+        return self._likely(subject).calls() * self._attacks
+
+    @property
+    def _attacks(self) -> int:
         options = self.options
-        attacks = options.participants * options.updates * options.repeats
-        return self._method().steps(options.restarts) * attacks * options.batch_size
+        return options.participants * options.updates * options.repeats
+
+    def _likely(self, subject: "Subject") -> "Method":
+        """The method that will do: the first one, where one record stands behind an update."""
+        methods = list(self._methods(subject).values())
+        return methods[0 if self.options.batch_size == 1 else -1]
 
     def run(self, subject: "Subject", progress: Progress) -> Iterator[Measurement]:
         """Rebuild all participants' records, and trace them.
@@ -93,14 +110,25 @@ class AttackTracing(Audit[TracingOptions]):
         yield self._row(hits[:, 0], facts).model_copy(update={"variant": {}})
         yield self._row(hits[:, 1], facts).model_copy(update={"variant": {"identity": "item"}})
 
-    def _method(self) -> "Method":
+    def _methods(self, subject: "Subject") -> "dict[str, Method]":
+        """The named method, or those to try until one applies."""
         from gradaudit.attacks.reconstruction.methods import load_methods
 
         named = self.options.method
-        (method,) = load_methods(
-            [named or "dlg"], self.options.flags(named=named is not None)
-        ).values()
-        return method
+        tried = ["dlg"] if subject.defenses else [*AUTOMATIC]
+        return load_methods([named] if named else tried, self.options.flags(named=bool(named)))
+
+    def _answers(
+        self, campaign: "Campaign", subject: "Subject", progress: Progress
+    ) -> "tuple[str, list[Tensor]]":
+        """The first method that applies, and its answers."""
+        reasons: list[str] = []
+        for text, method in self._methods(subject).items():
+            try:
+                return text, campaign.answers(method, progress)
+            except NotApplicable as why:
+                reasons.append(str(why))
+        raise NotApplicable("; ".join(reasons))
 
     def _repetition(
         self, subject: "Subject", number: int, progress: Progress
@@ -112,7 +140,7 @@ class AttackTracing(Audit[TracingOptions]):
         from gradaudit.attacks.tracing import own_items, trace
 
         campaign = self._campaign(subject, number)
-        answers = campaign.answers(self._method(), progress)
+        method, answers = self._answers(campaign, subject, progress)
         truth = torch.cat([each.records.cpu() for each in campaign.observed])
         rebuilt = own_items(truth, torch.cat(answers), len(answers))
         each = self.options.updates * campaign.batch
@@ -120,7 +148,7 @@ class AttackTracing(Audit[TracingOptions]):
         traced = trace(truth, rebuilt, owners)
         hits = np.stack([traced.participants == owners, traced.items == np.arange(len(truth))])
         diverged = int((~rebuilt.flatten(1).isfinite().all(dim=1)).sum())
-        return hits, {**campaign.facts, "diverged": diverged}
+        return hits, {**campaign.facts, "method": method, "diverged": diverged}
 
     def _campaign(self, subject: "Subject", number: int) -> "Campaign":
         import numpy as np
@@ -158,7 +186,6 @@ class AttackTracing(Audit[TracingOptions]):
             n=hits.size,
             details={
                 **facts,
-                "method": self.options.method or "dlg",
                 "participants": participants,
                 "repetitions": [float(share) for share in missed],
                 "by_guessing": 1 - 1 / participants,

@@ -92,3 +92,14 @@ class Audit(ABC, Generic[O]):
         Zero says that there is nothing to do.
         """
         return 0.0
+
+    def calls(self, subject: "Subject") -> float:
+        """About how many gradients ``run`` takes one after the other, each waiting for the last.
+
+        Of a small model a call costs much more than the records in it do.
+        """
+        return 0.0
+
+    def seconds(self, subject: "Subject") -> float:
+        """About how long ``run`` takes apart from gradients, on a core of a usual machine."""
+        return 0.0

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import JsonValue
 
-from gradaudit.audits._vinfo_cases import RECORDS
+from gradaudit.audits._vinfo_cases import MEMBER, RECORDS
 from gradaudit.audits._vinfo_latent import latent_rows
 from gradaudit.audits._vinfo_layer_sets import METRICS as ORIGINAL
 from gradaudit.audits._vinfo_options import VinfoOptions
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gradaudit.target import Subject
 
 _TOGETHER = 8
-_PASSES_A_FIT = 100.0
 
 
 class Vinfo(Audit[VinfoOptions]):
@@ -120,6 +119,7 @@ class Vinfo(Audit[VinfoOptions]):
         "iterations": 10,
         "together": [1],
     }
+    plain: ClassVar[Mapping[str, JsonValue]] = {"repeats": 8}
     thorough: ClassVar[Mapping[str, JsonValue]] = {
         "repeats": 50,
         "batches": 128,
@@ -149,11 +149,7 @@ class Vinfo(Audit[VinfoOptions]):
             yield from _not_asked_for(subject, ORIGINAL, "not asked for: --original")
 
     def passes(self, subject: "Subject") -> float:
-        """Gradients of the records once for eight repetitions, and what fits take instead.
-
-        A fit on 128 batches takes 0.05 to 0.3 seconds, as long as some 100 passes of a small
-        model; with a large one, whose passes take longer, it is fewer and the estimate too high.
-        """
+        """Gradients of the records once for eight repetitions."""
         options = self.options
         if options.original:
             return original_passes(subject, options)
@@ -161,9 +157,25 @@ class Vinfo(Audit[VinfoOptions]):
         attributes = len(subject.attributes) or int(known)
         rounds = len(subject.targets) * attributes
         records = min(subject.samples or RECORDS, len(subject.records))
-        gradients = records * (2 * options.repeats / _TOGETHER)
-        fits = 2 * options.repeats * len(options.members) * len(subject.layers)
-        return rounds * (gradients + _PASSES_A_FIT * options.batches / 64 * fits)
+        return rounds * records * max(2 * options.repeats / _TOGETHER, 2)
+
+    def seconds(self, subject: "Subject") -> float:
+        """The fits of every layer, repetition and member, as often again for the permuted ones."""
+        from gradaudit.audits._attack_inference import features_of
+        from gradaudit.families import family
+
+        options = self.options
+        if options.original or not self.passes(subject):
+            return 0.0
+        attributes = subject.attributes or (MEMBER,)
+        values = [len(subject.records.attributes[name].values) for name in subject.attributes]
+        rows = options.batches * max(values, default=2)
+        each = sum(
+            family(name).seconds(rows, size)
+            for name in options.members
+            for size in features_of(subject, options.reduce)
+        )
+        return len(subject.targets) * len(attributes) * 2 * options.repeats * each
 
 
 def _not_asked_for(subject: "Subject", metrics: Iterable[str], why: str) -> list[Measurement]:

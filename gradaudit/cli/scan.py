@@ -105,13 +105,13 @@ def _tell_plan(settings: ScanSettings, chosen: Sequence[Audit[Any]]) -> None:
     expect_writable(settings)
     with stdout_for_the_report():
         subject = load(settings)
-        from gradaudit.runner import seconds_per_pass
+        from gradaudit.runner import Pace
 
-        each = seconds_per_pass(subject)
+        pace = Pace.of(subject)
     typer.echo(f"{subject.target.description} on {len(subject.records)} records:")
     for audit in chosen:
-        passes = audit.passes(subject)
-        typer.echo(f"  {audit.name}: {_duration(each * passes) if passes else 'nothing to do'}")
+        expected = pace.seconds(audit, subject)
+        typer.echo(f"  {audit.name}: {_duration(expected) if expected else 'nothing to do'}")
 
 
 def _duration(seconds: float) -> str:

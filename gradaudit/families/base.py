@@ -62,6 +62,10 @@ class Family(ABC):
             AuditError: there is no row, a class has none, or a feature is not finite.
         """
 
+    def seconds(self, rows: int, features: int) -> float:
+        """About how long ``fit`` takes on a core of a usual machine, for ``--dry-run``."""
+        return 0.0
+
 
 def training_weights(
     features: Features, labels: IntArray, classes: int, prior: FloatArray | None

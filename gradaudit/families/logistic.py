@@ -67,3 +67,7 @@ class Logistic(Family):
             return FittedLogistic(trained, projection, None)
         regression = LogisticRegression(C=_PENALTY, max_iter=_ITERATIONS, tol=1e-4)
         return FittedLogistic(trained, projection, regression.fit(rows, labels, weights))
+
+    def seconds(self, rows: int, features: int) -> float:
+        """Mostly the projection's."""
+        return 0.02 + Projection.seconds(rows, features)

@@ -91,3 +91,7 @@ class Reconstruction(ABC, Generic[O]):
     def steps(self, restarts: int) -> float:
         """About how many gradient passes over the batch ``run`` costs; for ``--dry-run``."""
         return float(restarts)
+
+    def calls(self) -> float:
+        """About how many of them wait for one another, each with the model's overhead."""
+        return 1.0

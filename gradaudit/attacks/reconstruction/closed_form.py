@@ -49,6 +49,10 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
     Options: ClassVar[type[ReconstructionOptions]] = ClosedFormOptions
     restarts: ClassVar[bool] = False
 
+    def calls(self) -> float:
+        """A later layer's input is searched for twice."""
+        return 2.0 * self.options.search_steps
+
     def run(
         self, view: AttackerView, restarts: int, generator: torch.Generator, progress: Progress
     ) -> Candidates:

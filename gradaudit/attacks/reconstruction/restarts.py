@@ -26,6 +26,8 @@ _EXPLAINED = {torch.float64: 1e-18, torch.float32: 1e-12}
 """Objectives at which an update is explained to the last digit that a square can show."""
 _PASSES = 4.0
 """An evaluation differentiates twice."""
+_CALLS = 2.0
+"""Of a small model, an evaluation and what the optimiser makes of it take as long as two passes."""
 _BYTES_A_ROW = 64
 _MOST_ROWS = 32
 
@@ -100,6 +102,11 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         """Evaluations differentiate twice."""
         each = EVALUATIONS if self.options.optimiser == "lbfgs" else 1
         return _PASSES * restarts * self.options.iterations * each
+
+    def calls(self) -> float:
+        """Restarts are evaluated together."""
+        each = EVALUATIONS if self.options.optimiser == "lbfgs" else 1
+        return _CALLS * self.options.iterations * each
 
     def _minimise(
         self,
