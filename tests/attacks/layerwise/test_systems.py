@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise import systems
 from gradaudit.attacks.layerwise.chain import Stage
+from gradaudit.attacks.layerwise.combined import determines
 from gradaudit.attacks.layerwise.systems import (
     gradients_matrix,
     solve,
@@ -115,3 +116,24 @@ def test_a_system_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(systems, "MOST_ENTRIES", 100)
     with pytest.raises(NotApplicable, match="entries"):
         weights_matrix(stage_of("plain"))
+
+
+def test_a_rough_solution_takes_fewer_iterations_and_has_half_of_the_digits() -> None:
+    matrix = csr_array(normal(30, 20).numpy())
+    x = normal(20).numpy()
+    fine, rough = (solve(matrix, matrix @ x, dense=False, rough=it) for it in (False, True))
+    assert rough.iterations < fine.iterations
+    np.testing.assert_allclose(fine.x, x, rtol=1e-10)
+    np.testing.assert_allclose(rough.x, x, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "spread"), [(30, 1.0), (30, 1e5), (12, 1.0)])
+def test_one_solution_is_told_from_several(
+    rows: int, spread: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systems, "DENSE_ELEMENTS", 0)
+    scales = torch.logspace(0, -np.log10(spread), 20, dtype=torch.float64)
+    matrix = csr_array((normal(rows, 20) * scales).numpy())
+    right = matrix @ normal(20).numpy()
+    found = solve(matrix, right, 10 * np.ones(20)).x
+    assert determines(matrix, right, found) == (rows >= 20)

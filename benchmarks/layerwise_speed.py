@@ -1,0 +1,135 @@
+"""R-GAP and COPA on six convolutions of one 3×32×32 record, beside dense least squares.
+
+The network is R-GAP's CNN6 (Zhu & Blaschko 2021): LeakyReLU(0.2), no pooling, and a fully
+connected layer, here of ten classes. Both attacks run first, with the seconds that every layer
+took and the peak memory of the process; then the same systems are solved densely by LAPACK, for the
+layers named. Seconds are of the processor; attacks and solves run in one thread.
+
+    python benchmarks/layerwise_speed.py [--dense 0 1 2] [--copa-steps 20]
+"""
+
+import argparse
+import resource
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gradaudit.attacks.layerwise.combined import Combined, Start
+from gradaudit.attacks.layerwise.least_squares import LeastSquares
+from gradaudit.attacks.layerwise.recursion import Given, Solved, Solver
+from gradaudit.attacks.layerwise.running import Found, best_of
+from gradaudit.attacks.layerwise.setting import Setting
+from gradaudit.attacks.layerwise.systems import System
+from gradaudit.attacks.reconstruction.observing import Observer
+from gradaudit.loading.losses import CrossEntropy
+from gradaudit.loading.records import Records
+from gradaudit.target import Target
+from gradaudit.updates.sharing import Sharing
+
+SHAPE, CLASSES = (3, 32, 32), 10
+CONVOLUTIONS = ((12, 4, 2, 2), (36, 3, 2, 1), (36, 3, 1, 1), (36, 3, 1, 1), (64, 3, 2, 1))
+LAST = (128, 3, 1, 1)
+
+
+def cnn6() -> nn.Sequential:
+    """Channels, kernel, stride and padding of each convolution as in the paper's code."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    channels = SHAPE[0]
+    for out, kernel, stride, padding in (*CONVOLUTIONS, LAST):
+        layers += [nn.Conv2d(channels, out, kernel, stride, padding), nn.LeakyReLU(0.2)]
+        channels = out
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(3200, CLASSES)).double().eval()
+
+
+def scene() -> tuple[Setting, Tensor]:
+    """What the attacker has of one drawn record, and the record."""
+    generator = torch.Generator().manual_seed(0)
+    record = torch.rand(1, *SHAPE, generator=generator, dtype=torch.float64)
+    target = Target(cnn6(), CrossEntropy())
+    observer = Observer(target, Sharing(), target.layers, known_labels=True)
+    seen = observer.of(Records(record, torch.tensor([3])), torch.Generator())
+    return Setting.of(seen.view, "benchmark"), record[0]
+
+
+@dataclass(frozen=True)
+class Timed(Solver):
+    """A solver whose seconds and systems are kept, by layer."""
+
+    solver: Solver
+    seconds: dict[str, float] = field(default_factory=dict)
+    systems: dict[str, System] = field(default_factory=dict)
+
+    def solve(self, given: Given) -> Solved:
+        """As the solver does it."""
+        begun = time.process_time()
+        found = self.solver.solve(given)
+        self.seconds[given.stage.layer] = time.process_time() - begun
+        self.systems[given.stage.layer] = given.system
+        return found
+
+
+def attacked(name: str, setting: Setting, record: Tensor, solver: Solver) -> Timed:
+    """Run an attack and print what it took."""
+    timed = Timed(solver)
+    begun = time.process_time()
+    found = best_of(setting, timed, box=False)
+    seconds = time.process_time() - begun
+    told(name, found, record, seconds, timed)
+    return timed
+
+
+def told(name: str, found: Found, record: Tensor, seconds: float, timed: Timed) -> None:
+    error = float((found.record - record).norm() / record.norm())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"{name}: {seconds:.1f} s, relative error {error:.1e}, peak memory {peak:.2f} GiB")
+    for one in found.solved:
+        if one.layer in timed.seconds:
+            system = timed.systems[one.layer]
+            rows = len(system.outputs) + len(system.weight_gradient)
+            print(
+                f"  layer {one.layer:>2}: {rows:>6} × {system.columns}, "
+                f"{timed.seconds[one.layer]:6.2f} s, {one.iterations} iterations, residual "
+                f"{one.residual:.1e}",
+                flush=True,
+            )
+
+
+def densely(layer: str, system: System, ours: dict[str, float]) -> None:
+    """Solve a layer's system by ``numpy.linalg.lstsq`` and print it beside ours."""
+    matrix, right = system.balanced()
+    dense = matrix.toarray()
+    begun = time.process_time()
+    np.linalg.lstsq(dense, right, rcond=1e-12)
+    seconds = time.process_time() - begun
+    told = ", ".join(
+        f"{name} {spent:.2f} s ({seconds / spent:.1f} times faster)" for name, spent in ours.items()
+    )
+    print(f"  layer {layer:>2}: dense {seconds:.1f} s, {told}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dense", type=int, nargs="*", default=[0, 1, 2], help="convolutions")
+    parser.add_argument("--copa-steps", type=int, default=20)
+    parser.add_argument("--skip-copa", action="store_true")
+    given = parser.parse_args()
+    setting, record = scene()
+    ours = {"R-GAP": attacked("R-GAP", setting, record, LeastSquares())}
+    if not given.skip_copa:
+        middle = Start.of(setting.chain, torch.full(SHAPE, 0.5, dtype=torch.float64))
+        ours["COPA"] = attacked("COPA", setting, record, Combined(middle, given.copa_steps))
+    print("the same systems by dense least squares, one thread:")
+    layers = [stage.layer for stage in setting.chain.stages]
+    for number in given.dense:
+        layer = layers[number]
+        spent = {name: timed.seconds[layer] for name, timed in ours.items()}
+        densely(layer, ours["R-GAP"].systems[layer], spent)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
