@@ -2,6 +2,7 @@
 
     python benchmarks/nulls.py [--attributes 20] [--repeats 6] [--batches 32] [--batch-size 16]
         [--family forest,mlp,logistic] [--permutations 99] [--pairs 40] [--rows 600] [--seeds 20]
+        [--layers '*'] [--readings mean,samples] [--parts features,inputs,subspace,vinfo]
 
 1. Attributes drawn at random for the records of ``digits``, audited with the sample model: how many
    intervals of ``vinfo`` hold 0, attribute by attribute and layer by layer, how far AUROC lies from
@@ -47,13 +48,16 @@ def with_random_attributes(records: Records, count: int, seed: int) -> Records:
     return replace(records, attributes=found)
 
 
-def audited(records: Records, audit: str, options: dict[str, object], samples: int) -> Report:
+def audited(
+    records: Records, audit: str, options: dict[str, object], samples: int, layers: list[str]
+) -> Report:
     return gradaudit.audit(
         MODEL,
         records,
         audits={audit: options},
         checkpoints=(CHECKPOINT,),
         attributes=tuple(records.attributes),
+        layers=layers,
         samples=samples,
     )
 
@@ -68,7 +72,7 @@ def random_vinfo(records: Records, given: argparse.Namespace) -> None:
         "correlation": False,
     }
     own = with_random_attributes(records, given.attributes, 0)
-    report = audited(own, "vinfo", options, len(records))
+    report = audited(own, "vinfo", options, len(records), given.layers.split(","))
     print(f"\nvinfo of {given.attributes} random attributes: {options}")
     rows = [row for row in report.measurements if set(row.variant) == {"attribute"}]
     information = by_layer(rows, "vinfo")
@@ -114,11 +118,11 @@ def holds(row: Measurement, value: float) -> bool:
 
 
 def random_subspaces(records: Records, given: argparse.Namespace) -> None:
-    for reading in ("mean", "samples"):
+    for reading in given.readings.split(","):
         begun = time.perf_counter()
         options = {"reading": reading, "permutations": given.permutations}
         own = with_random_attributes(records, given.pairs, 1)
-        report = audited(own, "subspace", options, 256)
+        report = audited(own, "subspace", options, 256, given.layers.split(","))
         print(f"\nsubspace of {given.pairs} random attributes, 256 records: {options}")
         p_values: dict[tuple[str, str], float] = {}
         for row in report.measurements:
@@ -265,6 +269,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--rows", type=int, default=600)
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--layers", default="*")
+    parser.add_argument("--readings", default="mean,samples")
     parser.add_argument("--parts", default="features,inputs,subspace,vinfo")
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -134,7 +134,7 @@ def verdict(game: str, metric: str, rows: list[Measurement]) -> None:
     line = f"whole update, {metric}: mean of {len(rows)} deals {values.mean():.3f}"
     ends = list(lows)
     if len(values) > 1:
-        low, high = student(values)
+        low, high = np.clip(student(values), 0, 1)
         line += f" [{low:.3f}, {high:.3f}]"
         ends = [low, *ends]
     guessing = GUESSING[game, metric]
