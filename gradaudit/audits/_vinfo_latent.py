@@ -112,7 +112,7 @@ class _Latent:
         progress: Progress,
     ) -> Iterator[Measurement]:
         """An attribute's rows in one round."""
-        from gradaudit.inference.layerwise import Adversary
+        from gradaudit.inference.estimating import Adversary
 
         work = self._layerwise(case, target)
         mine = Adversary(self.options.members, self.options.prior, self.options.paper)

@@ -35,7 +35,7 @@ class AttackDistribution(InferenceAttack[DistributionOptions]):
     name = "attack distribution"
     summary = "Guess the share of a batch's records that have a value from its gradients."
     Options = DistributionOptions
-    plain: ClassVar = {"trials": 300, "batches": 300}
+    plain: ClassVar = {"trials": 500, "batches": 500}
 
     def games(self, subject: "Subject") -> Sequence["InferenceGame"]:
         """One game for every attribute."""

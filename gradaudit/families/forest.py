@@ -96,7 +96,7 @@ class Forest(Family):
 
     def seconds(self, rows: int, features: int) -> float:
         """A tree sorts √features columns at every depth."""
-        each = 3e-3 + 5e-8 * rows * math.log2(rows) * math.sqrt(features)
+        each = 2e-3 + 4e-8 * rows * math.log2(rows) * math.sqrt(features)
         return TREES * each + 1e-7 * rows * features
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
+from gradaudit.inference.estimating import Adversary, Rows, estimate
 from gradaudit.inference.repetitions import Repetition
-from gradaudit.inference.usable import Labelled, Sets, Usable, usable_information
+from gradaudit.inference.usable import Usable
 from gradaudit.progress import Progress
 from gradaudit.target import Layer
 from gradaudit.updates.observer import Observer
@@ -19,28 +19,7 @@ _TOGETHER = 8
 """Repetitions whose batches are observed in one pass over the records."""
 
 
-@dataclass(frozen=True)
-class Adversary:
-    """Who estimates.
-
-    Attributes:
-        members: names of the families.
-        prior: ``uniform``, or ``empirical`` for the fit records' frequencies.
-        paper: the softmax of a forest's votes, uncalibrated (Mo et al. 2021, eq. 8).
-    """
-
-    members: tuple[str, ...]
-    prior: str = "uniform"
-    paper: bool = False
-
-    def of(self, repetition: Repetition) -> NDArray[np.float64]:
-        """The prior in a repetition, (values,)."""
-        count = len(repetition.frequencies)
-        return repetition.frequencies if self.prior == "empirical" else np.full(count, 1 / count)
-
-
 Observe = Callable[[Sequence[Layer]], Observer]
-Rows = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -79,11 +58,11 @@ class Layerwise:
         ):
             for layer, repetition_rows in self._observed(planned):
                 tasks = (
-                    delayed(_estimate)(rows, each, adversary, self._child(1, layer.position, each))
+                    delayed(estimate)(rows, each, adversary, self._child(1, layer.position, each))
                     for each, rows in repetition_rows
                 )
-                for estimate in workers(tasks):
-                    found[layer.name].append(estimate)
+                for usable in workers(tasks):
+                    found[layer.name].append(usable)
                     advance(1)
         return found
 
@@ -127,20 +106,3 @@ def _indices(repetition: Repetition) -> NDArray[np.int64]:
 def _integer(seed: np.random.SeedSequence) -> int:
     """A seed of 62 bits for torch."""
     return int(seed.generate_state(1, np.uint64)[0] >> np.uint64(2))
-
-
-def _estimate(
-    rows: Rows, repetition: Repetition, adversary: Adversary, seed: np.random.SeedSequence
-) -> Usable:
-    """One estimate, on one thread."""
-    labels = [batches.labels for batches in repetition.batches]
-    fit, choose, score = np.split(rows, np.cumsum([len(each) for each in labels])[:-1])
-    sets = Sets(
-        Labelled(fit, labels[0]),
-        Labelled(choose, labels[1], repetition.independent),
-        Labelled(score, labels[2]),
-    )
-    with threadpool_limits(1):
-        return usable_information(
-            sets, adversary.of(repetition), adversary.members, seed, paper=adversary.paper
-        )

@@ -58,7 +58,7 @@ def test_methods_stand_beside_each_other_and_the_closest_is_the_headline() -> No
 def test_a_batch_has_no_signs_but_optimised_labels() -> None:
     rows = {
         row.variant.get("method"): row
-        for row in membership(subject(), batches=2, batch_size=2, iterations=20, restarts=2)
+        for row in membership(subject(), batches=2, batch_size=2, iterations=10, restarts=2)
     }
     assert rows["idlg"].status == "skipped"
     assert rows["dlg"].status == "measured"
@@ -95,7 +95,7 @@ def test_real_targets_are_refused() -> None:
 
 
 def test_records_are_traced_to_their_participants() -> None:
-    rows = tracing(subject(), participants=3, updates=2, iterations=10)
+    rows = tracing(subject(), method="dlg", participants=3, updates=2, iterations=10)
     row = rows["None"]
     assert (row.value, row.n) == (0, 6)
     assert row.details["by_guessing"] == pytest.approx(2 / 3)
@@ -103,6 +103,17 @@ def test_records_are_traced_to_their_participants() -> None:
     assert row.interval == pytest.approx(
         binomtest(0, 6).proportion_ci(0.95, method="exact"), abs=1e-9
     )
+
+
+def test_the_closed_form_is_tried_first_and_dlg_where_it_does_not_apply() -> None:
+    at, defended = subject(), subject(defenses=(parse_defense("prune:0.1"),))
+    found = {
+        name: tracing(where, participants=2, iterations=1, batch_size=size)["None"]
+        for name, where, size in (("one", at, 1), ("two", at, 2), ("defended", defended, 1))
+    }
+    methods = {name: row.details["method"] for name, row in found.items()}
+    assert methods == {"one": "closed-form", "two": "dlg", "defended": "dlg"}
+    assert found["one"].value == 0
 
 
 def test_noise_hides_participants_and_items_are_harder_than_participants() -> None:

@@ -14,22 +14,29 @@ def train(out: Path, *arguments: object) -> Result:
     return run("train", "-m", MODEL, "-d", "diabetes", "--out", out, *given)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """The folder of a run, for tests that change nothing in it, and what the command said."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    return folder, train(folder)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def test_it_writes_rounds_that_audits_take(tmp_path: Path) -> None:
-    done = train(tmp_path / "run")
+def test_it_writes_rounds_that_audits_take(trained: tuple[Path, Result]) -> None:
+    folder, done = trained
     assert done.status == 0, done.err
-    files = sorted(file.name for file in (tmp_path / "run").iterdir())
+    files = sorted(file.name for file in folder.iterdir())
     rounds = [f"round-00{number}.safetensors" for number in range(3)]
     assert files == ["resume.safetensors", *rounds, "run.json"]
     assert "3 clients with 118 records each, 88 records for testing" in done.out
-    told = json.loads((tmp_path / "run" / "run.json").read_text())
+    told = json.loads((folder / "run.json").read_text())
     assert [line["round"] for line in told["rounds"]] == [0, 1, 2]
     assert len(told["test"]) == 88
     assert sum(told["sizes"]) + 88 == told["records"] == 442
-    given = [word for name in rounds for word in ("-c", tmp_path / "run" / name)]
+    given = [word for name in rounds for word in ("-c", folder / name)]
     audited = run(
         "sensitivity", "-m", MODEL, "-d", "diabetes", *given, "--samples", 5, "-f", "json", "-q"
     )
@@ -37,11 +44,13 @@ def test_it_writes_rounds_that_audits_take(tmp_path: Path) -> None:
     assert len(json.loads(audited.out)["target"]["checkpoints"]) == 3
 
 
-def test_the_same_command_goes_on_and_changes_nothing(tmp_path: Path) -> None:
-    train(tmp_path / "run")
-    before = contents(tmp_path / "run")
-    assert train(tmp_path / "run").status == 0
-    assert contents(tmp_path / "run") == before
+def test_the_same_command_goes_on_and_changes_nothing(
+    trained: tuple[Path, Result], tmp_path: Path
+) -> None:
+    folder, _ = trained
+    before = contents(folder)
+    assert train(folder).status == 0
+    assert contents(folder) == before
     assert train(tmp_path / "again").status == 0
     assert contents(tmp_path / "again") == before
 
@@ -58,14 +67,14 @@ def test_the_same_command_goes_on_and_changes_nothing(tmp_path: Path) -> None:
     ids=str,
 )
 def test_another_run_is_refused_and_nothing_overwritten(
-    arguments: list[object], message: str, tmp_path: Path
+    arguments: list[object], message: str, trained: tuple[Path, Result]
 ) -> None:
-    train(tmp_path / "run")
-    before = contents(tmp_path / "run")
-    done = train(tmp_path / "run", *arguments)
+    folder, _ = trained
+    before = contents(folder)
+    done = train(folder, *arguments)
     assert done.status == 2
     assert message in done.err
-    assert contents(tmp_path / "run") == before
+    assert contents(folder) == before
 
 
 @pytest.mark.parametrize("defense", ["spn:bits=4,alpha=0.01", "vib:beta=0.001", "dropout:p=0.2"])
@@ -90,21 +99,20 @@ def test_a_defended_model_is_audited_with_its_defense_named(defense: str, tmp_pa
 
 
 def test_a_plain_model_is_audited_as_a_client_that_joins_with_a_secret_network(
-    tmp_path: Path,
+    trained: tuple[Path, Result],
 ) -> None:
-    train(tmp_path)
+    folder, _ = trained
     done = run(
         *("sensitivity", "-m", MODEL, "-d", "diabetes", "--samples", 5, "-q", "-f", "json"),
-        *("-c", tmp_path / "round-002.safetensors", "--defense", "spn:bits=4"),
+        *("-c", folder / "round-002.safetensors", "--defense", "spn:bits=4"),
     )
     assert done.status == 0, done.err
     (checkpoint,) = json.loads(done.out)["target"]["checkpoints"]
     assert any("holds no private part; drawn at random" in note for note in checkpoint["notes"])
 
 
-def test_it_starts_from_a_checkpoint(tmp_path: Path) -> None:
-    train(tmp_path / "a")
-    start = tmp_path / "a" / "round-002.safetensors"
+def test_it_starts_from_a_checkpoint(trained: tuple[Path, Result], tmp_path: Path) -> None:
+    start = trained[0] / "round-002.safetensors"
     assert train(tmp_path / "b", "-c", start).status == 0
     first = (tmp_path / "b" / "round-000.safetensors").read_bytes()
     assert first[-200:] == start.read_bytes()[-200:]

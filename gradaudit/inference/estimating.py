@@ -1,0 +1,49 @@
+"""One estimate of usable information, as a worker process makes it: no torch to load in here."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from gradaudit.inference.repetitions import Repetition
+from gradaudit.inference.usable import Labelled, Sets, Usable, usable_information
+
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """Who estimates.
+
+    Attributes:
+        members: names of the families.
+        prior: ``uniform``, or ``empirical`` for the fit records' frequencies.
+        paper: the softmax of a forest's votes, uncalibrated (Mo et al. 2021, eq. 8).
+    """
+
+    members: tuple[str, ...]
+    prior: str = "uniform"
+    paper: bool = False
+
+    def of(self, repetition: Repetition) -> NDArray[np.float64]:
+        """The prior in a repetition, (values,)."""
+        count = len(repetition.frequencies)
+        return repetition.frequencies if self.prior == "empirical" else np.full(count, 1 / count)
+
+
+def estimate(
+    rows: Rows, repetition: Repetition, adversary: Adversary, seed: np.random.SeedSequence
+) -> Usable:
+    """One estimate, on one thread."""
+    labels = [batches.labels for batches in repetition.batches]
+    fit, choose, score = np.split(rows, np.cumsum([len(each) for each in labels])[:-1])
+    sets = Sets(
+        Labelled(fit, labels[0]),
+        Labelled(choose, labels[1], repetition.independent),
+        Labelled(score, labels[2]),
+    )
+    with threadpool_limits(1):
+        return usable_information(
+            sets, adversary.of(repetition), adversary.members, seed, paper=adversary.paper
+        )
