@@ -1,6 +1,7 @@
 """What an attacker minimises: how far a candidate's update is from the shared one, and priors."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradaudit.attacks.reconstruction.labels import Targets
+from gradaudit.attacks.reconstruction.products import SmallConvolutionsAsProducts
 from gradaudit.attacks.reconstruction.replay import WORTH, Evaluation, Replayed
 from gradaudit.attacks.reconstruction.view import AttackerView, Update
 from gradaudit.errors import NotApplicable
@@ -157,7 +159,8 @@ def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 def _alone(objective: Objective, point: Tensor) -> tuple[Tensor, Tensor]:
     """Value (1,) and gradient (1, unknowns) at one point, by tape."""
-    with torch.enable_grad():
+    plainly = point.dtype != torch.float32 or point.device.type != "cpu"
+    with torch.enable_grad(), nullcontext() if plainly else SmallConvolutionsAsProducts():
         point = point.detach().requires_grad_()
         value = objective(point, taped=True)
         gradient: Tensor
