@@ -113,22 +113,20 @@ def deal_parts(
     """Split the records, then keep as many as the game allows.
 
     The shadow set is balanced: up to ``shadow / values`` records of each value (Li et al. 2024,
-    section 5.1.4). A share of each value's is held out, where enough remain.
+    section 5.1.4). A share of each value's is held out, where enough remain; of users, all records
+    or none. The private set keeps the values' shares, but at least a batch of each.
 
     Raises:
-        NotApplicable: a value has fewer records than a batch takes in the private or shadow set.
+        NotApplicable: a value has fewer records than a batch takes in the private or shadow set,
+            or the private set cannot hold a batch of every value.
     """
     parts = split(len(codes), users, SHARES, seed, codes=codes)
     expect_enough(parts, codes, names, setup.batch_size, secret)
     generator = np.random.default_rng(seed.spawn(1)[0])
-    values = len(names)
-    quota = max(setup.shadow // values, 1)
-    shuffled = [
-        generator.permutation(parts.fit[codes[parts.fit] == v])[:quota] for v in range(values)
-    ]
-    fit, held = _hold_out(shuffled, users, setup)
-    private = generator.permutation(parts.score)[: setup.private]
-    return Parts(fit, held, parts.choose, np.sort(private))
+    fit, held = _hold_out(parts.fit, codes, len(names), users, setup, generator, seed.spawn(1)[0])
+    quotas = _private_quotas(np.bincount(codes[parts.score], minlength=len(names)), setup, secret)
+    private = _at_most(parts.score, codes, quotas, generator)
+    return Parts(fit, held, parts.choose, private)
 
 
 def expect_enough(
@@ -152,19 +150,65 @@ def expect_enough(
 
 
 def _hold_out(
-    by_value: list[IntArray], users: NDArray[np.str_] | None, setup: Setup
+    members: IntArray,
+    codes: IntArray,
+    values: int,
+    users: NDArray[np.str_] | None,
+    setup: Setup,
+    generator: np.random.Generator,
+    seed: np.random.SeedSequence,
 ) -> tuple[IntArray, IntArray]:
     """Shadow records to fit on and to hold out: none where a value would be left too few."""
-    cuts = [round(len(members) * setup.held_out) for members in by_value]
-    enough = all(
-        min(cut, len(members) - cut) >= 2 * setup.batch_size
-        for cut, members in zip(cuts, by_value, strict=True)
-    )
-    if not enough or users is not None:
-        cuts = [0] * len(cuts)
-    held = [members[:cut] for cut, members in zip(cuts, by_value, strict=True)]
-    fit = [members[cut:] for cut, members in zip(cuts, by_value, strict=True)]
-    return np.sort(np.concatenate(fit)), np.sort(np.concatenate(held))
+    quota = np.full(values, max(setup.shadow // values, 1))
+    apart = np.round(quota * setup.held_out).astype(np.int64)
+    owners, shares = None if users is None else users[members], (1 - setup.held_out, setup.held_out)
+    parts = split(len(members), owners, (*shares, 0.0), seed, codes=codes[members])
+    fit = _at_most(members[parts.fit], codes, quota - apart, generator)
+    held = _at_most(members[parts.choose], codes, apart, generator)
+    counts = [np.bincount(codes[part], minlength=values).min() for part in (fit, held)]
+    if min(counts) >= 2 * setup.batch_size:
+        return fit, held
+    return _at_most(members, codes, quota, generator), np.zeros(0, dtype=np.int64)
+
+
+def _at_most(
+    pool: IntArray, codes: IntArray, quotas: IntArray, generator: np.random.Generator
+) -> IntArray:
+    """``quotas[v]`` random records of each value v, or all where there are fewer; ascending."""
+    kept = [
+        generator.permutation(pool[codes[pool] == value])[:quota]
+        for value, quota in enumerate(quotas)
+    ]
+    return np.sort(np.concatenate(kept))
+
+
+def _private_quotas(counts: IntArray, setup: Setup, secret: str) -> IntArray:
+    """How many private records of each value to keep: in their shares, but a batch of each.
+
+    Raises:
+        NotApplicable: so many batches are more than the private set holds.
+    """
+    total, least = int(counts.sum()), setup.batch_size
+    if total <= setup.private:
+        return counts
+    if least * len(counts) > setup.private:
+        raise NotApplicable(
+            f"{secret}: a batch of {least} records of each of its {len(counts)} values takes "
+            f"{least * len(counts)} private records, and the private set holds {setup.private}: "
+            f"give --samples {least * len(counts)}, or batches of at most "
+            f"{setup.private // len(counts)}"
+        )
+    few = np.zeros(len(counts), dtype=bool)
+    while True:
+        share = (setup.private - least * few.sum()) / counts[~few].sum()
+        wanted = np.where(few, least, counts * share)
+        if not (short := wanted < least).any():
+            break
+        few |= short
+    quotas = np.floor(wanted).astype(np.int64)
+    missing = setup.private - int(quotas.sum())
+    quotas[np.argsort(quotas - wanted, kind="stable")[:missing]] += 1
+    return quotas
 
 
 def frequencies(codes: IntArray, values: int, prior: Prior) -> FloatArray:

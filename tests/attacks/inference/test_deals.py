@@ -58,6 +58,46 @@ def test_the_shadow_set_is_balanced_and_no_larger_than_asked() -> None:
     assert len(deal.parts.private) == 100
 
 
+def of_kinds(records: int, rare: int) -> Records:
+    codes = np.where(np.arange(records) < rare, 1, 0)
+    return replace(people(records), attributes={"sex": Attribute(codes, ("a", "b"))})
+
+
+@pytest.mark.parametrize(("rare", "kept"), [(480, 48), (85, 32)])
+def test_a_large_private_set_is_cut_by_values_to_a_batch_of_each_at_least(
+    rare: int, kept: int
+) -> None:
+    """Of 3,000 records 1,200 are private, and 300 are kept of them; a batch takes 32."""
+    setup = replace(SETUP, batch_size=32, shadow=200, private=300)
+    records = of_kinds(3000, rare)
+    deal = AttributeGame("sex").deal(records, setup, ROOT)
+    codes = records.attributes["sex"].codes
+    assert np.bincount(codes[deal.parts.private]).tolist() == [300 - kept, kept]
+    expect_apart(deal)
+
+
+@pytest.mark.parametrize(
+    ("rare", "private", "words"),
+    [(75, 300, "give about 80 of them"), (300, 50, "give --samples 64, or batches of at most 25")],
+)
+def test_a_private_set_without_a_batch_of_every_value_is_refused(
+    rare: int, private: int, words: str
+) -> None:
+    setup = replace(SETUP, batch_size=32, shadow=200, private=private)
+    with pytest.raises(NotApplicable, match=words):
+        AttributeGame("sex").deal(of_kinds(3000, rare), setup, ROOT)
+
+
+@pytest.mark.parametrize("held_out", [0.2, 0.0])
+def test_users_are_held_out_whole(held_out: float) -> None:
+    records = with_users(40)
+    assert records.users is not None
+    setup = replace(SETUP, shadow=400, held_out=held_out)
+    deal = AttributeGame("sex").deal(records, setup, ROOT)
+    assert (len(deal.held.labels) > 0) == (held_out > 0)
+    assert not set(records.users[deal.parts.held]) & set(records.users[deal.parts.shadow])
+
+
 def test_trials_follow_the_prior_and_play_every_value() -> None:
     assert trials_of(np.array([0.9, 0.1]), 10).tolist() == [9, 1]
     assert trials_of(np.array([0.5, 0.3, 0.2]), 7).sum() == 7
