@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.attacks.inference.deal import Deal
-from gradaudit.attacks.inference.unaware import Observe, most_elements, unaware_features
+from gradaudit.attacks.inference.unaware import Looked, most_elements, unaware_features
 from gradaudit.defenses.modules.preparing import prepared
-from gradaudit.defenses.modules.target import seen_by_outsiders
+from gradaudit.defenses.modules.target import seen_by_outsiders, with_other_secrets
+from gradaudit.errors import UsageError
 from gradaudit.loading.records import Records
 from gradaudit.target import Layer, Target
 from gradaudit.updates.observer import Observer
@@ -19,7 +22,7 @@ from gradaudit.updates.sharing import Sharing
 from gradaudit.updates.sight import Sight as Seen
 
 FloatArray = NDArray[np.floating]
-_RELEASED, _OWN = 1, 2
+_RELEASED, _OWN, _SECRETS = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,12 @@ class Sight:
         own, released = (
             iter(())
             if not together
-            else self._observer(together, adaptive=aware).features(
+            else observer(together).features(
                 batches, fit=deal.parts.shadow, seed=self._noise(whose), others=others
             )
-            for aware, batches, whose, others in (
-                (adaptive, deal.own, _OWN, deal.parts.shadow),
-                (True, deal.observed.indices, _RELEASED, _others(deal)),
+            for observer, batches, whose, others in (
+                (partial(self._own, adaptive=adaptive), deal.own, _OWN, deal.parts.shadow),
+                (self._observer, deal.observed.indices, _RELEASED, self._others(deal)),
             )
         )
         for layer in self.layers:
@@ -91,7 +94,7 @@ class Sight:
     @property
     def note(self) -> str:
         """What the report should say of how updates are computed; empty if nothing."""
-        return self._observer(self.layers, adaptive=True).note
+        return self._observer(self.layers).note
 
     def _seen(self, layer: Layer) -> Seen:
         return Seen.of(layer, self.sharing, parse_reduction(self.reduce), self.seed)
@@ -111,32 +114,50 @@ class Sight:
             fewer = replace(self.sharing, fraction=None, elements=elements)
             plain = replace(plain, sharing=fewer)
 
-        def observe(aware: bool) -> Observe:
-            return lambda one: plain._observer((one,), adaptive=aware)
+        def own(one: Layer) -> Observer:
+            return plain._own((one,), adaptive=False)
+
+        def released(one: Layer) -> Observer:
+            return plain._observer((one,))
 
         return unaware_features(
             layer,
             elements,
             components,
-            (observe(False), deal.own, self._noise(_OWN)),
-            (observe(True), deal.observed.indices, self._noise(_RELEASED)),
+            Looked(own, deal.own, self._noise(_OWN), deal.parts.shadow),
+            Looked(released, deal.observed.indices, self._noise(_RELEASED), self._others(deal)),
             fit=len(deal.shadow.labels),
             memory=self.memory,
         )
 
-    def _observer(self, layers: Sequence[Layer], *, adaptive: bool) -> Observer:
-        target, sharing = self.target, self.sharing
-        if not adaptive:
-            target, sharing = seen_by_outsiders(target), replace(sharing, defenses=())
+    def _own(self, layers: Sequence[Layer], *, adaptive: bool) -> Observer:
+        """What computes the adversary's own updates; the client's private part is not his."""
+        if adaptive:
+            draws = torch.Generator().manual_seed(self._noise(_SECRETS))
+            return replace(self, target=with_other_secrets(self.target, draws))._observer(layers)
+        sharing = replace(self.sharing, defenses=())
+        target = seen_by_outsiders(self.target)
+        return replace(self, target=target, sharing=sharing)._observer(layers)
+
+    def _observer(self, layers: Sequence[Layer]) -> Observer:
         return Observer(
-            target,
+            self.target,
             self.records,
             layers,
-            sharing=sharing,
+            sharing=self.sharing,
             reduce=self.reduce,
             memory=self.memory,
             seed=self.seed,
         )
+
+    def _others(self, deal: Deal) -> NDArray[np.int64]:
+        """Records of the other clients: not the adversary's, nor those that are guessed."""
+        if self.sharing.others and not len(deal.parts.test):
+            raise UsageError(
+                f"--others {self.sharing.others}: every record is the adversary's or is guessed, "
+                "none is left for other clients; give more records (or users)"
+            )
+        return deal.parts.test
 
     def _noise(self, whose: int) -> int:
         state = np.random.SeedSequence(self.seed, spawn_key=(whose,)).generate_state(1, np.uint64)
@@ -162,8 +183,3 @@ def prepared_for(
         towards=None if deal.candidates is None else 0,
         memory=memory,
     )
-
-
-def _others(deal: Deal) -> NDArray[np.int64]:
-    """Records of the other clients: not the adversary's, nor those that are guessed."""
-    return deal.parts.test if len(deal.parts.test) else deal.parts.private

@@ -4,6 +4,7 @@ He finds them on updates of his own, which nothing was done to, and projects on 
 """
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,12 +20,28 @@ _MOST = 1000
 """Updates that the components are found on."""
 
 
+class Looked(NamedTuple):
+    """Some unreduced updates of a layer.
+
+    Attributes:
+        observe: what computes them.
+        batches: whose, (batches, k).
+        seed: of what is random in them.
+        others: records of the other clients.
+    """
+
+    observe: Observe
+    batches: Indices
+    seed: int
+    others: Indices
+
+
 def unaware_features(
     layer: Layer,
     elements: int,
     components: int,
-    own: tuple[Observe, Indices, int],
-    released: tuple[Observe, Indices, int],
+    own: Looked,
+    released: Looked,
     fit: int,
     memory: int,
 ) -> tuple[Tensor, Tensor]:
@@ -34,9 +51,8 @@ def unaware_features(
         layer: whose updates.
         elements: how many of its elements are seen.
         components: how many.
-        own: what computes the adversary's unreduced updates of a layer, of which batches, and the
-            seed of what is random in them.
-        released: the same of the clients' updates.
+        own: the adversary's updates.
+        released: the clients'.
         fit: how many of the own batches are shadow batches, which the components are found on.
         memory: bytes that updates may take.
 
@@ -44,22 +60,24 @@ def unaware_features(
         (own batches, features) and (released batches, features).
     """
     rows = max(memory // (16 * elements), components + 1)
-    observe, batches, seed = own
     shadow = np.linspace(0, fit - 1, min(fit, _MOST, rows)).astype(np.int64)
-    sample = torch.cat(list(_pieces(observe(layer), batches[shadow], seed, rows)))
+    sample = torch.cat(list(_pieces(layer, own._replace(batches=own.batches[shadow]), rows)))
     centre = sample.mean(dim=0)
     axes = torch.linalg.svd(sample - centre, full_matrices=False).Vh[:components].T
     mine, theirs = (
-        torch.cat([(piece - centre) @ axes for piece in _pieces(see(layer), which, start, rows)])
-        for see, which, start in (own, released)
+        torch.cat([(piece - centre) @ axes for piece in _pieces(layer, looked, rows)])
+        for looked in (own, released)
     )
     return mine, theirs
 
 
-def _pieces(observer: Observer, batches: Indices, seed: int, rows: int) -> Iterator[Tensor]:
+def _pieces(layer: Layer, looked: Looked, rows: int) -> Iterator[Tensor]:
     """Unreduced updates, so many at a time."""
-    for place, start in enumerate(range(0, len(batches), rows)):
-        ((_, updates),) = observer.features(batches[start : start + rows], seed=seed + place)
+    observer = looked.observe(layer)
+    for place, start in enumerate(range(0, len(looked.batches), rows)):
+        ((_, updates),) = observer.features(
+            looked.batches[start : start + rows], seed=looked.seed + place, others=looked.others
+        )
         yield updates
 
 

@@ -46,7 +46,7 @@ class UserGame(InferenceGame):
         batches, observed = _candidate_batches(codes, candidates, secrets, setup, generator)
         prior = np.full(setup.candidates, 1 / setup.candidates)
         none = np.zeros(0, dtype=np.int64)
-        rest = np.isin(codes, eligible, invert=True)
+        rest = np.isin(codes, np.concatenate([shadow_users, targets]), invert=True)
         return Deal(
             secret="user",
             values=tuple(f"candidate {i + 1}" for i in range(setup.candidates)),

@@ -1,5 +1,6 @@
 """A target with the defenses that change its model."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from torch import nn
 
 from gradaudit.defenses import Defense, defenses
 from gradaudit.defenses.modules.loss import PenalisedLoss
-from gradaudit.defenses.modules.privacy import private_names
+from gradaudit.defenses.modules.privacy import private_names, private_parts
 from gradaudit.errors import CheckpointError
 from gradaudit.loading.checkpoint import LoadedCheckpoint
 from gradaudit.target import Target
@@ -82,3 +83,20 @@ def seen_by_outsiders(target: Target) -> Target:
     """
     loss = target.loss
     return replace(target, loss=loss.seen) if isinstance(loss, PenalisedLoss) else target
+
+
+def with_other_secrets(target: Target, generator: torch.Generator) -> Target:
+    """The target as someone has it who knows its defenses but holds no private part of it.
+
+    He draws his own, as every client does.
+
+    Args:
+        target: left as it was.
+        generator: of the draws.
+    """
+    if not private_parts(target.model):
+        return target
+    target = replace(target, model=copy.deepcopy(target.model))
+    for part in private_parts(target.model):
+        part.draw(generator)
+    return target

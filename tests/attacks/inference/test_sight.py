@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from attacks.inference.people import people, subject
 
@@ -10,9 +11,13 @@ from gradaudit.attacks.inference.attribute import AttributeGame
 from gradaudit.attacks.inference.deal import Deal, Setup
 from gradaudit.attacks.inference.sight import Sight
 from gradaudit.defenses import parse_defense
+from gradaudit.defenses.modules.target import defended_target
+from gradaudit.errors import UsageError
 from gradaudit.gradients.per_sample import batch_gradient
 from gradaudit.inference.batches import Batches
+from gradaudit.updates.scene import Scene
 from gradaudit.updates.sharing import Sharing
+from gradaudit.updates.stream import Stream
 
 SETUP = Setup(batch_size=4, shadow=120, batches=60, trials=30, private=100)
 
@@ -77,6 +82,53 @@ def test_the_static_adversary_projects_on_components_of_his_own() -> None:
         signs = np.sign(((own - centre) @ axes * mine).sum(axis=0))
         np.testing.assert_allclose((own - centre) @ axes * signs, mine, rtol=1e-2, atol=1e-3)
         np.testing.assert_allclose((released - centre) @ axes * signs, theirs, rtol=1e-2, atol=1e-3)
+
+
+def test_the_adaptive_adversary_draws_a_private_part_of_his_own() -> None:
+    """What he computes of a batch is not what the client releases of it."""
+    records = people()
+    audited = subject(records, "sex")
+    spn = parse_defense("spn:bits=8,alpha=1")
+    target = defended_target(audited.target, [spn], 0)
+    before = {name: value.clone() for name, value in target.model.state_dict().items()}
+    looked = Sight(target, records, audited.layers, Sharing((spn,)))
+    deal = AttributeGame("sex").deal(records, SETUP, np.random.SeedSequence(1))
+    same = replace(deal, observed=Batches(deal.own[:30], deal.shadow.labels[:30]))
+    first, again, other = (
+        next(one.features(same, adaptive=True)) for one in (looked, looked, replace(looked, seed=5))
+    )
+    np.testing.assert_array_equal(first[1], again[1])
+    assert np.abs(first[1][:30] - first[2]).max() > 1e-2
+    assert np.abs(first[1] - other[1]).max() > 1e-2
+    np.testing.assert_array_equal(first[2], other[2])
+    static = next(looked.features(same, adaptive=False))
+    assert np.abs(first[1] - static[1]).max() > 1e-2
+    for name, value in target.model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize("reduce", [None, "pca:4"])
+def test_other_clients_have_records_of_neither_side(reduce: str | None) -> None:
+    """Where there are none the request is refused."""
+    looked, deal = sight("prune:0.5", reduce)
+    mixed = replace(looked, sharing=replace(looked.sharing, others=2))
+    drawn: list[set[int]] = []
+
+    def client_rows(scene: Scene, clients: torch.Tensor, *rest: object, **named: object) -> Stream:
+        if clients.shape[1] == 3:
+            drawn.append(set(clients[:, 1:].ravel().tolist()))
+        return plain(scene, clients, *rest, **named)  # type: ignore[arg-type]
+
+    plain = Scene.client_rows
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Scene, "client_rows", client_rows)
+        list(mixed.features(deal, adaptive=False))
+    theirs, owns = set(deal.parts.test.tolist()), set(deal.parts.shadow.tolist())
+    assert any(each <= theirs for each in drawn)
+    assert all(each <= theirs or each <= owns for each in drawn)
+    none = replace(deal.parts, test=np.zeros(0, dtype=np.int64))
+    with pytest.raises(UsageError, match="--others 2: every record is the adversary's or is gues"):
+        list(mixed.features(replace(deal, parts=none), adaptive=False))
 
 
 def test_a_layer_too_large_for_the_memory_is_seen_in_part() -> None:
