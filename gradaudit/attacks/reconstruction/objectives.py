@@ -130,13 +130,12 @@ def evaluation(objective: Objective, rows: int = 32, worth: int = WORTH) -> Eval
 
     def evaluate(points: Tensor) -> tuple[Tensor, Tensor]:
         nonlocal mapped
-        with sdpa_kernel(SDPBackend.MATH):  # the others cannot be differentiated twice
-            if mapped and min(rows, len(points)) > 1:
-                try:
-                    return _joined([several(part) for part in torch.split(points, rows)])
-                except (RuntimeError, NotImplementedError):
-                    mapped = False
-            return _joined([alone(part) for part in torch.split(points, 1)])
+        if mapped and min(rows, len(points)) > 1:
+            try:
+                return _joined([several(part) for part in torch.split(points, rows)])
+            except (RuntimeError, NotImplementedError):
+                mapped = False
+        return _joined([alone(part) for part in torch.split(points, 1)])
 
     return evaluate
 
@@ -146,13 +145,16 @@ def _mapped(objective: Objective) -> Evaluation:
     several = torch.func.vmap(torch.func.grad_and_value(objective), randomness="same")
 
     def evaluate(points: Tensor) -> tuple[Tensor, Tensor]:
-        gradients, values = several(points)
+        with sdpa_kernel(SDPBackend.MATH):  # the others cannot be differentiated twice
+            gradients, values = several(points)
         return values.detach(), gradients.detach()
 
     return evaluate
 
 
 def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    if len(parts) == 1:
+        return parts[0]
     values, gradients = zip(*parts, strict=True)
     return torch.cat(values), torch.cat(gradients)
 
@@ -160,7 +162,8 @@ def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 def _alone(objective: Objective, point: Tensor) -> tuple[Tensor, Tensor]:
     """Value (1,) and gradient (1, unknowns) at one point, by tape."""
     plainly = point.dtype != torch.float32 or point.device.type != "cpu"
-    with torch.enable_grad(), nullcontext() if plainly else SmallConvolutionsAsProducts():
+    convolving = nullcontext() if plainly else SmallConvolutionsAsProducts()
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), convolving:
         point = point.detach().requires_grad_()
         value = objective(point, taped=True)
         gradient: Tensor

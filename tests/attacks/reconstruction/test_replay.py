@@ -3,12 +3,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.objectives import Distance, Objective, evaluation
 from gradaudit.attacks.reconstruction.replay import Evaluation, Replayed, recorded
-from tests.attacks.reconstruction.scenes import cnn, drawn, records, view
+from tests.attacks.reconstruction.scenes import cnn, drawn, finite_differences, records, view
 
 
 def points_of(objective: Objective, count: int, seed: int = 0) -> Tensor:
@@ -117,3 +118,25 @@ def test_models_in_training_mode_give_the_same_ever_after(build: Callable[[], nn
         for seed in range(3):
             points = points_of(objective, count, seed)
             torch.testing.assert_close(repeated(points), direct(points))
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.first(x.reshape(len(x), 1, 2, 3))
+        return self.last(F.scaled_dot_product_attention(heads, heads, heads).flatten(1))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_attention_is_differentiated_twice_and_repeated(count: int) -> None:
+    seen = view(drawn(Attending), records(6, labels=[1]))
+    objective = Objective(seen, Targets.of(seen, None))
+    repeated = evaluation(objective, worth=1)
+    for seed in (1, 2):
+        points = points_of(objective, count, seed)
+        for point, gradient in zip(points, repeated(points)[1], strict=True):
+            wanted = finite_differences(objective, point)
+            torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=1e-7)
