@@ -1,7 +1,7 @@
 """Mo et al. 2021, table 1 and figures 2-3: information and sensitivity against attack AUROC.
 
     python benchmarks/vinfo_tables.py [--models alexnet-mo21,fcnet] [--attributes white,older]
-        [--epochs 8] [--train 2000] [--repeats 6] [--batches 48] [--batch-size 8]
+        [--epochs 8] [--train 2000] [--repeats 6] [--batches 48] [--batch-size 32]
         [--reduce maxpool:10] [--family forest,logistic]
 
 The paper trains AlexNet, VGG11Net and FCNet on LFW, CelebA and PubFig (gender, glasses, gender) and
@@ -247,7 +247,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=2000)
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--batches", type=int, default=48)
-    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--reduce", default="maxpool:10")
     parser.add_argument("--family", default="forest,logistic")
     options = parser.parse_args()
