@@ -156,7 +156,7 @@ class _Latent:
             observe,
             self.subject.layers,
             parse_reduction(self.options.reduce),
-            len(self.records),
+            sharing.others,
             case.seed,
             self.subject.jobs,
         )

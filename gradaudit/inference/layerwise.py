@@ -12,6 +12,7 @@ from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.usable import Usable
 from gradaudit.progress import Progress
 from gradaudit.target import Layer
+from gradaudit.updates.draws import beside
 from gradaudit.updates.observer import Observer
 from gradaudit.updates.reduction import Reduction, reduction_for
 
@@ -30,7 +31,8 @@ class Layerwise:
         observe: makes the observer of some layers.
         layers: to measure.
         reduction: asked for, or None.
-        records: how many there are; other clients draw from all of them.
+        others: how many other clients' updates each batch's is mixed with. They draw from the set
+            of the batch, so that no record is in two sets.
         seed: root of defenses' noise and of fits.
         jobs: worker processes; the numbers do not depend on them.
         notes: what is to be said of how updates were computed.
@@ -39,7 +41,7 @@ class Layerwise:
     observe: Observe
     layers: Sequence[Layer]
     reduction: Reduction | None
-    records: int
+    others: int
     seed: np.random.SeedSequence
     jobs: int
     notes: set[str] = field(default_factory=set)
@@ -90,9 +92,18 @@ class Layerwise:
                     np.concatenate([_indices(each) for each in group]),
                     fit=group[0].parts.fit if fitted else None,
                     seed=_integer(self._child(0, 0, group[0])),
-                    others=np.arange(self.records),
+                    others=np.concatenate([self._others(each) for each in group]),
                 ):
                     yield layer, list(zip(group, np.split(rows.numpy(), ends), strict=True))
+
+    def _others(self, repetition: Repetition) -> NDArray[np.int64]:
+        """Other clients' records of each batch, (batches, others, k)."""
+        generator = np.random.default_rng(self._child(2, 0, repetition))
+        drawn = [
+            beside(batches.indices, self.others, np.sort(part), generator)
+            for batches, part in zip(repetition.batches, repetition.parts, strict=True)
+        ]
+        return np.concatenate(drawn)
 
     def _child(self, use: int, layer: int, repetition: Repetition) -> np.random.SeedSequence:
         path = (use, layer, repetition.number, int(repetition.permuted))

@@ -23,11 +23,12 @@ def with_others(
         records: how many there are.
         others: how many other clients.
         pool: the records of the others, who draw k each, with replacement; None is all that are
-            in no batch.
+            in no batch. Or what each batch's others have drawn, (batches, others, k).
         seeds: of the draws.
 
     Raises:
         UsageError: there are none in the pool.
+        ValueError: what is drawn already is not of this shape.
     """
     own = torch.from_numpy(np.asarray(batches, dtype=np.int64))[:, None]
     if not others:
@@ -40,8 +41,33 @@ def with_others(
             "clients; give more records"
         )
     count, size = batches.shape
+    if pool.ndim > 1:
+        if pool.shape != (count, others, size):
+            raise ValueError(f"other clients' records of shape {pool.shape} for {batches.shape}")
+        return torch.cat([own, torch.from_numpy(pool)], dim=1)
     drawn = seeds.numpy(Use.OTHERS).integers(len(pool), size=(count, others, size))
     return torch.cat([own, torch.from_numpy(pool[drawn])], dim=1)
+
+
+def beside(batches: Indices, others: int, pool: Indices, generator: np.random.Generator) -> Indices:
+    """What the other clients of each batch draw of its own pool, outside the batch.
+
+    Args:
+        batches: (batches, k) indices of records of the pool, none twice in a batch.
+        others: how many other clients.
+        pool: indices of records, ascending; more than k.
+        generator: of the draws, which are with replacement.
+
+    Returns:
+        (batches, others, k) indices.
+    """
+    count, size = batches.shape
+    taken = np.sort(np.searchsorted(pool, batches), axis=1) - np.arange(size)
+    drawn = generator.integers(len(pool) - size, size=(count, others * size))
+    passed = np.zeros_like(drawn)
+    for place in range(size):
+        passed += drawn >= taken[:, place, None]
+    return np.asarray(pool[drawn + passed].reshape(count, others, size))
 
 
 def at_most(records: Indices, count: int, seeds: Seeds) -> Indices:

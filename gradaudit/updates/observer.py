@@ -104,7 +104,7 @@ class Observer:
                 the noise of ``dp``, which an adversary need not add to his own.
             seed: of noise, of local training and of other clients' batches.
             others: the records of other clients, who each draw k with replacement; None is all
-                that are in no batch.
+                that are in no batch. Or what those of each batch drew, (batches, others, k).
 
         Yields:
             The layer and its features (batches, features), float32 (or ``dtype``) on the CPU.
