@@ -29,12 +29,15 @@ STDOUT, STDERR = 1, 2
 
 
 def load(settings: SubjectSettings) -> "Subject":
-    """Import torch, give it the cores it may use, and load the subject."""
+    """Import torch, give it and the linear algebra the cores they may use, and load the subject."""
     import torch
+    from threadpoolctl import threadpool_limits
 
     from gradaudit.subject import open_subject
 
-    torch.set_num_threads(min(settings.jobs, os.cpu_count() or 1))
+    cores = min(settings.jobs, os.cpu_count() or 1)
+    torch.set_num_threads(cores)
+    threadpool_limits(limits=cores, user_api="blas")
     return open_subject(settings)
 
 
