@@ -243,8 +243,8 @@ class _Memory:
         self.counts[rows] = (self.counts[rows] + 1).clamp_max(history)
         self.ends[rows] = (at + 1) % history
         used = self._used(rows)
-        self.products[rows, at, :used] = _times(self.turns[rows, :used], moves)
-        self.products[rows, :used, at] = _times(self.moves[rows, :used], turns)
+        self.products[rows, at, :used] = _times(_of(self.turns, rows, used), moves)
+        self.products[rows, :used, at] = _times(_of(self.moves, rows, used), turns)
 
     def forget(self, rows: Tensor) -> None:
         """Keep nothing of these rows."""
@@ -261,7 +261,7 @@ class _Memory:
         used = self._used(rows)
         if not used:
             return -gradients
-        moves, turns = self.moves[rows, :used], self.turns[rows, :used]
+        moves, turns = _of(self.moves, rows, used), _of(self.turns, rows, used)
         ages = torch.arange(used, device=rows.device)
         kept = ages < self.counts[rows, None]
         places = torch.where(kept, (self.ends[rows, None] - 1 - ages) % self.moves.shape[1], 0)
@@ -280,6 +280,12 @@ class _Memory:
     def _used(self, rows: Tensor) -> int:
         """How many places of the rings hold anything in some of these rows."""
         return int(self.counts[rows].max()) if len(rows) else 0
+
+
+def _of(pairs: Tensor, rows: Tensor, used: int) -> Tensor:
+    """The first pairs of some rows, in ascending order; no copy where they are all."""
+    first = pairs[:, :used]
+    return first if len(rows) == len(pairs) else first.index_select(0, rows)
 
 
 def _times(pairs: Tensor, vectors: Tensor) -> Tensor:
