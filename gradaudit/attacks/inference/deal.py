@@ -123,7 +123,7 @@ def deal_parts(
     parts = split(len(codes), users, SHARES, seed, codes=codes)
     expect_enough(parts, codes, names, setup.batch_size, secret)
     generator = np.random.default_rng(seed.spawn(1)[0])
-    fit, held = _hold_out(parts.fit, codes, len(names), users, setup, generator, seed.spawn(1)[0])
+    fit, held = _hold_out(parts.fit, codes, len(names), users, setup, generator)
     quotas = _private_quotas(np.bincount(codes[parts.score], minlength=len(names)), setup, secret)
     private = _at_most(parts.score, codes, quotas, generator)
     return Parts(fit, held, parts.choose, private)
@@ -156,19 +156,33 @@ def _hold_out(
     users: NDArray[np.str_] | None,
     setup: Setup,
     generator: np.random.Generator,
-    seed: np.random.SeedSequence,
 ) -> tuple[IntArray, IntArray]:
     """Shadow records to fit on and to hold out: none where a value would be left too few."""
-    quota = np.full(values, max(setup.shadow // values, 1))
-    apart = np.round(quota * setup.held_out).astype(np.int64)
-    owners, shares = None if users is None else users[members], (1 - setup.held_out, setup.held_out)
-    parts = split(len(members), owners, (*shares, 0.0), seed, codes=codes[members])
-    fit = _at_most(members[parts.fit], codes, quota - apart, generator)
-    held = _at_most(members[parts.choose], codes, apart, generator)
-    counts = [np.bincount(codes[part], minlength=values).min() for part in (fit, held)]
-    if min(counts) >= 2 * setup.batch_size:
-        return fit, held
-    return _at_most(members, codes, quota, generator), np.zeros(0, dtype=np.int64)
+    quota = max(setup.shadow // values, 1)
+    fit, held, whole = [], [], []
+    away = None if users is None else _users_to_hold_out(members, codes, users, setup, generator)
+    for value in range(values):
+        of_value = generator.permutation(members[codes[members] == value])
+        cut = round(min(len(of_value), quota) * setup.held_out)
+        apart = np.arange(len(of_value)) < cut if away is None else np.isin(of_value, away)
+        held.append(of_value[apart][:cut])
+        fit.append(of_value[~apart][: quota - cut])
+        whole.append(of_value[:quota])
+    if min(map(len, fit + held)) < 2 * setup.batch_size:
+        return np.sort(np.concatenate(whole)), np.zeros(0, dtype=np.int64)
+    return np.sort(np.concatenate(fit)), np.sort(np.concatenate(held))
+
+
+def _users_to_hold_out(
+    members: IntArray,
+    codes: IntArray,
+    users: NDArray[np.str_],
+    setup: Setup,
+    generator: np.random.Generator,
+) -> IntArray:
+    """All records of a share of the members' users."""
+    shares, seed = (1 - setup.held_out, setup.held_out, 0.0), int(generator.integers(1 << 62))
+    return members[split(len(members), users[members], shares, seed, codes=codes[members]).choose]
 
 
 def _at_most(
