@@ -125,9 +125,10 @@ class Game:
         return int(np.unique(self.labels, return_counts=True)[1].min())
 
     def _rate(self, statistic: Statistic, trials: int) -> Score:
-        """A score in [0, 1]; where every replicate says 0 or 1, n trials do not prove it.
+        """A score in [0, 1], nowhere nearer to 0 or 1 than n independent trials can prove.
 
-        The interval is then Clopper and Pearson's for the clusters, or the trials if fewer.
+        Beyond that the interval is Clopper and Pearson's of n trials that all came out alike; one
+        independent trial proves nothing whatever the score.
         """
         value, low, high = self._interval(statistic)
         low, high = max(low, 0.0), min(high, 1.0)
@@ -139,10 +140,10 @@ class Game:
         return Score(value, (low, high))
 
     def _independent(self, trials: int) -> int:
-        """How many trials have no record in common, at most."""
+        """How many trials have no record or user in common, at most."""
         share = trials / len(self.labels)
-        width = self.clusters.shape[1] if self.clusters.ndim == 2 else 1
-        return max(1, min(trials, int(len(np.unique(self.clusters)) * share / width)))
+        there, each = len(np.unique(self.clusters)), _distinct(self.clusters)
+        return max(1, min(trials, int(there * share / each)))
 
     def _interval(self, statistic: Statistic) -> tuple[float, float, float]:
         """The statistic of the trials, and its interval."""
@@ -171,3 +172,10 @@ class Game:
         of_trials = float(np.mean((statistic(alone) - value) ** 2))
         surplus = (repeated(self.clusters) - 1) * of_trials
         return float(np.sqrt(max(of_records - surplus, of_trials)))
+
+
+def _distinct(clusters: Clusters) -> float:
+    """Mean number of different records or users behind a trial."""
+    if clusters.ndim == 1:
+        return 1.0
+    return 1 + float((np.diff(np.sort(clusters, axis=1), axis=1) != 0).sum(axis=1).mean())

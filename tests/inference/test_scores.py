@@ -141,3 +141,16 @@ def test_intervals_over_users_cover_where_those_over_records_do_not() -> None:
             covered[name] += low <= 0.7 <= high
     assert covered["users"] >= 88
     assert covered["records"] <= 60
+
+
+def test_a_batch_of_few_users_counts_once_for_each_of_them() -> None:
+    trials, users = 400, 40
+    generator = np.random.default_rng(0)
+    pairs = generator.integers(0, users // 2, (trials, 1)) * 2 + np.array([0, 1])
+    labels = np.arange(trials) % 2
+    certain = np.log(np.where(np.eye(2)[labels] > 0, 1 - 1e-9, 1e-9))
+    clusters = np.repeat(pairs, 8, axis=1)
+    game = Game(log_probabilities=certain, labels=labels, clusters=clusters)
+    low, high = game.asr().interval
+    assert low == pytest.approx(0.025 ** (1 / 20))
+    assert high == 1
