@@ -74,9 +74,7 @@ def test_a_model_that_vmap_cannot_follow_is_looped_over() -> None:
     both = torch.cat([inputs, -inputs])
     found = gradients(both, labels.expand(2))
     for row, record in zip(found, both, strict=True):
-        alone = RecordGradients.of(target, record[None], labels)(
-            record[None], labels
-        )
+        alone = RecordGradients.of(target, record[None], labels)(record[None], labels)
         torch.testing.assert_close(row, alone[0])
     leaf = inputs.clone().requires_grad_()
     gradients(leaf, labels).square().sum().backward()
