@@ -61,7 +61,7 @@ class SubjectSettings(_Settings):
         "eval", description="How BatchNorm and dropout run, as the clients run them."
     )
     layer: tuple[str, ...] = Field((), description="Only layers that match this glob.")
-    hide: tuple[str, ...] = Field((), description="Leave out layers that match this glob.")
+    hide: tuple[str, ...] = Field((), description="Layers that match this glob are never shared.")
     defense: tuple[str, ...] = Field(
         (),
         description="Defend what is shared: prune:0.99, sign, dp:clip=C,sigma=S, selective:0.05, …"
