@@ -18,7 +18,7 @@ def shown(name: str) -> str:
     return found[1]
 
 
-NUMBER = r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
+NUMBER = r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?"
 
 
 def words(text: str) -> str:
