@@ -18,25 +18,10 @@ def shown(name: str) -> str:
     return found[1]
 
 
-NUMBER = r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?"
-
-
-JUDGED = ("risk:", "high ", "medium ", "unknown ")
-"""How paragraphs begin that say on which side of a limit a number lies."""
-
-
-def words(text: str) -> set[str]:
-    """The words of all paragraphs but the judgements, whose side a last digit may change."""
+def reproducible(text: str) -> str:
+    """Without the time, and without the digits of what is zero but for rounding."""
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:+]+", "TIME", text)
-    kept = [part for part in text.split("\n\n") if not part.startswith(JUDGED)]
-    found = re.sub(NUMBER, "", re.sub("─+", "", " ".join(kept))).split()
-    return {word for word in found if word.strip("[],–-")} - {"high", "medium", "unknown", "low"}
-
-
-def numbers(text: str) -> list[float]:
-    """The numbers of the tables that hold no random draws: sensitivity, ranks, activations."""
-    exact = [part for part in text.split("\n\n") if part.split("\n")[0].count("sensitivity")]
-    return [float(n.replace(",", "")) for part in exact for n in re.findall(NUMBER, part)]
+    return re.sub(r"\d\.\d\de-1[3-9]", "ROUNDING", text)
 
 
 def test_the_first_scan_prints_what_the_readme_shows() -> None:
@@ -51,10 +36,7 @@ def test_the_first_scan_prints_what_the_readme_shows() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert words(done.stdout) == words(shown("scan"))
-    assert numbers(shown("scan"))
-    # Sums in another order on another processor move the last digits.
-    assert numbers(done.stdout) == pytest.approx(numbers(shown("scan")), rel=0.05, abs=0.01)
+    assert reproducible(done.stdout) == reproducible(shown("scan"))
 
 
 def test_the_exit_statuses_are_those_of_the_code() -> None:
