@@ -13,7 +13,7 @@ Needs cifar10_6k_jpeg.npz. ``--family`` adds DLG and inverting gradients.
 
 import numpy as np
 import torch
-from original_rows import arguments, family, measured, pictures, show, table
+from original_rows import LEVELS, arguments, family, measured, pictures, show, spreads, table
 
 from gradaudit import zoo
 
@@ -53,6 +53,8 @@ def main() -> None:
     first = next(iter(model.named_children()))[0]
     show("success rate of the best member", rates)
     show("information, nats", nats)
+    for level in LEVELS[:5]:
+        spreads(rows, level)
     for size in given.together:
         of = {name: values for name, values in rates.items() if len(name.split("+")) == size}
         if len(of) > 1:

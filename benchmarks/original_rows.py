@@ -108,6 +108,16 @@ def show(title: str, of: dict[str, list[float]]) -> None:
         print(f"{name:{width}}{cells}")
 
 
+def spreads(rows: list[Measurement], level: float) -> None:
+    """Success at one threshold: 95 % intervals over restarts, and over records where there are 5."""
+    print(f"\nsuccess at SSIM {level} [over restarts] [over records]")
+    for row in rows:
+        if row.metric == "original_success" and row.variant["threshold"] == level:
+            ends = (row.interval, row.details.get("interval_of_new_records"))
+            told = " ".join(f"[{low:.2f}, {high:.2f}]" for low, high in filter(None, ends))
+            print(f"{_name(row):14s} {_value(row, None):.3f} {told} of {row.n}")
+
+
 def _name(row: Measurement) -> str:
     return row.layer or str(row.variant["layers"])
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.membership import categorical_distance
+from gradaudit.attacks.membership import categorical_distance, paired_distance
 from gradaudit.attacks.reconstruction.attempts import attack
-from gradaudit.attacks.reconstruction.matching import assigned
+from gradaudit.attacks.reconstruction.matching import order_of
 from gradaudit.attacks.reconstruction.methods import Method
 from gradaudit.attacks.reconstruction.observing import Observed, Observer
 from gradaudit.attacks.reconstruction.scores import relative_error
@@ -63,6 +63,7 @@ class Outcome:
         relative_error: ‖x̂ − x‖/‖x‖, mean over a batch's records; 1 where all restarts diverged.
         reconstruct: the same, each record's at most 1.
         membership: share of the labels that the attacker does not name; None where it names none.
+        paired: share of the records that their own reconstruction's label misses; likewise.
         tracing: share of the records that are traced to another participant.
         ratios: ‖B‖/‖E‖; infinite where nothing was perturbed.
         diverged: batches to which the attacker has no answer.
@@ -72,6 +73,7 @@ class Outcome:
     relative_error: FloatArray
     reconstruct: FloatArray
     membership: FloatArray | None
+    paired: FloatArray | None
     tracing: FloatArray
     ratios: FloatArray
     diverged: int
@@ -116,7 +118,9 @@ def attacked(
         *(_answer(attack_, each, seed, index, progress) for index, each in enumerate(seen)),
         strict=True,
     )
-    errors = np.stack([_errors(each, answer) for each, answer in zip(seen, answers, strict=True)])
+    orders = [_order(each, answer) for each, answer in zip(seen, answers, strict=True)]
+    errors = np.stack([_errors(*each) for each in zip(seen, answers, orders, strict=True)])
+    membership, paired = _misnamed(seen, answers, labels, orders)
     ratios = [
         perturbation_ratio(target, sharing, batch, each.view.update, _draws(target, seed, index))
         for index, (batch, each) in enumerate(zip(batches, seen, strict=True))
@@ -124,7 +128,8 @@ def attacked(
     return Outcome(
         relative_error=errors.mean(axis=1),
         reconstruct=clipped(errors).mean(axis=1),
-        membership=_missed_labels(seen, answers, labels),
+        membership=membership,
+        paired=paired,
         tracing=_mistraced(seen, answers, attack_.participants),
         ratios=np.asarray(ratios),
         diverged=sum(answer is None for answer in answers),
@@ -198,32 +203,38 @@ def _answer(
     return inputs, found.labels[found.answer].cpu().numpy()
 
 
-def _errors(observed: Observed, answer: Tensor | None) -> FloatArray:
+def _order(observed: Observed, answer: Tensor | None) -> Tensor | None:
+    """(k,) for each record, the reconstruction that stands for it; None for no answer."""
+    truth = observed.records.detach().cpu().double()
+    return None if answer is None else order_of(truth, answer.double())
+
+
+def _errors(observed: Observed, answer: Tensor | None, order: Tensor | None) -> FloatArray:
     """(k,) relative errors, each record against the one that stands for it."""
     truth = observed.records.detach().cpu().double()
-    if answer is None:
+    if answer is None or order is None:
         return np.ones(len(truth))
-    found = assigned(truth, answer.double()[None])[0]
-    errors: FloatArray = relative_error(truth, found).numpy()
+    errors: FloatArray = relative_error(truth, answer.double()[order]).numpy()
     return errors
 
 
-def _missed_labels(
+def _misnamed(
     seen: Sequence[Observed],
     answers: Sequence[Tensor | None],
     labels: Sequence[NDArray[np.int64] | None],
-) -> FloatArray | None:
+    orders: Sequence[Tensor | None],
+) -> tuple[FloatArray, FloatArray] | tuple[None, None]:
+    """(batches,) distances of labels as lists, and record by record."""
     silent = any(
         answer is not None and found is None for answer, found in zip(answers, labels, strict=True)
     )
     if silent or not seen[0].view.classes:
-        return None
-    return np.asarray(
-        [
-            categorical_distance(each.labels.cpu().numpy(), found)
-            for each, found in zip(seen, labels, strict=True)
-        ]
-    )
+        return None, None
+    truths = [each.labels.cpu().numpy() for each in seen]
+    places = [None if order is None else order.numpy() for order in orders]
+    lists = [categorical_distance(*each) for each in zip(truths, labels, strict=True)]
+    pairs = [paired_distance(*each) for each in zip(truths, labels, places, strict=True)]
+    return np.asarray(lists), np.asarray(pairs)
 
 
 def _mistraced(

@@ -1,8 +1,15 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
-from gradaudit.attacks.membership import categorical_distance, recovered_labels
+from gradaudit.attacks.membership import (
+    categorical_distance,
+    paired_distance,
+    recovered_labels,
+    shuffled_distance,
+)
 from gradaudit.attacks.reconstruction.dlg import DeepLeakage
 from gradaudit.attacks.reconstruction.idlg import ImprovedDeepLeakage
 from gradaudit.attacks.reconstruction.restarts import MatchingOptions
@@ -45,3 +52,35 @@ def test_the_distance_is_the_share_that_was_missed() -> None:
     assert categorical_distance(truth, np.array([1, 1, 1, 3])) == 0.5
     assert categorical_distance(truth, np.array([3, 3, 3, 3])) == 1
     assert categorical_distance(truth, None) == 1
+
+
+def test_a_paired_label_is_that_of_the_record_s_own_reconstruction() -> None:
+    truth, found = np.array([0, 1, 2, 3]), np.array([3, 2, 1, 0])
+    assert paired_distance(truth, found, np.array([3, 2, 1, 0])) == 0
+    assert paired_distance(truth, found, np.array([0, 1, 2, 3])) == 1
+    assert paired_distance(truth, found, np.array([3, 1, 2, 0])) == 0.5
+    assert paired_distance(truth, None, None) == 1
+
+
+def test_no_order_is_closer_than_the_lists_are() -> None:
+    draws = np.random.default_rng(0)
+    for _ in range(20):
+        truth, found = draws.integers(3, size=(2, 4))
+        orders = np.array(list(itertools.permutations(range(4))))
+        least = min(paired_distance(truth, found, order) for order in orders)
+        assert categorical_distance(truth, found) == least
+
+
+def test_right_labels_in_a_random_order_against_all_orders() -> None:
+    truth = np.array([0, 1, 1, 2, 1])
+    orders = np.array(list(itertools.permutations(range(5))))
+    every = [paired_distance(truth, truth, order) for order in orders]
+    assert shuffled_distance(truth) == pytest.approx(float(np.mean(every)))
+    assert shuffled_distance(truth[:1]) == 0
+
+
+@pytest.mark.parametrize(("size", "classes"), [(2, 3), (3, 2), (4, 3)])
+def test_its_mean_over_balanced_batches(size: int, classes: int) -> None:
+    batches = itertools.product(range(classes), repeat=size)
+    mean = np.mean([shuffled_distance(np.array(batch)) for batch in batches])
+    assert mean == pytest.approx((1 - 1 / size) * (1 - 1 / classes))

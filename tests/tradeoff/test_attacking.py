@@ -38,6 +38,20 @@ def test_plain_updates_give_everything_away() -> None:
     assert found.diverged == 0
 
 
+def test_labels_go_with_the_records_they_were_rebuilt_with() -> None:
+    """A batch of two comes in either order; its list of labels is right in both."""
+    target, batch = Target(mlp(), CrossEntropy()), TABLE.take(np.array([0, 1]))
+    attack = Attack(load_method("dlg:iterations=60", {}), 4, 1, target.layers)
+    found = attacked(target, Sharing(), [batch], attack, 0, Silent())
+    assert found.paired is not None
+    assert found.reconstruct.max() < 0.05
+    assert found.paired.tolist() == [0]
+    noisy = outcome("dp:clip=1e6,sigma=100,per=release", iterations=2)
+    assert noisy.paired is not None
+    assert noisy.membership is not None
+    assert (noisy.paired >= noisy.membership).all()
+
+
 def test_noise_keeps_everything() -> None:
     found = outcome("dp:clip=1e6,sigma=100,per=release", iterations=2)
     assert found.reconstruct.mean() > 0.3
@@ -65,6 +79,7 @@ def test_only_spn_has_a_secret() -> None:
 def test_a_method_that_names_no_labels_has_no_membership() -> None:
     found = outcome(method="closed-form")
     assert found.membership is None
+    assert found.paired is None
     assert found.reconstruct.max() < 1e-6
 
 
