@@ -8,7 +8,7 @@ from torch import Tensor
 from gradaudit.defenses import Chain
 from gradaudit.target import Layer
 from gradaudit.updates.fitting import Project
-from gradaudit.updates.rows import QUICK_BYTES, Dense, Rows, room
+from gradaudit.updates.rows import Dense, Rows, room
 from gradaudit.updates.seeds import Seeds, Use
 from gradaudit.updates.sight import Sight
 from gradaudit.updates.stream import Stream
@@ -57,7 +57,7 @@ def averaged(
         _add(sums[name], part, where, rows, parts_of)
     for name in list(held):
         parts = held.pop(name)
-        sums[name] = _mixed(type(parts[0]).joined(parts), rows, parts_of, dtype, memory)
+        sums[name] = _mixed(type(parts[0]).joined(parts), rows, parts_of, dtype)
     return {layer.name: sums[layer.name] for layer in layers}
 
 
@@ -107,19 +107,10 @@ def _held_bytes(stream: Stream, layer: Layer, sight: Sight) -> int:
     return each * len(stream)
 
 
-def _mixed(records: Rows, rows: Tensor, shares: Tensor, dtype: torch.dtype, memory: int) -> Tensor:
-    """Means of the records' rows over each batch, chunk by chunk of the batches."""
-
-    def of(part: slice) -> Tensor:
-        where = records.device
-        return records.mixed(rows[part].to(where), shares[part].to(where, dtype))
-
-    first = of(slice(1))
-    found = room(len(rows), first.shape[1], dtype)
-    each = (first.numel() + rows.shape[1] * records.width) * found.element_size()
-    step = max(1, min(memory // _COPIES, QUICK_BYTES) // each)
-    for start in range(0, len(rows), step):
-        found[start : start + step] = of(slice(start, start + step))
+def _mixed(records: Rows, rows: Tensor, shares: Tensor, dtype: torch.dtype) -> Tensor:
+    """Means of the records' rows over each batch."""
+    found = room(len(rows), records.elements, dtype)
+    records.mix(rows, shares.to(dtype), found)
     return found
 
 

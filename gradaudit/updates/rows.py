@@ -19,6 +19,9 @@ QUICK_BYTES = 4 << 20
 the arithmetic."""
 _PAIRS = 1 << 22
 """Inner products of factors that are held at a time."""
+_CACHED_BYTES = 2 << 20
+"""A block of columns that is summed many times over should stay in a cache."""
+_NARROWEST = 64
 
 
 class Rows(ABC):
@@ -37,6 +40,11 @@ class Rows(ABC):
     def width(self) -> int:
         """Numbers that a row takes."""
 
+    @property
+    @abstractmethod
+    def elements(self) -> int:
+        """Elements of a gradient."""
+
     @abstractmethod
     def dense(self) -> Tensor:
         """The gradients themselves, (rows, elements)."""
@@ -54,13 +62,20 @@ class Rows(ABC):
         """Each row times its factor, of (rows,)."""
 
     @abstractmethod
-    def mixed(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """Weighted sums of rows, (sums, elements).
+    def mix(self, rows: Tensor, weights: Tensor, into: Tensor) -> None:
+        """Weighted sums of rows, written into a tensor.
 
         Args:
             rows: (sums, terms) which rows.
             weights: (sums, terms) times what.
+            into: (sums, elements), on any device.
         """
+
+    def mixed(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Weighted sums of rows, (sums, elements), where the rows lie."""
+        found = torch.empty(len(rows), self.elements, dtype=weights.dtype, device=self.device)
+        self.mix(rows, weights, found)
+        return found
 
     @classmethod
     @abstractmethod
@@ -91,6 +106,11 @@ class Dense(Rows):
         """Its elements."""
         return self.values.shape[1]
 
+    @property
+    def elements(self) -> int:
+        """Its elements."""
+        return self.values.shape[1]
+
     def dense(self) -> Tensor:
         """As they are."""
         return self.values
@@ -108,9 +128,19 @@ class Dense(Rows):
         """Each row times its factor."""
         return Dense(self.values * factors[:, None].to(self.values))
 
-    def mixed(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """(sums, elements), as a sparse product."""
-        return mix(self.values, rows, weights)
+    def mix(self, rows: Tensor, weights: Tensor, into: Tensor) -> None:
+        """As sparse products with blocks of columns that fit a cache."""
+        size = self.values.element_size()
+        columns = max(_NARROWEST, _CACHED_BYTES // (size * max(1, len(self))))
+        step = max(1, QUICK_BYTES // (size * min(columns, self.elements)))
+        rows, weights = rows.to(self.device), weights.to(self.values)
+        for left in range(0, self.elements, columns):
+            block = self.values[:, left : left + columns].contiguous()
+            for start in range(0, len(rows), step):
+                part = slice(start, start + step)
+                into[part, left : left + columns] = F.embedding_bag(
+                    rows[part], block, per_sample_weights=weights[part], mode="sum"
+                )
 
     @classmethod
     def joined(cls, parts: "list[Dense]") -> "Dense":
@@ -143,6 +173,11 @@ class Factors(Rows):
         """T(out + in)."""
         return self.left[0].numel() + self.right[0].numel()
 
+    @property
+    def elements(self) -> int:
+        """As many as out times in."""
+        return self.left.shape[1] * self.right.shape[1]
+
     def dense(self) -> Tensor:
         """(rows, out · in)."""
         if self.left.shape[2] == 1:
@@ -174,11 +209,19 @@ class Factors(Rows):
         ]
         return torch.cat(parts)
 
-    def mixed(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """(sums, elements), as products of the stacked factors."""
-        left = (self.left[rows] * weights[:, :, None, None]).transpose(1, 2).flatten(2)
-        right = self.right[rows].transpose(1, 2).flatten(2)
-        return (left @ right.mT).flatten(1)
+    def mix(self, rows: Tensor, weights: Tensor, into: Tensor) -> None:
+        """As products of the stacked factors."""
+        rows, weights = rows.to(self.device), weights.to(self.left)
+        each = (self.elements + rows.shape[1] * self.width) * self.left.element_size()
+        step = max(1, QUICK_BYTES // each)
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            left = _stacked(self.left[rows[part]] * weights[part, :, None, None])
+            right = _stacked(self.right[rows[part]]).mT
+            if into.device == self.device:
+                torch.bmm(left, right, out=into[part].view(-1, left.shape[1], right.shape[2]))
+            else:
+                into[part] = (left @ right).flatten(1)
 
     @classmethod
     def joined(cls, parts: "list[Factors]") -> "Factors":
@@ -196,9 +239,11 @@ def room(rows: int, elements: int, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(np.empty((rows, elements), kind))
 
 
-def mix(values: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sums (sums, elements) of some ``rows`` (sums, terms) of (all, elements)."""
-    return F.embedding_bag(rows, values, per_sample_weights=weights, mode="sum")
+def _stacked(factors: Tensor) -> Tensor:
+    """(sums, terms, width, positions) to (sums, width, terms · positions)."""
+    if factors.shape[3] == 1:
+        return factors[..., 0].mT
+    return factors.transpose(1, 2).flatten(2)
 
 
 def _products(left: Tensor, others: Tensor, right: Tensor, beside: Tensor) -> Tensor:
