@@ -7,7 +7,13 @@ from typing import Protocol
 from torch import Tensor
 
 from gradaudit.target import Layer
-from gradaudit.updates.principal import Components, KernelProjection, Projection, gram_of
+from gradaudit.updates.principal import (
+    Components,
+    KernelProjection,
+    Projection,
+    gram_of,
+    narrow_projection,
+)
 from gradaudit.updates.rows import Factors, Rows
 from gradaudit.updates.sight import Sight
 from gradaudit.updates.stream import Stream
@@ -71,7 +77,7 @@ class _Part:
         return self.block == slice(0, self.sight.elements)
 
     def put(self, where: slice, rows: Rows, count: int) -> None:
-        if isinstance(rows, Factors) and self.sight.columns is None:
+        if isinstance(rows, Factors) and _whole_and_wide(self.sight, count):
             self.factors.append(rows)
             return
         seen = self.sight.seen(rows)[:, self.block]
@@ -109,17 +115,21 @@ def fit_components(
                 if part.layer is layer:
                     part.put(where, rows, len(stream))
         for part in parts:
-            name, gram = part.layer.name, part.gram()
-            grams[name] = grams[name] + gram if name in grams else gram
+            name = part.layer.name
             if part.whole:
-                projections[name] = _projection(part, grams.pop(name))
+                projections[name] = _projection(part)
+            else:
+                grams[name] = grams[name] + part.gram() if name in grams else part.gram()
             part.held = None
     split = [layer for layer in layers if layer.name in grams]
     return {**projections, **_by_another_pass(stream, split, sights, grams)}
 
 
-def _projection(part: _Part, gram: Tensor) -> Project:
-    components = Components.of(gram, part.sight.reduction.size)
+def _projection(part: _Part) -> Project:
+    count = part.sight.reduction.size
+    if part.held is not None and part.sight.elements < len(part.held):
+        return _Seen(part.sight, narrow_projection(part.held, count))
+    components = Components.of(part.gram(), count)
     if part.held is None:
         return KernelProjection(part.factors[0], components)
     axes = part.held.T @ components.weights.to(part.held)
@@ -168,7 +178,7 @@ def _parts(
 ) -> Iterator[_Part]:
     for layer in layers:
         sight, each = sights[layer.name], stream.bytes_of(layer) * len(stream)
-        if stream.factored(layer) and sight.columns is None:
+        if stream.factored(layer) and _whole_and_wide(sight, len(stream)):
             yield _Part(layer, sight, slice(0, sight.elements), each)
             continue
         element = stream.itemsize * len(stream)
@@ -176,6 +186,11 @@ def _parts(
         for start in range(0, sight.elements, width):
             block = slice(start, min(start + width, sight.elements))
             yield _Part(layer, sight, block, element * width)
+
+
+def _whole_and_wide(sight: Sight, rows: int) -> bool:
+    """Whether all elements are seen, no fewer of them than there are rows."""
+    return sight.columns is None and sight.elements >= rows
 
 
 def _groups(parts: Iterator[_Part], memory: int) -> Iterator[list[_Part]]:

@@ -2,7 +2,8 @@
 
 The Gram matrix K = G Gᵀ of the n fitted rows is summed in float64 over blocks of elements; with
 K centred = U Λ Uᵀ the components are V = Gᵀ W for W = U Λ^{-1/2}, and a row g projects to
-(g − ḡ) V. Where rows are factors, g V = ⟨g, G⟩ W needs no V.
+(g − ḡ) V. Where rows are factors, g V = ⟨g, G⟩ W needs no V. Where rows have fewer elements than
+there are rows, V is had from their covariance.
 """
 
 from dataclasses import dataclass
@@ -46,17 +47,32 @@ class Components:
         centred = gram - gram.mean(dim=0)
         centred = centred - centred.mean(dim=1, keepdim=True)
         values, vectors = _leading((centred + centred.T) / 2, min(count, len(gram)))
-        rounding = _ROUNDING * len(gram) * gram.diagonal().max()
-        kept = int((values > torch.maximum(_SMALLEST * values[0], rounding)).sum())
+        kept = _with_variance(values, len(gram), gram.diagonal().max())
         if kept == 0:  # all rows are alike
             weights = torch.zeros_like(vectors[:, :1])
             return cls(weights, gram.mean(dim=0) @ weights)
         vectors = vectors[:, :kept]
-        sizes = vectors.abs()
-        first = (sizes > sizes.amax(dim=0) / 2).int().argmax(dim=0, keepdim=True)
-        signs = vectors.gather(0, first).sign()
-        weights = vectors * signs / values[:kept].sqrt()
+        weights = vectors * _signs(vectors) / values[:kept].sqrt()
         return cls(weights, gram.mean(dim=0) @ weights)
+
+
+def _with_variance(values: Tensor, rows: int, square: Tensor) -> int:
+    """How many of these variances, descending, are more than rounding.
+
+    Args:
+        values: (components,) sums of squares along them.
+        rows: how many are fitted.
+        square: largest squared norm of a row.
+    """
+    rounding = _ROUNDING * rows * square
+    return int((values > torch.maximum(_SMALLEST * values[0], rounding)).sum())
+
+
+def _signs(coordinates: Tensor) -> Tensor:
+    """Of each column's first number that is more than half of the heaviest, (1, columns)."""
+    sizes = coordinates.abs()
+    first = (sizes > sizes.amax(dim=0) / 2).int().argmax(dim=0, keepdim=True)
+    return coordinates.gather(0, first).sign()
 
 
 def _leading(matrix: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -98,6 +114,25 @@ class Projection:
     def __call__(self, rows: Tensor) -> Tensor:
         """(rows, components) of (rows, elements)."""
         return rows @ self.axes - self.offset.to(self.axes)
+
+
+def narrow_projection(rows: Tensor, count: int) -> Projection:
+    """The same components as ``Components.of`` finds, from the smaller covariance.
+
+    Args:
+        rows: (n, elements), of fewer elements than there are rows.
+        count: at most how many components.
+    """
+    double = rows.double()
+    mean = double.mean(dim=0)
+    centred = double - mean
+    values, axes = _leading(centred.T @ centred, min(count, rows.shape[1]))
+    kept = _with_variance(values, len(rows), double.square().sum(dim=1).max())
+    if kept == 0:  # all rows are alike
+        axes = torch.zeros_like(axes[:, :1])
+    else:
+        axes = axes[:, :kept] * _signs(centred @ axes[:, :kept])
+    return Projection(axes.to(rows), mean @ axes)
 
 
 @dataclass(frozen=True)

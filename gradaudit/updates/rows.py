@@ -247,9 +247,11 @@ def _stacked(factors: Tensor) -> Tensor:
 
 
 def _products(left: Tensor, others: Tensor, right: Tensor, beside: Tensor) -> Tensor:
-    by_delta = _all_pairs(left.double(), others.double())
-    by_input = _all_pairs(right.double(), beside.double())
-    return (by_delta * by_input).sum(dim=(1, 3))
+    found = _all_pairs(left.double(), others.double())
+    found *= _all_pairs(right.double(), beside.double())
+    if found.shape[1] == found.shape[3] == 1:
+        return found[:, 0, :, 0]
+    return found.sum(dim=(1, 3))
 
 
 def _all_pairs(one: Tensor, other: Tensor) -> Tensor:
