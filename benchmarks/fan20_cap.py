@@ -1,16 +1,21 @@
 """Fan et al. 2020, tables 1 and 8: CAP of dp, selective sharing with dp, and spn on CIFAR-10.
 
     python benchmarks/fan20_cap.py [--data ../shared/data] [--batch-size 1 4 8] [--batches 5]
-        [--iterations 30] [--rounds 300] [--side 32] [--sigma …] [--alpha …] [--cells FILE]
+        [--iterations 10] [--rounds 1500] [--side 32] [--sigma …] [--alpha …] [--noise sum]
+        [--insider] [--cells FILE]
 
 The paper's: DLNet with sigmoids, weights from uniform(−0.3, 0.3), trained by 10 clients with Adam
 for 300 rounds on 50,000 pictures; Deep Leakage from Gradients from pattern initialisation at the
 initial weights; clipping off; x = 1000 reconstructions. Grids: σ of dp 0.0001 to 0.5, α₂ of spn
 0.0001 to 0.5, selective 5 % and 30 % with the grid of dp (table 11). Here: the 6,000 pictures of
 cifar10_6k_jpeg.npz, of which 4,800 are trained on, FedSGD with Adam, in which every round's update
-is a gradient that is defended as the attacked ones are; sizes as given. Each setting is written to
---cells as soon as it is done, so that an interrupted run goes on. Ours beside the paper's, and the
-order of the mechanisms; both CAPs, `cap` with distances of at most 1 and `cap_paper` without.
+is a gradient that is defended as the attacked ones are; sizes as given. With --noise sum a mean of
+k records gets noise of σ/k, as in the DP-SGD that the paper names (Abadi et al. 2016), so that
+training with batches of 32 suffers less than an attack on one record does; with release it gets σ
+whatever k. Each setting is written to --cells as soon as it is done, so that an interrupted run
+goes on. Ours beside the paper's, and the order of the mechanisms; both CAPs, `cap` with distances
+of at most 1 and `cap_paper` without. Labels are compared as lists (membership) and record by record
+(paired); what right labels in a random order would score stands beside them.
 
 What differs, at --side 16 --iterations 3 --precision float32 --batches 3 --participants 3
 --clients 4 --sigma "0.0001|0.1|0.5" --alpha "0.0001|0.1|0.5" --weights initial --insider:
@@ -30,14 +35,17 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from gradaudit.attacks.membership import shuffled_distance
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.attacks.reconstruction.methods import load_method
+from gradaudit.defenses import Defense
 from gradaudit.defenses.modules.target import defended_target
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.loading.losses import CrossEntropy
@@ -53,6 +61,7 @@ from gradaudit.updates.sharing import Sharing
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 GAMES = ("reconstruct", "membership", "tracing")
+SHOWN = ("reconstruct", "membership", "paired", "tracing", "relative_error")
 SIZES = (1, 4, 8)
 PAPER = {
     "dp": (0.57, 0.63, 0.63, 0.00, 0.45, 0.47, 0.42, 0.57, 0.58),
@@ -61,6 +70,7 @@ PAPER = {
     "spn": (0.69, 0.70, 0.70, 0.24, 0.50, 0.56, 0.61, 0.63, 0.64),
 }
 """Table 8: reconstruction, membership and tracing at batch sizes 1, 4 and 8."""
+UNDEFENDED = "undefended"
 
 
 def pictures(folder: Path, side: int) -> tuple[Records, Records]:
@@ -77,6 +87,19 @@ def pictures(folder: Path, side: int) -> tuple[Records, Records]:
     return records.take(np.flatnonzero(~tested)), records.take(np.flatnonzero(tested))
 
 
+def of_mean(
+    defenses: Sequence[Defense[Any]], records: int, given: argparse.Namespace
+) -> tuple[Defense[Any], ...]:
+    """The same defenses with the noise of a mean over so many records, clipping being off."""
+    divisor = records if given.noise == "sum" else 1
+    return tuple(
+        type(each)(each.options.model_copy(update={"sigma": each.options.sigma / divisor}))
+        if each.additive
+        else each
+        for each in defenses
+    )
+
+
 def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Setting) -> dict:
     """Accuracy of a setting, and each game's distances by batch size, weights and knowledge."""
     train_on, test_on = data
@@ -91,7 +114,8 @@ def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Sett
         optimizer="adam",
         rate=given.rate,
     )
-    done = train(target, train_on, test_on, options, setting.defenses, given.seed, Silent())
+    chain = of_mean(setting.defenses, given.training_batch, given)
+    done = train(target, train_on, test_on, options, chain, given.seed, Silent())
     found: dict[str, Any] = {"accuracy": done.value, "reach": done.reach, "attacks": {}}
     method = load_method(
         "dlg:init=pattern", {"iterations": given.iterations, "precision": given.precision}
@@ -103,12 +127,14 @@ def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Sett
             attack = Attack(method, 1, given.participants, model.layers, insider)
             for size in given.batch_size:
                 batches = chosen_batches(subject, Choice(size, given.batches))
-                sharing = Sharing(setting.defenses)
+                sharing = Sharing(of_mean(setting.defenses, size, given))
                 outcome = attacked(model, sharing, batches, attack, given.seed, Silent())
                 found["attacks"][f"{size} {weights}{' insider' if insider else ''}"] = {
                     "relative_error": outcome.relative_error.tolist(),
                     "reconstruct": outcome.reconstruct.tolist(),
                     "membership": outcome.membership.tolist(),
+                    "paired": outcome.paired.tolist(),
+                    "shuffled": [shuffled_distance(each.labels.numpy()) for each in batches],
                     "tracing": outcome.tracing.tolist(),
                     "ratio": float(np.median(outcome.ratios)),
                 }
@@ -122,42 +148,49 @@ def table(name: str, settings: list[Setting], cells: list[dict], given: argparse
     for view in cells[0]["attacks"]:
         ratios = " ".join(f"{c['attacks'][view]['ratio']:.2g}" for c in cells)
         size, what = int(view.split()[0]), view.split(" ", 1)[1]
-        told = [f"  batch {size} {what:16s} ‖B‖/‖E‖ {ratios};"]
-        for index, game in enumerate((*GAMES, "relative_error")):
+        shuffled = np.mean(cells[0]["attacks"][view]["shuffled"])
+        told = [f"  batch {size} {what:16s} ‖B‖/‖E‖ {ratios}; shuffled labels {shuffled:.2f};"]
+        for game in SHOWN:
             distances = np.array([[c["attacks"][view][game] for c in cells]])
             value = cap(accuracies, distances)
             ends = cap_interval(accuracies, reaches, distances, 99.0)
             around = f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends else ""
-            label = "cap_paper, reconstruct" if index == len(GAMES) else game
+            label = "cap_paper, reconstruct" if game == SHOWN[-1] else game
             each = " ".join(f"{d:.2f}" for d in distances.mean(axis=2)[0])
             paper = ""
-            if what == "initial" and index < len(GAMES) and size in SIZES:
-                paper = f", paper {PAPER[name][3 * index + SIZES.index(size)]:.2f}"
+            column = "membership" if game == "paired" else game
+            if what == "initial" and column in GAMES and size in SIZES and name in PAPER:
+                at = 3 * GAMES.index(column) + SIZES.index(size)
+                paper = f", paper {PAPER[name][at]:.2f}"
             told.append(f"    {label}: {value:.3f}{around}{paper} (distances {each})")
         print("\n".join(told), flush=True)
 
 
 def order(done: dict[str, list[dict]], given: argparse.Namespace) -> None:
     """The mechanisms from best to worst, ours and the paper's."""
-    for index, game in enumerate(GAMES):
+    for game in SHOWN[:-1]:
+        column = GAMES.index("membership" if game == "paired" else game)
         for size in given.batch_size:
-            ours = {
-                name: cap(
-                    np.array([[c["accuracy"] for c in cells]]),
-                    np.array([[c["attacks"][f"{size} initial"][game] for c in cells]]),
-                )
-                for name, cells in done.items()
-                if f"{size} initial" in cells[0]["attacks"]
-            }
-            ranked = " > ".join(
-                f"{n} {v:.3f}" for n, v in sorted(ours.items(), key=lambda p: -p[1])
-            )
-            print(f"{game}, batch {size}: {ranked}")
+            for weights in given.weights:
+                view = f"{size} {weights}"
+                ours = {
+                    name: cap(
+                        np.array([[c["accuracy"] for c in cells]]),
+                        np.array([[c["attacks"][view][game] for c in cells]]),
+                    )
+                    for name, cells in done.items()
+                    if name in PAPER
+                }
+                print(f"{game}, batch {view}: {ranked(ours)}")
             if size in SIZES:
-                at = 3 * index + SIZES.index(size)
-                theirs = sorted(PAPER, key=lambda name: -PAPER[name][at])
-                told = " > ".join(f"{name} {PAPER[name][at]:.2f}" for name in theirs)
-                print(f"{'paper':>{len(game)}}, batch {size}: {told}")
+                at = 3 * column + SIZES.index(size)
+                theirs = ranked({name: values[at] for name, values in PAPER.items()})
+                print(f"{'paper':>{len(game)}}, batch {size}: {theirs}")
+
+
+def ranked(values: dict[str, float]) -> str:
+    best = sorted(values.items(), key=lambda pair: -pair[1])
+    return " > ".join(f"{name} {value:.3f}" for name, value in best)
 
 
 def main() -> None:
@@ -166,9 +199,9 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--batches", type=int, default=5)
     parser.add_argument("--participants", type=int, default=5)
-    parser.add_argument("--iterations", type=int, default=30)
+    parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--precision", default="float64", choices=("float32", "float64"))
-    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=1500)
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--training-batch", type=int, default=32)
     parser.add_argument("--rate", type=float, default=0.003)
@@ -177,13 +210,16 @@ def main() -> None:
     parser.add_argument("--insider", action="store_true", help="spn: one who knows the head too")
     parser.add_argument("--sigma", default="0.0001|0.001|0.01|0.1|0.5")
     parser.add_argument("--alpha", default="0.0001|0.001|0.01|0.1|0.2|0.3|0.4|0.5")
-    parser.add_argument("--only", nargs="+", choices=PAPER, default=list(PAPER))
+    parser.add_argument("--noise", default="sum", choices=("sum", "release"))
+    names = [UNDEFENDED, *PAPER]
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cells", type=Path, help="where done settings are kept, a line each")
     given = parser.parse_args()
     torch.set_num_threads(1)
     noise = f"dp:clip=1e9,sigma={given.sigma},per=release"
     specs = {
+        UNDEFENDED: ["dp:clip=1e9,sigma=0,per=release"],
         "dp": [noise],
         "selective 5 %": ["selective:0.05", noise],
         "selective 30 %": ["selective:0.3", noise],

@@ -109,7 +109,7 @@ def show(title: str, of: dict[str, list[float]]) -> None:
 
 
 def spreads(rows: list[Measurement], level: float) -> None:
-    """Success at one threshold: 95 % intervals over restarts, and over records where there are 5."""
+    """Success at one threshold: 95 % intervals over restarts, and over 5 records or more."""
     print(f"\nsuccess at SSIM {level} [over restarts] [over records]")
     for row in rows:
         if row.metric == "original_success" and row.variant["threshold"] == level:
