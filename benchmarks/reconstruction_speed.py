@@ -20,9 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gradaudit import zoo
+from gradaudit.attacks.reconstruction.evaluation import Evaluator
 from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.lbfgs import minimise
-from gradaudit.attacks.reconstruction.objectives import Objective, evaluation
+from gradaudit.attacks.reconstruction.objectives import Objective
 from gradaudit.attacks.reconstruction.observing import Observer
 from gradaudit.loading.losses import CrossEntropy
 from gradaudit.loading.records import Records
@@ -101,7 +102,7 @@ def main() -> None:
     model, objective = scene(dtype)
     ways: dict[str, Evaluate] = {
         "usual loop": usual(model, objective),
-        "ours": evaluation(objective, worth=1),
+        "ours": Evaluator(objective, worth=1),
     }
     for count in given.restarts:
         points = torch.randn(count, objective.unknowns, dtype=dtype)
@@ -122,7 +123,7 @@ def main() -> None:
     count = given.restarts[-1]
     points = torch.randn(count, objective.unknowns, dtype=dtype)
     begun = time.process_time()
-    ours = minimise(evaluation(objective), points, given.outer)
+    ours = minimise(Evaluator(objective), points, given.outer)
     batched = 1000 * (time.process_time() - begun) / int(ours.evaluations.sum())
     begun = time.process_time()
     evaluations = steps_of_torch(ways["usual loop"], points, given.outer)

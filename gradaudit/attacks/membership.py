@@ -25,6 +25,7 @@ def recovered_labels(
     restarts: int,
     seed: np.random.SeedSequence,
     progress: Progress,
+    jobs: int = 1,
 ) -> tuple[Tensor | None, float | None]:
     """The labels (k,) that a method names, and its own score of the answer.
 
@@ -41,7 +42,7 @@ def recovered_labels(
         fixed = method.targets(view, generator).fixed
         if fixed is not None:
             return fixed, None
-    candidates = attack(method, view, restarts, seed, progress)
+    candidates = attack(method, view, restarts, seed, progress, jobs)
     if candidates.labels is None:
         raise NotApplicable(f"{method.name} names no labels")
     if candidates.answer is None:

@@ -15,9 +15,9 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from gradaudit.attacks.reconstruction.batches import over_batches
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.attacks.reconstruction.observing import Observed
-from gradaudit.attacks.reconstruction.workers import _in_workers
 from gradaudit.audits.attack_reconstruct import AttackReconstruct, ReconstructOptions
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.defenses import parse_defense
@@ -418,12 +418,14 @@ def test_a_model_of_the_users_own_file_is_shipped(tmp_path: Path) -> None:
         """)
     )
 
-    def process_of(each: Observed, number: int, progress: Progress) -> tuple[int, int, Tensor]:
+    def process_of(
+        each: Observed, number: int, progress: Progress, jobs: int
+    ) -> tuple[int, int, Tensor]:
         return number, os.getpid(), each.view.model.module(each.records).detach()
 
     model = load_callable(f"{tmp_path / 'mine.py'}:model", "--model")()
     batches = [scene_observed(model, TABLE.take(np.array([i]))) for i in range(2)]
-    found = _in_workers(process_of, batches, 2, "", Silent())
+    found = over_batches(process_of, batches, 2, 1, "", Silent())
     assert [number for number, _, _ in found] == [0, 1]
     assert os.getpid() not in {process for _, process, _ in found}
     for each, (_, _, outputs) in zip(batches, found, strict=True):

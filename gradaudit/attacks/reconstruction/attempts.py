@@ -54,13 +54,14 @@ def attempt(
     restarts: int,
     seed: np.random.SeedSequence,
     progress: Progress,
+    jobs: int = 1,
 ) -> Attempt:
-    """Attack one batch and score every restart.
+    """Attack one batch, its restarts on so many worker processes, and score every restart.
 
     Raises:
         NotApplicable: the method says nothing about this batch.
     """
-    candidates = attack(method, observed.view, restarts, seed, progress)
+    candidates = attack(method, observed.view, restarts, seed, progress, jobs)
     view = observed.view
     kept = torch.where(
         candidates.usable.reshape(-1, *(1,) * (candidates.inputs.dim() - 1)),
@@ -82,12 +83,14 @@ def attack(
     restarts: int,
     seed: np.random.SeedSequence,
     progress: Progress,
+    jobs: int = 1,
 ) -> Candidates:
     """Run a method in one thread, so that its numbers do not depend on the machine's cores."""
     state = int(seed.generate_state(1, np.uint64)[0]) >> 1
     generator = torch.Generator().manual_seed(state)
     with one_thread(), threadpool_limits(1):
-        return method.run(view, restarts if method.restarts else 1, generator, progress)
+        count = restarts if method.restarts else 1
+        return method.run(view, count, generator, progress, jobs)
 
 
 def answer_of(attempt: Attempt, observed: Observed) -> Tensor | None:

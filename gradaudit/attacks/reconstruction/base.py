@@ -63,6 +63,8 @@ class Reconstruction(ABC, Generic[O]):
     Options: ClassVar[type[ReconstructionOptions]] = ReconstructionOptions
     restarts: ClassVar[bool] = True
     """Whether another start can end elsewhere; an attack in closed form is run once."""
+    splits: ClassVar[bool] = False
+    """Whether ``run`` can share restarts out among worker processes."""
 
     def __init__(self, options: O) -> None:
         self.options = options
@@ -74,6 +76,7 @@ class Reconstruction(ABC, Generic[O]):
         restarts: int,
         generator: torch.Generator,
         progress: Progress,
+        jobs: int = 1,
     ) -> Candidates:
         """Reconstruct the records behind an update.
 
@@ -82,6 +85,8 @@ class Reconstruction(ABC, Generic[O]):
             restarts: how many starting points; 1 where ``restarts`` of the class is False.
             generator: of all randomness, on the CPU.
             progress: who is told how far the work is.
+            jobs: worker processes that restarts may be shared out among; no number depends on
+                them.
 
         Raises:
             NotApplicable: the attack says nothing about this model or update; the message says

@@ -13,10 +13,11 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.attempts import Attempt, answer_of, attack, attempt
+from gradaudit.attacks.reconstruction.batches import Task, over_batches
+from gradaudit.attacks.reconstruction.blocks import blocks_of
 from gradaudit.attacks.reconstruction.methods import Method
 from gradaudit.attacks.reconstruction.observing import Observed, Observer
 from gradaudit.attacks.reconstruction.pictures import draw_examples
-from gradaudit.attacks.reconstruction.workers import Task, over_batches
 from gradaudit.errors import UsageError
 from gradaudit.loading.records import Records
 from gradaudit.progress import Progress
@@ -58,7 +59,7 @@ class Campaign:
         restarts: of every attack.
         seed: root of the attacks' randomness.
         facts: what every row says.
-        jobs: worker processes that batches are spread over.
+        jobs: worker processes that batches, or restarts, are shared out among.
     """
 
     observed: tuple[Observed, ...]
@@ -108,15 +109,16 @@ class Campaign:
         return self._each(partial(self._attempt, method), method, progress)
 
     def _each(self, task: Task[T], method: Method, progress: Progress) -> list[T]:
-        return over_batches(task, self.observed, self.jobs, method.name, progress)
+        blocks = blocks_of(self.restarts) if method.splits else 1
+        return over_batches(task, self.observed, self.jobs, blocks, method.name, progress)
 
     def _attempt(
-        self, method: Method, observed: Observed, index: int, progress: Progress
+        self, method: Method, observed: Observed, index: int, progress: Progress, jobs: int
     ) -> Attempt:
         seed = self._seed(index)
         if self.scored:
-            return attempt(method, observed, self.restarts, seed, progress)
-        return Attempt(attack(method, observed.view, self.restarts, seed, progress), {}, None)
+            return attempt(method, observed, self.restarts, seed, progress, jobs)
+        return Attempt(attack(method, observed.view, self.restarts, seed, progress, jobs), {}, None)
 
     def labels(
         self, method: Method, progress: Progress
@@ -129,11 +131,13 @@ class Campaign:
         return self._each(partial(self._labels, method), method, progress)
 
     def _labels(
-        self, method: Method, observed: Observed, index: int, progress: Progress
+        self, method: Method, observed: Observed, index: int, progress: Progress, jobs: int
     ) -> tuple[Tensor | None, float | None]:
         from gradaudit.attacks.membership import recovered_labels
 
-        return recovered_labels(method, observed.view, self.restarts, self._seed(index), progress)
+        return recovered_labels(
+            method, observed.view, self.restarts, self._seed(index), progress, jobs
+        )
 
     def answers(self, method: Method, progress: Progress) -> list[Tensor]:
         """The attacker's answer (k, …) to every batch; NaN where all restarts diverged.
@@ -143,8 +147,10 @@ class Campaign:
         """
         return self._each(partial(self._answer, method), method, progress)
 
-    def _answer(self, method: Method, observed: Observed, index: int, progress: Progress) -> Tensor:
-        made = attack(method, observed.view, self.restarts, self._seed(index), progress)
+    def _answer(
+        self, method: Method, observed: Observed, index: int, progress: Progress, jobs: int
+    ) -> Tensor:
+        made = attack(method, observed.view, self.restarts, self._seed(index), progress, jobs)
         nothing = torch.full_like(made.inputs[0], torch.nan)
         return (nothing if made.answer is None else made.inputs[made.answer]).cpu()
 

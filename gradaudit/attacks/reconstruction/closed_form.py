@@ -54,7 +54,12 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
         return 2.0 * self.options.search_steps
 
     def run(
-        self, view: AttackerView, restarts: int, generator: torch.Generator, progress: Progress
+        self,
+        view: AttackerView,
+        restarts: int,
+        generator: torch.Generator,
+        progress: Progress,
+        jobs: int = 1,
     ) -> Candidates:
         """Least squares over all rows, then the best row."""
         view = of_one_record(view, self.name)

@@ -52,7 +52,12 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
     Options: ClassVar[type[ReconstructionOptions]] = CombinedOptions
 
     def run(
-        self, view: AttackerView, restarts: int, generator: torch.Generator, progress: Progress
+        self,
+        view: AttackerView,
+        restarts: int,
+        generator: torch.Generator,
+        progress: Progress,
+        jobs: int = 1,
     ) -> Candidates:
         """One candidate for every start."""
         setting = Setting.of(view, self.name)

@@ -12,30 +12,14 @@ import torch
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.line_search import MOST_TRIALS, End, judge, next_step
-from gradaudit.attacks.reconstruction.objectives import Evaluation
+from gradaudit.attacks.reconstruction.minimum import Minimum
+from gradaudit.attacks.reconstruction.replay import Evaluation
 
 INNER, EVALUATIONS = 20, 25
 """Of one outer step, as in torch's L-BFGS."""
+HISTORY = 100
+"""Pairs of differences that a direction is made of, as in the code of Deep Leakage."""
 _STALLED, _PATIENCE = 1e-9, 20
-
-
-@dataclass(frozen=True)
-class Minimum:
-    """Where each problem ended.
-
-    Attributes:
-        points: (rows, n).
-        values: (rows,); NaN where a problem could not be evaluated at its start.
-        diverged: (rows,) problems that left the finite numbers.
-        iterations: (rows,) steps taken.
-        evaluations: (rows,) evaluations spent.
-    """
-
-    points: Tensor
-    values: Tensor
-    diverged: Tensor
-    iterations: Tensor
-    evaluations: Tensor
 
 
 def minimise(
@@ -43,7 +27,7 @@ def minimise(
     start: Tensor,
     outer: int,
     *,
-    history: int = 100,
+    history: int = HISTORY,
     tolerance: float = 0.0,
     advance: Callable[[int], None] = lambda units: None,
 ) -> Minimum:
@@ -57,12 +41,15 @@ def minimise(
         tolerance: a problem is done where its value is no larger.
         advance: told of every outer step that a row has used up.
     """
-    search = _Search.begin(evaluate, start, history)
-    while len(search.running(outer, tolerance)):
-        before = int(search.spent(outer).sum())
+    search, told = _Search.begin(evaluate, start, history), 0
+    while True:
+        running = search.running(outer, tolerance)
+        spent = int(search.spent(outer).sum())
+        advance(spent - told)
+        told = spent
+        if not len(running):
+            return search.minimum()
         search.tick(evaluate)
-        advance(int(search.spent(outer).sum()) - before)
-    return search.minimum()
 
 
 @dataclass

@@ -1,22 +1,16 @@
 """What an attacker minimises: how far a candidate's update is from the shared one, and priors."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradaudit.attacks.reconstruction.labels import Targets
-from gradaudit.attacks.reconstruction.products import SmallConvolutionsAsProducts
-from gradaudit.attacks.reconstruction.replay import WORTH, Evaluation, Replayed
 from gradaudit.attacks.reconstruction.view import AttackerView, Update
 from gradaudit.errors import NotApplicable
-
-__all__ = ["Distance", "Evaluation", "Objective", "evaluation", "total_variation"]
 
 Distance = Literal["l2", "cosine"]
 
@@ -115,57 +109,3 @@ def total_variation(pictures: Tensor) -> Tensor:
     down = (pictures[..., 1:, :] - pictures[..., :-1, :]).abs().mean()
     across = (pictures[..., :, 1:] - pictures[..., :, :-1]).abs().mean()
     return down + across
-
-
-def evaluation(objective: Objective, rows: int = 32, worth: int = WORTH) -> Evaluation:
-    """Values and gradients of an objective at several points at once.
-
-    Points are mapped over by ``vmap``, at most ``rows`` at a time; one alone is not, and models
-    that ``vmap`` cannot follow are gone through point by point. What is evaluated ``worth`` times
-    is recorded and repeated, see ``Replayed``.
-    """
-    alone = Replayed(lambda points: _alone(objective, points[0]), worth)
-    several = Replayed(_mapped(objective), worth)
-    mapped = True
-
-    def evaluate(points: Tensor) -> tuple[Tensor, Tensor]:
-        nonlocal mapped
-        if mapped and min(rows, len(points)) > 1:
-            try:
-                return _joined([several(part) for part in torch.split(points, rows)])
-            except (RuntimeError, NotImplementedError):
-                mapped = False
-        return _joined([alone(part) for part in torch.split(points, 1)])
-
-    return evaluate
-
-
-def _mapped(objective: Objective) -> Evaluation:
-    """Values and gradients at points mapped over together."""
-    several = torch.func.vmap(torch.func.grad_and_value(objective), randomness="same")
-
-    def evaluate(points: Tensor) -> tuple[Tensor, Tensor]:
-        with sdpa_kernel(SDPBackend.MATH):  # the others cannot be differentiated twice
-            gradients, values = several(points)
-        return values.detach(), gradients.detach()
-
-    return evaluate
-
-
-def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    if len(parts) == 1:
-        return parts[0]
-    values, gradients = zip(*parts, strict=True)
-    return torch.cat(values), torch.cat(gradients)
-
-
-def _alone(objective: Objective, point: Tensor) -> tuple[Tensor, Tensor]:
-    """Value (1,) and gradient (1, unknowns) at one point, by tape."""
-    plainly = point.dtype != torch.float32 or point.device.type != "cpu"
-    convolving = nullcontext() if plainly else SmallConvolutionsAsProducts()
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), convolving:
-        point = point.detach().requires_grad_()
-        value = objective(point, taped=True)
-        gradient: Tensor
-        (gradient,) = torch.autograd.grad(value, point, materialize_grads=True, allow_unused=True)
-    return value.detach()[None], gradient[None]

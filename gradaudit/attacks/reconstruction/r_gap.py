@@ -44,7 +44,12 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
     restarts: ClassVar[bool] = False
 
     def run(
-        self, view: AttackerView, restarts: int, generator: torch.Generator, progress: Progress
+        self,
+        view: AttackerView,
+        restarts: int,
+        generator: torch.Generator,
+        progress: Progress,
+        jobs: int = 1,
     ) -> Candidates:
         """One candidate: there is nothing to start from."""
         setting = Setting.of(view, self.name)

@@ -37,20 +37,27 @@ class Replayed:
         self.evaluate = evaluate
         self.worth = worth
         self._calls: Counter[int] = Counter()
-        self._recorded: dict[int, Evaluation] = {}
+        self._recorded: dict[int, Evaluation | None] = {}
 
     def __call__(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Values and gradients at points (restarts, unknowns)."""
         count = len(points)
-        if recording := self._recorded.get(count):
+        self._calls[count] += 1
+        recording = self._recorded.get(count)
+        if recording and self._calls[count] > self.worth:
             return recording(points)
         found = self.evaluate(points)
-        self._calls[count] += 1
-        if self._calls[count] == self.worth:
-            recording = recorded(self.evaluate, -points)
-            if recording and _agree(recording(points), found):
-                self._recorded[count] = recording
+        if self._calls[count] == self.worth and count not in self._recorded:
+            self._recorded[count] = self._record(points, found)
         return found
+
+    def forget_calls(self) -> None:
+        """Start to count again, as if no point had been evaluated; recordings are kept."""
+        self._calls.clear()
+
+    def _record(self, points: Tensor, found: tuple[Tensor, Tensor]) -> Evaluation | None:
+        recording = recorded(self.evaluate, -points)
+        return recording if recording and _agree(recording(points), found) else None
 
 
 def recorded(evaluate: Evaluation, points: Tensor) -> Evaluation | None:

@@ -1,7 +1,7 @@
 """Gradient matching from many starting points at once: what DLG and its successors share."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -14,13 +14,17 @@ from gradaudit.attacks.reconstruction.base import (
     Reconstruction,
     ReconstructionOptions,
 )
+from gradaudit.attacks.reconstruction.blocks import Blocks
+from gradaudit.attacks.reconstruction.evaluation import Evaluator
 from gradaudit.attacks.reconstruction.initial import Start, label_starts, starts
 from gradaudit.attacks.reconstruction.labels import Targets
-from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, Minimum, minimise
-from gradaudit.attacks.reconstruction.objectives import Distance, Evaluation, Objective, evaluation
+from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, HISTORY, minimise
+from gradaudit.attacks.reconstruction.minimum import Minimum
+from gradaudit.attacks.reconstruction.objectives import Distance, Objective
+from gradaudit.attacks.reconstruction.replay import Evaluation
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.progress import Progress
+from gradaudit.progress import Advance, Progress
 
 _EXPLAINED = {torch.float64: 1e-18, torch.float32: 1e-12}
 """Objectives at which an update is explained to the last digit that a square can show."""
@@ -28,8 +32,8 @@ _PASSES = 4.0
 """An evaluation differentiates twice."""
 _CALLS = 2.0
 """Of a small model, an evaluation and what the optimiser makes of it take as long as two passes."""
-_BYTES_A_ROW = 64
-_MOST_ROWS = 32
+_KEPT_BY_LBFGS, _KEPT_BY_ADAM = 2 * HISTORY, 6
+"""Vectors of the size of a point that an optimiser keeps of each."""
 
 
 class MatchingOptions(ReconstructionOptions):
@@ -52,13 +56,35 @@ class MatchingOptions(ReconstructionOptions):
     precision: Literal["float32", "float64"] = Field("float64", description="Of the computation.")
 
 
+@dataclass(frozen=True)
+class Optimisation:
+    """The optimiser that the options name, on an objective."""
+
+    objective: Objective
+    options: MatchingOptions
+
+    def __call__(self, evaluate: Evaluation, points: Tensor, advance: Advance) -> Minimum:
+        """Minimise from points (rows, unknowns)."""
+        options, objective = self.options, self.objective
+        if options.optimiser == "lbfgs":
+            tolerance = 0.0 if objective.tv else _EXPLAINED[points.dtype]
+            return minimise(
+                evaluate, points, options.iterations, tolerance=tolerance, advance=advance
+            )
+        pace = Pace(options.rate, options.decay, signed=options.optimiser == "signed-adam")
+        project = objective.inside if options.box else _as_it_is
+        return descend(evaluate, points, options.iterations, pace, project=project, advance=advance)
+
+
 class GradientMatching(Reconstruction[MatchingOptions]):
     """Minimise the distance between a candidate's update and the shared one.
 
     Every restart ends with the attacker's own objective as its score. Restarts are mapped over
-    together; one that leaves the finite numbers is dropped and said to have diverged.
+    together in blocks, see ``Blocks``; one that leaves the finite numbers is dropped and said to
+    have diverged.
     """
 
+    splits = True
     Options: ClassVar[type[ReconstructionOptions]] = MatchingOptions
 
     @abstractmethod
@@ -75,6 +101,7 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         restarts: int,
         generator: torch.Generator,
         progress: Progress,
+        jobs: int = 1,
     ) -> Candidates:
         """Match gradients from ``restarts`` starting points, all drawn before the work.
 
@@ -93,9 +120,8 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         free = label_starts(restarts, targets.size, view, apart)
         records = starts(view, options.init, restarts, generator).flatten(1)
         points = torch.cat([records, free], dim=1)
-        evaluate = evaluation(objective, rows_at_once(view))
         with progress.task(self.name, restarts * options.iterations) as advance:
-            minimum = self._minimise(objective, evaluate, points, advance)
+            minimum = self._blocks(objective).minimised(points, jobs, advance)
         return self._candidates(objective, minimum)
 
     def steps(self, restarts: int) -> float:
@@ -108,22 +134,11 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         each = EVALUATIONS if self.options.optimiser == "lbfgs" else 1
         return _CALLS * self.options.iterations * each
 
-    def _minimise(
-        self,
-        objective: Objective,
-        evaluate: Evaluation,
-        points: Tensor,
-        advance: Callable[[int], None],
-    ) -> Minimum:
-        options = self.options
-        if options.optimiser == "lbfgs":
-            tolerance = 0.0 if objective.tv else _EXPLAINED[points.dtype]
-            return minimise(
-                evaluate, points, options.iterations, tolerance=tolerance, advance=advance
-            )
-        pace = Pace(options.rate, options.decay, signed=options.optimiser == "signed-adam")
-        project = objective.inside if options.box else _as_it_is
-        return descend(evaluate, points, options.iterations, pace, project=project, advance=advance)
+    def _blocks(self, objective: Objective) -> Blocks:
+        lbfgs = self.options.optimiser == "lbfgs"
+        kept = objective.unknowns * (_KEPT_BY_LBFGS if lbfgs else _KEPT_BY_ADAM)
+        evaluations = self.options.iterations * (EVALUATIONS if lbfgs else 1)
+        return Blocks(objective, Optimisation(objective, self.options), kept, evaluations)
 
     def _candidates(self, objective: Objective, minimum: Minimum) -> Candidates:
         view = objective.view
@@ -167,22 +182,12 @@ class GradientMatching(Reconstruction[MatchingOptions]):
             )
 
 
-def rows_at_once(view: AttackerView, memory: int = 1 << 30) -> int:
-    """How many restarts are mapped over together; it depends on the model alone.
-
-    Floating-point numbers of a batch depend on its size, so that it must not follow the machine.
-    """
-    parameters = sum(weights.numel() for weights in view.model.parameters.values())
-    size = _BYTES_A_ROW * (parameters + view.batch * parameters // 8 + view.elements)
-    return max(1, min(_MOST_ROWS, memory // max(size, 1)))
-
-
 def _flatness(objective: Objective, points: Tensor) -> str | None:
     """A word where the objective does not react to the records at all, as behind dead ReLUs."""
     usable = points[points.isfinite().all(dim=1)]
     if not len(usable):
         return None
-    _, gradients = evaluation(objective)(usable[:1].clone())
+    _, gradients = Evaluator(objective)(usable[:1].clone())
     records = gradients[:, : objective.view.elements]
     if bool(records.any()):
         return None

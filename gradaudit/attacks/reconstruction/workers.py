@@ -1,17 +1,23 @@
-"""Attacked batches spread over worker processes; the numbers do not depend on how many."""
+"""Tasks shared out among worker processes; what they find does not depend on how many there are."""
 
 import logging
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from pathlib import Path
 from pickle import PicklingError
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import TypeVar
 
-from joblib import Parallel, delayed
+import numpy as np
+import torch
+from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import BrokenProcessPool
+from numpy.typing import NDArray
 
-from gradaudit.attacks.reconstruction.observing import Observed
-from gradaudit.progress import Progress, Silent
+from gradaudit.progress import Advance
 
 try:
     from joblib.externals import cloudpickle
@@ -21,47 +27,80 @@ except ImportError:  # newer joblib takes the distribution of that name
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Task = Callable[[Observed, int, Progress], T]
-"""What is done to a batch, given its number."""
+Task = Callable[[Advance], T]
+"""Work that tells how many units of it are done."""
+
+_POLL = 0.2
+"""Seconds between two looks at how far the workers are."""
+_IDLE = 30
+"""Seconds after which a worker without work ends."""
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
-def over_batches(
-    task: Task[T], observed: Sequence[Observed], jobs: int, title: str, progress: Progress
-) -> list[T]:
-    """A task's results for every batch, in order.
+def shared_out(tasks: Sequence[Task[T]], workers: int, advance: Advance) -> list[T]:
+    """What every task gives, in order, from as many worker processes of one thread each.
 
-    The batches stay in this process where there is one worker or one batch, on a GPU, which maps
-    over restarts already, and where a user's model cannot be shipped to another process.
+    The tasks stay in this process where one worker is enough, and where what they need, such as a
+    user's model, cannot be shipped to another one. An exception of a task, and an interruption,
+    end the workers at once.
 
     Args:
-        task: seeded by the batch's number alone.
-        observed: the batches.
-        jobs: worker processes.
-        title: of the work, for the progress of several workers.
-        progress: who is told how far the work is.
+        tasks: independent of one another.
+        workers: processes at most.
+        advance: told of the units that the tasks advance by, in this process.
     """
-    if min(jobs, len(observed)) > 1 and observed[0].view.model.device.type == "cpu":
+    workers = min(workers, len(tasks))
+    if workers > 1:
         try:
-            return _in_workers(task, observed, jobs, title, progress)
+            return _in_workers(tasks, workers, advance)
         except (PicklingError, BrokenProcessPool) as error:
-            log.info("no worker processes, the model cannot be shipped to them: %s", error)
-    return [task(each, number, progress) for number, each in enumerate(observed)]
+            log.info("no worker processes, the work cannot be shipped to them: %s", error)
+    return [task(advance) for task in tasks]
 
 
-def _in_workers(
-    task: Task[T], observed: Sequence[Observed], jobs: int, title: str, progress: Progress
-) -> list[T]:
+def _in_workers(tasks: Sequence[Task[T]], workers: int, advance: Advance) -> list[T]:
     _ship_by_value()
-    found: list[T] = []
-    with (
-        progress.task(title, len(observed)) as advance,
-        Parallel(min(jobs, len(observed)), return_as="generator") as workers,
-    ):
-        calls = (delayed(task)(each, number, Silent()) for number, each in enumerate(observed))
-        for result in workers(calls):
-            found.append(result)
-            advance(1)
-    return found
+    pool = get_reusable_executor(workers, timeout=_IDLE, initializer=_begin, env=_ONE_THREAD)
+    with TemporaryDirectory(prefix="gradaudit-") as folder:
+        counts = Path(folder) / "units"
+        units = np.memmap(counts, np.int64, "w+", shape=(len(tasks),))
+        try:
+            running = [
+                pool.submit(_counted, task, counts, number) for number, task in enumerate(tasks)
+            ]
+            _watch(running, units, advance)
+            return [future.result() for future in running]
+        except BaseException:
+            pool.shutdown(wait=True, kill_workers=True)
+            raise
+
+
+def _watch(running: Sequence["Future[T]"], units: NDArray[np.int64], advance: Advance) -> None:
+    """Advance until all tasks are done, or raise what one of them raised."""
+    told, waiting = 0, set(running)
+    while waiting:
+        done, waiting = wait(waiting, timeout=_POLL, return_when=FIRST_EXCEPTION)
+        for future in done:
+            future.result()
+        now = int(units.sum())
+        advance(now - told)
+        told = now
+
+
+def _counted(task: Task[T], counts: Path, number: int) -> T:
+    """A task in a worker: its units are counted where the process that watches sees them."""
+    units = np.memmap(counts, np.int64, "r+")
+
+    def advance(more: int) -> None:
+        units[number] += more
+
+    return task(advance)
+
+
+def _begin() -> None:
+    """Compute in one thread, and leave an interruption to the process that watches."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _ship_by_value() -> None:

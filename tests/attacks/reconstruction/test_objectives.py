@@ -2,11 +2,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gradaudit.attacks.reconstruction.evaluation import Evaluator
 from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.objectives import (
     Distance,
     Objective,
-    evaluation,
     total_variation,
 )
 from gradaudit.attacks.reconstruction.view import LocalTraining
@@ -43,7 +43,7 @@ def test_gradients_are_those_of_finite_differences(
     targets = Targets.of(seen, batch.labels if known else None)
     objective = Objective(seen, targets, distance, tv=0.01)
     point = point_of(objective)
-    _, gradients = evaluation(objective)(point[None])
+    _, gradients = Evaluator(objective)(point[None])
     torch.testing.assert_close(
         gradients[0], finite_differences(objective, point), rtol=1e-5, atol=1e-7
     )
@@ -53,10 +53,10 @@ def test_several_points_are_evaluated_as_each_alone() -> None:
     seen = view(cnn(), records(1, 6, 6, labels=[1]))
     objective = Objective(seen, Targets.of(seen, None))
     points = torch.stack([point_of(objective, seed) for seed in range(5)])
-    values, gradients = evaluation(objective, rows=2)(points)
+    values, gradients = Evaluator(objective)(points)
     for point, value, gradient in zip(points, values, gradients, strict=True):
         torch.testing.assert_close(value, objective(point))
-        torch.testing.assert_close(gradient, evaluation(objective)(point[None])[1][0])
+        torch.testing.assert_close(gradient, Evaluator(objective)(point[None])[1][0])
 
 
 @pytest.mark.parametrize("distance", ["l2", "cosine"])
@@ -135,7 +135,7 @@ def test_local_training_is_differentiated_through() -> None:
     objective = Objective(seen, Targets.of(seen, batch.labels))
     point = point_of(objective)
     torch.testing.assert_close(
-        evaluation(objective)(point[None])[1][0],
+        Evaluator(objective)(point[None])[1][0],
         finite_differences(objective, point),
         rtol=1e-5,
         atol=1e-7,
@@ -185,7 +185,7 @@ def test_models_that_vmap_cannot_follow_are_gone_through_one_by_one() -> None:
     points = torch.stack([point_of(objective, seed) for seed in range(3)])
     with pytest.raises(RuntimeError):
         torch.func.vmap(objective)(points)
-    values, gradients = evaluation(objective)(points)
+    values, gradients = Evaluator(objective)(points)
     for point, value, gradient in zip(points, values, gradients, strict=True):
         torch.testing.assert_close(value, objective(point))
         torch.testing.assert_close(

@@ -4,8 +4,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from gradaudit.attacks.reconstruction import products
+from gradaudit.attacks.reconstruction.evaluation import Evaluator
 from gradaudit.attacks.reconstruction.labels import Targets
-from gradaudit.attacks.reconstruction.objectives import Objective, evaluation
+from gradaudit.attacks.reconstruction.objectives import Objective
 from gradaudit.attacks.reconstruction.products import SmallConvolutionsAsProducts, product_of
 from tests.attacks.reconstruction.scenes import cnn, records, view
 
@@ -48,6 +49,6 @@ def test_a_restart_in_float32_is_evaluated_as_in_float64() -> None:
         objective = Objective(seen.in_precision(dtype), Targets.of(seen.in_precision(dtype), None))
         generator = torch.Generator().manual_seed(0)
         point = torch.randn(1, objective.unknowns, generator=generator, dtype=torch.float64)
-        found.append(evaluation(objective)(point.to(dtype)))
+        found.append(Evaluator(objective)(point.to(dtype)))
     for wanted, rounded in zip(*found, strict=True):
         torch.testing.assert_close(rounded.double(), wanted, rtol=1e-4, atol=1e-5)

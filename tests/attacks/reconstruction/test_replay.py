@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gradaudit.attacks.reconstruction.evaluation import Evaluator
 from gradaudit.attacks.reconstruction.labels import Targets
-from gradaudit.attacks.reconstruction.objectives import Distance, Objective, evaluation
+from gradaudit.attacks.reconstruction.objectives import Distance, Objective
 from gradaudit.attacks.reconstruction.replay import Evaluation, Replayed, recorded
 from tests.attacks.reconstruction.scenes import cnn, drawn, finite_differences, records, view
 
@@ -37,7 +38,7 @@ def counting(evaluate: Evaluation) -> tuple[Evaluation, list[int]]:
 def test_recordings_repeat_the_evaluation(distance: Distance, count: int, adaptive: bool) -> None:
     seen = view(cnn(), records(1, 6, 6, labels=[1]))
     objective = Objective(seen, Targets.of(seen, None), distance, tv=0.01, adaptive=adaptive)
-    direct, repeated = evaluation(objective), evaluation(objective, worth=1)
+    direct, repeated = Evaluator(objective), Evaluator(objective, worth=1)
     repeated(points_of(objective, count))
     for seed in (1, 2):
         points = points_of(objective, count, seed)
@@ -113,7 +114,7 @@ def test_models_in_training_mode_give_the_same_ever_after(build: Callable[[], nn
     model = drawn(build).train()
     seen = replace(view(model, batch), model=replace(view(model, batch).model, mode="train"))
     objective = Objective(seen, Targets.of(seen, batch.labels))
-    direct, repeated = evaluation(objective), evaluation(objective, worth=1)
+    direct, repeated = Evaluator(objective), Evaluator(objective, worth=1)
     for count in (1, 3):
         for seed in range(3):
             points = points_of(objective, count, seed)
@@ -134,7 +135,7 @@ class Attending(nn.Module):
 def test_attention_is_differentiated_twice_and_repeated(count: int) -> None:
     seen = view(drawn(Attending), records(6, labels=[1]))
     objective = Objective(seen, Targets.of(seen, None))
-    repeated = evaluation(objective, worth=1)
+    repeated = Evaluator(objective, worth=1)
     for seed in (1, 2):
         points = points_of(objective, count, seed)
         for point, gradient in zip(points, repeated(points)[1], strict=True):

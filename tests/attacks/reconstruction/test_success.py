@@ -40,7 +40,12 @@ class Planted(Reconstruction[ReconstructionOptions]):
         self.told: list[Tensor | None] = []
 
     def run(
-        self, view: AttackerView, restarts: int, generator: torch.Generator, progress: Progress
+        self,
+        view: AttackerView,
+        restarts: int,
+        generator: torch.Generator,
+        progress: Progress,
+        jobs: int = 1,
     ) -> Candidates:
         self.told.append(view.labels)
         inputs = next(self.made)

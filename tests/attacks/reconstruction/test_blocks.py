@@ -1,0 +1,180 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gradaudit.attacks.reconstruction import blocks
+from gradaudit.attacks.reconstruction.base import Candidates
+from gradaudit.attacks.reconstruction.blocks import Blocks, blocks_of
+from gradaudit.attacks.reconstruction.dlg import DeepLeakage
+from gradaudit.attacks.reconstruction.evaluation import Evaluator
+from gradaudit.attacks.reconstruction.inverting_gradients import (
+    InvertingGradients,
+    InvertingOptions,
+)
+from gradaudit.attacks.reconstruction.labels import Targets
+from gradaudit.attacks.reconstruction.lbfgs import minimise
+from gradaudit.attacks.reconstruction.minimum import Minimum
+from gradaudit.attacks.reconstruction.objectives import Objective
+from gradaudit.attacks.reconstruction.restarts import (
+    GradientMatching,
+    MatchingOptions,
+    Optimisation,
+)
+from gradaudit.progress import Silent
+from tests.attacks.reconstruction.scenes import cnn, mlp, records, view
+
+OUTER = 2
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many workers every attack had; they are started however short the work is."""
+    asked: list[int] = []
+    share = blocks.shared_out
+
+    def counting(tasks, workers, advance):  # type: ignore[no-untyped-def]
+        asked.append(workers)
+        return share(tasks, workers, advance)
+
+    monkeypatch.setattr(blocks, "_COSTS_OF_WORKERS", 0.0)
+    monkeypatch.setattr(blocks, "shared_out", counting)
+    return asked
+
+
+def objective_of(model: nn.Module, *shape: int) -> Objective:
+    seen = view(model, records(*shape, labels=[1]))
+    return Objective(seen, Targets.of(seen, None))
+
+
+def blocks_for(objective: Objective, outer: int = OUTER) -> Blocks:
+    descent = Optimisation(objective, MatchingOptions(iterations=outer))
+    return Blocks(objective, descent, 200 * objective.unknowns, 25 * outer)
+
+
+def points_of(objective: Objective, count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(count, objective.unknowns, generator=generator, dtype=torch.float64)
+
+
+def same(left: Minimum, right: Minimum) -> None:
+    torch.testing.assert_close(vars(left), vars(right), rtol=0, atol=0, equal_nan=True)
+
+
+def run(method: GradientMatching, restarts: int, jobs: int) -> Candidates:
+    seen = view(cnn(), records(1, 6, 6, labels=[1]))
+    return method.run(seen, restarts, torch.Generator().manual_seed(1), Silent(), jobs)
+
+
+@pytest.mark.parametrize(("restarts", "outer"), [(5, OUTER), (17, OUTER), (8, 12)])
+def test_two_workers_give_the_same_bits_as_none(
+    restarts: int, outer: int, workers: list[int]
+) -> None:
+    """In twelve outer steps evaluations are recorded on the way."""
+    objective = objective_of(cnn(), 1, 6, 6) if outer == OUTER else objective_of(mlp(), 6)
+    points, told = points_of(objective, restarts), {1: 0, 2: 0}
+    found = []
+    for jobs in (1, 2):
+
+        def advance(units: int, jobs: int = jobs) -> None:
+            told[jobs] += units
+
+        found.append(blocks_for(objective, outer).minimised(points, jobs, advance))
+    assert workers == [2]
+    same(*found)
+    assert told == dict.fromkeys((1, 2), restarts * outer)
+
+
+def test_blocks_take_the_steps_that_every_restart_takes_alone() -> None:
+    """To rounding, which grows from step to step."""
+    objective = objective_of(mlp(), 6)
+    points = points_of(objective, 9)
+    together = blocks_for(objective, 1).minimised(points, 1, lambda units: None)
+    for row, point in enumerate(points):
+        alone = minimise(Evaluator(objective), point[None], 1)
+        torch.testing.assert_close(together.points[row], alone.points[0], rtol=1e-3, atol=1e-4)
+        assert int(together.evaluations[row]) == int(alone.evaluations[0])
+
+
+def test_a_restart_that_diverges_is_dropped_in_its_worker_alone(workers: list[int]) -> None:
+    objective = objective_of(mlp(), 6)
+    points = points_of(objective, 8)
+    clean = blocks_for(objective).minimised(points, 2, lambda units: None)
+    points[6, 0] = math.nan
+    found = [blocks_for(objective).minimised(points, jobs, lambda units: None) for jobs in (1, 2)]
+    same(*found)
+    assert found[0].diverged.tolist() == [False] * 6 + [True, False]
+    assert torch.equal(found[0].points[:4], clean.points[:4])
+    assert workers == [2, 2]
+
+
+def test_one_block_needs_no_worker_and_workers_are_no_more_than_blocks(workers: list[int]) -> None:
+    objective = objective_of(mlp(), 6)
+    for restarts, jobs in ((1, 2), (2, 3), (3, 4)):
+        points = points_of(objective, restarts)
+        found = [blocks_for(objective).minimised(points, n, lambda units: None) for n in (1, jobs)]
+        same(*found)
+    assert workers == [2]  # 2 + 1 restarts
+    assert [blocks_of(n) for n in (1, 2, 3, 8, 32)] == [1, 1, 2, 2, 4]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        DeepLeakage(MatchingOptions(iterations=5)),
+        InvertingGradients(InvertingOptions(iterations=30)),
+    ],
+    ids=lambda method: method.name,
+)
+def test_attacks_hand_in_the_same_candidates(method: GradientMatching, workers: list[int]) -> None:
+    one, two = run(method, 6, 1), run(method, 6, 2)
+    assert workers == [2]
+    assert torch.equal(one.inputs, two.inputs)
+    assert torch.equal(one.scores, two.scores)
+    assert one.details == two.details
+
+
+def test_short_work_starts_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "shared_out", None)
+    assert len(run(DeepLeakage(MatchingOptions(iterations=1)), 4, 2).scores) == 4
+
+
+def test_memory_bounds_blocks_and_workers(
+    monkeypatch: pytest.MonkeyPatch, workers: list[int]
+) -> None:
+    objective = objective_of(mlp(), 6)
+    each = blocks_for(objective)._bytes_a_row
+    assert each > 8 * 200 * objective.unknowns  # L-BFGS keeps 100 pairs in float64
+    points = points_of(objective, 8)
+    for rows, jobs, expected in ((3, 2, []), (6, 2, []), (8, 2, [2]), (8, 3, [2])):
+        monkeypatch.setattr(blocks, "MEMORY", each * rows)
+        assert blocks_for(objective).rows(8) == min(rows, 4)
+        blocks_for(objective, 1).minimised(points, jobs, lambda units: None)
+        assert workers == expected
+        workers.clear()
+
+
+def test_an_evaluator_anew_gives_the_bits_of_a_new_one() -> None:
+    objective = objective_of(cnn(), 1, 6, 6)
+    points = points_of(objective, 4)
+    used = Evaluator(objective, worth=2)
+    for _ in range(4):
+        used(points)
+    fresh, again = Evaluator(objective, worth=2), used.anew()
+    for shift in np.linspace(0, 1, 4):
+        for found, wanted in zip(again(points + shift), fresh(points + shift), strict=True):
+            assert torch.equal(found, wanted)
+
+
+def test_models_that_cannot_be_shipped_are_attacked_in_this_process(workers: list[int]) -> None:
+    model = cnn()
+    objective = objective_of(model, 1, 6, 6)
+    points = points_of(objective, 4)
+    alone = blocks_for(objective, 1).minimised(points, 1, lambda units: None)
+    vars(model)["stream"] = (number for number in range(3))
+    locked = replace(objective, view=replace(objective.view))
+    same(blocks_for(locked, 1).minimised(points, 2, lambda units: None), alone)
+    assert workers == [2]
