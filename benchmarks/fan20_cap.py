@@ -15,7 +15,7 @@ training with batches of 32 suffers less than an attack on one record does; with
 whatever k. Each setting is written to --cells as soon as it is done, so that an interrupted run
 goes on. Ours beside the paper's, and the order of the mechanisms; both CAPs, `cap` with distances
 of at most 1 and `cap_paper` without. Labels are compared as lists (membership) and record by record
-(paired); what right labels in a random order would score stands beside them.
+(paired) and place by place (placed), beside what right labels in a random order would score.
 
 What differs, at --side 16 --iterations 3 --precision float32 --batches 3 --participants 3
 --clients 4 --sigma "0.0001|0.1|0.5" --alpha "0.0001|0.1|0.5" --weights initial --insider:
@@ -61,7 +61,8 @@ from gradaudit.updates.sharing import Sharing
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 GAMES = ("reconstruct", "membership", "tracing")
-SHOWN = ("reconstruct", "membership", "paired", "tracing", "relative_error")
+SHOWN = ("reconstruct", "membership", "paired", "placed", "tracing", "relative_error")
+COLUMNS = {"paired": "membership", "placed": "membership"}
 SIZES = (1, 4, 8)
 PAPER = {
     "dp": (0.57, 0.63, 0.63, 0.00, 0.45, 0.47, 0.42, 0.57, 0.58),
@@ -134,6 +135,10 @@ def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Sett
                     "reconstruct": outcome.reconstruct.tolist(),
                     "membership": outcome.membership.tolist(),
                     "paired": outcome.paired.tolist(),
+                    "placed": [
+                        1.0 if found is None else float((found != each.labels.numpy()).mean())
+                        for each, found in zip(batches, outcome.named, strict=True)
+                    ],
                     "shuffled": [shuffled_distance(each.labels.numpy()) for each in batches],
                     "tracing": outcome.tracing.tolist(),
                     "ratio": float(np.median(outcome.ratios)),
@@ -158,7 +163,7 @@ def table(name: str, settings: list[Setting], cells: list[dict], given: argparse
             label = "cap_paper, reconstruct" if game == SHOWN[-1] else game
             each = " ".join(f"{d:.2f}" for d in distances.mean(axis=2)[0])
             paper = ""
-            column = "membership" if game == "paired" else game
+            column = COLUMNS.get(game, game)
             if what == "initial" and column in GAMES and size in SIZES and name in PAPER:
                 at = 3 * GAMES.index(column) + SIZES.index(size)
                 paper = f", paper {PAPER[name][at]:.2f}"
@@ -169,7 +174,7 @@ def table(name: str, settings: list[Setting], cells: list[dict], given: argparse
 def order(done: dict[str, list[dict]], given: argparse.Namespace) -> None:
     """The mechanisms from best to worst, ours and the paper's."""
     for game in SHOWN[:-1]:
-        column = GAMES.index("membership" if game == "paired" else game)
+        column = GAMES.index(COLUMNS.get(game, game))
         for size in given.batch_size:
             for weights in given.weights:
                 view = f"{size} {weights}"

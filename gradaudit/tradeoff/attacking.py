@@ -64,6 +64,7 @@ class Outcome:
         reconstruct: the same, each record's at most 1.
         membership: share of the labels that the attacker does not name; None where it names none.
         paired: share of the records that their own reconstruction's label misses; likewise.
+        named: each batch's labels (k,) in the attacker's own order; None where it names none.
         tracing: share of the records that are traced to another participant.
         ratios: ‖B‖/‖E‖; infinite where nothing was perturbed.
         diverged: batches to which the attacker has no answer.
@@ -74,6 +75,7 @@ class Outcome:
     reconstruct: FloatArray
     membership: FloatArray | None
     paired: FloatArray | None
+    named: tuple[NDArray[np.int64] | None, ...]
     tracing: FloatArray
     ratios: FloatArray
     diverged: int
@@ -130,6 +132,7 @@ def attacked(
         reconstruct=clipped(errors).mean(axis=1),
         membership=membership,
         paired=paired,
+        named=labels,
         tracing=_mistraced(seen, answers, attack_.participants),
         ratios=np.asarray(ratios),
         diverged=sum(answer is None for answer in answers),

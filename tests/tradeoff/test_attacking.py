@@ -46,6 +46,8 @@ def test_labels_go_with_the_records_they_were_rebuilt_with() -> None:
     assert found.paired is not None
     assert found.reconstruct.max() < 0.05
     assert found.paired.tolist() == [0]
+    assert found.named[0] is not None
+    assert sorted(found.named[0].tolist()) == sorted(batch.labels.tolist())
     noisy = outcome("dp:clip=1e6,sigma=100,per=release", iterations=2)
     assert noisy.paired is not None
     assert noisy.membership is not None
