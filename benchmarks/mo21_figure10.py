@@ -9,19 +9,23 @@ CIFAR-10, weights from uniform(−0.5, 0.5), batches of one record, iDLG told th
         [--pictures 4] [--restarts 4] [--steps 20] [--together 1 2 4] [--family] [--directions]
 
 Needs cifar10_6k_jpeg.npz. ``--family`` adds DLG and inverting gradients. ``--directions`` counts
-instead, for every layer, in how many directions of the first picture's values its gradient moves.
+instead in how many directions of the first picture's values each set's gradient moves.
 """
 
 import numpy as np
 import torch
-from original_rows import LEVELS, arguments, family, measured, pictures, show, spreads, table
-from torch import Tensor, nn
-from torch.func import functional_call, grad, jvp, vmap
+from original_rows import (
+    arguments,
+    directions,
+    family,
+    measured,
+    pictures,
+    show,
+    spreads,
+    table,
+)
 
 from gradaudit import zoo
-from gradaudit.loading.records import Records
-
-THRESHOLDS = (1e-1, 1e-2, 1e-3)
 
 
 def verdict(title: str, of: dict[str, list[float]], first: str) -> str:
@@ -37,43 +41,11 @@ def verdict(title: str, of: dict[str, list[float]], first: str) -> str:
     )
 
 
-def directions(model: nn.Module, records: Records) -> None:
-    """Rank of ∂G/∂x of every layer at the first record, and of what a small error leaves of it."""
-    record, label = records.inputs[0].double(), records.labels[:1]
-    weights = {name: weight.detach().double() for name, weight in model.named_parameters()}
-    basis = torch.eye(record.numel(), dtype=torch.float64)
-
-    def gradient(flat: Tensor, layer: str) -> Tensor:
-        def loss(own: dict[str, Tensor]) -> Tensor:
-            inputs = (flat.reshape(1, *record.shape),)
-            outputs = functional_call(model, {**weights, **own}, inputs)
-            return nn.functional.cross_entropy(outputs, label)
-
-        own = {name: w for name, w in weights.items() if name.startswith(f"{layer}.")}
-        return torch.cat([part.flatten() for part in grad(loss)(own).values()])
-
-    for layer in dict.fromkeys(name.rpartition(".")[0] for name in weights):
-
-        def moved(tangent: Tensor, layer: str = layer) -> Tensor:
-            return jvp(lambda x: gradient(x, layer), (record.flatten(),), (tangent,))[1]
-
-        jacobian = vmap(moved, chunk_size=64)(basis)
-        values = torch.linalg.svdvals(jacobian)
-        rank = int((values > values[0] * max(jacobian.shape) * 2.2e-16).sum())
-        above = " ".join(str(int((values > values[0] * level).sum())) for level in THRESHOLDS)
-        print(
-            f"{layer:8s} {jacobian.shape[1]} elements, rank {rank} of {len(basis)}; singular "
-            f"values above {THRESHOLDS} of the largest: {above}",
-            flush=True,
-        )
-
-
 def main() -> None:
     """Attack and print."""
     parser = arguments(__doc__)
     parser.add_argument("--convolutions", type=int, default=7, choices=(3, 7))
     parser.add_argument("--family", action="store_true", help="DLG and inverting gradients too")
-    parser.add_argument("--directions", action="store_true", help="count them instead")
     given = parser.parse_args()
     given.together = given.together or [1, 2, 4]
     torch.manual_seed(given.seed)
@@ -87,14 +59,14 @@ def main() -> None:
     methods = family(given) if given.family else family(given)[1:2]
     print(vars(given))
     if given.directions:
-        directions(model.double(), pictures(given.data, given.size))
+        directions(model.double(), pictures(given.data, given.size), given.together)
         return
     rows = measured(model, pictures(given.data, given.size), given, methods)
     rates, nats = table(rows, "original_success"), table(rows, "original_vinfo")
     first = next(iter(model.named_children()))[0]
     show("success rate of the best member", rates)
     show("information, nats", nats)
-    for level in LEVELS[:5]:
+    for level in (0.1, 0.2, 0.3):
         spreads(rows, level)
     for size in given.together:
         of = {name: values for name, values in rates.items() if len(name.split("+")) == size}

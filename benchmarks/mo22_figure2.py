@@ -8,16 +8,27 @@ steps; both panels, the whole family and iDLG alone, come from the same runs.
 
     python benchmarks/mo22_figure2.py [--data ../shared/data] [--nets lenet alexnet-mo22 vgg9]
         [--activation relu] [--init default] [--size 32] [--pictures 4] [--restarts 4]
-        [--steps 20] [--adam 240] [--together 2]
+        [--steps 20] [--adam 240] [--together 2] [--directions]
 
-Needs cifar10_6k_jpeg.npz.
+Needs cifar10_6k_jpeg.npz. ``--directions`` counts instead in how many directions of the first
+picture's values each pair's gradient moves.
 """
 
 import argparse
 
 import numpy as np
 import torch
-from original_rows import arguments, family, measured, names, pictures, show, table
+from original_rows import (
+    arguments,
+    directions,
+    family,
+    measured,
+    names,
+    pictures,
+    show,
+    spreads,
+    table,
+)
 from torch import nn
 
 from gradaudit import zoo
@@ -60,6 +71,9 @@ def main() -> None:
     methods = family(given)
     for name in given.nets:
         print(f"\n== {name}, {given.activation}, {vars(given)}")
+        if given.directions:
+            directions(net(name, given).double(), records, given.together)
+            continue
         rows = measured(net(name, given), records, given, methods)
         whole = table(rows, "original_vinfo")
         show(f"{name}: information of the family, nats ({len(names(rows))} pairs)", whole)
@@ -68,6 +82,8 @@ def main() -> None:
         show(f"{name}: information by iDLG alone, nats", alone)
         print(verdict(alone))
         show(f"{name}: success rate of the best member", table(rows, "original_success"))
+        for level in (0.1, 0.3, 0.5):
+            spreads(rows, level)
 
 
 if __name__ == "__main__":

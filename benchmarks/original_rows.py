@@ -3,22 +3,26 @@
 import argparse
 import sys
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional
 
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
-from gradaudit.information.original import ceiling
+from gradaudit.information.original import THRESHOLDS, ceiling
 from gradaudit.loading.losses import CrossEntropy
 from gradaudit.loading.records import Records
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.target import Subject, Target
 
-LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+LEVELS = THRESHOLDS
+SINGULAR = (1e-1, 1e-2, 1e-3)
 
 
 def arguments(text: str | None) -> argparse.ArgumentParser:
@@ -34,6 +38,7 @@ def arguments(text: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--adam", type=int, default=240, help="steps of inverting gradients")
     parser.add_argument("--together", type=int, nargs="+")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--directions", action="store_true", help="count them instead")
     return parser
 
 
@@ -80,6 +85,39 @@ def family(given: argparse.Namespace) -> tuple[str, ...]:
         f"idlg:iterations={given.steps}",
         f"inverting-gradients:iterations={given.adam}",
     )
+
+
+def directions(model: nn.Module, records: Records, together: Sequence[int]) -> None:
+    """Rank of ∂G/∂x of consecutive layers at the first record, and what an error leaves of it."""
+    record, label = records.inputs[0].double(), records.labels[:1]
+    weights = {name: weight.detach().double() for name, weight in model.named_parameters()}
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in weights))
+    basis = torch.eye(record.numel(), dtype=torch.float64)
+
+    def gradient(flat: Tensor, chosen: Sequence[str]) -> Tensor:
+        def loss(own: dict[str, Tensor]) -> Tensor:
+            inputs = (flat.reshape(1, *record.shape),)
+            outputs = functional_call(model, {**weights, **own}, inputs)
+            return functional.cross_entropy(outputs, label)
+
+        own = {name: w for name, w in weights.items() if name.rpartition(".")[0] in chosen}
+        return torch.cat([part.flatten() for part in grad(loss)(own).values()])
+
+    def moved(chosen: Sequence[str], tangent: Tensor) -> Tensor:
+        return jvp(lambda x: gradient(x, chosen), (record.flatten(),), (tangent,))[1]
+
+    for size in together:
+        for start in range(len(layers) - size + 1):
+            chosen = layers[start : start + size]
+            jacobian = vmap(partial(moved, chosen), chunk_size=32)(basis)
+            values = torch.linalg.svdvals(torch.linalg.qr(jacobian.T, mode="r")[1])
+            rank = int((values > values[0] * max(jacobian.shape) * 2.2e-16).sum())
+            above = " ".join(str(int((values > values[0] * level).sum())) for level in SINGULAR)
+            print(
+                f"{'+'.join(chosen):14s} {jacobian.shape[1]} elements, rank {rank} of "
+                f"{len(basis)}; singular values above {SINGULAR} of the largest: {above}",
+                flush=True,
+            )
 
 
 def names(rows: list[Measurement]) -> list[str]:
