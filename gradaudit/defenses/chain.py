@@ -121,11 +121,8 @@ def _applied(
     chosen = {name: rows for name, rows in update.items() if defense.defends(name)}
     if not chosen:
         return update
-    squares = {name: squared_norms(rows) for name, rows in chosen.items()}
-    for name, factor in _by_parameter(
-        (defense,), squares, lambda d, norms: d.batch_factors(norms)
-    ).items():
-        chosen[name] = chosen[name] * factor[:, None].to(chosen[name])
+    if _rescales(defense):
+        chosen = _rescaled(defense, chosen)
     if defense.additive and not noise:
         return {**update, **chosen}
     if defense.scope == "update":
@@ -139,6 +136,15 @@ def _applied(
             name: defense.apply(rows, records=records, generator=generators(index, name))
             for name, rows in chosen.items()
         },
+    }
+
+
+def _rescaled(defense: Defense[Any], chosen: "Update") -> "Update":
+    squares = {name: squared_norms(rows) for name, rows in chosen.items()}
+    factors = _by_parameter((defense,), squares, lambda d, norms: d.batch_factors(norms))
+    return {
+        name: rows * factors[name][:, None].to(rows) if name in factors else rows
+        for name, rows in chosen.items()
     }
 
 

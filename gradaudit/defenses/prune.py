@@ -1,5 +1,6 @@
 """Gradient pruning: the elements of smallest magnitude are set to zero."""
 
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -9,6 +10,9 @@ from gradaudit.defenses.base import Defense, DefenseOptions
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+_SMALLEST_GROUP, _LARGEST_GROUP = 4, 10
+"""Elements of a group of which the maximum is ranked first: fewer gain nothing."""
 
 
 class PruneOptions(DefenseOptions):
@@ -53,5 +57,32 @@ def keep_largest(gradients: "Tensor", count: int) -> "Tensor":
     count = max(1, min(count, elements))
     if count == elements:
         return gradients.clone()
-    kept = gradients.abs().topk(count, dim=1, sorted=False).indices
+    kept = largest(gradients.abs(), count)
     return torch.zeros_like(gradients).scatter_(1, kept, gradients.gather(1, kept))
+
+
+def largest(values: "Tensor", count: int) -> "Tensor":
+    """Indices (rows, count) of the largest of each row, in any order; of tied ones, whichever.
+
+    The n largest lie in the n groups of elements whose maxima are largest, so that few values are
+    ranked: the maxima, and what is in those groups.
+
+    Args:
+        values: (rows, elements).
+        count: up to the number of elements.
+    """
+    import torch
+
+    elements = values.shape[1]
+    group = min(math.isqrt(elements // count), _LARGEST_GROUP)
+    if group < _SMALLEST_GROUP:
+        return values.topk(count, dim=1, sorted=False).indices
+    groups = elements // group
+    grouped = group * groups
+    maxima = values[:, :grouped].reshape(-1, group, groups).amax(dim=1)
+    chosen = maxima.topk(count, dim=1, sorted=False).indices
+    offsets = torch.arange(0, grouped, groups, device=values.device)
+    rest = torch.arange(grouped, elements, device=values.device).expand(len(values), -1)
+    members = torch.cat([(chosen[:, None] + offsets[:, None]).flatten(1), rest], dim=1)
+    top = values.gather(1, members).topk(count, dim=1, sorted=False).indices
+    return members.gather(1, top)

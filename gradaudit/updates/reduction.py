@@ -19,7 +19,7 @@ class Reduction:
     - ``none``: nothing.
     - ``maxpool:k``: the maximum of every k consecutive elements, the last ones with what is left
       (Li et al. 2024, section 5.1.3: 3 for tables, 10 for other data).
-    - ``pca:n``: the first n principal components of the fit records' gradients.
+    - ``pca:n``: the first n principal components of the adversary's records' gradients.
     - ``subset:n``: n elements at random, the same in every gradient.
 
     Attributes:

@@ -130,9 +130,10 @@ class Dense(Rows):
 
     def mix(self, rows: Tensor, weights: Tensor, into: Tensor) -> None:
         """As sparse products with blocks of columns that fit a cache."""
-        size = self.values.element_size()
-        columns = max(_NARROWEST, _CACHED_BYTES // (size * max(1, len(self))))
-        step = max(1, QUICK_BYTES // (size * min(columns, self.elements)))
+        size, columns = self.values.element_size(), self.elements
+        if rows.numel() > len(self):  # else it does not pay to copy a block
+            columns = min(columns, max(_NARROWEST, _CACHED_BYTES // (size * len(self))))
+        step = max(1, QUICK_BYTES // (size * columns))
         rows, weights = rows.to(self.device), weights.to(self.values)
         for left in range(0, self.elements, columns):
             block = self.values[:, left : left + columns].contiguous()

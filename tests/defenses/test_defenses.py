@@ -10,6 +10,7 @@ import torch
 from scipy.stats import kstest
 
 from gradaudit.defenses import Chain, defenses, parse_defense
+from gradaudit.defenses.prune import largest
 from gradaudit.errors import UsageError
 
 ROWS, ELEMENTS = 6, 37
@@ -45,6 +46,37 @@ def test_the_share_holds_with_ties(spec: str) -> None:
     done = applied(spec, tied)
     assert (np.count_nonzero(done, axis=1) == 10).all()
     np.testing.assert_array_equal(done[done != 0], tied.numpy()[done != 0])
+
+
+@pytest.mark.parametrize("name", ["prune", "selective"])
+@pytest.mark.parametrize(
+    ("elements", "kept"), [(1003, 1), (1003, 10), (640, 40), (999, 61), (7, 1)]
+)
+def test_few_of_many_elements_are_kept_by_their_rank(name: str, elements: int, kept: int) -> None:
+    given = rows(elements)
+    given[0] = given[0].round()  # ties
+    given[1] = 0
+    given[2, 5:] = 0
+    share = kept / elements
+    found = applied(f"{name}:{1 - share if name == 'prune' else share}", given)
+    magnitudes = np.sort(np.abs(given.numpy()), axis=1)[:, ::-1]
+    np.testing.assert_array_equal(
+        np.sort(np.abs(found), axis=1)[:, ::-1][:, :kept], magnitudes[:, :kept]
+    )
+    assert (np.count_nonzero(found, axis=1) <= kept).all()
+    changed = found != 0
+    np.testing.assert_array_equal(found[changed], given.numpy()[changed])
+
+
+def test_ranks_are_those_of_a_full_sort() -> None:
+    values = rows(5003).abs().float()
+    for count in (1, 4, 50, 300, 313, 5003):
+        found = largest(values, count)
+        assert (found.sort(dim=1).values.diff(dim=1) > 0).all()  # none twice
+        expected = values.sort(dim=1, descending=True).values[:, :count]
+        torch.testing.assert_close(
+            values.gather(1, found).sort(dim=1, descending=True).values, expected, rtol=0, atol=0
+        )
 
 
 def test_pruning_goes_by_tensors_and_selection_by_the_update() -> None:
