@@ -163,8 +163,11 @@ def shift_of(nats: float) -> float:
 
 
 def planted_features(given: argparse.Namespace) -> None:
-    """Straight into the families: fit, choose and score sets of independent rows."""
-    print(f"\nplanted in features, {given.rows} rows a set, {given.seeds} seeds, {given.family}")
+    """Straight into the families: folds and a score set of independent rows."""
+    print(
+        f"\nplanted in features, {given.rows} rows to fit on and to score, {given.seeds} seeds, "
+        f"{given.family}"
+    )
     print("nats  found                    error    AUROC, true and found")
     for nats in NATS:
         begun = time.perf_counter()
@@ -188,13 +191,13 @@ def gaussian_sets(shift: float, rows: int, seed: int) -> Sets:
     """Rows with value a at a·shift in the first of three columns."""
     generator = np.random.default_rng(seed)
 
-    def drawn() -> Labelled:
-        labels = np.arange(rows) % 2
-        features = generator.normal(size=(rows, 3))
+    def drawn(count: int) -> Labelled:
+        labels = np.arange(count) % 2
+        features = generator.normal(size=(count, 3))
         features[:, 0] += shift * labels
         return Labelled(features, labels)
 
-    return Sets(drawn(), drawn(), drawn())
+    return Sets((drawn(rows // 2), drawn(rows // 2), drawn(rows // 2)), drawn(rows))
 
 
 def planted_inputs(given: argparse.Namespace) -> None:

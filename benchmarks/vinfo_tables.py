@@ -36,9 +36,11 @@ from torch import nn
 
 from gradaudit.audits._vinfo_cases import Case, drawn_cases
 from gradaudit.audits._vinfo_options import VinfoOptions
+from gradaudit.inference.estimating import Adversary
+from gradaudit.inference.estimating import estimate as of_repetition
 from gradaudit.inference.intervals import pearson, student
 from gradaudit.inference.repetitions import Repetition
-from gradaudit.inference.usable import Labelled, Sets, Usable, usable_information
+from gradaudit.inference.usable import Usable
 from gradaudit.loading.datasets import load_records
 from gradaudit.loading.losses import CrossEntropy
 from gradaudit.loading.models import load_model
@@ -157,7 +159,7 @@ def of_case(
     sensitivity: dict[str, float],
 ) -> list[Point]:
     parts = [len(part) for part in case.real[0].parts]
-    print(f"{case.attribute}: records to fit, choose and score {parts}")
+    print(f"{case.attribute}: records of the folds and to score {parts}")
     print("  layer      vinfo (nats)             paper's reading         label_f  attack's AUROC")
     planned = [*case.real, *case.independent]
     every = np.concatenate([batches.indices for each in planned for batches in each.batches])
@@ -194,15 +196,8 @@ def estimate(
     *,
     paper: bool = False,
 ) -> Usable:
-    labels = [batches.labels for batches in repetition.batches]
-    fit, choose, score = np.split(rows, np.cumsum([len(each) for each in labels])[:-1])
-    sets = Sets(
-        Labelled(fit, labels[0]),
-        Labelled(choose, labels[1], repetition.independent),
-        Labelled(score, labels[2]),
-    )
     seed = np.random.SeedSequence(0, spawn_key=(repetition.number,))
-    return usable_information(sets, np.array([0.5, 0.5]), members, seed, paper=paper)
+    return of_repetition(rows, repetition, Adversary(members, paper=paper), seed)
 
 
 def mean(found: Sequence[Usable]) -> float:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 RECORDS = 2000
 MEMBER = "member"
-_KEPT = (2.0, 0.0, 1.0)
-_ATTACKS = 5
+_KEPT = (2.0, 1.0)
 _SPLIT, _REAL, _INDEPENDENT, _FITS = range(510, 514)
 """First numbers of the spawn keys."""
 
@@ -108,8 +107,8 @@ def _pools(records: "Records", seed: int, keep: bool) -> "tuple[IntArray, IntArr
     if not keep:
         every = np.arange(len(records), dtype=np.int64)
         return every, every[:0]
-    parts = split(len(records), records.users, _KEPT, _root(seed, _SPLIT, ""))
-    return parts.fit, parts.score
+    own, apart = split(len(records), records.users, _KEPT, _root(seed, _SPLIT, ""))
+    return own, apart
 
 
 def _case(
@@ -133,7 +132,7 @@ def _case(
     independent: list[Repetition] = []
     if len(kept):
         other = _question(records, name, options, kept, _root(seed, _INDEPENDENT, name))
-        independent = list(repetitions(replace(other, shadow=None, repeats=_ATTACKS)))
+        independent = list(repetitions(replace(other, shadow=None)))
     attribute = records.attributes[name]
     values = len(occurring(attribute.codes[own], attribute.values)[1])
     return Case(name, values, real, permuted, independent, why, _root(seed, _FITS, name))

@@ -122,9 +122,8 @@ class _Latent:
         attack = work.usable(
             case.independent, Adversary((other,)), progress, f"{AUDIT} {case.attribute}, attack"
         )
-        parts = case.real[0].parts
-        fitted = len(parts.fit) + len(parts.choose)
-        rows = Rows(variant, self._facts(case, work), (len(parts.score), fitted))
+        scored, fitted = len(case.real[0].parts[-1]), len(case.real[0].adversary)
+        rows = Rows(variant, self._facts(case, work), (scored, fitted))
         for layer in self.subject.layers:
             name = layer.name
             yield from rows.of(name, real[name], permuted[name], case.why)
@@ -163,15 +162,16 @@ class _Latent:
 
     def _facts(self, case: Case, work: "Layerwise") -> dict[str, JsonValue]:
         """What every row of a case says."""
-        parts = case.real[0].parts
+        first = case.real[0]
         facts: dict[str, JsonValue] = {
             "attribute": case.attribute,
             "values": case.values,
             "prior": self.options.prior,
             "families": [*self.options.members, "prior"],
             "batch_size": self.options.batch_size,
-            "batches": [len(batches.labels) for batches in case.real[0].batches],
-            "records": [len(part) for part in parts],
+            "turns": len(first.parts) - 1,
+            "batches": _roles([len(each.labels) for each in first.batches]),
+            "records": _roles([len(part) for part in first.parts]),
         }
         if self.options.paper:
             from gradaudit.families.paper import ceiling
@@ -194,6 +194,12 @@ class _Latent:
                 of_layer = found.setdefault(number, {}).setdefault(row.layer, {})
                 of_layer[row.id] = row.value
         return found
+
+
+def _roles(sizes: Sequence[int]) -> list[JsonValue]:
+    """What of the folds fits and chooses in the first turn, and what scores."""
+    choosing, *fitting, scoring = sizes
+    return [sum(fitting), choosing, scoring]
 
 
 def _point(

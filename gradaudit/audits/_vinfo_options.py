@@ -44,7 +44,7 @@ class VinfoOptions(SharingOptions):
     )
     prior: Literal["uniform", "empirical"] = Field(
         "uniform",
-        description="What is known without the gradient: nothing, or the fit records' frequencies.",
+        description="What is known without the gradient: nothing, or the values' frequencies.",
     )
     paper: bool = Field(
         False,

@@ -25,7 +25,7 @@ class Rows:
     Attributes:
         variant: attribute and round, where there are several.
         facts: what every row says.
-        resampled: records in each score set, and in each fit and choose set together.
+        resampled: records in each score set, and of the adversary's.
     """
 
     variant: Variant

@@ -30,9 +30,13 @@ class Vinfo(Audit[VinfoOptions]):
     Xu et al. 2020). g is the gradient of a batch of records that share a value of P, V a random
     forest, a small network, logistic regression and the prior itself, f[∅] the uniform prior.
 
-    Each repetition splits the records (users with all their records) into three sets before any
-    batch is drawn, half to fit members, a fifth to calibrate them and choose one, the rest to score
-    it. The value is the mean over repetitions, or 0 where that is negative; the interval is
+    Each repetition deals the records (users with all theirs) into a score set of 30 % and three
+    folds before any batch is drawn. In turns each fold chooses: members are fitted on the two
+    others, and what they say of this one calibrates a family and chooses among families. The
+    members of the chosen one then say the mean of their probabilities of the score set. So no
+    record fits and chooses in the same turn, and all of the adversary's do both.
+
+    The value is the mean over repetitions, or 0 where that is negative; the interval is
     Student's of the untruncated repetitions, with an upper end of at least 0. It covers redraws of
     records, batches and fits, not another training of the model; as repetitions share records,
     ``interval_of_new_records`` (Nadeau and Bengio 2003) is the wider one for another sample of
@@ -41,7 +45,7 @@ class Vinfo(Audit[VinfoOptions]):
 
     Beside each row stands the same with the attribute permuted among records, as the variant
     ``attribute_permuted``: it is what nothing looks like. ``vinfo_fraction`` divides by the entropy
-    of the prior; ``auroc`` is of the member that ranks best. Of several attributes, each is a
+    of the prior; ``auroc`` is of the family that ranks best. Of several attributes, each is a
     variant and the headline is the worst. Without one, membership is the attribute where the data
     set tells it.
 
@@ -160,9 +164,10 @@ class Vinfo(Audit[VinfoOptions]):
         return rounds * records * max(2 * options.repeats / _TOGETHER, 2)
 
     def seconds(self, subject: "Subject") -> float:
-        """The fits of every layer, repetition and member, as often again for the permuted ones."""
+        """The fits of every layer, turn, repetition and family, all again for the permuted ones."""
         from gradaudit.audits._attack_inference import features_of
         from gradaudit.families import family
+        from gradaudit.inference.repetitions import FOLDS
 
         options = self.options
         if options.original or not self.passes(subject):
@@ -175,7 +180,7 @@ class Vinfo(Audit[VinfoOptions]):
             for name in options.members
             for size in features_of(subject, options.reduce)
         )
-        return len(subject.targets) * len(attributes) * 2 * options.repeats * each
+        return len(subject.targets) * len(attributes) * 2 * FOLDS * options.repeats * each
 
 
 def _not_asked_for(subject: "Subject", metrics: Iterable[str], why: str) -> list[Measurement]:

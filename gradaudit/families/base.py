@@ -94,6 +94,13 @@ def normalised(scores: FloatArray) -> FloatArray:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
+def log_mean(log_probabilities: FloatArray) -> FloatArray:
+    """The log of members' mean probabilities: (members, rows, classes) to (rows, classes)."""
+    return np.asarray(
+        np.logaddexp.reduce(log_probabilities, axis=0) - np.log(len(log_probabilities))
+    )
+
+
 def under_prior(
     log_probabilities: FloatArray, trained: FloatArray, wanted: FloatArray
 ) -> FloatArray:

@@ -18,7 +18,7 @@ class Adversary:
 
     Attributes:
         members: names of the families.
-        prior: ``uniform``, or ``empirical`` for the fit records' frequencies.
+        prior: ``uniform``, or ``empirical`` for the frequencies among the adversary's records.
         paper: the softmax of a forest's votes, uncalibrated (Mo et al. 2021, eq. 8).
     """
 
@@ -36,13 +36,12 @@ def estimate(
     rows: Rows, repetition: Repetition, adversary: Adversary, seed: np.random.SeedSequence
 ) -> Usable:
     """One estimate, on one thread."""
-    labels = [batches.labels for batches in repetition.batches]
-    fit, choose, score = np.split(rows, np.cumsum([len(each) for each in labels])[:-1])
-    sets = Sets(
-        Labelled(fit, labels[0]),
-        Labelled(choose, labels[1], repetition.independent),
-        Labelled(score, labels[2]),
+    ends = np.cumsum([len(batches.labels) for batches in repetition.batches])[:-1]
+    *folds, score = (
+        Labelled(own, batches.labels)
+        for own, batches in zip(np.split(rows, ends), repetition.batches, strict=True)
     )
+    sets = Sets(tuple(folds), score, repetition.independent)
     with threadpool_limits(1):
         return usable_information(
             sets, adversary.of(repetition), adversary.members, seed, paper=adversary.paper

@@ -73,7 +73,7 @@ class Layerwise:
     ) -> Iterator[tuple[Layer, list[tuple[Repetition, Rows]]]]:
         """Each layer with the features of some repetitions, in order, until all are through.
 
-        Principal components are fitted on the fit records of each repetition alone.
+        Principal components are fitted on the adversary's records of each repetition alone.
         """
         kinds = {
             layer.name: reduction_for(layer.parameters, self.reduction).kind
@@ -90,7 +90,7 @@ class Layerwise:
                 ends = np.cumsum([len(_indices(each)) for each in group])[:-1]
                 for layer, rows in observer.features(
                     np.concatenate([_indices(each) for each in group]),
-                    fit=group[0].parts.fit if fitted else None,
+                    fit=group[0].adversary if fitted else None,
                     seed=_integer(self._child(0, 0, group[0])),
                     others=np.concatenate([self._others(each) for each in group]),
                 ):

@@ -8,10 +8,17 @@ from numpy.typing import NDArray
 
 from gradaudit.errors import NotApplicable
 from gradaudit.inference.batches import Batches, draw_batches
-from gradaudit.inference.splits import SHARES, IntArray, Split, Users, expect_enough, split
+from gradaudit.inference.splits import IntArray, Users, expect_enough, split
 
+FOLDS = 3
+"""Of the adversary's records: each in turn chooses among members that the others fitted."""
+SCORED = 0.3
+"""Share of the records that scores, unless the adversary has so many."""
 FEWEST = 10
 """Records of every value that each set needs, whatever the batch size."""
+_FOLD_NAMES = tuple(
+    f"fold {number} of {FOLDS} of the adversary's" for number in range(1, FOLDS + 1)
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Question:
         users: (records,) or None.
         pool: indices of the records to use.
         size: records in a batch.
-        batches: of each value, to fit on; half as many to choose and to score on.
+        batches: of each value, to fit on in a turn; half as many to choose and to score on.
         shadow: records of the adversary, for fitting and choosing; None is all but the score set's.
         repeats: how many repetitions.
         seed: entropy and spawn key of the root of all draws.
@@ -43,12 +50,11 @@ class Question:
     seed: np.random.SeedSequence
 
     @property
-    def shares(self) -> tuple[float, float, float]:
-        """Shares of the records in the three sets."""
-        if self.shadow is None:
-            return SHARES
-        fit, choose, _ = (share / sum(SHARES[:2]) * self.shadow for share in SHARES)
-        return fit, choose, len(self.pool) - self.shadow
+    def shares(self) -> tuple[float, ...]:
+        """Shares of the records in the folds and in the score set."""
+        everyone = len(self.pool)
+        adversary = (1 - SCORED) * everyone if self.shadow is None else self.shadow
+        return (adversary / FOLDS,) * FOLDS + (everyone - adversary,)
 
 
 @dataclass(frozen=True)
@@ -58,18 +64,24 @@ class Repetition:
     Attributes:
         number: from 0.
         permuted: whether the attribute was permuted among records first.
-        parts: the split, indices of records.
-        batches: of the fit, choose and score sets.
-        independent: how many choose batches have no record or user in common, at most.
-        frequencies: (values,) shares of the values among the fit records.
+        parts: indices of the records of each fold and of the score set, no record and no user in
+            two of them.
+        batches: of each fold and of the score set.
+        independent: how many of the folds' batches have no record or user in common, at most.
+        frequencies: (values,) shares of the values among the adversary's records.
     """
 
     number: int
     permuted: bool
-    parts: Split
-    batches: tuple[Batches, Batches, Batches]
+    parts: tuple[IntArray, ...]
+    batches: tuple[Batches, ...]
     independent: float
     frequencies: NDArray[np.float64]
+
+    @property
+    def adversary(self) -> IntArray:
+        """Indices of the records of all folds, ascending."""
+        return np.sort(np.concatenate(self.parts[:-1]))
 
 
 def repetitions(question: Question, *, permuted: bool = False) -> Iterator[Repetition]:
@@ -111,29 +123,30 @@ def _repetition(
     splitting: np.random.SeedSequence,
     drawing: np.random.SeedSequence,
 ) -> Repetition:
-    own = split(len(codes), question.users, question.shares, splitting, codes=codes)
-    expect_enough(own, codes, question.values, max(question.size, FEWEST), question.attribute)
+    parts = split(len(codes), question.users, question.shares, splitting, codes=codes)
+    named = dict(zip((*_FOLD_NAMES, "the score set"), parts, strict=True))
+    expect_enough(named, codes, question.values, max(question.size, FEWEST), question.attribute)
     generator = np.random.default_rng(drawing)
-    counts = (question.batches, (question.batches + 1) // 2, (question.batches + 1) // 2)
+    half = (question.batches + 1) // 2
     drawn = tuple(
-        draw_batches(codes, part, question.size, count, generator, values=len(question.values))
-        for part, count in zip(own, counts, strict=True)
+        draw_batches(codes, part, question.size, half, generator, values=len(question.values))
+        for part in parts
     )
-    fit, choose, score = (
-        Batches(question.pool[batches.indices], batches.labels) for batches in drawn
-    )
+    folds = np.concatenate(parts[:-1])
     return Repetition(
         number=number,
         permuted=permuted,
-        parts=Split(*(question.pool[part] for part in own)),
-        batches=(fit, choose, score),
-        independent=_independent(question, codes, own.choose, len(choose.labels)),
-        frequencies=np.bincount(codes[own.fit], minlength=len(question.values)) / len(own.fit),
+        parts=tuple(question.pool[part] for part in parts),
+        batches=tuple(Batches(question.pool[each.indices], each.labels) for each in drawn),
+        independent=sum(
+            _independent(question, codes, part, len(drawn[0].labels)) for part in parts[:-1]
+        ),
+        frequencies=np.bincount(codes[folds], minlength=len(question.values)) / len(folds),
     )
 
 
 def _independent(question: Question, codes: IntArray, members: IntArray, drawn: int) -> float:
-    """How many batches of the members have no record or user in common, at most.
+    """How many of the batches drawn from the members have no record or user in common, at most.
 
     As many of each value as the rarest allows.
     """

@@ -1,9 +1,9 @@
-"""Records are split into fit, choose and score sets before any batch is drawn.
+"""Records are split into sets before any batch is drawn.
 
 Fresh batches of the same records share records, and make a random attribute look leaky.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,27 +14,16 @@ IntArray = NDArray[np.int64]
 Users = NDArray[np.str_]
 Seed = int | np.random.SeedSequence
 
-SHARES = (0.5, 0.2, 0.3)
-"""Of the records, for fitting, choosing and scoring."""
-
-
-class Split(NamedTuple):
-    """Indices of records (int64, ascending), no record and no user in two of them."""
-
-    fit: IntArray
-    choose: IntArray
-    score: IntArray
-
 
 def split(
     records: int,
-    users: Users | None = None,
-    shares: tuple[float, float, float] = SHARES,
-    seed: Seed = 0,
+    users: Users | None,
+    shares: tuple[float, ...],
+    seed: Seed,
     *,
     codes: IntArray | None = None,
-) -> Split:
-    """Deal records, or users with all their records, to the three sets at random.
+) -> tuple[IntArray, ...]:
+    """Deal records, or users with all their records, to as many sets as there are shares.
 
     Args:
         records: how many there are.
@@ -54,22 +43,28 @@ def split(
         members = order[strata[first][order] == stratum]
         places[members] = _places(len(members), shares)
     of_record = places[names]
-    return Split(*(np.flatnonzero(of_record == place).astype(np.int64) for place in range(3)))
+    return tuple(
+        np.flatnonzero(of_record == place).astype(np.int64) for place in range(len(shares))
+    )
 
 
-def _places(count: int, shares: tuple[float, float, float]) -> IntArray:
+def _places(count: int, shares: tuple[float, ...]) -> IntArray:
     """Which set each of ``count`` shuffled members goes to."""
     ends = np.round(np.cumsum(shares) / np.sum(shares) * count)
     return np.searchsorted(ends, np.arange(count), side="right").astype(np.int64)
 
 
 def expect_enough(
-    parts: Split, codes: IntArray, values: tuple[str, ...], fewest: int, what: str
+    parts: Mapping[str, IntArray],
+    codes: IntArray,
+    values: tuple[str, ...],
+    fewest: int,
+    what: str,
 ) -> None:
     """Insist on ``fewest`` records of every value in every set.
 
     Args:
-        parts: the split.
+        parts: the sets by name.
         codes: (records,) indices into ``values``.
         values: names of the attribute's values.
         fewest: the number needed, such as the batch size.
@@ -78,16 +73,16 @@ def expect_enough(
     Raises:
         NotApplicable: some set has fewer, with about how many records would do.
     """
-    counts = np.stack([np.bincount(codes[part], minlength=len(values)) for part in parts])
+    counts = np.stack([np.bincount(codes[part], minlength=len(values)) for part in parts.values()])
     if counts.min() >= fewest:
         return
     rarest = int(counts.min(axis=0).argmin())
     place = int(counts[:, rarest].argmin())
     held = int((codes == rarest).sum())
-    share = min(len(part) for part in parts) / len(codes)
+    share = min(len(part) for part in parts.values()) / len(codes)
     raise NotApplicable(
         f"{what}: {held} of the records looked at have the value {values[rarest]!r}, which leaves "
-        f"{counts[place, rarest]} in the {parts._fields[place]} set; {fewest} are needed in each "
+        f"{counts[place, rarest]} in {list(parts)[place]}; {fewest} are needed in each "
         f"set, about {int(np.ceil(fewest / share))} in all: give more records (or users), or "
         "smaller batches"
     )

@@ -1,6 +1,7 @@
 """Repetitions: disjoint records, users kept together, permutations that keep what they must."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -31,9 +32,11 @@ def records_of(repetition: Repetition) -> list[set[int]]:
 
 def test_no_record_is_in_two_sets_of_batches() -> None:
     for each in repetitions(question()):
-        fit, choose, score = records_of(each)
-        assert not fit & choose | fit & score | choose & score
-        assert [len(batches.labels) for batches in each.batches] == [22, 12, 12]
+        sets = records_of(each)
+        assert len(sets) == 4
+        assert not any(one & other for one, other in combinations(sets, 2))
+        assert [len(batches.labels) for batches in each.batches] == [12, 12, 12, 12]
+        assert [len(part) for part in each.parts] == [70, 70, 70, 90]
 
 
 def test_batches_share_the_value_that_their_label_says() -> None:
@@ -47,15 +50,15 @@ def test_no_user_is_in_two_sets_of_batches() -> None:
     users = np.array([f"u{i // 5}" for i in range(300)])
     for each in repetitions(question(users=users)):
         names = [set(users[list(own)]) for own in records_of(each)]
-        assert not names[0] & names[1] | names[0] & names[2] | names[1] & names[2]
+        assert not any(one & other for one, other in combinations(names, 2))
 
 
 def test_every_repetition_splits_anew_and_depends_on_its_number_alone() -> None:
     three, five = list(repetitions(question())), list(repetitions(question(repeats=5)))
     for first, again in zip(three, five, strict=False):
-        np.testing.assert_array_equal(first.parts.fit, again.parts.fit)
-        np.testing.assert_array_equal(first.batches[2].indices, again.batches[2].indices)
-    assert not np.array_equal(three[0].parts.fit, three[1].parts.fit)
+        np.testing.assert_array_equal(first.parts[0], again.parts[0])
+        np.testing.assert_array_equal(first.batches[3].indices, again.batches[3].indices)
+    assert not np.array_equal(three[0].parts[0], three[1].parts[0])
 
 
 def test_only_the_pool_is_used() -> None:
@@ -66,8 +69,8 @@ def test_only_the_pool_is_used() -> None:
 
 def test_the_adversary_has_as_many_records_as_it_is_given() -> None:
     (each,) = repetitions(question(shadow=70, repeats=1))
-    assert len(each.parts.fit) + len(each.parts.choose) == 70
-    assert len(each.parts.score) == 230
+    assert [len(part) for part in each.parts] == [24, 22, 24, 230]
+    np.testing.assert_array_equal(each.adversary, np.sort(np.concatenate(each.parts[:3])))
 
 
 def test_a_permuted_attribute_has_the_same_frequencies_and_nothing_else() -> None:
@@ -97,10 +100,10 @@ def test_few_records_or_users_are_few_independent_batches() -> None:
     users = np.array([f"u{i // 10:02}" for i in range(300)])
     (alone,) = repetitions(question(repeats=1))
     (together,) = repetitions(question(users=users, repeats=1))
-    assert alone.independent == min(12, 60 / 4)
-    assert together.independent == 6 / 4
+    assert alone.independent == 3 * min(12, 70 / 4)
+    assert together.independent == 3 * 7 / 4
     (rare,) = repetitions(question(codes=(np.arange(300) % 5 == 0).astype(np.int64), repeats=1))
-    assert rare.independent == 2 * 12 / 4
+    assert rare.independent == 3 * 2 * 14 / 4 / 1
 
 
 def test_values_that_do_not_occur_are_left_out() -> None:

@@ -1,5 +1,7 @@
 """Usable information against closed forms: Gaussian classes, perfect predictors, nothing."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import brentq
@@ -28,7 +30,7 @@ def gaussian_sets(shift: float, seed: int, rows: int = 200, values: int = 2) -> 
         features[:, 0] += shift * labels
         return Labelled(features * 1e-7, labels)
 
-    return Sets(drawn(rows), drawn(rows), drawn(rows))
+    return Sets((drawn(rows // 2), drawn(rows // 2), drawn(rows // 2)), drawn(rows))
 
 
 def information(shift: float, prior: np.ndarray = UNIFORM) -> float:
@@ -91,13 +93,44 @@ def test_a_perfect_predictor_has_the_entropy(member: str) -> None:
     assert found.family == found.ranker == member
 
 
-def test_a_perfect_predictor_of_four_values_has_their_entropy() -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_a_perfect_predictor_of_four_values_has_their_entropy(seed: int) -> None:
     prior = np.array([0.4, 0.3, 0.2, 0.1])
     found = usable_information(
-        gaussian_sets(60.0, 0, 400, 4), prior, ("forest",), np.random.SeedSequence(0)
+        gaussian_sets(60.0, seed, 400, 4), prior, ("logistic",), np.random.SeedSequence(seed)
     )
     assert found.entropy == pytest.approx(-(prior * np.log(prior)).sum())
     assert found.information == pytest.approx(found.entropy, abs=0.005)
+
+
+def test_what_score_batches_say_has_no_part_in_the_choice() -> None:
+    """With the score values swapped, the same family is chosen, and it fails."""
+    sets = gaussian_sets(3.0, 0, 400)
+    swapped = replace(sets, score=replace(sets.score, labels=1 - sets.score.labels))
+    right, wrong = (
+        usable_information(own, UNIFORM, MEMBERS, np.random.SeedSequence(0))
+        for own in (sets, swapped)
+    )
+    assert (right.family, right.ranker) == (wrong.family, wrong.ranker)
+    assert wrong.information < -1 < 0.3 < right.information
+    assert wrong.auroc == pytest.approx(1 - right.auroc)
+
+
+def test_no_fold_chooses_among_members_that_were_fitted_on_it() -> None:
+    """Labels by chance: a member is right of the rows that it saw, and of no others."""
+    rng = np.random.default_rng(0)
+
+    def drawn(count: int) -> Labelled:
+        return Labelled(rng.normal(size=(count, 300)), rng.integers(0, 2, count))
+
+    found = usable_information(
+        Sets((drawn(60), drawn(60), drawn(60)), drawn(200)),
+        UNIFORM,
+        ("logistic",),
+        np.random.SeedSequence(0),
+    )
+    assert found.family == "prior"
+    assert found.information == 0
 
 
 def test_of_nothing_the_prior_is_chosen_or_little_lost() -> None:

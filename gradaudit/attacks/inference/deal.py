@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from gradaudit.errors import NotApplicable
 from gradaudit.inference.batches import Batches, draw_any
-from gradaudit.inference.splits import Split, split
+from gradaudit.inference.splits import expect_enough, split
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -120,33 +120,13 @@ def deal_parts(
         NotApplicable: a value has fewer records than a batch takes in the private or shadow set,
             or the private set cannot hold a batch of every value.
     """
-    parts = split(len(codes), users, SHARES, seed, codes=codes)
-    expect_enough(parts, codes, names, setup.batch_size, secret)
+    shadow, test, private = split(len(codes), users, SHARES, seed, codes=codes)
+    needy = {"the shadow set": shadow, "the private set": private}
+    expect_enough(needy, codes, names, setup.batch_size, secret)
     generator = np.random.default_rng(seed.spawn(1)[0])
-    fit, held = _hold_out(parts.fit, codes, len(names), users, setup, generator)
-    quotas = _private_quotas(np.bincount(codes[parts.score], minlength=len(names)), setup, secret)
-    private = _at_most(parts.score, codes, quotas, generator)
-    return Parts(fit, held, parts.choose, private)
-
-
-def expect_enough(
-    parts: Split, codes: IntArray, names: tuple[str, ...], fewest: int, secret: str
-) -> None:
-    """Insist on ``fewest`` records of every value among the shadow and the private records.
-
-    Raises:
-        NotApplicable: there are fewer, with about how many would do.
-    """
-    for place, members in (("shadow", parts.fit), ("private", parts.score)):
-        counts = np.bincount(codes[members], minlength=len(names))
-        rarest = int(counts.argmin())
-        if counts[rarest] < fewest:
-            needed = int(np.ceil(fewest / min(SHARES[0], SHARES[2])))
-            raise NotApplicable(
-                f"{secret}: {int((codes == rarest).sum())} records have the value "
-                f"{names[rarest]!r}, which leaves {counts[rarest]} in the {place} set, and a batch "
-                f"takes {fewest}: give about {needed} of them, or smaller batches"
-            )
+    fit, held = _hold_out(shadow, codes, len(names), users, setup, generator)
+    quotas = _private_quotas(np.bincount(codes[private], minlength=len(names)), setup, secret)
+    return Parts(fit, held, test, _at_most(private, codes, quotas, generator))
 
 
 def _hold_out(
@@ -181,8 +161,9 @@ def _users_to_hold_out(
     generator: np.random.Generator,
 ) -> IntArray:
     """All records of a share of the members' users."""
-    shares, seed = (1 - setup.held_out, setup.held_out, 0.0), int(generator.integers(1 << 62))
-    return members[split(len(members), users[members], shares, seed, codes=codes[members]).choose]
+    shares, seed = (1 - setup.held_out, setup.held_out), int(generator.integers(1 << 62))
+    _, away = split(len(members), users[members], shares, seed, codes=codes[members])
+    return members[away]
 
 
 def _at_most(

@@ -1,10 +1,10 @@
-"""Calibration: one temperature, found on batches of records that a member was not fitted on."""
+"""Calibration: how far a family's evidence is to be believed, found on records new to it."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from gradaudit.families.base import Features, Fitted, FloatArray, IntArray, normalised
+from gradaudit.families.base import FloatArray, IntArray, normalised
 
 _HALVINGS = 60
 _SHARPEST = 20.0
@@ -12,44 +12,38 @@ _CHANCE = 2.0
 
 
 @dataclass(frozen=True)
-class Tempered(Fitted):
-    """A member whose evidence against its prior is multiplied, and which doubts itself.
+class Calibration:
+    """Log-probabilities to log-probabilities: the evidence multiplied, and doubted.
 
     Attributes:
-        inner: the member.
-        sharpness: the factor t; at 0 it is the prior, so that a tempered family can ignore what it
-            sees.
-        doubt: the share λ of the prior in what it says: (1 − λ)·p + λ·π.
+        prior: (classes,) that the evidence is against.
+        sharpness: the factor t on it; at 0 all that is left is the prior, so that a calibrated
+            family can ignore what it sees.
+        doubt: the share λ of the prior in what is said: (1 − λ)·p + λ·π.
     """
 
-    inner: Fitted
+    prior: FloatArray
     sharpness: float
     doubt: float = 0.0
 
-    @property
-    def prior(self) -> FloatArray:  # type: ignore[override]
-        """The inner member's."""
-        return self.inner.prior
-
-    def log_probabilities(self, features: Features) -> FloatArray:
-        """(rows, classes), finite."""
+    def __call__(self, log_probabilities: FloatArray) -> FloatArray:
+        """Of (rows, classes), the same shape; finite."""
         prior = np.log(self.prior)
-        evidence = self.inner.log_probabilities(features) - prior
-        sharp = normalised(self.sharpness * evidence + prior)
+        sharp = normalised(self.sharpness * (log_probabilities - prior) + prior)
         if not self.doubt:
             return sharp
         doubting = np.logaddexp(np.log1p(-self.doubt) + sharp, np.log(self.doubt) + prior)
         return np.asarray(doubting)
 
 
-def temper(
-    fitted: Fitted,
-    features: Features,
+def calibration(
+    log_probabilities: FloatArray,
     labels: IntArray,
+    prior: FloatArray,
     weights: FloatArray | None = None,
     independent: float | None = None,
-) -> Tempered:
-    """Calibrate a member on rows (rows, features) of other records than those it was fitted on.
+) -> Calibration:
+    """Calibrate a family by what it says of records that it was not fitted on.
 
     Shadow batches share records, so a member is surer of itself than it should be, and its own
     out-of-bag rows do not show it. The sharpness t that minimises the log loss gains G nats a row
@@ -62,24 +56,24 @@ def temper(
     instead of the uniform distribution as the limit.
 
     Args:
-        fitted: the member.
-        features: (rows, features).
+        log_probabilities: (rows, classes), under ``prior``.
         labels: (rows,).
+        prior: (classes,).
         weights: (rows,), all alike without it.
         independent: n, how many of the rows are independent; without it, all of them.
     """
-    prior = np.log(fitted.prior)
-    evidence = fitted.log_probabilities(features) - prior
-    sharpness = best_sharpness(evidence, prior, labels, weights)
+    known = np.log(prior)
+    evidence = log_probabilities - known
+    sharpness = best_sharpness(evidence, known, labels, weights)
     weigh = np.ones(len(labels)) if weights is None else weights / weights.mean()
     rows = np.arange(len(labels))
-    gained = normalised(sharpness * evidence + prior)[rows, labels] - prior[labels]
+    gained = normalised(sharpness * evidence + known)[rows, labels] - known[labels]
     gain = float((weigh * gained).mean())
     count = independent or len(labels)
     if gain <= _CHANCE / (2 * count):
-        return Tempered(fitted, 0.0)
+        return Calibration(prior, 0.0)
     shrunk = sharpness * (1 - _CHANCE / (2 * count * gain))
-    return Tempered(fitted, shrunk, 1 / (2 * (count + 1)))
+    return Calibration(prior, shrunk, 1 / (2 * (count + 1)))
 
 
 def best_sharpness(

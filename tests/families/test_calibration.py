@@ -6,7 +6,7 @@ from scipy.optimize import minimize_scalar
 
 from gradaudit.families import family, log_loss
 from gradaudit.families.base import normalised
-from gradaudit.families.temper import Tempered, best_sharpness, temper
+from gradaudit.families.calibration import Calibration, best_sharpness, calibration
 
 UNIFORM = np.array([0.5, 0.5])
 
@@ -40,52 +40,61 @@ def test_evidence_that_misleads_is_ignored() -> None:
     assert best_sharpness(evidence, np.log(UNIFORM), np.array([1, 0])) == 0
 
 
-def test_a_tempered_member_that_found_nothing_is_its_prior() -> None:
+def told(
+    name: str, fitted_on: tuple[np.ndarray, np.ndarray], rows: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """What a member says of rows, and their labels."""
+    member = family(name).fit(*fitted_on, 2, 0, prior=UNIFORM)
+    return member.log_probabilities(rows[0]), rows[1]
+
+
+def test_where_nothing_was_found_the_prior_is_left() -> None:
     features, labels = data(300, 0.0, 0)
     prior = np.array([0.3, 0.7])
     fitted = family("forest").fit(features, labels, 2, 0, prior=prior)
-    found = temper(fitted, *data(300, 0.0, 1), independent=20)
+    others, their_labels = data(300, 0.0, 1)
+    found = calibration(fitted.log_probabilities(others), their_labels, prior, independent=20)
     assert found.sharpness == 0
-    np.testing.assert_allclose(found.log_probabilities(features), np.tile(np.log(prior), (300, 1)))
+    said = found(fitted.log_probabilities(features))
+    np.testing.assert_allclose(said, np.tile(np.log(prior), (300, 1)))
 
 
 def test_nothing_is_rarely_found_in_nothing() -> None:
     gains = []
     for seed in range(60):
         fitted = family("logistic").fit(*data(40, 0.0, 3 * seed), 2, 0)
-        tempered = temper(fitted, *data(40, 0.0, 3 * seed + 1))
+        others, their_labels = data(40, 0.0, 3 * seed + 1)
+        believe = calibration(fitted.log_probabilities(others), their_labels, fitted.prior)
         features, labels = data(2000, 0.0, 3 * seed + 2)
-        gains.append(np.log(2) - log_loss(tempered.log_probabilities(features), labels))
+        gains.append(np.log(2) - log_loss(believe(fitted.log_probabilities(features)), labels))
     assert -0.015 < np.mean(gains) < 1e-12
     assert np.mean(np.abs(gains) < 1e-12) > 0.6
 
 
 @pytest.mark.parametrize("name", ["forest", "logistic", "mlp"])
 def test_a_calibrated_member_is_as_sure_as_it_is_right(name: str) -> None:
-    fitted = family(name).fit(*data(300, 1.5, 0), 2, 0)
-    tempered = temper(fitted, *data(2000, 1.5, 1))
-    features, labels = data(6000, 1.5, 2)
-    said = np.exp(tempered.log_probabilities(features)[:, 1])
+    believe = calibration(*told(name, data(300, 1.5, 0), data(2000, 1.5, 1)), UNIFORM)
+    raw, labels = told(name, data(300, 1.5, 0), data(6000, 1.5, 2))
+    said = np.exp(believe(raw)[:, 1])
     bins = np.digitize(said, [0.2, 0.4, 0.6, 0.8])
     for part in range(5):
         own = bins == part
         assert abs(said[own].mean() - labels[own].mean()) < 0.12
-    raw, calibrated = (
-        log_loss(member.log_probabilities(features), labels) for member in (fitted, tempered)
-    )
-    assert calibrated < raw + 0.002
+    assert log_loss(believe(raw), labels) < log_loss(raw, labels) + 0.002
 
 
 def test_few_rows_without_an_error_leave_a_doubt() -> None:
-    fitted = family("logistic").fit(*data(100, 50.0, 0), 2, 0)
-    tempered = temper(fitted, *data(100, 50.0, 1), independent=9)
-    assert tempered.doubt == pytest.approx(1 / 20)
-    surest = np.exp(tempered.log_probabilities(data(100, 50.0, 2)[0])).max()
-    np.testing.assert_allclose(surest, 1 - tempered.doubt / 2, atol=1e-3)
+    fitted_on = data(100, 50.0, 0)
+    seen = told("logistic", fitted_on, data(100, 50.0, 1))
+    believe = calibration(*seen, UNIFORM, independent=9)
+    assert believe.doubt == pytest.approx(1 / 20)
+    surest = np.exp(believe(told("logistic", fitted_on, data(100, 50.0, 2))[0])).max()
+    np.testing.assert_allclose(surest, 1 - believe.doubt / 2, atol=1e-3)
 
 
 def test_doubt_mixes_the_prior_in() -> None:
-    fitted = family("logistic").fit(*data(100, 2.0, 0), 2, 0)
-    plain = np.exp(Tempered(fitted, 1.0).log_probabilities(np.ones((1, 3))))
-    doubting = np.exp(Tempered(fitted, 1.0, 0.1).log_probabilities(np.ones((1, 3))))
+    said, _ = told("logistic", data(100, 2.0, 0), data(100, 2.0, 1))
+    plain = np.exp(Calibration(UNIFORM, 1.0)(said))
+    np.testing.assert_allclose(plain, np.exp(said))
+    doubting = np.exp(Calibration(UNIFORM, 1.0, 0.1)(said))
     np.testing.assert_allclose(doubting, 0.9 * plain + 0.1 * UNIFORM)
