@@ -1,6 +1,6 @@
 """Defenses in a row, as they are applied to a client's update."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     Update = dict[str, Tensor]
     Generators = Callable[[int, str], torch.Generator]
+
+_BLOCK = 1024
+"""Elements whose squares are summed in their own precision, which is quicker."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,12 @@ class Chain:
         return _by_parameter(self.acting, squares, lambda d, norms: d.record_factors(norms))
 
     def apply(
-        self, update: "Update", *, records: int, generators: "Generators", noise: bool = True
+        self,
+        update: "Update",
+        *,
+        records: int,
+        generators: "Generators",
+        silent: Container[str] = (),
     ) -> "Update":
         """Apply every defense in turn to updates that are means over records.
 
@@ -90,11 +98,26 @@ class Chain:
             generators: the generator of a defense (by index) and a parameter (empty where the
                 defense sees all parameters at once). Numbers do not depend on how many batches
                 come at a time if every pair has its own.
-            noise: whether defenses that only add noise add it; they clip all the same.
+            silent: parameters to which defenses that only add noise add none; they clip them all
+                the same.
         """
         for index, defense in enumerate(self.acting):
-            update = _applied(defense, index, update, records, generators, noise)
+            update = _applied(defense, index, update, records, generators, silent)
         return update
+
+    def ends_in_noise(self, parameter: str, *, isotropic: bool) -> bool:
+        """Whether all noise on a parameter is added by the last of its defenses.
+
+        Args:
+            parameter: its name.
+            isotropic: whether it must have the same law in every orthonormal basis.
+        """
+        additive = [defense.additive for defense in self.of(parameter)]
+        return (
+            any(additive)
+            and not any(additive[:-1])
+            and (self.of(parameter)[-1].isotropic or not isotropic)
+        )
 
     def couples(self, parameter: str) -> bool:
         """Whether what becomes of a parameter depends on the others' updates of the batch."""
@@ -114,7 +137,7 @@ def _applied(
     update: "Update",
     records: int,
     generators: "Generators",
-    noise: bool,
+    silent: Container[str],
 ) -> "Update":
     import torch
 
@@ -123,8 +146,11 @@ def _applied(
         return update
     if _rescales(defense):
         chosen = _rescaled(defense, chosen)
-    if defense.additive and not noise:
-        return {**update, **chosen}
+    update = {**update, **chosen}
+    if defense.additive:
+        chosen = {name: rows for name, rows in chosen.items() if name not in silent}
+    if not chosen:
+        return update
     if defense.scope == "update":
         whole = torch.cat(list(chosen.values()), dim=1)
         done = defense.apply(whole, records=records, generator=generators(index, ""))
@@ -149,11 +175,15 @@ def _rescaled(defense: Defense[Any], chosen: "Update") -> "Update":
 
 
 def squared_norms(rows: "Tensor") -> "Tensor":
-    """Squared L2 norms (rows,) in float64, of (rows, elements)."""
+    """Squared L2 norms (rows,) in float64, of (rows, elements); summed in blocks of elements."""
     import torch
 
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-    return norms.square()
+    count = rows.shape[1] // _BLOCK
+    whole = count * _BLOCK
+    blocks = rows[:, :whole].reshape(len(rows), count, _BLOCK)
+    norms: Tensor = torch.linalg.vector_norm(blocks, dim=2)
+    rest: Tensor = torch.linalg.vector_norm(rows[:, whole:], dim=1, dtype=torch.float64)
+    return norms.double().square().sum(dim=1) + rest.square()
 
 
 def _by_parameter(

@@ -1,6 +1,6 @@
 """Shared updates as rows: formed chunk by chunk, defended, averaged with other clients'."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -90,7 +90,7 @@ class ClientRows:
         parameters: every shared parameter as a layer, by name.
         seeds: of noise and of clients.
         memory: bytes that updates may take at a time.
-        noise: whether defenses that only add noise add it.
+        silent: parameters to which defenses that only add noise add none.
     """
 
     former: Former
@@ -99,7 +99,7 @@ class ClientRows:
     parameters: Mapping[str, Layer]
     seeds: Seeds
     memory: int
-    noise: bool = True
+    silent: Container[str] = ()
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -137,7 +137,7 @@ class ClientRows:
         count, clients, size = batches.shape
         each = batches.flatten(0, 1)
         raw = self.former.updates(each, needed, start * clients, self.seeds)
-        done = self.chain.apply(raw, records=size, generators=generators, noise=self.noise)
+        done = self.chain.apply(raw, records=size, generators=generators, silent=self.silent)
         if clients == 1:
             return done
         return {name: rows.view(count, clients, -1).mean(dim=1) for name, rows in done.items()}

@@ -29,7 +29,8 @@ class Observer:
     An update is linear in its records' gradients where no defense acts on it but the clipping of
     single records and noise, and its reduction is linear: then records are reduced first and
     averaged after, and Gaussian noise is added to the features, where it has the same law.
-    Elsewhere updates are formed from the records' gradients chunk by chunk, defended and reduced.
+    Elsewhere updates are formed from the records' gradients chunk by chunk, defended and reduced;
+    there, too, noise is added to the features where it is the last that is done to an update.
     Where records have no gradients of their own (BatchNorm or dropout in training mode, FedAvg)
     updates are computed one after the other; ``note`` says so. So they are where the records'
     gradients of one layer are too large for the memory.
@@ -162,12 +163,8 @@ class Observer:
         means = averaged(
             stream, layers, self.sights, projections, rows, shares, scene.dtype, scene.memory
         )
-        seeds, sizes = Seeds(seed, scene.target.device), (clients.shape[1], clients.shape[2])
         return {
-            layer.name: noisy(
-                means[layer.name], layer, scene.sharing.chain, sizes, seeds, scene.memory
-            )
-            for layer in layers
+            layer.name: self._add_noise(means[layer.name], layer, clients, seed) for layer in layers
         }
 
     def _formed(
@@ -181,10 +178,12 @@ class Observer:
             self._fitted_updates,
             np.append(fitted, size),
             lambda: scene.client_rows(
-                draws.batches_of(fitted, size, LARGEST_FIT, own), own, noise=False
+                draws.batches_of(fitted, size, LARGEST_FIT, own), own, silent=scene.parameters
             ),
         )
-        stream = scene.client_rows(clients, Seeds(seed, scene.target.device))
+        late = [layer for layer in layers if self._noise_is_last(layer)]
+        silent = {name for layer in late for name in layer.parameter_names}
+        stream = scene.client_rows(clients, Seeds(seed, scene.target.device), silent=silent)
         found: dict[str, Tensor] = {}
         for where, layer, rows in stream.pieces(layers):
             name = layer.name
@@ -193,7 +192,22 @@ class Observer:
             if name not in found:
                 found[name] = room(len(stream), part.shape[1], scene.dtype)
             found[name][where] = part
+        for layer in late:
+            self._add_noise(found[layer.name], layer, clients, seed)
         return found
+
+    def _add_noise(self, features: Tensor, layer: Layer, clients: Tensor, seed: int) -> Tensor:
+        """Features with the noise on each client's update, in place."""
+        scene, sizes = self._scene, (clients.shape[1], clients.shape[2])
+        seeds = Seeds(seed, scene.target.device)
+        return noisy(features, layer, scene.sharing.chain, sizes, seeds, scene.memory)
+
+    def _noise_is_last(self, layer: Layer) -> bool:
+        """Whether noise is added after updates and their reduction, which are linear in it."""
+        reduction = self.sights[layer.name].reduction
+        return reduction.linear and self._scene.sharing.chain.ends_in_noise(
+            layer.parameter_names[0], isotropic=reduction.kind == "pca"
+        )
 
     def _projections(
         self, layers: Sequence[Layer], known: Fitted, key: Indices, stream: Callable[[], Stream]

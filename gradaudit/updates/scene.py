@@ -1,6 +1,6 @@
 """What does not change from one call of an observer to the next."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -91,8 +91,13 @@ class Scene:
         """What these records count in the loss, (records,); None where all count alike."""
         return self.target.loss.weights(self.clients.view.cast(self.records.labels[indices]))
 
-    def client_rows(self, clients: Tensor, seeds: Seeds, *, noise: bool = True) -> ClientRows:
-        """The updates of these clients, (rows, clients, k) indices of records."""
+    def client_rows(
+        self, clients: Tensor, seeds: Seeds, *, silent: Container[str] = ()
+    ) -> ClientRows:
+        """The updates of these clients, (rows, clients, k) indices of records.
+
+        ``silent`` are parameters to which defenses that only add noise add none.
+        """
         used, rows = torch.unique(clients, return_inverse=True)
         records = None
         if self.engine is not None:
@@ -100,7 +105,7 @@ class Scene:
         weights = self.weights(used)
         former = Former(self.clients, used, records, self.memory // 2, weights)
         chain = self.sharing.chain
-        return ClientRows(former, rows, chain, self.parameters, seeds, self.memory // 4, noise)
+        return ClientRows(former, rows, chain, self.parameters, seeds, self.memory // 4, silent)
 
     def _clipping(self, indices: Indices, rows: RecordRows) -> dict[str, Tensor]:
         """The factors of these records by parameter, from their whole gradients' norms."""

@@ -56,7 +56,10 @@ def share(
     everyone = torch.arange(len(inputs))
     update = {name: rows[None] for name, rows in clients.update(everyone, generator).items()}
     defended = sharing.chain.apply(
-        update, records=len(inputs), generators=lambda _index, _name: generator, noise=noise
+        update,
+        records=len(inputs),
+        generators=lambda _index, _name: generator,
+        silent=() if noise else update,
     )
     shapes = {name: p.shape for name, p in target.model.named_parameters()}
     return {name: rows.reshape(shapes[name]) for name, rows in defended.items()}

@@ -10,6 +10,7 @@ import torch
 from scipy.stats import kstest
 
 from gradaudit.defenses import Chain, defenses, parse_defense
+from gradaudit.defenses.chain import squared_norms
 from gradaudit.defenses.prune import largest
 from gradaudit.errors import UsageError
 
@@ -86,6 +87,46 @@ def test_pruning_goes_by_tensors_and_selection_by_the_update() -> None:
         done = chain.apply(update, records=1, generators=lambda _i, _n: seeded())
         found = tuple(int((part != 0).sum(dim=1).max()) for part in done.values())
         assert found == counts
+
+
+NOISE = "dp:clip=1,sigma=1,per=release"
+
+
+@pytest.mark.parametrize(
+    ("specs", "last", "isotropic"),
+    [
+        ([NOISE], True, True),
+        (["selective:0.5", NOISE], True, True),
+        ([f"{NOISE},noise=laplace"], True, False),
+        (["prune:0.5,layers=b", NOISE], True, True),
+        ([NOISE, "prune:0.5,layers=b"], True, True),
+        ([NOISE, "prune:0.5"], False, False),
+        ([NOISE, NOISE], False, False),
+        (["sign"], False, False),
+        ([f"{NOISE},layers=b"], False, False),
+    ],
+)
+def test_noise_that_is_last_is_known(specs: list[str], last: bool, isotropic: bool) -> None:
+    chain = Chain(tuple(map(parse_defense, specs)))
+    assert chain.ends_in_noise("a.weight", isotropic=False) == last
+    assert chain.ends_in_noise("a.weight", isotropic=True) == isotropic
+
+
+def test_noise_is_left_out_of_silent_parameters() -> None:
+    update = {"a.weight": 10 * rows(5), "b.weight": 10 * rows(4, seed=2)}
+    chain = Chain((parse_defense(NOISE),))
+    done = chain.apply(update, records=1, generators=lambda _i, _n: seeded(), silent=["a.weight"])
+    norms = torch.cat(list(update.values()), dim=1).norm(dim=1, keepdim=True)
+    clipped = {name: part / norms for name, part in update.items()}
+    torch.testing.assert_close(done["a.weight"], clipped["a.weight"])
+    assert ((done["b.weight"] - clipped["b.weight"]).abs() > 1e-3).any()
+
+
+@pytest.mark.parametrize("elements", [1, 1023, 1024, 5000])
+def test_squared_norms(elements: int) -> None:
+    given = rows(elements).float()
+    expected = given.double().square().sum(dim=1)
+    torch.testing.assert_close(squared_norms(given), expected, rtol=3e-7, atol=0)
 
 
 def test_signs() -> None:

@@ -193,6 +193,7 @@ NOISY = [
     ("dp:clip=9,sigma=0.3,per=release", "pca:2", 0.3),
     ("dp:clip=9,sigma=0.3,per=mean", "subset:4", 0.3),
     ("selective:1 dp:clip=9,sigma=0.3,per=release", "none", 0.3),
+    ("selective:1 dp:clip=9,sigma=0.3,per=release", "subset:4", 0.3),
 ]
 
 
