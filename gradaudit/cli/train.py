@@ -28,9 +28,11 @@ def _train(**flags: Any) -> None:
     """Train together (FedSGD, FedAvg, round robin) and write a checkpoint for every round.
 
     The checkpoints go to the folder --out, with a summary, run.json: accuracy by round, settings,
-    and which records are whose. Audits take them with -c, oldest first. The same settings and seed
-    give the same files. An interrupted run goes on where it stands when the command is given again;
-    with more --rounds a finished one does too. A folder that holds anything else is refused.
+    and which records are whose. Audits take them with -c, oldest first. With a defense that gives
+    clients a private part (spn) they are without it, and the folder client-0 holds the first
+    client's, who has it. The same settings and seed give the same files. An interrupted run goes on
+    where it stands when the command is given again; with more --rounds a finished one does too. A
+    folder that holds anything else is refused.
     """
     settings = settle(TrainSettings, flags, read_file(flags.pop("config")))
     if settings.out is None:
@@ -107,6 +109,8 @@ def _identity(
 
 def _told(summary: "RunRecord", out: Path, fresh: list[int]) -> Iterator[str]:
     """The rounds as a small table, and what to do with them."""
+    from gradaudit.federation.resume import CLIENT
+
     what = {"accuracy": "accuracy", "r2": "R²"}.get(summary.measure, "accuracy")
     sizes = f"{min(summary.sizes)}" + (
         f" to {max(summary.sizes)}" if max(summary.sizes) > min(summary.sizes) else ""
@@ -122,7 +126,8 @@ def _told(summary: "RunRecord", out: Path, fresh: list[int]) -> Iterator[str]:
                 f"{record.round:5}  {_number(record.loss):>8}  {_number(record.train):>14}  "
                 f"{_number(record.test):>6}"
             )
-    newest = printable(str(out / summary.rounds[-1].file))
+    whose = CLIENT if summary.private else ""
+    newest = printable(str(out / whose / summary.rounds[-1].file))
     defended = "".join(f" --defense '{spec}'" for spec in _changing(summary))
     yield f"to audit the last round: gradaudit scan -m MODEL -d DATA -c {newest}{defended}"
 

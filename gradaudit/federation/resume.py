@@ -2,7 +2,9 @@
 
 ``round-000.safetensors`` … are weights that audits take; ``run.json`` tells how they were trained,
 on which records, and how accurate they are; ``resume.safetensors`` holds what later rounds need.
-Every file is written whole or not at all.
+Where clients keep a part of the model to themselves, these weights are without it, and
+``client-0/round-000.safetensors`` … are those of the first client, with its private part. Every
+file is written whole or not at all.
 """
 
 import json
@@ -25,6 +27,7 @@ from gradaudit.report import write_atomically
 
 SUMMARY, STATE = "run.json", "resume.safetensors"
 ROUND = "round-{:03d}.safetensors"
+CLIENT = "client-0"
 MAX_BYTES = 1 << 28
 _MAY_GROW = "rounds"
 
@@ -49,7 +52,8 @@ class RunRecord(BaseModel):
         records: how many are in the data set, and which are whose, by their index in it.
         measure: what accuracies are: ``accuracy``, ``r2`` or ``none``.
         rounds: those that were written.
-        private: tensors in the checkpoints that the first client never shares.
+        private: tensors that a client never shares; only the first client's own checkpoints, in a
+            folder of their own, hold them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -85,6 +89,10 @@ class RunFolder:
         if shown:
             name = ROUND.format(reached.number)
             write_atomically(self.path / name, _packed(reached.state, reached.number))
+            if reached.private:
+                (self.path / CLIENT).mkdir(exist_ok=True)
+                whole = {**reached.state, **reached.private}
+                write_atomically(self.path / CLIENT / name, _packed(whole, reached.number))
             kept = [r for r in self.summary.rounds if r.round < reached.number]
             scores = (_value(reached.train), _value(reached.test))
             record = RoundRecord(
@@ -117,8 +125,10 @@ class RunFolder:
 
     def discard(self) -> None:
         """Take back what a run wrote that never came through its first round."""
-        for name in (STATE, ROUND.format(0), SUMMARY):
+        for name in (STATE, f"{CLIENT}/{ROUND.format(0)}", ROUND.format(0), SUMMARY):
             (self.path / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            (self.path / CLIENT).rmdir()
         if self._made:
             with suppress(OSError):  # somebody else put a file there
                 self.path.rmdir()

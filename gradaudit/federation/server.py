@@ -30,8 +30,9 @@ class Round:
 
     Attributes:
         number: 0 before the first one.
-        state: weights and buffers by name, on the CPU. Where a defense gives clients a private
-            part, it is that of the first client, so that the state fits the defended model.
+        state: shared weights and buffers by name, on the CPU.
+        private: what the first client keeps to itself, by name, where a defense gives clients a
+            private part; with the state it is the model as that client has it.
         loss: mean loss of the records as they were trained on; None before the first round.
         train: accuracy on the training records, None where the round was not scored.
         test: accuracy on the test records, None where there are none or it was not scored.
@@ -39,6 +40,7 @@ class Round:
 
     number: int
     state: dict[str, Tensor]
+    private: dict[str, Tensor]
     loss: float | None
     train: TaskAccuracy | None
     test: TaskAccuracy | None
@@ -121,11 +123,11 @@ class Training:
 
     def snapshot(self, *, scored: bool = True) -> Round:
         """The shared model as it is now."""
-        state = {**self.server.state(), **self.clients[0].private}
         now = replace(self.target, model=self.server.model)
         return Round(
             number=self.number,
-            state={name: tensor.cpu().clone() for name, tensor in state.items()},
+            state=_copied(self.server.state()),
+            private=_copied(self.clients[0].private),
             loss=self.loss,
             train=task_accuracy(now, self.records) if scored else None,
             test=task_accuracy(now, self.test) if scored and self.test else None,
@@ -193,6 +195,10 @@ def train_rounds(
             training.advance()
             advance(1)
             yield training.snapshot(scored=scored)
+
+
+def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.cpu().clone() for name, tensor in state.items()}
 
 
 def _expect(options: TrainingOptions, *, one_step: bool) -> None:

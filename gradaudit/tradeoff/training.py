@@ -73,7 +73,8 @@ def train(
             training.advance()
             advance(1)
     model = copy.deepcopy(training.target.model)
-    model.load_state_dict(training.snapshot(scored=False).state)
+    reached = training.snapshot(scored=False)
+    model.load_state_dict({**reached.state, **reached.private})
     done = replace(training.target, model=model, checkpoint=None)
     accuracy = task_accuracy(done, test)
     if accuracy.metric != "accuracy":

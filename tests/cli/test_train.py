@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import Result, run
+from safetensors.torch import load_file
 
 MODEL = "zoo:mlp?inputs=10&hidden=6&classes=2"
 
@@ -82,20 +84,38 @@ def test_a_defended_model_is_audited_with_its_defense_named(defense: str, tmp_pa
     done = train(tmp_path, "--defense", defense)
     assert done.status == 0, done.err
     assert f"--defense '{defense}'" in done.out
-    checkpoint = tmp_path / "round-002.safetensors"
+    name = defense.partition(":")[0]
+    checkpoint = tmp_path / ("client-0" if name == "spn" else "") / "round-002.safetensors"
+    assert str(checkpoint) in done.out
     audit = ("sensitivity", "-m", MODEL, "-d", "diabetes", "-c", checkpoint, "--samples", 5, "-q")
     named = run(*audit, "--defense", defense, "-f", "json")
     assert named.status == 0, named.err
     layers = {layer["name"] for layer in json.loads(named.out)["target"]["layers"]}
     assert not any("spn" in name for name in layers)
     plain = run(*audit)
-    name = defense.partition(":")[0]
     if name == "dropout":
         assert plain.status == 0, plain.err
     else:
         assert plain.status == 3
         assert f"was trained with {name} in the model" in plain.err
         assert f"--defense {name}:" in plain.err
+
+
+def test_a_shared_checkpoint_holds_nobody_s_secret(tmp_path: Path) -> None:
+    done = train(tmp_path, "--defense", "spn:bits=4", "--rounds", 1)
+    assert done.status == 0, done.err
+    secret = json.loads((tmp_path / "run.json").read_text())["private"]
+    assert len(secret) == 3
+    for number in range(2):
+        name = f"round-00{number}.safetensors"
+        shared, own = load_file(tmp_path / name), load_file(tmp_path / "client-0" / name)
+        assert own.keys() - shared.keys() == set(secret)
+        assert all(torch.equal(own[key], tensor) for key, tensor in shared.items())
+    audit = ("sensitivity", "-m", MODEL, "-d", "diabetes", "--samples", 5, "-q", "-f", "json")
+    outsider = run(*audit, "-c", tmp_path / "round-001.safetensors")
+    assert outsider.status == 0, outsider.err
+    joins = run(*audit, "-c", tmp_path / "round-001.safetensors", "--defense", "spn:bits=4")
+    assert "holds no private part; drawn at random" in joins.out
 
 
 def test_a_plain_model_is_audited_as_a_client_that_joins_with_a_secret_network(

@@ -55,13 +55,15 @@ def run(path: Path, training: Training, rounds: int = ROUNDS, every: int = 1) ->
 
 
 def held(path: Path) -> dict[str, dict[str, Tensor]]:
-    return {file.name: load_file(file) for file in sorted(path.glob("*.safetensors"))}
+    files = sorted(path.rglob("*.safetensors"))
+    return {str(file.relative_to(path)): load_file(file) for file in files}
 
 
 def assert_same_files(first: Path, second: Path) -> None:
     ours, theirs = held(first), held(second)
     assert list(ours) == list(theirs)
     for name, state in ours.items():
+        assert state.keys() == theirs[name].keys()
         assert all(torch.equal(tensor, theirs[name][key]) for key, tensor in state.items())
     assert (first / SUMMARY).read_text() == (second / SUMMARY).read_text()
 
@@ -186,7 +188,7 @@ def test_a_run_that_never_gets_through_a_round_leaves_the_folder_as_it_was(tmp_p
         run(fresh, make(HOW[0], refused))
     assert not fresh.exists()
     with pytest.raises(NotApplicable, match="needs a classifier"):
-        run(tmp_path, make(HOW[0], refused))
+        run(tmp_path, make(HOW[0], (*refused, "spn:bits=4")))
     assert list(tmp_path.iterdir()) == []
     assert run(tmp_path, make(HOW[0]), rounds=1) == [0, 1]
     with pytest.raises(NotApplicable, match="needs a classifier"):
