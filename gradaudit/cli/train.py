@@ -92,6 +92,7 @@ def _identity(
     settings: TrainSettings, options: TrainingOptions, subject: "Subject"
 ) -> dict[str, Any]:
     """What tells this run from others: everything that its numbers depend on."""
+    from gradaudit.loading.code_digest import code_digest
     from gradaudit.loading.datasets.describe import fingerprint
 
     fields = {"model", "data", "loss", "mode", "seed", "defense", "test_share"}
@@ -102,6 +103,8 @@ def _identity(
     return {
         **chosen,
         **options.model_dump(mode="json"),
+        "model_code": code_digest(settings.model) if settings.model else None,
+        "loss_code": code_digest(settings.loss),
         "data_fingerprint": fingerprint(subject.records),
         "initial_weights": weights.hexdigest(),
     }

@@ -131,6 +131,20 @@ def test_a_plain_model_is_audited_as_a_client_that_joins_with_a_secret_network(
     assert any("holds no private part; drawn at random" in note for note in checkpoint["notes"])
 
 
+def test_a_loss_that_changed_is_another_run(tmp_path: Path) -> None:
+    code = "def loss(outputs, targets):\n    return (outputs[:, 0] - targets).{}()\n"
+    own = tmp_path / "own.py"
+    own.write_text(code.format("square"))
+    given = ("--loss", f"{own}:loss", "--rounds", 1, "--rate", 1e-6)
+    first = train(tmp_path / "run", *given)
+    assert first.status == 0, first.err
+    assert train(tmp_path / "run", *given).status == 0
+    own.write_text(code.format("abs"))
+    changed = train(tmp_path / "run", *given)
+    assert changed.status == 2
+    assert "holds another run (loss_code was" in changed.err
+
+
 def test_it_starts_from_a_checkpoint(trained: tuple[Path, Result], tmp_path: Path) -> None:
     start = trained[0] / "round-002.safetensors"
     assert train(tmp_path / "b", "-c", start).status == 0
