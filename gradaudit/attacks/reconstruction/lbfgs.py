@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.line_search import MOST_TRIALS, End, judge, next_step
+from gradaudit.attacks.reconstruction.memory import Memory
 from gradaudit.attacks.reconstruction.minimum import Minimum
 from gradaudit.attacks.reconstruction.replay import Evaluation
 
@@ -69,7 +70,7 @@ class _Search:
     seen: Tensor
     stalled: Tensor
     done: Tensor
-    memory: "_Memory"
+    memory: Memory
     broken: Tensor = field(init=False)
 
     @classmethod
@@ -91,10 +92,10 @@ class _Search:
             seen=count + 1,
             stalled=count.clone(),
             done=~values.isfinite() | ~gradients.isfinite().all(dim=1),
-            memory=_Memory.empty(start, history),
+            memory=Memory.empty(start, history),
         )
         search.broken = search.done.clone()
-        search._set_out(torch.arange(rows, device=start.device))
+        search._set_out(torch.arange(rows, device=start.device), -gradients, gradients)
         return search
 
     def spent(self, outer: int) -> Tensor:
@@ -142,7 +143,6 @@ class _Search:
             return
         moves = self.low.step[rows][:, None] * self.directions[rows]
         turns = self.best[rows] - self.gradients[rows]
-        self.memory.push(rows, moves, turns)
         gained = self.start.value[rows] - self.low.value[rows]
         idle = gained <= _STALLED * self.start.value[rows].abs()
         self.stalled[rows] = torch.where(idle, self.stalled[rows] + 1, 0)
@@ -151,7 +151,8 @@ class _Search:
         self.start.value[rows] = self.low.value[rows]
         self.steps[rows] += 1
         self.done[rows] |= self.stalled[rows] >= _PATIENCE
-        self._set_out(rows)
+        gradients = self.gradients[rows]
+        self._set_out(rows, self.memory.directions(rows, moves, turns, gradients), gradients)
 
     def _give_up(self, rows: Tensor) -> None:
         """No step goes down: forget the curvature, or end where there was none."""
@@ -159,12 +160,10 @@ class _Search:
             return
         self.done[rows] |= self.memory.counts[rows] == 0
         self.memory.forget(rows)
-        self._set_out(rows)
+        self._set_out(rows, -self.gradients[rows], self.gradients[rows])
 
-    def _set_out(self, rows: Tensor) -> None:
-        """New directions and first trial steps."""
-        gradients = self.gradients[rows]
-        directions = self.memory.directions(rows, gradients)
+    def _set_out(self, rows: Tensor, directions: Tensor, gradients: Tensor) -> None:
+        """First trial steps in new directions; straight down where these do not descend."""
         slopes = (directions * gradients).sum(dim=1)
         wrong = ~(slopes < 0)
         self.memory.forget(rows[wrong])
@@ -184,103 +183,3 @@ class _Search:
         finite = self.points.isfinite().all(dim=1) & self.start.value.isfinite()
         diverged = self.broken | ~finite
         return Minimum(self.points, self.start.value, diverged, self.steps, self.seen)
-
-
-@dataclass
-class _Memory:
-    """The last moves s and turns y of every row, in rings (rows, history, n)."""
-
-    moves: Tensor
-    turns: Tensor
-    products: Tensor
-    """(rows, history, history) ⟨s_i, y_j⟩."""
-    scale: Tensor
-    """(rows,) ⟨s, y⟩ / ⟨y, y⟩ of the newest pair."""
-    counts: Tensor
-    """(rows,) pairs kept."""
-    ends: Tensor
-    """(rows,) where the next pair goes."""
-
-    @classmethod
-    def empty(cls, start: Tensor, history: int) -> "_Memory":
-        rows, size = start.shape
-        pairs = start.new_zeros(rows, history, size)
-        none = torch.zeros(rows, dtype=torch.int64, device=start.device)
-        return cls(
-            moves=pairs,
-            turns=pairs.clone(),
-            products=start.new_zeros(rows, history, history),
-            scale=start.new_ones(rows),
-            counts=none,
-            ends=none.clone(),
-        )
-
-    def push(self, rows: Tensor, moves: Tensor, turns: Tensor) -> None:
-        """Keep a pair of each row whose curvature is positive."""
-        curvature = (moves * turns).sum(dim=1)
-        bend = turns.square().sum(dim=1)
-        good = (curvature > torch.finfo(moves.dtype).eps * bend) & (curvature > 0)
-        rows, moves, turns = rows[good], moves[good], turns[good]
-        if not len(rows):
-            return
-        at = self.ends[rows]
-        self.moves[rows, at], self.turns[rows, at] = moves, turns
-        self.scale[rows] = curvature[good] / bend[good]
-        history = self.moves.shape[1]
-        self.counts[rows] = (self.counts[rows] + 1).clamp_max(history)
-        self.ends[rows] = (at + 1) % history
-        used = self._used(rows)
-        self.products[rows, at, :used] = _times(_of(self.turns, rows, used), moves)
-        self.products[rows, :used, at] = _times(_of(self.moves, rows, used), turns)
-
-    def forget(self, rows: Tensor) -> None:
-        """Keep nothing of these rows."""
-        self.counts[rows] = 0
-        self.ends[rows] = 0
-
-    def directions(self, rows: Tensor, gradients: Tensor) -> Tensor:
-        """−H g of algorithm 7.4; −g where nothing is kept.
-
-        With the pairs newest first and A the lower triangle of ⟨s_i, y_j⟩, its first loop solves
-        A α = S q for q = −g, and its second one Aᵀ δ = diag(A) α − Y r for r = γ (q − Yᵀ α):
-        the direction is r + Sᵀ δ.
-        """
-        used = self._used(rows)
-        if not used:
-            return -gradients
-        moves, turns = _of(self.moves, rows, used), _of(self.turns, rows, used)
-        ages = torch.arange(used, device=rows.device)
-        kept = ages < self.counts[rows, None]
-        places = torch.where(kept, (self.ends[rows, None] - 1 - ages) % self.moves.shape[1], 0)
-        triangle = self.products[rows[:, None, None], places[:, :, None], places[:, None, :]]
-        apart = torch.diag_embed((~kept).to(moves.dtype))
-        triangle = (triangle * (kept[:, :, None] & kept[:, None, :])).tril() + apart
-        right = _times(moves, -gradients).gather(1, places) * kept
-        alpha = torch.linalg.solve_triangular(triangle, right[:, :, None], upper=False)
-        first = -gradients - _combined(turns, places, alpha[:, :, 0])
-        first = torch.where(self.counts[rows] > 0, self.scale[rows], 1)[:, None] * first
-        right = triangle.diagonal(dim1=1, dim2=2) * alpha[:, :, 0]
-        right = (right - _times(turns, first).gather(1, places)) * kept
-        delta = torch.linalg.solve_triangular(triangle.mT, right[:, :, None], upper=True)
-        return first + _combined(moves, places, delta[:, :, 0])
-
-    def _used(self, rows: Tensor) -> int:
-        """How many places of the rings hold anything in some of these rows."""
-        return int(self.counts[rows].max()) if len(rows) else 0
-
-
-def _of(pairs: Tensor, rows: Tensor, used: int) -> Tensor:
-    """The first pairs of some rows, in ascending order; no copy where they are all."""
-    first = pairs[:, :used]
-    return first if len(rows) == len(pairs) else first.index_select(0, rows)
-
-
-def _times(pairs: Tensor, vectors: Tensor) -> Tensor:
-    """(rows, pairs) inner products of (rows, pairs, n) with (rows, n)."""
-    return torch.bmm(pairs, vectors[:, :, None])[:, :, 0]
-
-
-def _combined(pairs: Tensor, places: Tensor, weights: Tensor) -> Tensor:
-    """(rows, n) of pairs (rows, pairs, n), by weights of those at ``places`` (rows, ages)."""
-    placed = torch.zeros_like(weights).scatter_add_(1, places, weights)
-    return torch.bmm(placed[:, None, :], pairs)[:, 0]

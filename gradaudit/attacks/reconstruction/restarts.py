@@ -121,7 +121,7 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         records = starts(view, options.init, restarts, generator).flatten(1)
         points = torch.cat([records, free], dim=1)
         with progress.task(self.name, restarts * options.iterations) as advance:
-            minimum = self._blocks(objective).minimised(points, jobs, advance)
+            minimum = self.blocks(objective).minimised(points, jobs, advance)
         return self._candidates(objective, minimum)
 
     def steps(self, restarts: int) -> float:
@@ -134,7 +134,8 @@ class GradientMatching(Reconstruction[MatchingOptions]):
         each = EVALUATIONS if self.options.optimiser == "lbfgs" else 1
         return _CALLS * self.options.iterations * each
 
-    def _blocks(self, objective: Objective) -> Blocks:
+    def blocks(self, objective: Objective) -> Blocks:
+        """The search for a minimum, from blocks of starting points."""
         lbfgs = self.options.optimiser == "lbfgs"
         kept = objective.unknowns * (_KEPT_BY_LBFGS if lbfgs else _KEPT_BY_ADAM)
         evaluations = self.options.iterations * (EVALUATIONS if lbfgs else 1)
