@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, JsonValue
 
+from gradaudit.audits._defended import defenses_note
 from gradaudit.audits.base import Audit, AuditOptions, Metric
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
@@ -120,7 +121,7 @@ class Forward(Audit[ForwardOptions]):
         for layer in subject.layers:
             if layer.name not in widths:
                 yield from self._without(layer.name, variant, "skipped", _UNSEEN)
-        notes = {"defenses": _UNDEFENDED} if subject.defenses else {}
+        notes = defenses_note(subject, _UNDEFENDED)
         pairs = Pairs(len(records))
         blocks = column_blocks(activations.stream, widths, len(records), subject.memory // 2)
         with progress.task("forward", len(widths)) as advance:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, TypedDict
 
 from pydantic import Field, JsonValue, field_validator
 
+from gradaudit.audits._defended import defenses_note
 from gradaudit.audits._sensitivity_rows import NORMS, Rows
 from gradaudit.audits.base import Audit, AuditOptions, Metric
 from gradaudit.errors import AuditError, NotApplicable
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _RECORDS = 32
 _FEWEST_PROBES = 8
 _PASSES_A_DIRECTION = 0.3
+_UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
 
 
 class SensitivityOptions(AuditOptions):
@@ -150,7 +152,8 @@ class Sensitivity(Audit[SensitivityOptions]):
         layers = tuple(layer for layer in layers if layer.name in shown)
         observed = Observed.of(target, layers, subject.sample(_RECORDS), subject.seed)
         sizes = {layer.name: layer.parameters for layer in layers}
-        rows = Rows(self.name, sizes, variant, subject.seed, _facts(observed))
+        facts = _facts(observed) | defenses_note(subject, _UNDEFENDED)
+        rows = Rows(self.name, sizes, variant, subject.seed, facts)
         for reacting in ("input", "label"):
             try:
                 measured = observed.measure(

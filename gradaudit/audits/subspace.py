@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
+from gradaudit.audits._defended import defenses_note
 from gradaudit.audits._subspace_rows import DISTANCE_TITLES, Rows
 from gradaudit.audits.base import Audit, AuditOptions, Metric
 from gradaudit.errors import NotApplicable
@@ -140,7 +141,7 @@ class Subspace(Audit[SubspaceOptions]):
             self.options.reading,
             splits,
             self.options.permutations,
-            {"defenses": _UNDEFENDED} if subject.defenses else {},
+            defenses_note(subject, _UNDEFENDED),
         )
         for layer in subject.layers:
             yield from rows.of(layer.name, outcomes[layer.name])

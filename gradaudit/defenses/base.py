@@ -43,7 +43,7 @@ class Defense(ABC, Generic[O]):
         positional: the option that ``NAME:value`` sets, if any.
         deterministic: whether ``apply`` draws no random numbers.
         changes_model: it acts on the model and its training (``modify``), not on the update.
-        idle_in_eval: it does nothing but in training mode.
+        in_eval: what is missing of it outside training mode, in words; empty if nothing.
         scope: what ``apply`` sees at once: one parameter tensor, or all it defends in a row.
     """
 
@@ -54,7 +54,7 @@ class Defense(ABC, Generic[O]):
     positional: ClassVar[str | None] = None
     deterministic: ClassVar[bool] = True
     changes_model: ClassVar[bool] = False
-    idle_in_eval: ClassVar[bool] = False
+    in_eval: ClassVar[str] = ""
     scope: ClassVar[Scope] = "tensor"
 
     def __init__(self, options: O) -> None:

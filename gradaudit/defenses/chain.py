@@ -51,6 +51,13 @@ class Chain:
         """The defenses of the parameter of this name, in order."""
         return tuple(defense for defense in self.acting if defense.defends(parameter))
 
+    def idle(self, mode: str) -> str:
+        """What is missing of them in this mode of the model, in words; empty where all act."""
+        idle = [f"{defense} {defense.in_eval}" for defense in self.defenses if defense.in_eval]
+        if mode == "train" or not idle:
+            return ""
+        return f"{', '.join(idle)} in eval mode; use --mode train"
+
     def check(self, parameters: Sequence[str]) -> None:
         """Look whether the defenses can be applied to these parameters in this order.
 

@@ -40,7 +40,7 @@ class Dropout(Defense[DropoutOptions]):
     Options = DropoutOptions
     positional: ClassVar[str | None] = "p"
     changes_model: ClassVar[bool] = True
-    idle_in_eval: ClassVar[bool] = True
+    in_eval: ClassVar[str] = "does nothing"
 
     def defends(self, parameter: str) -> bool:
         """Whether it stands before the layer of this parameter, or may."""

@@ -40,6 +40,7 @@ class Vib(Defense[VibOptions]):
     Options = VibOptions
     positional: ClassVar[str | None] = "beta"
     changes_model: ClassVar[bool] = True
+    in_eval: ClassVar[str] = "draws no noise"
 
     def modify(self, model: "nn.Module", generator: "torch.Generator") -> "nn.Module":
         """A copy of the model with a bottleneck, whose weights the generator draws."""

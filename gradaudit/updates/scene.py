@@ -66,7 +66,7 @@ class Scene:
         )
         layers = parameters_as_layers(target, clients.names)
         engine, note = _engine(clients, layers)
-        note = "; ".join(filter(None, [note, _idle(target, sharing)]))
+        note = "; ".join(filter(None, [note, sharing.chain.idle(target.mode)]))
         named = {layer.name: layer for layer in layers}
         return cls(target, records, sharing, clients, named, engine, note, memory)
 
@@ -145,14 +145,6 @@ def _engine(clients: Clients, layers: tuple[Layer, ...]) -> tuple[RecordRows | N
         memory=clients.memory,
     )
     return engine, ""
-
-
-def _idle(target: Target, sharing: Sharing) -> str:
-    """Which defenses do nothing in the target's mode; empty where all act."""
-    if target.mode == "train":
-        return ""
-    idle = [str(defense) for defense in sharing.chain.defenses if defense.idle_in_eval]
-    return f"{', '.join(idle)} does nothing in eval mode; use --mode train" if idle else ""
 
 
 def refuse_hidden(layers: Iterable[Layer], sharing: Sharing) -> None:

@@ -89,6 +89,13 @@ def test_pruning_goes_by_tensors_and_selection_by_the_update() -> None:
         assert found == counts
 
 
+def test_what_is_missing_in_eval_mode_is_told() -> None:
+    chain = Chain(tuple(map(parse_defense, ["dropout:0.5", "sign", "vib:0.01"])))
+    missing = "dropout:0.5 does nothing, vib:0.01 draws no noise in eval mode; use --mode train"
+    assert chain.idle("eval") == missing
+    assert chain.idle("train") == Chain((parse_defense("sign"),)).idle("eval") == ""
+
+
 NOISE = "dp:clip=1,sigma=1,per=release"
 
 
