@@ -70,6 +70,11 @@ GAMES: dict[str, Callable[[], InferenceGame]] = {
     "attribute": lambda: AttributeGame("sex"),
     "distribution": lambda: DistributionGame("sex", "Female"),
 }
+PAPER_DP = {
+    ("0.1", "maxpool:3"): "auroc 0.3004",
+    ("0.1", "pca:50"): "auroc 0.9825",
+    ("1.5", "pca:50"): "auroc 0.7010",
+}
 PROXIES = ("sex", "relationship", "marital-status")
 
 
@@ -111,18 +116,15 @@ SECTIONS: dict[str, list[Case]] = {
     "dp": [
         Case(
             f"dp σ={sigma} per={per}, {reduce}",
-            paper=paper,
+            paper=PAPER_DP.get((sigma, reduce), "–"),
             defense=f"dp:clip=2,sigma={sigma},per={per}",
             reduce=reduce,
             rounds=3,
             shows=(1,),
         )
-        for sigma, reduce, paper in (
-            ("0.1", "maxpool:3", "auroc 0.3004"),
-            ("0.1", "pca:50", "auroc 0.9825"),
-            ("1.5", "pca:50", "auroc 0.7010"),
-        )
+        for reduce in ("maxpool:3", "pca:50")
         for per in ("record", "sum", "mean")
+        for sigma in ("0.01", "0.1", "0.5", "1.5")
     ],
 }
 

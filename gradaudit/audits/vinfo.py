@@ -123,9 +123,9 @@ class Vinfo(Audit[VinfoOptions]):
         "iterations": 10,
         "together": [1],
     }
-    plain: ClassVar[Mapping[str, JsonValue]] = {"repeats": 8}
+    plain: ClassVar[Mapping[str, JsonValue]] = {"repeats": 5}
     thorough: ClassVar[Mapping[str, JsonValue]] = {
-        "repeats": 50,
+        "repeats": 30,
         "batches": 128,
         "restarts": 16,
         "updates": 16,
