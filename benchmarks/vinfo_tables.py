@@ -16,10 +16,11 @@ them, as in the paper.
 The repetitions are those of ``gradaudit vinfo``, but both readings of the information are of the
 same gradients: ``vinfo``, of calibrated members, and ``--paper``, the softmax of a forest's votes.
 Printed: both with Student's interval and the attack's AUROC of every layer, and in which layer the
-information is largest (the paper: in the first fully connected one); after every attribute
-Pearson's R of the information and of the label sensitivity (F) with that AUROC, for each network
-and pooled, the paper's beside it. Needs ../shared/data/utkface_32.npz beside the checkout, or
-GRADAUDIT_SHARED.
+information is largest (the paper: in the first fully connected one). After every attribute, for
+each network and pooled: Pearson's R of the information and of the label sensitivity (F) with that
+AUROC, the paper's beside it, Spearman's, and Pearson's with the AUROC as nats, those of two
+Gaussian classes that have this AUROC, since information rises with its square near one half. Needs
+../shared/data/utkface_32.npz beside the checkout, or GRADAUDIT_SHARED.
 """
 
 import argparse
@@ -32,6 +33,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from nulls import information
+from scipy.stats import norm
 from torch import nn
 
 from gradaudit.audits._vinfo_cases import Case, drawn_cases
@@ -223,13 +226,20 @@ def correlations(points: dict[str, list[Point]]) -> None:
         ):
             table = np.array(own)
             found = pearson(table[:, column], table[:, 3])
+            in_nats = pearson(table[:, column], np.array([nats_of(each) for each in table[:, 3]]))
             cells = (
                 "too few points"
-                if found is None
+                if found is None or in_nats is None
                 else f"{found.r:.3f}, {found.t:.2f}, {found.p:.2g}, "
-                f"[{found.interval[0]:.2f}, {found.interval[1]:.2f}]"
+                f"[{found.interval[0]:.2f}, {found.interval[1]:.2f}]; Spearman "
+                f"{found.spearman:.3f}; in nats {in_nats.r:.3f}"
             )
             print(f"{name:13} {len(own):2} points  {title:22}  {cells} ({paper})", flush=True)
+
+
+def nats_of(auroc: float) -> float:
+    """Information that two Gaussian classes of one variance have at this AUROC."""
+    return information(float(np.sqrt(2) * norm.ppf(max(auroc, 0.5))))
 
 
 def main() -> None:

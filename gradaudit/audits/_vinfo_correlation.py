@@ -103,6 +103,7 @@ def _row(name: str, points: Sequence[Point], variant: Variant, what: str) -> Mea
             "with": "AUROC of an attack on other records, with another seed and classifier",
             "t": found.t,
             "p": found.p,
+            "spearman": found.spearman,
             "points": what,
         },
     )

@@ -51,7 +51,8 @@ class Vinfo(Audit[VinfoOptions]):
 
     ``correlation`` holds Pearson's r between the layers' information and the AUROC of an attack of
     other records, seed and classifier (2021, table 1), pooled over attributes and checkpoints, with
-    t and p; from five points on, and on two thirds of the records, as the rest is the attack's.
+    t and p, and Spearman's, as information is flat near an AUROC of one half; from five points on,
+    and on two thirds of the records, as the rest is the attack's.
 
     With ``--original``: how often reconstructions of the records succeed (2022, eq. 4-6). Of R
     restarts of an attack on a record's update, s come to an SSIM of τ: f[g] = (s + 1/2)/(R + 1);

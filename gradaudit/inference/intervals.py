@@ -41,13 +41,17 @@ def _around_mean(values: FloatArray, factor: float, confidence: float) -> tuple[
 
 @dataclass(frozen=True)
 class Correlation:
-    """Pearson's correlation of ``n`` points, with its t, two-sided p and Fisher's interval."""
+    """Pearson's correlation of ``n`` points, with its t, two-sided p and Fisher's interval.
+
+    ``spearman`` is that of the ranks, for relations that rise but are no line.
+    """
 
     r: float
     t: float
     p: float
     interval: tuple[float, float]
     n: int
+    spearman: float
 
 
 FEWEST_POINTS = 5
@@ -63,4 +67,5 @@ def pearson(x: FloatArray, y: FloatArray, confidence: float = CONFIDENCE) -> Cor
     margin = float(stats.norm.ppf((1 + confidence) / 2)) / np.sqrt(len(x) - 3)
     low, high = np.tanh(np.arctanh(r) + np.array([-margin, margin]))
     t = r * float(np.sqrt(free / (1 - r**2)))
-    return Correlation(r, t, float(found.pvalue), (float(low), float(high)), len(x))
+    ranks = float(stats.spearmanr(x, y).statistic)
+    return Correlation(r, t, float(found.pvalue), (float(low), float(high)), len(x), ranks)

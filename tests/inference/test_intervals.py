@@ -20,6 +20,14 @@ def test_the_interval_for_new_records_is_wider_by_what_is_scored_anew() -> None:
     assert ratio == pytest.approx(np.sqrt((1 / 20 + 30 / 70) * 20))
 
 
+def test_what_rises_but_is_no_line_has_spearmans_correlation() -> None:
+    x = np.random.default_rng(0).normal(size=15)
+    found = pearson(x, np.exp(5 * x))
+    assert found is not None
+    assert found.spearman == pytest.approx(1)
+    assert found.r < 0.9
+
+
 def test_correlation_is_scipys() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=15)
