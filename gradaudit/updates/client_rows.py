@@ -118,8 +118,25 @@ class ClientRows:
         return False
 
     def pieces(self, layers: Iterable[Layer]) -> Iterator[Piece]:
-        """The rows of these layers, chunk by chunk."""
-        layers = list(layers)
+        """The rows of these layers, some layers after the others, chunk by chunk."""
+        for together in self._portions(layers):
+            yield from self._of_portion(together)
+
+    def _portions(self, layers: Iterable[Layer]) -> Iterator[list[Layer]]:
+        """Layers whose records' gradients are held together; last, those that are not held."""
+        held: list[Layer] = []
+        rest: list[Layer] = []
+        for layer in layers:
+            if not self.former.mixes(self._needed([layer])):
+                rest.append(layer)
+            elif self.former.mixes(self._needed([*held, layer])):
+                held.append(layer)
+            else:
+                yield held
+                held = [layer]
+        yield from filter(None, (held, rest))
+
+    def _of_portion(self, layers: list[Layer]) -> Iterator[Piece]:
         needed = self._needed(layers)
         generators = self._generators()
         step = self._chunk(needed)

@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from gradaudit.target import Layer
+from gradaudit.updates.factors import Factors
 from gradaudit.updates.principal import (
     Components,
     KernelProjection,
@@ -14,7 +15,7 @@ from gradaudit.updates.principal import (
     gram_of,
     narrow_projection,
 )
-from gradaudit.updates.rows import Factors, Rows
+from gradaudit.updates.rows import Rows
 from gradaudit.updates.sight import Sight
 from gradaudit.updates.stream import Stream
 

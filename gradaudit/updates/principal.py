@@ -12,7 +12,8 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from gradaudit.updates.rows import Factors, Rows
+from gradaudit.updates.factors import Factors
+from gradaudit.updates.rows import Rows
 
 _BLOCK = 8192
 _SMALLEST = 1e-12

@@ -11,7 +11,8 @@ from gradaudit.gradients.operations import Convolution, Linear, Operation
 from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
 from gradaudit.gradients.trace import Gradients
 from gradaudit.target import Layer, Target
-from gradaudit.updates.rows import Dense, Factors
+from gradaudit.updates.factors import Factors
+from gradaudit.updates.rows import Dense
 from gradaudit.updates.stream import Piece
 
 
