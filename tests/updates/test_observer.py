@@ -20,7 +20,7 @@ from gradaudit.target import Layer, Target, layers_of
 from gradaudit.updates.observer import Observer
 from gradaudit.updates.options import SharingOptions
 from gradaudit.updates.reduction import Reduction, parse_reduction, reduction_for
-from gradaudit.updates.share import share
+from gradaudit.updates.share import Clients, share
 from gradaudit.updates.sharing import Sharing
 
 EXACT = {"rtol": 1e-8, "atol": 1e-11}
@@ -233,6 +233,22 @@ def test_the_memory_changes_nothing(specs: str, reduce: str) -> None:
     assert_equal(named(tight, PAIRS, seed=3), named(roomy, PAIRS, seed=3))
     again = roomy.whole(PAIRS, seed=3)
     assert torch.equal(again, torch.cat([f for _, f in roomy.features(PAIRS, seed=3)], dim=1))
+
+
+def test_layers_that_fit_the_memory_one_by_one_are_made_from_records_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Together they do not fit."""
+    sized = observer(MLP, reduce="maxpool:3")
+    engine = sized._scene.engine
+    assert engine is not None
+    records = len(np.unique(BATCHES))
+    sizes = [engine.bytes_of(each) * records for each in sized._scene.parameters.values()]
+    memory = max(sizes) + sum(sizes)
+    assert max(sizes) <= memory // 2 < sum(sizes)
+    tight = observer(MLP, reduce="maxpool:3", memory=memory)
+    monkeypatch.setattr(Clients, "update", None)
+    assert_equal(named(tight), named(sized))
 
 
 def test_calls_with_one_fit_share_their_components() -> None:
