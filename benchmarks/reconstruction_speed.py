@@ -5,8 +5,8 @@ objective that ``autograd.grad`` with ``create_graph`` and a second backward pas
 with one and with two threads of torch, and the faster of the two is what ours is compared to. Its
 rate does not depend on how many restarts there are and is taken from ``--looped`` of them. Ours is
 the attack's own search from the same starting points, all that it sets up included: recording
-evaluations, starting workers. All ways take turns, and medians are printed, of time on the clock:
-look at the load of the machine first, which is printed too.
+evaluations, starting workers. All ways take turns, and medians are printed: of time on the clock, for which the machine should
+have nothing else to do (its load is printed), and of time on a processor, workers' included.
 
 The last columns compare iterates: our search on the loop's own evaluation, one restart after the
 other, beside our search as it runs, after one step and after ``--compared`` steps of L-BFGS, where
@@ -20,6 +20,8 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -100,11 +102,22 @@ def search_of(objective: Objective, outer: int) -> Blocks:
     return DeepLeakage(MatchingOptions(iterations=outer)).blocks(objective)
 
 
-def rate(work: Callable[[], int]) -> float:
-    """Restart-iterations a second."""
-    begun = time.perf_counter()
+def rate(work: Callable[[], int]) -> tuple[float, float]:
+    """Restart-iterations a second on the clock, and a second on a processor."""
+    begun, spent = time.perf_counter(), processor_seconds()
     count = work()
-    return count / (time.perf_counter() - begun)
+    return count / (time.perf_counter() - begun), count / (processor_seconds() - spent)
+
+
+def processor_seconds() -> float:
+    """Of this process and its workers (on Linux; elsewhere of this process alone)."""
+    seconds = time.process_time()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid():
+                seconds += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
 def furthest(left: Minimum, right: Minimum) -> float:
@@ -168,17 +181,21 @@ def line(
         "ours, 1 job": lambda: ours(1),
         "ours, 2 jobs": lambda: ours(2),
     }
-    rates: dict[str, list[float]] = {name: [] for name in ways}
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     load = os.getloadavg()[0]
     for _ in range(given.repeats):
         for name, way in ways.items():
             rates[name].append(rate(way))
-    middle = {name: statistics.median(found) for name, found in rates.items()}
-    best = max(middle["loop, 1 thread"], middle["loop, 2 threads"])
-    told = ", ".join(f"{name} {value:.0f}/s" for name, value in middle.items())
+    middle = {
+        name: [statistics.median(column) for column in zip(*found, strict=True)]
+        for name, found in rates.items()
+    }
+    best = max(middle["loop, 1 thread"][0], middle["loop, 2 threads"][0])
+    told = ", ".join(f"{name} {a:.0f} ({b:.0f})" for name, (a, b) in middle.items())
     print(
-        f"{precision} {len(points):3} restarts: {told}; {middle['ours, 1 job'] / best:.2f} and "
-        f"{middle['ours, 2 jobs'] / best:.2f} times the faster loop; iterates apart after 1 step "
+        f"{precision} {len(points):3} restarts, iterations a second on the clock (a processor): "
+        f"{told}; {middle['ours, 1 job'][0] / best:.2f} and {middle['ours, 2 jobs'][0] / best:.2f} "
+        f"times the faster loop on the clock; iterates apart after 1 step "
         f"{steps_apart(evaluate, objective, points, 1):.1e}, after {given.compared} "
         f"{steps_apart(evaluate, objective, points, given.compared):.1e}, 1 and 2 jobs "
         f"{furthest(ends[1], ends[2]):.1e}; load {load:.1f}",

@@ -23,7 +23,7 @@ from gradaudit.progress import Advance
 
 MEMORY = 1 << 30
 """Bytes that the blocks which are worked on at one time may take."""
-_MOST_ROWS, _MOST_ROWS_ON_A_GPU = 8, 32
+_LEAST_ROWS, _MOST_ROWS, _MOST_ROWS_ON_A_GPU = 4, 8, 32
 _COSTS_OF_WORKERS = 5.0
 """Seconds of work below which worker processes take longer to start than they save."""
 _BYTES_A_ROW = 64
@@ -31,7 +31,7 @@ _BYTES_A_ROW = 64
 
 def rows_of(restarts: int) -> int:
     """How many restarts are in a block: few are halved, so that two workers have some each."""
-    return max(2, min(_MOST_ROWS, ceil(restarts / 2)))
+    return max(_LEAST_ROWS, min(_MOST_ROWS, ceil(restarts / 2)))
 
 
 def blocks_of(restarts: int) -> int:

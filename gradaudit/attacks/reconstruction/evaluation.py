@@ -10,11 +10,14 @@ from gradaudit.attacks.reconstruction.objectives import Objective
 from gradaudit.attacks.reconstruction.products import SmallConvolutionsAsProducts
 from gradaudit.attacks.reconstruction.replay import WORTH, Evaluation, Replayed
 
+_FEW = 2
+"""Points for which, on a CPU, setting up ``vmap`` costs more than it saves."""
+
 
 class Evaluator:
     """Points (restarts, unknowns) to values (restarts,) and gradients (restarts, unknowns).
 
-    Several points are mapped over by ``vmap``; one alone is not, and models that ``vmap`` cannot
+    Several points are mapped over by ``vmap``; very few are not, and models that ``vmap`` cannot
     follow are gone through point by point. What is evaluated ``worth`` times is recorded and
     repeated, see ``Replayed``.
     """
@@ -23,10 +26,11 @@ class Evaluator:
         self._alone = Replayed(lambda points: _alone(objective, points[0]), worth)
         self._several = Replayed(_mapped(objective), worth)
         self._mapped = True
+        self._few = _FEW if objective.view.model.device.type == "cpu" else 1
 
     def __call__(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Values and gradients at points."""
-        if self._mapped and len(points) > 1:
+        if self._mapped and len(points) > self._few:
             try:
                 return self._several(points)
             except (RuntimeError, NotImplementedError):

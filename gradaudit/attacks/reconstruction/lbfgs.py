@@ -6,15 +6,26 @@ done goes on to its next direction at once, whatever the others do.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.line_search import MOST_TRIALS, End, judge, next_step
+from gradaudit.attacks.reconstruction.line_search import (
+    MOST_TRIALS,
+    BoolArray,
+    End,
+    FloatArray,
+    judge,
+    next_step,
+)
 from gradaudit.attacks.reconstruction.memory import Memory
 from gradaudit.attacks.reconstruction.minimum import Minimum
 from gradaudit.attacks.reconstruction.replay import Evaluation
+
+IntArray = NDArray[np.int64]
 
 INNER, EVALUATIONS = 20, 25
 """Of one outer step, as in torch's L-BFGS."""
@@ -45,141 +56,176 @@ def minimise(
     search, told = _Search.begin(evaluate, start, history), 0
     while True:
         running = search.running(outer, tolerance)
-        spent = int(search.spent(outer).sum())
+        spent = search.spent(outer)
         advance(spent - told)
         told = spent
-        if not len(running):
+        if not running:
             return search.minimum()
-        search.tick(evaluate)
+        with np.errstate(all="ignore"):
+            search.tick(evaluate)
 
 
 @dataclass
 class _Search:
-    """The state of every row."""
+    """The state of every row: vectors where the problem is, single numbers on the CPU."""
 
     points: Tensor
     gradients: Tensor
-    start: End
     directions: Tensor
+    best: Tensor
+    memory: Memory
+    start: End
     low: End
     high: End
-    best: Tensor
-    step: Tensor
-    trials: Tensor
-    steps: Tensor
-    seen: Tensor
-    stalled: Tensor
-    done: Tensor
-    memory: Memory
-    broken: Tensor = field(init=False)
+    step: FloatArray
+    trials: IntArray
+    steps: IntArray
+    seen: IntArray
+    stalled: IntArray
+    done: BoolArray
+    broken: BoolArray
 
     @classmethod
     def begin(cls, evaluate: Evaluation, start: Tensor, history: int) -> "_Search":
         values, gradients = evaluate(start)
-        rows, none = len(start), torch.zeros_like(values)
-        count = torch.zeros(rows, dtype=torch.int64, device=start.device)
+        fine = values.isfinite() & gradients.isfinite().all(dim=1)
+        none, count = np.zeros(len(start)), np.zeros(len(start), dtype=np.int64)
+        (numbers,) = _numbers(values)
         search = cls(
             points=start.clone(),
             gradients=gradients.clone(),
-            start=End(none.clone(), values.clone(), none.clone()),
             directions=torch.zeros_like(start),
-            low=End(none.clone(), values.clone(), none.clone()),
-            high=End(none.clone(), none.clone(), none.clone()),
             best=gradients.clone(),
-            step=none.clone(),
-            trials=count.clone(),
-            steps=count.clone(),
-            seen=count + 1,
-            stalled=count.clone(),
-            done=~values.isfinite() | ~gradients.isfinite().all(dim=1),
             memory=Memory.empty(start, history),
+            start=End(none.copy(), numbers, none.copy()),
+            low=End(none.copy(), numbers.copy(), none.copy()),
+            high=End(none.copy(), none.copy(), none.copy()),
+            step=none.copy(),
+            trials=count.copy(),
+            steps=count.copy(),
+            seen=count + 1,
+            stalled=count.copy(),
+            done=~fine.cpu().numpy(),
+            broken=~fine.cpu().numpy(),
         )
-        search.broken = search.done.clone()
-        search._set_out(torch.arange(rows, device=start.device), -gradients, gradients)
+        search._set_out(np.arange(len(start)), -gradients, gradients)
         return search
 
-    def spent(self, outer: int) -> Tensor:
-        """(rows,) outer steps used up."""
-        spent = torch.maximum(self.steps // INNER, self.seen // EVALUATIONS)
-        return spent.masked_fill(self.done, outer).clamp_max(outer)
+    def spent(self, outer: int) -> int:
+        """Outer steps used up by all rows together."""
+        spent = np.maximum(self.steps // INNER, self.seen // EVALUATIONS)
+        return int(np.where(self.done, outer, np.minimum(spent, outer)).sum())
 
-    def running(self, outer: int, tolerance: float) -> Tensor:
-        """Rows that go on."""
+    def running(self, outer: int, tolerance: float) -> bool:
+        """Whether some rows go on."""
         self.done |= self.start.value <= tolerance
         self.done |= (self.steps >= outer * INNER) | (self.seen >= outer * EVALUATIONS)
-        return (~self.done).nonzero().squeeze(1)
+        return not self.done.all()
 
     def tick(self, evaluate: Evaluation) -> None:
         """Evaluate one trial of every running row and act on it."""
-        rows = (~self.done).nonzero().squeeze(1)
-        step, direction = self.step[rows], self.directions[rows]
-        values, gradients = evaluate(self.points[rows] + step[:, None] * direction)
+        rows = np.flatnonzero(~self.done)
+        at, step = self._at(rows), self.step[rows]
+        direction = self.directions[at]
+        values, gradients = evaluate(self.points[at] + self._column(step) * direction)
         self.seen[rows] += 1
         self.trials[rows] += 1
-        trial = End(step, values, (gradients * direction).sum(dim=1))
-        low, high = self.low.rows(rows), self.high.rows(rows)
-        before = self.low.rows(rows)
+        trial = End(step, *_numbers(values, (gradients * direction).sum(dim=1)))
+        low, high, before = self.low.rows(rows), self.high.rows(rows), self.low.rows(rows)
         decision = judge(self.start.rows(rows), low, high, trial)
         take = decision.accepted | decision.better
         low.put(take, trial)
         self.low.store(rows, low)
         self.high.store(rows, high)
-        self.best[rows] = torch.where(take[:, None], gradients, self.best[rows])
+        self.best[self._at(rows[take])] = gradients if take.all() else gradients[take]
         self.step[rows] = next_step(before, low, high)
-        ended = decision.accepted | self._exhausted(rows)
-        self._finish(rows[ended & (self.low.step[rows] > 0)])
+        ended = decision.accepted.copy()
+        ended[~ended] = self._exhausted(rows[~ended])
+        self._finish(rows[ended & (low.step > 0)])
         self._give_up(rows[ended & (low.step <= 0)])
 
-    def _exhausted(self, rows: Tensor) -> Tensor:
+    def _exhausted(self, rows: IntArray) -> BoolArray:
         """Line searches that cannot go on: too many trials, or a bracket of no width."""
-        width = (self.high.step - self.low.step)[rows].abs()
-        moved = width * self.directions[rows].abs().amax(dim=1)
-        least = torch.finfo(moved.dtype).eps * self.points[rows].abs().amax(dim=1).clamp_min(1e-8)
-        return (self.trials[rows] >= MOST_TRIALS) | (moved <= least)
+        if not len(rows):
+            return np.zeros(0, dtype=np.bool_)
+        furthest, size = _numbers(
+            self.directions[rows].abs().amax(dim=1), self.points[rows].abs().amax(dim=1)
+        )
+        moved = np.abs(self.high.step - self.low.step)[rows] * furthest
+        least = torch.finfo(self.points.dtype).eps * np.maximum(size, 1e-8)
+        found: BoolArray = (self.trials[rows] >= MOST_TRIALS) | (moved <= least)
+        return found
 
-    def _finish(self, rows: Tensor) -> None:
+    def _finish(self, rows: IntArray) -> None:
         """Move to the best step that the line search found and set out in the next direction."""
         if not len(rows):
             return
-        moves = self.low.step[rows][:, None] * self.directions[rows]
-        turns = self.best[rows] - self.gradients[rows]
+        at = self._at(rows)
+        moves = self._column(self.low.step[rows]) * self.directions[at]
+        gradients = self.best[at].clone()
+        turns = gradients - self.gradients[at]
         gained = self.start.value[rows] - self.low.value[rows]
-        idle = gained <= _STALLED * self.start.value[rows].abs()
-        self.stalled[rows] = torch.where(idle, self.stalled[rows] + 1, 0)
-        self.points[rows] += moves
-        self.gradients[rows] = self.best[rows]
+        idle = gained <= _STALLED * np.abs(self.start.value[rows])
+        self.stalled[rows] = np.where(idle, self.stalled[rows] + 1, 0)
+        self.points[at] += moves
+        self.gradients[at] = gradients
         self.start.value[rows] = self.low.value[rows]
         self.steps[rows] += 1
         self.done[rows] |= self.stalled[rows] >= _PATIENCE
-        gradients = self.gradients[rows]
         self._set_out(rows, self.memory.directions(rows, moves, turns, gradients), gradients)
 
-    def _give_up(self, rows: Tensor) -> None:
+    def _give_up(self, rows: IntArray) -> None:
         """No step goes down: forget the curvature, or end where there was none."""
         if not len(rows):
             return
         self.done[rows] |= self.memory.counts[rows] == 0
         self.memory.forget(rows)
-        self._set_out(rows, -self.gradients[rows], self.gradients[rows])
+        gradients = self.gradients[rows]
+        self._set_out(rows, -gradients, gradients)
 
-    def _set_out(self, rows: Tensor, directions: Tensor, gradients: Tensor) -> None:
+    def _set_out(self, rows: IntArray, directions: Tensor, gradients: Tensor) -> None:
         """First trial steps in new directions; straight down where these do not descend."""
-        slopes = (directions * gradients).sum(dim=1)
+        slopes, lengths, squares = _numbers(
+            (directions * gradients).sum(dim=1),
+            gradients.abs().sum(dim=1),
+            gradients.square().sum(dim=1),
+        )
         wrong = ~(slopes < 0)
-        self.memory.forget(rows[wrong])
-        directions = torch.where(wrong[:, None], -gradients, directions)
-        self.directions[rows] = directions
-        self.start.slope[rows] = (directions * gradients).sum(dim=1)
+        if wrong.any():
+            self.memory.forget(rows[wrong])
+            directions[wrong] = -gradients[wrong]
+        self.directions[self._at(rows)] = directions
+        self.start.slope[rows] = slopes = np.where(wrong, -squares, slopes)
         fresh = self.memory.counts[rows] == 0
-        cautious = (1 / gradients.abs().sum(dim=1)).clamp_max(1.0)
-        self.step[rows] = torch.where(fresh, cautious, torch.ones_like(cautious))
+        with np.errstate(divide="ignore"):
+            self.step[rows] = np.where(fresh, np.minimum(1 / lengths, 1.0), 1.0)
         self.low.store(rows, self.start.rows(rows))
-        self.high.step[rows] = torch.inf
+        self.high.step[rows] = np.inf
         self.trials[rows] = 0
-        self.done[rows] |= self.start.slope[rows] == 0
+        self.done[rows] |= slopes == 0
+
+    def _at(self, rows: IntArray) -> slice | IntArray:
+        """An index of some rows; no copy where they are all."""
+        return slice(None) if len(rows) == len(self.points) else rows
+
+    def _column(self, numbers: FloatArray) -> Tensor:
+        return torch.from_numpy(numbers).to(self.points)[:, None]
 
     def minimum(self) -> Minimum:
         """Where every row stands."""
-        finite = self.points.isfinite().all(dim=1) & self.start.value.isfinite()
-        diverged = self.broken | ~finite
-        return Minimum(self.points, self.start.value, diverged, self.steps, self.seen)
+        like = self.points
+        broken = torch.from_numpy(self.broken).to(like.device)
+        values = torch.from_numpy(self.start.value).to(like)
+        return Minimum(
+            points=like,
+            values=values,
+            diverged=broken | ~(like.isfinite().all(dim=1) & values.isfinite()),
+            iterations=torch.from_numpy(self.steps).to(like.device),
+            evaluations=torch.from_numpy(self.seen).to(like.device),
+        )
+
+
+def _numbers(*columns: Tensor) -> FloatArray:
+    """(columns, rows) in float64 on the CPU, in one transfer."""
+    numbers: FloatArray = torch.stack(columns).double().cpu().numpy()
+    return numbers

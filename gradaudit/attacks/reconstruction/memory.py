@@ -8,8 +8,13 @@ read twice an iteration.
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Rows = NDArray[np.int64]
+"""Ascending numbers of some of the rows."""
 
 
 @dataclass
@@ -25,9 +30,9 @@ class Memory:
     """(rows, history, history) ⟨y_i, y_j⟩, newest first."""
     scale: Tensor
     """(rows,) ⟨s, y⟩ / ⟨y, y⟩ of the newest pair."""
-    counts: Tensor
+    counts: NDArray[np.int64]
     """(rows,) pairs kept."""
-    ends: Tensor
+    ends: NDArray[np.int64]
     """(rows,) where the next pair goes."""
 
     @classmethod
@@ -35,101 +40,111 @@ class Memory:
         """Nothing kept of rows that start at (rows, n)."""
         rows, size = start.shape
         pairs = start.new_zeros(rows, history, size)
-        none = torch.zeros(rows, dtype=torch.int64, device=start.device)
         return cls(
             moves=pairs,
             turns=pairs.clone(),
             products=torch.eye(history).to(start).repeat(rows, 1, 1),
             bends=start.new_zeros(rows, history, history),
             scale=start.new_ones(rows),
-            counts=none,
-            ends=none.clone(),
+            counts=np.zeros(rows, dtype=np.int64),
+            ends=np.zeros(rows, dtype=np.int64),
         )
 
-    def forget(self, rows: Tensor) -> None:
+    def forget(self, rows: Rows) -> None:
         """Keep nothing of these rows."""
-        self.counts[rows] = 0
-        self.ends[rows] = 0
+        if not len(rows):
+            return
+        self.counts[rows] = self.ends[rows] = 0
         self.products[rows] = torch.eye(self.products.shape[1]).to(self.products)
         self.bends[rows] = 0
 
-    def directions(self, rows: Tensor, moves: Tensor, turns: Tensor, gradients: Tensor) -> Tensor:
+    def directions(self, rows: Rows, moves: Tensor, turns: Tensor, gradients: Tensor) -> Tensor:
         """Keep a pair of each row whose curvature is positive, and give −H g; −g without pairs.
 
         Args:
-            rows: (chosen,) ascending.
+            rows: (chosen,).
             moves: (chosen, n) the last step of each.
             turns: (chosen, n) by how much it changed the gradient.
             gradients: (chosen, n) where it led to.
         """
         good = self._keep(rows, moves, turns)
-        used = int(self.counts[rows].max()) if len(rows) else 0
+        used = int(self.counts[rows].max(initial=0))
         if not used:
             return -gradients
+        kept = np.arange(used) < self.counts[rows, None]
+        places = np.where(kept, (self.ends[rows, None] - 1 - np.arange(used)) % self._history, 0)
+        order = torch.from_numpy(places).to(gradients.device)
+        within = torch.from_numpy(kept).to(gradients)
         beside = torch.stack([turns, gradients], dim=1)
         of_moves, of_turns = (
-            _inner(pairs, rows, used, beside).gather(2, self._places(rows, used, 2))
+            _inner(pairs, rows, used, beside).gather(2, order[:, None].expand(-1, 2, -1))
+            * within[:, None]
             for pairs in (self.moves, self.turns)
         )
-        self._note(rows[good], of_moves[good, 0], of_turns[good, 0])
-        ages = torch.arange(used, device=rows.device)
-        kept = (ages < self.counts[rows, None]).to(gradients.dtype)
-        return self._solved(rows, gradients, -of_moves[:, 1] * kept, -of_turns[:, 1] * kept)
+        self._note(rows[good], of_moves[_at(good), 0], of_turns[_at(good), 0])
+        alpha, delta = self._solved(rows, -of_moves[:, 1], -of_turns[:, 1])
+        return (
+            -self._scale_of(rows) * gradients
+            - _combined(self.turns, rows, order, alpha)
+            + _combined(self.moves, rows, order, delta)
+        )
 
-    def _keep(self, rows: Tensor, moves: Tensor, turns: Tensor) -> Tensor:
+    def _keep(self, rows: Rows, moves: Tensor, turns: Tensor) -> NDArray[np.bool_]:
         """Put the pairs of positive curvature into the rings; (chosen,) which those are."""
-        curvature = (moves * turns).sum(dim=1)
-        bend = turns.square().sum(dim=1)
-        good = (curvature > torch.finfo(moves.dtype).eps * bend) & (curvature > 0)
-        rows = rows[good]
-        at, history = self.ends[rows], self.moves.shape[1]
-        self.moves[rows, at], self.turns[rows, at] = moves[good], turns[good]
-        self.scale[rows] = curvature[good] / bend[good]
-        self.counts[rows] = (self.counts[rows] + 1).clamp_max(history)
-        self.ends[rows] = (at + 1) % history
+        curvature, bend = (moves * turns).sum(dim=1), turns.square().sum(dim=1)
+        flat = curvature <= torch.finfo(moves.dtype).eps * bend
+        good: NDArray[np.bool_] = (~flat & (curvature > 0)).cpu().numpy()
+        rows, chosen = rows[good], _at(good)
+        if not len(rows):
+            return good
+        at = self.ends[rows]
+        self.moves[rows, at], self.turns[rows, at] = moves[chosen], turns[chosen]
+        self.scale[rows] = curvature[chosen] / bend[chosen]
+        self.counts[rows] = np.minimum(self.counts[rows] + 1, self._history)
+        self.ends[rows] = (at + 1) % self._history
         return good
 
-    def _note(self, rows: Tensor, of_moves: Tensor, of_turns: Tensor) -> None:
+    def _note(self, rows: Rows, of_moves: Tensor, of_turns: Tensor) -> None:
         """Products of the newest turn with what is kept (chosen, used), newest first."""
+        if not len(rows):
+            return
         used = of_moves.shape[1]
         for matrices, column in ((self.products, of_moves), (self.bends, of_turns)):
             matrices[rows, 1:used, 1:used] = matrices[rows, : used - 1, : used - 1]
             matrices[rows, :used, 0] = column
-        kept = torch.arange(used, device=rows.device) < self.counts[rows, None]
-        self.products[rows, :used, 0] *= kept
         self.products[rows, 0, 1:used] = 0
-        self.bends[rows, :used, 0] *= kept
-        self.bends[rows, 0, :used] = self.bends[rows, :used, 0]
+        self.bends[rows, 0, :used] = of_turns
 
-    def _solved(self, rows: Tensor, gradients: Tensor, moves: Tensor, turns: Tensor) -> Tensor:
-        """−H g from S q and Y q (chosen, used) for q = −g, newest first.
+    def _solved(self, rows: Rows, moves: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights γ α of the turns and δ of the moves, from S q and Y q for q = −g, newest first.
 
         With A the lower triangle of ⟨s_i, y_j⟩, the first loop of algorithm 7.4 solves A α = S q,
         the second one Aᵀ δ = diag(A) α − Y r for r = γ (q − Yᵀ α); the direction is r + Sᵀ δ.
         """
-        used = moves.shape[1]
+        used, scale = moves.shape[1], self._scale_of(rows)
         triangle = self.products[rows, :used, :used]
-        scale = torch.where(self.counts[rows] > 0, self.scale[rows], 1)[:, None]
         alpha = torch.linalg.solve_triangular(triangle, moves[:, :, None], upper=False)
         bent = torch.bmm(self.bends[rows, :used, :used], alpha)[:, :, 0]
         right = triangle.diagonal(dim1=1, dim2=2) * alpha[:, :, 0] - scale * (turns - bent)
         delta = torch.linalg.solve_triangular(triangle.mT, right[:, :, None], upper=True)
-        places = self._places(rows, used, 1)[:, 0]
-        return (
-            -scale * gradients
-            - _combined(self.turns, rows, places, scale * alpha[:, :, 0])
-            + _combined(self.moves, rows, places, delta[:, :, 0])
-        )
+        return scale * alpha[:, :, 0], delta[:, :, 0]
 
-    def _places(self, rows: Tensor, used: int, vectors: int) -> Tensor:
-        """(chosen, vectors, used) where in the rings pairs are, newest first; 0 where none is."""
-        ages = torch.arange(used, device=rows.device)
-        places = (self.ends[rows, None] - 1 - ages) % self.moves.shape[1]
-        places = torch.where(ages < self.counts[rows, None], places, 0)
-        return places[:, None].expand(-1, vectors, -1)
+    def _scale_of(self, rows: Rows) -> Tensor:
+        """(chosen, 1) γ; 1 where nothing is kept."""
+        bare = torch.from_numpy(self.counts[rows] == 0).to(self.scale.device)
+        return self.scale[rows].masked_fill_(bare, 1)[:, None]
+
+    @property
+    def _history(self) -> int:
+        return self.moves.shape[1]
 
 
-def _inner(pairs: Tensor, rows: Tensor, used: int, vectors: Tensor) -> Tensor:
+def _at(mask: NDArray[np.bool_]) -> slice | Tensor:
+    """The index of masked rows; no copy where they are all."""
+    return slice(None) if mask.all() else torch.from_numpy(mask)
+
+
+def _inner(pairs: Tensor, rows: Rows, used: int, vectors: Tensor) -> Tensor:
     """(chosen, vectors, used) inner products of chosen rows' pairs with (chosen, vectors, n)."""
     if len(rows) == len(pairs):
         return torch.bmm(vectors, pairs[:, :used].mT)
@@ -138,7 +153,7 @@ def _inner(pairs: Tensor, rows: Tensor, used: int, vectors: Tensor) -> Tensor:
     return torch.stack([vector @ pairs[row, :used].mT for row, vector in each])
 
 
-def _combined(pairs: Tensor, rows: Tensor, places: Tensor, weights: Tensor) -> Tensor:
+def _combined(pairs: Tensor, rows: Rows, places: Tensor, weights: Tensor) -> Tensor:
     """(chosen, n) of chosen rows' pairs, by weights (chosen, used) of those at ``places``."""
     used = weights.shape[1]
     placed = torch.zeros_like(weights).scatter_add_(1, places, weights)[:, None]

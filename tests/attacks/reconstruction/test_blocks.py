@@ -113,12 +113,12 @@ def test_a_restart_that_diverges_is_dropped_in_its_worker_alone(workers: list[in
 
 def test_one_block_needs_no_worker_and_workers_are_no_more_than_blocks(workers: list[int]) -> None:
     objective = objective_of(mlp(), 6)
-    for restarts, jobs in ((1, 2), (2, 3), (3, 4)):
+    for restarts, jobs in ((1, 2), (4, 3), (5, 4)):
         points = points_of(objective, restarts)
         found = [blocks_for(objective).minimised(points, n, lambda units: None) for n in (1, jobs)]
         same(*found)
-    assert workers == [2]  # 2 + 1 restarts
-    assert [blocks_of(n) for n in (1, 2, 3, 8, 32)] == [1, 1, 2, 2, 4]
+    assert workers == [2]  # 4 + 1 restarts
+    assert [blocks_of(n) for n in (1, 4, 5, 8, 32)] == [1, 1, 2, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_attacks_hand_in_the_same_candidates(method: GradientMatching, workers: 
 
 def test_short_work_starts_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "shared_out", None)
-    assert len(run(DeepLeakage(MatchingOptions(iterations=1)), 4, 2).scores) == 4
+    assert len(run(DeepLeakage(MatchingOptions(iterations=1)), 6, 2).scores) == 6
 
 
 def test_memory_bounds_blocks_and_workers(
@@ -172,7 +172,7 @@ def test_an_evaluator_anew_gives_the_bits_of_a_new_one() -> None:
 def test_models_that_cannot_be_shipped_are_attacked_in_this_process(workers: list[int]) -> None:
     model = cnn()
     objective = objective_of(model, 1, 6, 6)
-    points = points_of(objective, 4)
+    points = points_of(objective, 5)
     alone = blocks_for(objective, 1).minimised(points, 1, lambda units: None)
     vars(model)["stream"] = (number for number in range(3))
     locked = replace(objective, view=replace(objective.view))

@@ -41,9 +41,9 @@ def test_directions_are_those_of_the_two_loops(chosen: list[int]) -> None:
         if step % 5 == 4:
             turns = -turns
         if step == 8:
-            memory.forget(torch.tensor([1]))
+            memory.forget(np.array([1]))
             kept[1] = []
-        found = memory.directions(torch.tensor(rows), moves, turns, gradients).numpy()
+        found = memory.directions(np.array(rows), moves, turns, gradients).numpy()
         for at, row in enumerate(rows):
             s, y, g = (part[at].numpy() for part in (moves, turns, gradients))
             if s @ y > 0:
@@ -54,7 +54,7 @@ def test_directions_are_those_of_the_two_loops(chosen: list[int]) -> None:
 def test_without_pairs_it_goes_straight_down() -> None:
     memory = Memory.empty(torch.zeros(ROWS, SIZE).double(), HISTORY)
     moves, turns, gradients = drawn(np.random.default_rng(1))
-    rows = torch.arange(ROWS)
+    rows = np.arange(ROWS)
     assert torch.equal(memory.directions(rows, moves, -turns, gradients), -gradients)
 
 
@@ -64,6 +64,6 @@ def test_a_row_alone_gives_the_numbers_that_it_gives_beside_others() -> None:
     together, alone = Memory.empty(start, HISTORY), Memory.empty(start[:1], HISTORY)
     for _ in range(7):
         moves, turns, gradients = drawn(generator)
-        found = together.directions(torch.arange(ROWS), moves, turns, gradients)
-        own = alone.directions(torch.tensor([0]), moves[:1], turns[:1], gradients[:1])
+        found = together.directions(np.arange(ROWS), moves, turns, gradients)
+        own = alone.directions(np.array([0]), moves[:1], turns[:1], gradients[:1])
         torch.testing.assert_close(found[:1], own, rtol=1e-12, atol=1e-12)

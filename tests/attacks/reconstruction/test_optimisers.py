@@ -80,12 +80,12 @@ def test_the_line_search_ends_where_the_strong_wolfe_conditions_hold(seed: int) 
 
     def end(t: float) -> End:
         value, gradient = wavy(t)
-        return End(*(torch.tensor([x], dtype=F64) for x in (t, value, gradient)))
+        return End(*(np.array([x], dtype=np.float64) for x in (t, value, gradient)))
 
-    start, low, high, step = end(0), end(0), end(0), torch.tensor([0.01], dtype=F64)
-    high.step[:] = torch.inf
+    start, low, high, step = end(0), end(0), end(0), np.array([0.01])
+    high.step[:] = np.inf
     for _ in range(MOST_TRIALS):
-        before, trial = End(low.step, low.value, low.slope), end(float(step))
+        before, trial = End(low.step, low.value, low.slope), end(float(step[0]))
         decision = judge(start, low, high, trial)
         low.put(decision.better, trial)
         if decision.accepted:
@@ -93,7 +93,7 @@ def test_the_line_search_ends_where_the_strong_wolfe_conditions_hold(seed: int) 
         step = next_step(before, low, high)
     assert decision.accepted
     assert trial.value <= start.value + 1e-4 * trial.step * start.slope
-    assert trial.slope.abs() <= 0.9 * start.slope.abs()
+    assert np.abs(trial.slope) <= 0.9 * np.abs(start.slope)
 
 
 def test_an_outer_step_is_at_most_twenty_inner_ones() -> None:

@@ -33,7 +33,7 @@ def counting(evaluate: Evaluation) -> tuple[Evaluation, list[int]]:
 
 
 @pytest.mark.parametrize("distance", ["l2", "cosine"])
-@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_recordings_repeat_the_evaluation(distance: Distance, count: int, adaptive: bool) -> None:
     seen = view(cnn(), records(1, 6, 6, labels=[1]))
