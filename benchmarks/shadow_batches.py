@@ -4,7 +4,10 @@ For each model, defense and reduction prints the seconds that ``Observer`` takes
 of records drawn from a pool, the first time (setting it up and fitting components included) and
 again with the same observer; the seconds that one forward and backward
 pass a batch take, measured on some of the batches and scaled; and their ratio. The backward pass
-does not defend or reduce. With ``--memory`` prints the peak resident memory of a process that
+does not keep, defend or reduce its gradients; "fill" is how long it takes to fill memory of the
+features' size with noughts, which whoever keeps features cannot do without. It is done just
+before the observer is timed, since a virtual machine may have to fetch memory from its host at
+first, which takes several times as long. With ``--memory`` prints the peak resident memory of a process that
 observes VGG11Net, besides what it holds before it begins.
 
     python benchmarks/shadow_batches.py [--threads 1] [--batches 5000] [--records 1000] [--size 16]
@@ -26,6 +29,7 @@ from gradaudit.loading.models import load_model
 from gradaudit.loading.records import Records
 from gradaudit.target import Target
 from gradaudit.updates.observer import Observer
+from gradaudit.updates.rows import room
 from gradaudit.updates.sharing import Sharing
 
 
@@ -92,28 +96,39 @@ def observed(
     return times, found, all(map(observer.linear, target.layers))
 
 
+def fill(batches: int, features: int) -> float:
+    """Seconds that new memory for the features takes, once the machine has it at hand."""
+    for _ in range(2):
+        begun = time.perf_counter()
+        room(batches, features, torch.float32).zero_()
+        taken = time.perf_counter() - begun
+    return taken
+
+
 def speed(arguments: argparse.Namespace) -> None:
     print(
         f"{arguments.batches} batches of {arguments.size} from {arguments.records} records, "
         f"{torch.get_num_threads()} thread(s); seconds"
     )
     print(
-        "| model | defense | reduction | path | features | backward | observer, first | again | "
-        "times faster, first | again |"
+        "| model | defense | reduction | path | features | backward | fill | observer, first | "
+        "again | times faster, first | again |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     draw = np.random.default_rng(0)
     for name in arguments.nets:
         target, data = case(NETS[name], arguments.records)
         batches = draw.integers(arguments.records, size=(arguments.batches, arguments.size))
-        observed(target, data, batches[:10], "", "none")  # torch.func's own first use
         for defense, reduce in WAYS[: arguments.ways]:
             plain = ordinary(target, data, batches, NETS[name].sample)
+            # torch.func's own first use, and how many features there are
+            _, found, _ = observed(target, data, batches[:10], defense, reduce)
+            filled = fill(len(batches), found)
             taken, found, linear = observed(target, data, batches, defense, reduce)
             path = "linear" if linear else "formed"
             print(
                 f"| {name} | {defense or 'none'} | {reduce} | {path} | {found} | {plain:.2f} | "
-                f"{taken[0]:.2f} | {taken[1]:.2f} | {plain / taken[0]:.1f} | "
+                f"{filled:.2f} | {taken[0]:.2f} | {taken[1]:.2f} | {plain / taken[0]:.1f} | "
                 f"{plain / taken[1]:.1f} |",
                 flush=True,
             )
