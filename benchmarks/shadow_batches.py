@@ -7,8 +7,8 @@ pass a batch take, measured on some of the batches and scaled; and their ratio. 
 does not keep, defend or reduce its gradients; "fill" is how long it takes to fill memory of the
 features' size with noughts, which whoever keeps features cannot do without. It is done just
 before the observer is timed, since a virtual machine may have to fetch memory from its host at
-first, which takes several times as long. With ``--memory`` prints the peak resident memory of a process that
-observes VGG11Net, besides what it holds before it begins.
+first, which takes several times as long. With ``--memory`` prints the peak resident memory of a
+process that observes VGG11Net, besides what it holds before it begins.
 
     python benchmarks/shadow_batches.py [--threads 1] [--batches 5000] [--records 1000] [--size 16]
     python benchmarks/shadow_batches.py --memory
