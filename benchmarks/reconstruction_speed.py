@@ -5,8 +5,9 @@ objective that ``autograd.grad`` with ``create_graph`` and a second backward pas
 with one and with two threads of torch, and the faster of the two is what ours is compared to. Its
 rate does not depend on how many restarts there are and is taken from ``--looped`` of them. Ours is
 the attack's own search from the same starting points, all that it sets up included: recording
-evaluations, starting workers. All ways take turns, and medians are printed: of time on the clock, for which the machine should
-have nothing else to do (its load is printed), and of time on a processor, workers' included.
+evaluations, starting workers. All ways take turns, and medians are printed: of time on the clock,
+for which the machine should have nothing else to do (its load is printed), and of time on a
+processor, workers' included.
 
 The last columns compare iterates: our search on the loop's own evaluation, one restart after the
 other, beside our search as it runs, after one step and after ``--compared`` steps of L-BFGS, where
@@ -21,6 +22,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -149,6 +151,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--outer", type=int, default=40, help="outer steps, of 20 iterations each")
     parser.add_argument("--looped", type=int, default=2, help="restarts that the loop is timed on")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of the loop")
     parser.add_argument("--compared", type=int, default=10)
     given = parser.parse_args()
     for precision in given.precision:
@@ -175,12 +178,8 @@ def line(
     def loop(threads: int) -> int:
         return loop_of_torch(evaluate, points[: given.looped], given.outer, threads)
 
-    ways: dict[str, Callable[[], int]] = {
-        "loop, 1 thread": lambda: loop(1),
-        "loop, 2 threads": lambda: loop(2),
-        "ours, 1 job": lambda: ours(1),
-        "ours, 2 jobs": lambda: ours(2),
-    }
+    loops = {f"loop on {threads}": partial(loop, threads) for threads in given.threads}
+    ways = {**loops, "ours on 1": partial(ours, 1), "ours on 2": partial(ours, 2)}
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     load = os.getloadavg()[0]
     for _ in range(given.repeats):
@@ -190,11 +189,11 @@ def line(
         name: [statistics.median(column) for column in zip(*found, strict=True)]
         for name, found in rates.items()
     }
-    best = max(middle["loop, 1 thread"][0], middle["loop, 2 threads"][0])
+    best = max(middle[name][0] for name in loops)
     told = ", ".join(f"{name} {a:.0f} ({b:.0f})" for name, (a, b) in middle.items())
     print(
         f"{precision} {len(points):3} restarts, iterations a second on the clock (a processor): "
-        f"{told}; {middle['ours, 1 job'][0] / best:.2f} and {middle['ours, 2 jobs'][0] / best:.2f} "
+        f"{told}; {middle['ours on 1'][0] / best:.2f} and {middle['ours on 2'][0] / best:.2f} "
         f"times the faster loop on the clock; iterates apart after 1 step "
         f"{steps_apart(evaluate, objective, points, 1):.1e}, after {given.compared} "
         f"{steps_apart(evaluate, objective, points, given.compared):.1e}, 1 and 2 jobs "

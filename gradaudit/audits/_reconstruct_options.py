@@ -107,7 +107,8 @@ class BatchOptions(AttackOptions):
     batches: int = Field(4, ge=1, description="updates to attack; --samples only lowers it")
     records: tuple[int, ...] = Field(
         (),
-        description="attack the batch of these records of the data set, by number from 0; with "
+        description="attack the batch of these records of the data set, by number from 0, as in "
+        "3,14; with "
         "--update, the records that the update was made of, to score the answer",
     )
     update: str | None = Field(
@@ -116,6 +117,16 @@ class BatchOptions(AttackOptions):
         "or two checkpoints OLD,NEW",
     )
     every_round: bool = Field(False, description="attack every checkpoint, not only the newest")
+
+    @field_validator("records", mode="before")
+    @classmethod
+    def _apart(cls, records: Any) -> Any:
+        """Numbers one by one, or several in one text."""
+        texts = [records] if isinstance(records, str) else records
+        if not isinstance(texts, list | tuple):
+            return records
+        parts = [text.split(",") if isinstance(text, str) else [text] for text in texts]
+        return [number for part in parts for number in part]
 
     @field_validator("records")
     @classmethod

@@ -144,6 +144,20 @@ class Result:
         )
 
 
+def attack_facts(attempts: "Sequence[Attempt]") -> dict[str, JsonValue]:
+    """What the attack says of itself; what differs between batches stands as ``batches``, in order.
+
+    Of one batch there is no such list.
+    """
+    told = [each.candidates.details for each in attempts]
+    names = list(dict.fromkeys(name for each in told for name in each))
+    same = [name for name in names if all(name in t and t[name] == told[0][name] for t in told)]
+    facts: dict[str, JsonValue] = {name: told[0][name] for name in same}
+    if len(same) < len(names):
+        facts["batches"] = [{n: v for n, v in each.items() if n not in same} for each in told]
+    return facts
+
+
 def _number(value: float) -> JsonValue:
     return value if math.isfinite(value) else str(value)
 

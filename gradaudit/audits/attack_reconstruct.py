@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import JsonValue
 
 from gradaudit.audits._reconstruct_options import AUTOMATIC, ReconstructOptions
-from gradaudit.audits._reconstruct_rows import Result, skipped_rows
+from gradaudit.audits._reconstruct_rows import Result, attack_facts, skipped_rows
 from gradaudit.audits.base import Audit, Metric
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
@@ -155,7 +155,7 @@ class AttackReconstruct(Audit[ReconstructOptions]):
                 continue
             if self.options.save_examples is not None:
                 campaign.draw(self.options.save_examples, text, attempts)
-            facts = {**campaign.facts, "method": text, "attack": attempts[0].candidates.details}
+            facts = {**campaign.facts, "method": text, "attack": attack_facts(attempts)}
             if noise := campaign.noise(attempts):
                 facts["noise"] = noise
             results.append(Result(text, attempts, campaign.batch, self.options.success, facts))

@@ -74,11 +74,11 @@ def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
 
 
 def _plain(annotation: Any) -> Any:
-    """The type Typer parses: without None, tuples of any length as lists."""
+    """The type Typer parses: without None, tuples as lists of texts, which the model reads."""
     if get_origin(annotation) in (Union, types.UnionType):
         (annotation,) = (kind for kind in get_args(annotation) if kind is not type(None))
     if get_origin(annotation) is tuple:
-        return list[get_args(annotation)[0]]  # type: ignore[misc]
+        return list[str]
     return annotation
 
 

@@ -456,3 +456,29 @@ def test_lengths_are_not_compared_where_the_learning_rate_is_unknown(tmp_path: P
         else:
             with pytest.raises(NotApplicable, match=r"has no bias.*give --rate"):
                 rows_of(at, method=("r-gap",), **given)
+
+
+def test_the_details_hold_what_the_attack_says_of_every_batch() -> None:
+    options: dict[str, Any] = {"method": ("dlg",), "iterations": 1, "restarts": 2}
+    three, one = (
+        rows_of(subject(mlp(), TABLE), batches=batches, **options)["mse"].details["attack"]
+        for batches in (3, 1)
+    )
+    assert isinstance(three, dict)
+    assert isinstance(one, dict)
+    assert set(three) == {"options", "labels_from", "batches"}
+    assert [len(each["evaluations"]) for each in three["batches"]] == [2, 2, 2]  # type: ignore[index, union-attr, call-overload]
+    assert set(one) == {"options", "labels_from", "evaluations"}
+
+
+@pytest.mark.parametrize("records", ["5,2", ("5", "2"), ["5,2"], (5, 2), [5, "2"]])
+def test_records_are_named_one_by_one_or_together(records: Any) -> None:
+    assert ReconstructOptions(records=records).records == (5, 2)
+
+
+def test_records_that_are_no_numbers_are_told_in_one_line() -> None:
+    done = run("attack", "reconstruct", "--records", "1,x")
+    assert done.status == 2
+    (line,) = done.err.splitlines()
+    assert line.startswith("gradaudit: --records:")
+    assert "'x'" in line
