@@ -11,7 +11,8 @@ processor, workers' included.
 
 The last columns compare iterates: our search on the loop's own evaluation, one restart after the
 other, beside our search as it runs, after one step and after ``--compared`` steps of L-BFGS, where
-rounding has grown; and the ends of one and two jobs, which are the same bits.
+rounding has grown (in float32 at once: the first line search interpolates values that differ by
+less than their rounding); and the ends of one and two jobs, which are the same bits.
 
     python benchmarks/reconstruction_speed.py [--restarts 1 8 32] [--precision float32 float64]
 """
@@ -106,19 +107,22 @@ def search_of(objective: Objective, outer: int) -> Blocks:
 
 def rate(work: Callable[[], int]) -> tuple[float, float]:
     """Restart-iterations a second on the clock, and a second on a processor."""
-    begun, spent = time.perf_counter(), processor_seconds()
+    begun, before = time.perf_counter(), processor_seconds()
     count = work()
-    return count / (time.perf_counter() - begun), count / (processor_seconds() - spent)
+    seconds = time.perf_counter() - begun
+    spent = sum(now - before.get(pid, 0.0) for pid, now in processor_seconds().items())
+    return count / seconds, count / spent
 
 
-def processor_seconds() -> float:
-    """Of this process and its workers (on Linux; elsewhere of this process alone)."""
-    seconds = time.process_time()
+def processor_seconds() -> dict[int, float]:
+    """Of this process and its workers (on Linux; elsewhere of this process alone), by number."""
+    seconds = {os.getpid(): time.process_time()}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
             fields = stat.read_text().rpartition(")")[2].split()
             if int(fields[1]) == os.getpid():
-                seconds += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                spent = int(fields[11]) + int(fields[12])
+                seconds[int(stat.parent.name)] = spent / os.sysconf("SC_CLK_TCK")
     return seconds
 
 

@@ -132,7 +132,9 @@ class _Original:
         ]
         seed, restarts = self.subject.seed, self.options.restarts
         try:
-            found = similarities(self.methods, observed, restarts, seed, progress)
+            found = similarities(
+                self.methods, observed, restarts, seed, progress, self.subject.jobs
+            )
         except NotApplicable as error:
             yield from skipped_rows(chosen, self.turn, str(error))
             return

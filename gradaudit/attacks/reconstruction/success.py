@@ -81,8 +81,11 @@ def similarities(
     restarts: int,
     seed: int,
     progress: Progress,
+    jobs: int = 1,
 ) -> Similarities:
     """Run every attack on every update, all restarts from the same draws for any part of it.
+
+    Restarts are shared out among as many worker processes.
 
     Raises:
         NotApplicable: no attack says anything about any of the updates.
@@ -93,7 +96,7 @@ def similarities(
     truths = [each.records for each in observed]
     for name, method in methods.items():
         views = [_labelled(each.view, method) for each in observed]
-        found, why = _candidates(method, views, restarts, seed, progress)
+        found, why = _candidates(method, views, restarts, seed, progress, jobs)
         if any(each is not None for each in found):
             own[name] = _compared(truths, found, restarts)
             others[name] = _compared(truths[1:] + truths[:1], found, restarts)
@@ -146,6 +149,7 @@ def _candidates(
     restarts: int,
     seed: int,
     progress: Progress,
+    jobs: int,
 ) -> tuple[list[Candidates | None], str]:
     """An attack's candidates for every update, None where it says nothing about it, and why."""
     found: list[Candidates | None] = []
@@ -153,7 +157,7 @@ def _candidates(
     for index, view in enumerate(views):
         sequence = np.random.SeedSequence(seed, spawn_key=(_ATTACKS, index))
         try:
-            found.append(attack(method, view, restarts, sequence, progress))
+            found.append(attack(method, view, restarts, sequence, progress, jobs))
         except NotApplicable as error:
             found.append(None)
             why = str(error)
