@@ -177,9 +177,13 @@ def _sized(gradients: PerSampleGradients, memory: int) -> PerSampleGradients:
 
     Sizes go by what one record takes and what a second one adds.
     """
-    found = gradients.run(0, _TRIAL)
-    running = [peak_bytes(partial(gradients.run, 0, n)) for n in (1, 2)]
-    forming = [peak_bytes(partial(gradients.formed, found, slice(0, n))) for n in (1, 2)]
+    found: list[Gradients] = []
+
+    def run(records: int) -> None:
+        found.append(gradients.run(0, records))
+
+    running = [peak_bytes(partial(run, n)) for n in (1, _TRIAL)]
+    forming = [peak_bytes(partial(gradients.formed, found[-1], slice(0, n))) for n in (1, _TRIAL)]
     quick = _QUICK_BYTES if gradients.trace.view.device.type == "cpu" else None
     chunk = min(_fitting(forming, memory // 2, quick), len(gradients))
     batch = min(_fitting(running, memory // 2, quick), len(gradients))
