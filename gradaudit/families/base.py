@@ -1,7 +1,8 @@
 """What a predictive family is: it is fitted on labelled features and gives log-probabilities."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,55 @@ class Fitted(ABC):
         """Log-probabilities of every class, (rows, classes), always finite, rows summing to one."""
 
 
+@dataclass(frozen=True)
+class FittedPrior(Fitted):
+    """Says the prior of every row."""
+
+    prior: FloatArray
+
+    def log_probabilities(self, features: Features) -> FloatArray:
+        """The prior's logs, (rows, classes)."""
+        return np.tile(np.log(self.prior), (len(features), 1))
+
+
+@dataclass(frozen=True)
+class Training:
+    """Rows to fit a member on.
+
+    Attributes:
+        features: (rows, features), finite.
+        labels: (rows,), every class among them.
+        prior: (classes,) to train under.
+        weights: (rows,), of mean one, that give classes the shares of ``prior``.
+    """
+
+    features: Features
+    labels: IntArray
+    prior: FloatArray
+    weights: FloatArray
+
+    @classmethod
+    def of(
+        cls, features: Features, labels: IntArray, classes: int, prior: FloatArray | None
+    ) -> Self:
+        """Under a prior, or under the rows' own frequencies.
+
+        Raises:
+            AuditError: there is no row, a class has none, or a feature is not finite.
+        """
+        counts = np.bincount(labels, minlength=classes)
+        if not counts.all():
+            raise AuditError(
+                f"a classifier of {classes} classes got no row of class {int(counts.argmin())}; "
+                "fit it on more batches"
+            )
+        if not np.isfinite(features).all():
+            raise AuditError("some gradient is not finite, so no classifier can be fitted on it")
+        frequencies = counts / len(labels)
+        chosen = frequencies if prior is None else np.asarray(prior, dtype=np.float64)
+        return cls(features, labels, chosen, (chosen / frequencies)[labels])
+
+
 class Family(ABC):
     """A set of predictors of a class from features (Xu et al. 2020, Mo et al. 2021 eq. 7).
 
@@ -38,7 +88,6 @@ class Family(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
 
-    @abstractmethod
     def fit(
         self,
         features: Features,
@@ -61,31 +110,18 @@ class Family(ABC):
         Raises:
             AuditError: there is no row, a class has none, or a feature is not finite.
         """
+        training = Training.of(features, labels, classes, prior)
+        if classes == 1:
+            return FittedPrior(training.prior)
+        return self._fit(training, np.random.default_rng(seed))
+
+    @abstractmethod
+    def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
+        """Fit a member to rows of two or more classes; the prior where no feature varies."""
 
     def seconds(self, rows: int, features: int) -> float:
         """About how long ``fit`` takes on a core of a usual machine, for ``--dry-run``."""
         return 0.0
-
-
-def training_weights(
-    features: Features, labels: IntArray, classes: int, prior: FloatArray | None
-) -> tuple[FloatArray, FloatArray]:
-    """The prior to train under and the rows' weights (rows,), of mean one, that make it so.
-
-    Raises:
-        AuditError: there is no row, a class has none, or a feature is not finite.
-    """
-    counts = np.bincount(labels, minlength=classes)
-    if not counts.all():
-        raise AuditError(
-            f"a classifier of {classes} classes got no row of class {int(counts.argmin())}; "
-            "fit it on more batches"
-        )
-    if not np.isfinite(features).all():
-        raise AuditError("some gradient is not finite, so no classifier can be fitted on it")
-    frequencies = counts / len(labels)
-    chosen = frequencies if prior is None else np.asarray(prior, dtype=np.float64)
-    return chosen, (chosen / frequencies)[labels]
 
 
 def normalised(scores: FloatArray) -> FloatArray:

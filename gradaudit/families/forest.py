@@ -11,10 +11,10 @@ from gradaudit.families.base import (
     Family,
     Features,
     Fitted,
+    FittedPrior,
     FloatArray,
     IntArray,
-    Seed,
-    training_weights,
+    Training,
 )
 from gradaudit.families.standard import Scale
 
@@ -33,8 +33,6 @@ class FittedForest(Fitted):
 
     def votes(self, features: Features) -> FloatArray:
         """Share of the trees that vote for each class, (rows, classes)."""
-        if not self.trees:
-            return np.tile(self.prior, (len(features), 1))
         read = np.unique(np.concatenate([tree.tree_.feature for tree in self.trees]))
         rows = self.scale.columns(features, read[read >= 0])
         votes = [tree.predict_proba(rows, check_input=False) for tree in self.trees]
@@ -63,36 +61,26 @@ class Forest(Family):
     splitter: ClassVar[str] = "best"
     bootstrap: ClassVar[bool] = True
 
-    def fit(
-        self,
-        features: Features,
-        labels: IntArray,
-        classes: int,
-        seed: Seed,
-        *,
-        prior: FloatArray | None = None,
-    ) -> FittedForest:
+    def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
         """Grow the trees, one after the other: the same ones however many workers there are."""
         from sklearn import config_context
         from sklearn.tree import DecisionTreeClassifier
 
-        trained, _ = training_weights(features, labels, classes, prior)
-        scale = Scale.of(features)
+        scale = Scale.of(training.features)
         if not scale.kept.any():
-            return FittedForest(trained, scale, ())
-        rows = scale.columns(features)
-        generator = np.random.default_rng(seed)
+            return FittedPrior(training.prior)
+        rows, labels = scale.columns(training.features), training.labels
         trees = []
         for state in generator.integers(2**31, size=TREES):
             tree = DecisionTreeClassifier(
                 max_features="sqrt", splitter=self.splitter, random_state=int(state)
             )
-            seen = _seen(labels, trained, generator, self.bootstrap)
+            seen = _seen(labels, training.prior, generator, self.bootstrap)
             times = np.bincount(seen, minlength=len(labels)).astype(np.float64)
             with config_context(skip_parameter_validation=True):  # half the time of small trees
                 tree.fit(rows, labels, sample_weight=times, check_input=False)
             trees.append(tree)
-        return FittedForest(trained, scale, trees)
+        return FittedForest(training.prior, scale, trees)
 
     def seconds(self, rows: int, features: int) -> float:
         """A tree sorts √features columns at every depth."""

@@ -1,29 +1,8 @@
 """The family that looks at nothing."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from gradaudit.families.base import (
-    Family,
-    Features,
-    Fitted,
-    FloatArray,
-    IntArray,
-    Seed,
-    training_weights,
-)
-
-
-@dataclass(frozen=True)
-class FittedPrior(Fitted):
-    """Says the prior of every row."""
-
-    prior: FloatArray
-
-    def log_probabilities(self, features: Features) -> FloatArray:
-        """The prior's logs, (rows, classes)."""
-        return np.tile(np.log(self.prior), (len(features), 1))
+from gradaudit.families.base import Family, Fitted, FittedPrior, Training
 
 
 class Prior(Family):
@@ -36,14 +15,5 @@ class Prior(Family):
     name = "prior"
     summary = "The prior itself, whatever the gradient."
 
-    def fit(
-        self,
-        features: Features,
-        labels: IntArray,
-        classes: int,
-        seed: Seed,
-        *,
-        prior: FloatArray | None = None,
-    ) -> FittedPrior:
-        """The prior, as given or as frequencies of the labels."""
-        return FittedPrior(training_weights(features, labels, classes, prior)[0])
+    def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
+        return FittedPrior(training.prior)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradaudit.families import Family, Fitted, under_prior
-from gradaudit.families.base import Features, FloatArray, IntArray, Seed
+from gradaudit.families.base import Features, FloatArray, Training
 
 _SHARE = 1e-3
 """What is spread evenly over all values, so that none is impossible."""
@@ -46,24 +46,16 @@ class Ordinal(Family):
 
     inner: Family
 
-    def fit(
-        self,
-        features: Features,
-        labels: IntArray,
-        classes: int,
-        seed: Seed,
-        *,
-        prior: FloatArray | None = None,
-    ) -> FittedOrdinal:
+    def _fit(self, training: Training, generator: np.random.Generator) -> FittedOrdinal:
         """Fit the thresholds' classifiers, each on all rows and with both sides weighed alike."""
-        frequencies = np.bincount(labels, minlength=classes) / len(labels)
-        root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
         even = np.full(2, 0.5)
+        seeds = generator.integers(1 << 62, size=len(training.prior) - 1)
+        above = [(training.labels > i).astype(np.int64) for i in range(len(seeds))]
         thresholds = [
-            self.inner.fit(features, (labels > i).astype(np.int64), 2, child, prior=even)
-            for i, child in enumerate(root.spawn(classes - 1))
+            self.inner.fit(training.features, more, 2, int(seed), prior=even)
+            for more, seed in zip(above, seeds, strict=True)
         ]
-        return FittedOrdinal(frequencies if prior is None else np.asarray(prior), thresholds)
+        return FittedOrdinal(training.prior, thresholds)
 
 
 def from_thresholds(above: FloatArray) -> FloatArray:
