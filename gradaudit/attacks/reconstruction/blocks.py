@@ -24,8 +24,8 @@ from gradaudit.progress import Advance
 MEMORY = 1 << 30
 """Bytes that the blocks which are worked on at one time may take."""
 _LEAST_ROWS, _MOST_ROWS, _MOST_ROWS_ON_A_GPU = 4, 8, 32
-_COSTS_OF_WORKERS = 5.0
-"""Seconds of work below which worker processes take longer to start than they save."""
+_COSTS_OF_WORKERS = 10.0
+"""Seconds of work below which starting workers, each of which records anew, may not pay."""
 _BYTES_A_ROW = 64
 
 
