@@ -55,6 +55,7 @@ from gradaudit.updates.observer import Observer
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared"))
 OLDER = "older"
 RATE, MOMENTUM = 0.01, 0.9
+MEMORY = 3 << 30
 PAPER = {
     "alexnet-mo21": (0.959, 0.707),
     "vgg11net": (0.952, 0.686),
@@ -166,7 +167,7 @@ def of_case(
     print("  layer      vinfo (nats)             paper's reading         label_f  attack's AUROC")
     planned = [*case.real, *case.independent]
     every = np.concatenate([batches.indices for each in planned for batches in each.batches])
-    observer = Observer(target, own, target.layers, reduce=given.reduce)
+    observer = Observer(target, own, target.layers, reduce=given.reduce, memory=MEMORY)
     points = []
     for layer, features in observer.features(every):
         ends = np.cumsum([sum(len(b.labels) for b in each.batches) for each in planned])[:-1]
