@@ -2,7 +2,7 @@
 
     python benchmarks/fan20_cap.py [--data ../shared/data] [--batch-size 1 4 8] [--batches 5]
         [--iterations 10] [--rounds 1500] [--side 32] [--sigma …] [--alpha …] [--noise sum]
-        [--insider] [--cells FILE]
+        [--head 0.3] [--insider] [--cells FILE]
 
 The paper's: DLNet with sigmoids, weights from uniform(−0.3, 0.3), trained by 10 clients with Adam
 for 300 rounds on 50,000 pictures; Deep Leakage from Gradients from pattern initialisation at the
@@ -217,6 +217,7 @@ def main() -> None:
     parser.add_argument("--alpha", default="0.0001|0.001|0.01|0.1|0.2|0.3|0.4|0.5")
     parser.add_argument("--noise", default="sum", choices=("sum", "release"))
     names = [UNDEFENDED, *PAPER]
+    parser.add_argument("--head", help="spn: B of the private layer's uniform(−B, B)")
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cells", type=Path, help="where done settings are kept, a line each")
@@ -228,7 +229,7 @@ def main() -> None:
         "dp": [noise],
         "selective 5 %": ["selective:0.05", noise],
         "selective 30 %": ["selective:0.3", noise],
-        "spn": [f"spn:bits=64,alpha={given.alpha}"],
+        "spn": [f"spn:bits=64,alpha={given.alpha}{f',head={given.head}' if given.head else ''}"],
     }
     shown = ("only", "cells", "data", "sigma", "alpha")
     terms = {k: v for k, v in vars(given).items() if k not in shown}

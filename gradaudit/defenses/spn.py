@@ -19,6 +19,11 @@ class SpnOptions(DefenseOptions):
     bits: int = Field(64, ge=1, le=1 << 16, description="Length K of the classes' secret codes.")
     alpha: float = Field(0.1, ge=0, description="Factor α₂ on the polarization loss (α₁ is 1).")
     margin: float = Field(1.0, ge=1, description="Margin m of the polarization loss.")
+    head: float | None = Field(
+        None,
+        gt=0,
+        description="B: the private layer starts in uniform(−B, B) (without it 1/√inputs).",
+    )
 
 
 class Spn(Defense[SpnOptions]):
@@ -29,7 +34,9 @@ class Spn(Defense[SpnOptions]):
     codes and layer to itself: they are never in its update, and an adversary knows neither. The
     gradients of the shared layers carry the secret term. The polarization loss is that of eq. 18,
     of the true class's code alone; eq. 5 as printed sums over all codes whatever the label, which
-    would be a constant of the class. α₁ = 1 as in the paper's experiments (appendix C), though
+    would be a constant of the class. What it adds to the gradients goes with the private layer's
+    weights: the paper draws a model's weights from uniform(−0.3, 0.3) (table 2), which is
+    ``head=0.3`` if that includes them. α₁ = 1 as in the paper's experiments (appendix C), though
     section 3.1 has α₁ + α₂ = 1. With ``layers`` the private layer reads the input of the last fully
     connected layer that matches.
 
@@ -52,7 +59,7 @@ class Spn(Defense[SpnOptions]):
         o = self.options
         layer, linear = last_linear(model, str(self), o.layers)
         outputs = last_linear(model, str(self))[1].out_features
-        head = PolarizationHead(linear.in_features, max(2, outputs), o.bits, o.margin)
+        head = PolarizationHead(linear.in_features, max(2, outputs), o.bits, o.margin, o.head)
         head.draw(generator)
         return attached(model, layer, self.name, head)
 

@@ -220,6 +220,20 @@ def test_codes_are_even_and_the_same_under_one_seed() -> None:
     assert abs(float(first.codes.mean())) < 4 / 60000**0.5
 
 
+def test_the_private_layer_starts_within_the_bound_that_is_named() -> None:
+    """The same draws in other units, in the target as in every client that draws its own."""
+    case = NAMED["mlp-tanh"]
+    usual, wide = head_of(spn(case)), head_of(spn(case, f"{SPEC},head=0.3"))
+    by = usual.weight.shape[1] ** 0.5 * 0.3
+    assert torch.allclose(wide.weight, usual.weight * by)
+    assert torch.allclose(wide.bias, usual.bias * by)
+    assert torch.equal(wide.codes, usual.codes)
+    wide.draw(torch.Generator().manual_seed(1))
+    assert 0.2 < float(wide.weight.abs().max()) < 0.3
+    with pytest.raises(UsageError, match="head"):
+        parse_defense("spn:head=0")
+
+
 def test_building_it_in_twice_is_once() -> None:
     case = NAMED["mlp-tanh"]
     chain = [parse_defense(SPEC)]

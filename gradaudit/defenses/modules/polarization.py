@@ -19,6 +19,7 @@ class PolarizationHead(Attachment, PrivatePart):
         classes: number of codes.
         bits: length K of a code.
         margin: m of the loss.
+        bound: B of the weights' law uniform(−B, B); None for that of ``nn.Linear``, 1/√features.
 
     Attributes:
         weight: (bits, features), frozen but while its client trains.
@@ -28,8 +29,11 @@ class PolarizationHead(Attachment, PrivatePart):
 
     codes: Tensor
 
-    def __init__(self, features: int, classes: int, bits: int, margin: float) -> None:
+    def __init__(
+        self, features: int, classes: int, bits: int, margin: float, bound: float | None = None
+    ) -> None:
         super().__init__()
+        self.bound = bound or 1 / math.sqrt(features)
         self.extra = classes
         self.margin = margin
         self.weight = nn.Parameter(torch.zeros(bits, features), requires_grad=False)
@@ -37,11 +41,10 @@ class PolarizationHead(Attachment, PrivatePart):
         self.register_buffer("codes", torch.ones(classes, bits))
 
     def draw(self, generator: torch.Generator) -> None:
-        """Draw weights as ``nn.Linear`` does, and codes evenly from {−1, +1}."""
-        bound = 1 / math.sqrt(self.weight.shape[1])
+        """Draw weights evenly within the bound, and codes evenly from {−1, +1}."""
         with torch.no_grad():
-            self.weight.copy_(uniform(bound, *self.weight.shape, generator=generator))
-            self.bias.copy_(uniform(bound, *self.bias.shape, generator=generator))
+            self.weight.copy_(uniform(self.bound, *self.weight.shape, generator=generator))
+            self.bias.copy_(uniform(self.bound, *self.bias.shape, generator=generator))
             self.codes.copy_(2 * torch.randint(2, self.codes.shape, generator=generator) - 1)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
