@@ -18,8 +18,8 @@ of at most 1 and `cap_paper` without. Labels are compared as lists (membership) 
 (paired) and place by place (placed), beside what right labels in a random order would score.
 
 What came out, and why it differs, is in docs/papers.md. With --noise release and σ of 0.1 and more,
-models trained at chance in 300 rounds at 16×16. An attacker who knows spn's head (--insider) hardly suffers
-from it: the protection is that secret.
+models trained at chance in 300 rounds at 16×16. An attacker who knows spn's head (--insider) hardly
+suffers from it: the protection is that secret.
 
 Needs ../shared/data beside the checkout, or GRADAUDIT_SHARED.
 """
