@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RECORDS = 2000
 MEMBER = "member"
 _KEPT = (2.0, 1.0)
-_SPLIT, _REAL, _INDEPENDENT, _FITS = range(510, 514)
+_SPLIT, _REAL, _INDEPENDENT, _FITS, _ATTACK = range(510, 515)
 """First numbers of the spawn keys."""
 
 
@@ -34,6 +34,7 @@ class Case:
         permuted: repetitions with the attribute permuted; empty where ``why`` says why not.
         independent: repetitions on the records that were kept; empty without a correlation.
         seed: root of the fits and of the defenses' noise.
+        attack: root of those of the independent attack.
     """
 
     attribute: str
@@ -43,6 +44,7 @@ class Case:
     independent: "Sequence[Repetition]"
     why: str
     seed: "np.random.SeedSequence"
+    attack: "np.random.SeedSequence"
 
 
 def records_asked_about(subject: "Subject") -> "Records":
@@ -135,7 +137,8 @@ def _case(
         independent = list(repetitions(replace(other, shadow=None)))
     attribute = records.attributes[name]
     values = len(occurring(attribute.codes[own], attribute.values)[1])
-    return Case(name, values, real, permuted, independent, why, _root(seed, _FITS, name))
+    roots = _root(seed, _FITS, name), _root(seed, _ATTACK, name)
+    return Case(name, values, real, permuted, independent, why, *roots)
 
 
 def _question(

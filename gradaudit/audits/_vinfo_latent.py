@@ -1,7 +1,7 @@
 """The latent part of vinfo: every attribute in every round, and the correlation at the end."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
@@ -119,7 +119,7 @@ class _Latent:
         real = work.usable(case.real, mine, progress, f"{AUDIT} {case.attribute}")
         permuted = work.usable(case.permuted, mine, progress, f"{AUDIT} {case.attribute}, permuted")
         other = "extra-trees" if "extra-trees" not in self.options.members else "forest"
-        attack = work.usable(
+        attack = replace(work, seed=case.attack).usable(
             case.independent, Adversary((other,)), progress, f"{AUDIT} {case.attribute}, attack"
         )
         scored, fitted = len(case.real[0].parts[-1]), len(case.real[0].adversary)

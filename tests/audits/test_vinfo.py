@@ -13,8 +13,11 @@ from torch import Tensor, nn
 
 from gradaudit.audits._vinfo_correlation import Point, correlation_rows, crossed_rows
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
+from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families.paper import ceiling
+from gradaudit.inference import layerwise
+from gradaudit.inference.usable import Usable
 from gradaudit.loading.losses import MeanSquaredError
 from gradaudit.loading.records import Attribute, Records
 from gradaudit.progress import Silent
@@ -268,6 +271,24 @@ def test_correlation_follows_an_independent_attack() -> None:
     attack = one(rows, "auroc", "right", attribute="trait", independent=True)
     assert attack.value == pytest.approx(1, abs=0.02)
     assert attack.details["families"] == ["extra-trees"]
+
+
+def test_the_independent_attack_sees_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noise drowns the gradients; of one seed, both would see the same batches."""
+    seen: list[np.ndarray] = []
+
+    def keep(rows: np.ndarray, *_: object) -> Usable:
+        seen.append(rows)
+        return Usable(0.0, float(np.log(2)), 0.5, "prior", "prior")
+
+    monkeypatch.setattr(layerwise, "estimate", keep)
+    inputs, codes = planted()
+    attributes = {"one": codes, "two": np.roll(codes, 1), "three": np.roll(codes, 2)}
+    noise = parse_defense("dp:clip=1,sigma=1e6,per=release")
+    rows_of(subject_of(inputs, attributes, defenses=(noise,)), repeats=2)
+    assert len(seen) == 3 * 3 * 2 * 2  # attributes; real, permuted, attack; repetitions; layers
+    first = np.stack([rows[0] for rows in seen])
+    assert len(np.unique(first.round(-2), axis=0)) == len(seen)
 
 
 def test_too_few_points_have_no_correlation() -> None:
