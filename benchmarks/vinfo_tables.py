@@ -240,7 +240,7 @@ def correlations(points: dict[str, list[Point]]) -> None:
 
 def nats_of(auroc: float) -> float:
     """Information that two Gaussian classes of one variance have at this AUROC."""
-    return information(float(np.sqrt(2) * norm.ppf(max(auroc, 0.5))))
+    return information(float(np.sqrt(2) * norm.ppf(np.clip(auroc, 0.5, 1 - 1e-9))))
 
 
 def main() -> None:
@@ -257,6 +257,8 @@ def main() -> None:
     parser.add_argument("--reduce", default="maxpool:10")
     parser.add_argument("--family", default="forest,logistic")
     options = parser.parse_args()
+    if options.reduce.startswith("pca"):
+        parser.error("--reduce pca: components would be fitted on the records that score, too")
     file = SHARED / "data" / "utkface_32.npz"
     if not file.exists():
         print(f"skipped: {file} is not there; name the folder of data with GRADAUDIT_SHARED")

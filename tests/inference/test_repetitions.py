@@ -103,7 +103,7 @@ def test_few_records_or_users_are_few_independent_batches() -> None:
     assert alone.independent == 3 * min(12, 70 / 4)
     assert together.independent == 3 * 7 / 4
     (rare,) = repetitions(question(codes=(np.arange(300) % 5 == 0).astype(np.int64), repeats=1))
-    assert rare.independent == 3 * 2 * 14 / 4 / 1
+    assert rare.independent == 3 * 2 * 14 / 4
 
 
 def test_values_that_do_not_occur_are_left_out() -> None:
