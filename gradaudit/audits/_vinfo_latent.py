@@ -118,7 +118,7 @@ class _Latent:
         mine = Adversary(self.options.members, self.options.prior, self.options.paper)
         real = work.usable(case.real, mine, progress, f"{AUDIT} {case.attribute}")
         permuted = work.usable(case.permuted, mine, progress, f"{AUDIT} {case.attribute}, permuted")
-        other = "extra-trees" if "extra-trees" not in self.options.members else "forest"
+        other = self.options.attacker
         attack = replace(work, seed=case.attack).usable(
             case.independent, Adversary((other,)), progress, f"{AUDIT} {case.attribute}, attack"
         )

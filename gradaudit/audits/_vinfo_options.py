@@ -136,6 +136,11 @@ class VinfoOptions(SharingOptions):
         return self.family or (("forest",) if self.paper else ("forest", "mlp", "logistic"))
 
     @property
+    def attacker(self) -> str:
+        """The family of the independent attack: none that measures, if there is another."""
+        return "forest" if "extra-trees" in self.members else "extra-trees"
+
+    @property
     def records_behind(self) -> int:
         """The records behind an update that is inverted: one, unless it was said."""
         return self.batch_size if "batch_size" in self.model_fields_set else 1

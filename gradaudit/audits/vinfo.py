@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import JsonValue
 
 from gradaudit.audits._vinfo_cases import MEMBER, RECORDS
+from gradaudit.audits._vinfo_correlation import FEWEST_POINTS
 from gradaudit.audits._vinfo_latent import latent_rows
 from gradaudit.audits._vinfo_layer_sets import METRICS as ORIGINAL
 from gradaudit.audits._vinfo_options import VinfoOptions
@@ -14,6 +15,7 @@ from gradaudit.audits._vinfo_rows import AUDIT, METRICS
 from gradaudit.audits.base import Audit, Metric
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, skipped
+from gradaudit.updates.reduction import parse_reduction, reduction_for
 
 if TYPE_CHECKING:
     from gradaudit.target import Subject
@@ -154,7 +156,7 @@ class Vinfo(Audit[VinfoOptions]):
             yield from _not_asked_for(subject, ORIGINAL, "not asked for: --original")
 
     def passes(self, subject: "Subject") -> float:
-        """Gradients of the records once for eight repetitions."""
+        """Gradients of the records once for eight repetitions; for each, of components."""
         options = self.options
         if options.original:
             return original_passes(subject, options)
@@ -162,10 +164,16 @@ class Vinfo(Audit[VinfoOptions]):
         attributes = len(subject.attributes) or int(known)
         rounds = len(subject.targets) * attributes
         records = min(subject.samples or RECORDS, len(subject.records))
-        return rounds * records * max(2 * options.repeats / _TOGETHER, 2)
+        asked, played = parse_reduction(options.reduce), 2 * options.repeats
+        turned = {reduction_for(e.parameters, asked).kind == "pca" for e in subject.layers}
+        each = played * (True in turned) + max(played / _TOGETHER, 2) * (False in turned)
+        return rounds * records * each
 
     def seconds(self, subject: "Subject") -> float:
-        """The fits of every layer, turn, repetition and family, all again for the permuted ones."""
+        """The fits of every layer, turn, repetition and family, all again for the permuted ones.
+
+        And those of the attack, if there is a correlation.
+        """
         from gradaudit.audits._attack_inference import features_of
         from gradaudit.families import family
         from gradaudit.inference.repetitions import FOLDS
@@ -176,12 +184,11 @@ class Vinfo(Audit[VinfoOptions]):
         attributes = subject.attributes or (MEMBER,)
         values = [len(subject.records.attributes[name].values) for name in subject.attributes]
         rows = options.batches * max(values, default=2)
-        each = sum(
-            family(name).seconds(rows, size)
-            for name in options.members
-            for size in features_of(subject, options.reduce)
-        )
-        return len(subject.targets) * len(attributes) * 2 * FOLDS * options.repeats * each
+        cases, sizes = len(subject.targets) * len(attributes), features_of(subject, options.reduce)
+        attacked = options.correlation and cases * len(sizes) >= FEWEST_POINTS
+        names = [*options.members, *options.members, *[options.attacker] * attacked]
+        each = sum(family(name).seconds(rows, size) for name in names for size in sizes)
+        return cases * FOLDS * options.repeats * each
 
 
 def _not_asked_for(subject: "Subject", metrics: Iterable[str], why: str) -> list[Measurement]:

@@ -374,6 +374,29 @@ def test_the_estimate_of_the_costs_grows_with_what_is_asked() -> None:
     assert Vinfo(VinfoOptions()).passes(subject_of(inputs, {"trait": codes}, asked=())) == 0
 
 
+def test_components_take_a_pass_for_every_repetition() -> None:
+    inputs, codes = planted(200)
+    subject = subject_of(inputs, {"trait": codes})
+    passes = {
+        reduce: Vinfo(VinfoOptions(repeats=20, reduce=reduce)).passes(subject)
+        for reduce in (None, "pca:2")
+    }
+    assert passes == {None: 200 * 2 * 20 / 8, "pca:2": 200 * 2 * 20}
+
+
+def test_the_estimate_counts_the_attacks_fits_where_there_is_an_attack() -> None:
+    inputs, codes = planted(200)
+    few, enough = (subject_of(inputs, {"trait": codes}, targets=n) for n in (2, 3))  # 4 and 6
+    options = {"family": ("forest",), "repeats": 5}
+    cost, alone = (
+        [Vinfo(VinfoOptions(**options, correlation=c)).seconds(each) for each in (few, enough)]
+        for c in (True, False)
+    )
+    assert cost[0] == alone[0] > 0
+    assert cost[1] == pytest.approx(1.5 * alone[1])  # extra trees cost what a forest does
+    assert VinfoOptions(family=("extra-trees",)).attacker == "forest"
+
+
 def test_the_command_measures_the_bundled_model(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     folder = sample_folder()
