@@ -29,7 +29,7 @@ class VinfoOptions(SharingOptions):
         None,
         ge=2,
         description="Records that the adversary fits and chooses on (without it, 70 % of those "
-        "looked at); the rest score.",
+        "looked at, less what the correlation keeps); the rest score.",
     )
     repeats: int = Field(
         20,
