@@ -1,10 +1,14 @@
 """Tasks shared out among worker processes; what they find does not depend on how many there are."""
 
 import logging
+import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import PicklingError
 from tempfile import TemporaryDirectory
@@ -13,8 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from joblib.externals.loky import get_reusable_executor
-from joblib.externals.loky.process_executor import BrokenProcessPool
+from joblib.externals.loky.process_executor import BrokenProcessPool, ProcessPoolExecutor
 from numpy.typing import NDArray
 
 from gradaudit.progress import Advance
@@ -34,6 +37,8 @@ _POLL = 0.2
 """Seconds between two looks at how far the workers are."""
 _IDLE = 30
 """Seconds after which a worker without work ends."""
+_FOLLOWED = 1.0
+"""Seconds between two looks of a worker at whether anybody waits for it."""
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
@@ -60,28 +65,66 @@ def shared_out(tasks: Sequence[Task[T]], workers: int, advance: Advance) -> list
 
 def _in_workers(tasks: Sequence[Task[T]], workers: int, advance: Advance) -> list[T]:
     _ship_by_value()
-    pool = get_reusable_executor(workers, timeout=_IDLE, initializer=_begin, env=_ONE_THREAD)
+    pool = _pool(workers)
     with TemporaryDirectory(prefix="gradaudit-") as folder:
         counts = Path(folder) / "units"
         units = np.memmap(counts, np.int64, "w+", shape=(len(tasks),))
         try:
-            running = [
-                pool.submit(_counted, task, counts, number) for number, task in enumerate(tasks)
-            ]
+            with _interruptions_ignored():
+                running = [
+                    pool.submit(_counted, task, counts, number) for number, task in enumerate(tasks)
+                ]
             _watch(running, units, advance)
             return [future.result() for future in running]
         except BaseException:
+            _kept.clear()
             pool.shutdown(wait=True, kill_workers=True)
             raise
 
 
+_kept: dict[int, ProcessPoolExecutor] = {}
+"""The pool of the last call, by its size; not the one that joblib keeps, which is of other use."""
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    """So many workers: those of the last call, or new ones in their place."""
+    if workers not in _kept:
+        for pool in _kept.values():
+            pool.shutdown()
+        _kept.clear()
+        _kept[workers] = ProcessPoolExecutor(
+            workers, timeout=_IDLE, initializer=_begin, initargs=(os.getpid(),), env=_ONE_THREAD
+        )
+    return _kept[workers]
+
+
+@contextmanager
+def _interruptions_ignored() -> Iterator[None]:
+    """Processes that are started within, in some milliseconds, ignore interruptions from birth."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _watch(running: Sequence["Future[T]"], units: NDArray[np.int64], advance: Advance) -> None:
-    """Advance until all tasks are done, or raise what one of them raised."""
+    """Advance until all tasks are done, or raise what one of them raised.
+
+    Where workers broke down, what they did will be done again: it is taken back.
+    """
     told, waiting = 0, set(running)
     while waiting:
         done, waiting = wait(waiting, timeout=_POLL, return_when=FIRST_EXCEPTION)
-        for future in done:
-            future.result()
+        try:
+            for future in done:
+                future.result()
+        except (PicklingError, BrokenProcessPool):
+            advance(-told)
+            raise
         now = int(units.sum())
         advance(now - told)
         told = now
@@ -97,10 +140,18 @@ def _counted(task: Task[T], counts: Path, number: int) -> T:
     return task(advance)
 
 
-def _begin() -> None:
-    """Compute in one thread, and leave an interruption to the process that watches."""
+def _begin(parent: int) -> None:
+    """Compute in one thread, leave an interruption to the process that watches, end with it."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+
+
+def _follow(parent: int) -> None:
+    """End this process at once where its parent was killed, which cannot end it any more."""
+    while os.getppid() == parent:
+        time.sleep(_FOLLOWED)
+    os._exit(1)
 
 
 def _ship_by_value() -> None:

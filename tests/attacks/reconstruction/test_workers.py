@@ -8,8 +8,9 @@ from textwrap import dedent
 
 import pytest
 import torch
+from joblib import Parallel, delayed
 
-from gradaudit.attacks.reconstruction.workers import Task, shared_out
+from gradaudit.attacks.reconstruction.workers import Task, _interruptions_ignored, shared_out
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Advance
 
@@ -59,31 +60,83 @@ def test_the_error_of_a_task_is_raised_without_waiting_for_the_others() -> None:
     assert time.monotonic() - begun < 50
 
 
-def test_an_interruption_ends_the_workers(tmp_path: Path) -> None:
-    (tmp_path / "waiting.py").write_text(
-        dedent("""
-            import os, sys, time
-            from functools import partial
-            from pathlib import Path
-            from gradaudit.attacks.reconstruction.workers import shared_out
+def test_workers_stand_beside_those_that_joblib_keeps() -> None:
+    """As in a scan, where one audit uses these and the next one those."""
+    for _ in range(2):
+        with Parallel(2) as parallel:
+            assert parallel(delayed(abs)(number) for number in (-1, -2)) == [1, 2]
+        found = shared_out([telling(number) for number in (1, 2)], 2, lambda units: None)
+        assert [number for number, _, _ in found] == [1, 2]
 
-            def wait(folder, number, advance):
-                (folder / f"{os.getpid()}.pid").touch()
-                time.sleep(120)
 
-            folder = Path(sys.argv[1])
-            try:
-                shared_out([partial(wait, folder, n) for n in range(2)], 2, lambda units: None)
-            except KeyboardInterrupt:
-                sys.exit(130)
-        """)
-    )
-    command = [sys.executable, str(tmp_path / "waiting.py"), str(tmp_path)]
+def test_workers_that_break_down_are_done_without_and_their_units_taken_back() -> None:
+    here, units = os.getpid(), list[int]()
+
+    def task(advance: Advance) -> int:
+        advance(5)
+        if os.getpid() != here:
+            time.sleep(0.5)
+            os._exit(3)
+        return os.getpid()
+
+    assert shared_out([task, task], 2, units.append) == [here, here]
+    assert sum(units) == 10
+
+
+def test_what_starts_workers_lets_them_ignore_interruptions_from_birth() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    asks = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    with _interruptions_ignored():
+        told = subprocess.run([sys.executable, "-c", asks], capture_output=True, check=True)
+    assert told.stdout.split() == [b"True"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+WAITING = """
+    import os, sys, time
+    from functools import partial
+    from pathlib import Path
+    from gradaudit.attacks.reconstruction.workers import shared_out
+
+    def wait(folder, number, advance):
+        (folder / f"{os.getpid()}.pid").touch()
+        time.sleep(120)
+
+    folder = Path(sys.argv[1])
+    try:
+        shared_out([partial(wait, folder, n) for n in range(2)], 2, lambda units: None)
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+def begun(folder: Path) -> tuple["subprocess.Popen[bytes]", list[Path]]:
+    """A process whose two workers are at work, and what stands for each worker in /proc."""
+    (folder / "waiting.py").write_text(dedent(WAITING))
+    command = [sys.executable, str(folder / "waiting.py"), str(folder)]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
-    while len(started := sorted(tmp_path.glob("*.pid"))) < 2 and process.poll() is None:
+    while len(started := sorted(folder.glob("*.pid"))) < 2 and process.poll() is None:
         time.sleep(0.1)
+    return process, [Path("/proc") / path.stem for path in started]
+
+
+def test_an_interruption_ends_the_workers(tmp_path: Path) -> None:
+    process, workers = begun(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
     _, words = process.communicate(timeout=60)
     assert process.returncode == 130
     assert words == b""
-    assert not any(Path(f"/proc/{path.stem}").exists() for path in started)
+    assert len(workers) == 2
+    assert not any(worker.exists() for worker in workers)
+
+
+def test_workers_of_a_killed_process_end_by_themselves(tmp_path: Path) -> None:
+    process, workers = begun(tmp_path)
+    process.kill()
+    process.communicate(timeout=60)  # ends with the last of those that hold its standard error
+    assert len(workers) == 2
+    for _ in range(100):
+        if not any(worker.exists() for worker in workers):
+            return
+        time.sleep(0.1)
+    raise AssertionError("workers go on")
