@@ -106,7 +106,12 @@ class Campaign:
         Raises:
             NotApplicable: the method says nothing about these updates.
         """
-        return self._each(partial(self._attempt, method), method, progress)
+        return self._each(partial(self._alone._attempt, method), method, progress)
+
+    @property
+    def _alone(self) -> "Campaign":
+        """Without the batches, which would travel to a worker with each one of them."""
+        return replace(self, observed=())
 
     def _each(self, task: Task[T], method: Method, progress: Progress) -> list[T]:
         blocks = blocks_of(self.restarts) if method.splits else 1
@@ -128,7 +133,7 @@ class Campaign:
         Raises:
             NotApplicable: the method names no labels here.
         """
-        return self._each(partial(self._labels, method), method, progress)
+        return self._each(partial(self._alone._labels, method), method, progress)
 
     def _labels(
         self, method: Method, observed: Observed, index: int, progress: Progress, jobs: int
@@ -145,7 +150,7 @@ class Campaign:
         Raises:
             NotApplicable: the method says nothing about these updates.
         """
-        return self._each(partial(self._answer, method), method, progress)
+        return self._each(partial(self._alone._answer, method), method, progress)
 
     def _answer(
         self, method: Method, observed: Observed, index: int, progress: Progress, jobs: int

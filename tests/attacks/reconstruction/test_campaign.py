@@ -1,0 +1,30 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gradaudit.attacks.reconstruction import campaign
+from gradaudit.attacks.reconstruction.campaign import Campaign
+from gradaudit.attacks.reconstruction.dlg import DeepLeakage
+from gradaudit.attacks.reconstruction.restarts import MatchingOptions
+from gradaudit.attacks.reconstruction.workers import cloudpickle
+from gradaudit.progress import Silent
+from tests.attacks.reconstruction.scenes import mlp, observed, records
+
+
+@pytest.mark.parametrize("play", ["play", "labels", "answers"])
+def test_one_batch_travels_to_a_worker_without_the_others(
+    play: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def sent(task: Any, *_: Any) -> list[Any]:
+        sizes.append(len(cloudpickle.dumps(task)))
+        return []
+
+    monkeypatch.setattr(campaign, "over_batches", sent)
+    seen = observed(mlp(), records(6, labels=[1]))
+    one = Campaign((seen,), scored=True, restarts=1, seed=0, facts={})
+    for each in (one, replace(one, observed=(seen,) * 2)):
+        getattr(each, play)(DeepLeakage(MatchingOptions()), Silent())
+    assert sizes[0] == sizes[1] < len(cloudpickle.dumps(seen))
