@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.lbfgs import minimise
 from gradaudit.attacks.reconstruction.minimum import Minimum
 from gradaudit.attacks.reconstruction.objectives import Objective
+from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
 from gradaudit.attacks.reconstruction.restarts import (
     GradientMatching,
     MatchingOptions,
@@ -27,7 +29,7 @@ from gradaudit.attacks.reconstruction.restarts import (
 from gradaudit.progress import Silent
 from tests.attacks.reconstruction.scenes import cnn, mlp, records, view
 
-OUTER = 2
+OUTER = 1
 
 
 @pytest.fixture
@@ -69,12 +71,9 @@ def run(method: GradientMatching, restarts: int, jobs: int) -> Candidates:
     return method.run(seen, restarts, torch.Generator().manual_seed(1), Silent(), jobs)
 
 
-@pytest.mark.parametrize(("restarts", "outer"), [(5, OUTER), (17, OUTER), (8, 12)])
-def test_two_workers_give_the_same_bits_as_none(
-    restarts: int, outer: int, workers: list[int]
-) -> None:
-    """In twelve outer steps evaluations are recorded on the way."""
-    objective = objective_of(cnn(), 1, 6, 6) if outer == OUTER else objective_of(mlp(), 6)
+@pytest.mark.parametrize("restarts", [5, 17])
+def test_two_workers_give_the_same_bits_as_none(restarts: int, workers: list[int]) -> None:
+    objective = objective_of(cnn(), 1, 6, 6)
     points, told = points_of(objective, restarts), {1: 0, 2: 0}
     found = []
     for jobs in (1, 2):
@@ -82,10 +81,31 @@ def test_two_workers_give_the_same_bits_as_none(
         def advance(units: int, jobs: int = jobs) -> None:
             told[jobs] += units
 
-        found.append(blocks_for(objective, outer).minimised(points, jobs, advance))
+        found.append(blocks_for(objective).minimised(points, jobs, advance))
     assert workers == [2]
     same(*found)
-    assert told == dict.fromkeys((1, 2), restarts * outer)
+    assert told == dict.fromkeys((1, 2), restarts * OUTER)
+
+
+def test_two_workers_give_the_same_bits_where_evaluations_are_recorded_on_the_way(
+    workers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recordings: list[bool] = []
+    record = Replayed._record
+
+    def counting(self: Replayed, *arguments: Any) -> Any:
+        recordings.append((made := record(self, *arguments)) is not None)
+        return made
+
+    monkeypatch.setattr(Replayed, "_record", counting)
+    objective = objective_of(mlp(), 6)
+    options = MatchingOptions(optimiser="adam", iterations=WORTH + 20)
+    search = Blocks(objective, Optimisation(objective, options), 6 * objective.unknowns, WORTH + 20)
+    points = points_of(objective, 8)
+    alone = search.minimised(points, 1, lambda units: None)
+    assert recordings == [True]  # for both blocks
+    same(alone, search.minimised(points, 2, lambda units: None))
+    assert workers == [2]
 
 
 def test_blocks_take_the_steps_that_every_restart_takes_alone() -> None:
@@ -124,8 +144,8 @@ def test_one_block_needs_no_worker_and_workers_are_no_more_than_blocks(workers: 
 @pytest.mark.parametrize(
     "method",
     [
-        DeepLeakage(MatchingOptions(iterations=5)),
-        InvertingGradients(InvertingOptions(iterations=30)),
+        DeepLeakage(MatchingOptions(iterations=2)),
+        InvertingGradients(InvertingOptions(iterations=10)),
     ],
     ids=lambda method: method.name,
 )
