@@ -129,8 +129,9 @@ def _told(summary: "RunRecord", out: Path, fresh: list[int]) -> Iterator[str]:
                 f"{record.round:5}  {_number(record.loss):>8}  {_number(record.train):>14}  "
                 f"{_number(record.test):>6}"
             )
-    whose = CLIENT if summary.private else ""
-    newest = printable(str(out / whose / summary.rounds[-1].file))
+    name = summary.rounds[-1].file
+    own = out / CLIENT / name
+    newest = printable(str(own if own.exists() else out / name))
     defended = "".join(f" --defense '{spec}'" for spec in _changing(summary))
     yield f"to audit the last round: gradaudit scan -m MODEL -d DATA -c {newest}{defended}"
 

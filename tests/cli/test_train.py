@@ -116,6 +116,10 @@ def test_a_shared_checkpoint_holds_nobody_s_secret(tmp_path: Path) -> None:
     assert outsider.status == 0, outsider.err
     joins = run(*audit, "-c", tmp_path / "round-001.safetensors", "--defense", "spn:bits=4")
     assert "holds no private part; drawn at random" in joins.out
+    for file in (tmp_path / "client-0").iterdir():
+        file.unlink()
+    again = train(tmp_path, "--defense", "spn:bits=4", "--rounds", 1)
+    assert f"-c {tmp_path / 'round-001.safetensors'} " in again.out
 
 
 def test_a_plain_model_is_audited_as_a_client_that_joins_with_a_secret_network(
