@@ -114,7 +114,8 @@ def begun(folder: Path) -> tuple["subprocess.Popen[bytes]", list[Path]]:
     """A process whose two workers are at work, and what stands for each worker in /proc."""
     (folder / "waiting.py").write_text(dedent(WAITING))
     command = [sys.executable, str(folder / "waiting.py"), str(folder)]
-    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
+    own = {**os.environ, "TMPDIR": str(folder)}  # what is killed leaves its files
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, env=own)
     while len(started := sorted(folder.glob("*.pid"))) < 2 and process.poll() is None:
         time.sleep(0.1)
     return process, [Path("/proc") / path.stem for path in started]
