@@ -6,7 +6,7 @@ methods.
 
 from abc import ABC
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -100,6 +100,14 @@ class Defense(ABC, Generic[O]):
             norms: (batches,) L2 norms of the updates, over all that it defends.
         """
         return None
+
+    def protecting(self, values: "Tensor") -> Self:
+        """Itself, for updates whose private values it may know, as the clients do.
+
+        Args:
+            values: (batches,) of the rows that ``apply`` gets, from 0; −1 where none is known.
+        """
+        return self
 
     def apply(self, gradients: "Tensor", *, records: int, generator: "torch.Generator") -> "Tensor":
         """What is done to updates, each for itself.

@@ -95,6 +95,7 @@ class Chain:
         records: int,
         generators: "Generators",
         silent: Container[str] = (),
+        values: "Tensor | None" = None,
     ) -> "Update":
         """Apply every defense in turn to updates that are means over records.
 
@@ -107,8 +108,10 @@ class Chain:
                 come at a time if every pair has its own.
             silent: parameters to which defenses that only add noise add none; they clip them all
                 the same.
+            values: (batches,) private values, see ``Defense.protecting``; None: none is known.
         """
-        for index, defense in enumerate(self.acting):
+        for index, each in enumerate(self.acting):
+            defense = each if values is None else each.protecting(values)
             update = _applied(defense, index, update, records, generators, silent)
         return update
 

@@ -27,9 +27,9 @@ class Perturb(Defense[PerturbOptions]):
 
     f_φ classifies the private value a from the whole update g that it defends. It is fitted by
     ``prepare`` on updates of shadow batches, and so belongs to a round and a private attribute. The
-    perturbation is untargeted: away from the batch's true value where ``protecting`` has named it,
-    else from what f_φ says of the update. With ``towards`` it is targeted at that class (the
-    paper's choice in user inference): g̃ − α sign ∇ L(f_φ(g̃), a_t).
+    perturbation is untargeted: away from the batch's true value, which clients know, or from what
+    f_φ says of the update where none is named, as of other clients' updates. With ``towards`` it is
+    targeted at that class (the paper's choice in user inference): g̃ − α sign ∇ L(f_φ(g̃), a_t).
 
     Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
     (2024), section 6.1, defense 3, with 5 steps, γ = 0.005, α = 0.002.
@@ -73,7 +73,7 @@ class Perturb(Defense[PerturbOptions]):
         return prepared
 
     def protecting(self, values: "Tensor") -> Self:
-        """A copy for batches of known private values (batches,), the rows of ``apply``."""
+        """A copy for batches of these private values."""
         aimed = type(self)(self.options)
         aimed.classifier, aimed.towards = self.classifier, self.towards
         aimed.values = values
@@ -106,6 +106,8 @@ class Perturb(Defense[PerturbOptions]):
 
         if self.towards is not None:
             return torch.full((len(gradients),), self.towards, device=gradients.device)
-        if self.values is not None:
-            return self.values.to(gradients.device)
-        return classifier.logits(gradients).argmax(dim=1)
+        guesses = classifier.logits(gradients).argmax(dim=1)
+        if self.values is None:
+            return guesses
+        known = self.values.to(gradients.device)
+        return torch.where(known < 0, guesses, known)

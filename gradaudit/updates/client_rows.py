@@ -91,6 +91,8 @@ class ClientRows:
         seeds: of noise and of clients.
         memory: bytes that updates may take at a time.
         silent: parameters to which defenses that only add noise add none.
+        values: (rows,) private values of the first client's batches, which his defenses know; None
+            where there are none. Of the others nothing is known.
     """
 
     former: Former
@@ -100,6 +102,7 @@ class ClientRows:
     seeds: Seeds
     memory: int
     silent: Container[str] = ()
+    values: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -154,10 +157,22 @@ class ClientRows:
         count, clients, size = batches.shape
         each = batches.flatten(0, 1)
         raw = self.former.updates(each, needed, start * clients, self.seeds)
-        done = self.chain.apply(raw, records=size, generators=generators, silent=self.silent)
+        done = self.chain.apply(
+            raw,
+            records=size,
+            generators=generators,
+            silent=self.silent,
+            values=self._values(start, stop, clients),
+        )
         if clients == 1:
             return done
         return {name: rows.view(count, clients, -1).mean(dim=1) for name, rows in done.items()}
+
+    def _values(self, start: int, stop: int, clients: int) -> Tensor | None:
+        if self.values is None:
+            return None
+        own = self.values[start:stop, None]
+        return torch.cat([own, own.new_full((len(own), clients - 1), -1)], dim=1).flatten()
 
     def _needed(self, layers: Sequence[Layer]) -> list[Layer]:
         """The parameters of these layers, or all where a defense looks at the whole update."""

@@ -93,6 +93,7 @@ class Observer:
         fit: Indices | None = None,
         seed: int = 0,
         others: Indices | None = None,
+        values: Indices | None = None,
     ) -> Iterator[tuple[Layer, Tensor]]:
         """Each layer's features of every batch, one layer after the other.
 
@@ -106,6 +107,8 @@ class Observer:
             seed: of noise, of local training and of other clients' batches.
             others: the records of other clients, who each draw k with replacement; None is all
                 that are in no batch. Or what those of each batch drew, (batches, others, k).
+            values: (batches,) the private value of each, which its client's defenses know; −1, or
+                None for all, where there is none.
 
         Yields:
             The layer and its features (batches, features), float32 (or ``dtype``) on the CPU.
@@ -121,7 +124,7 @@ class Observer:
             linear = [layer for layer in layers if self.linear(layer)]
             formed = [layer for layer in layers if not self.linear(layer)]
             found = self._averaged(linear, clients, fitted, seed) if linear else {}
-            found |= self._formed(formed, clients, fitted, seed) if formed else {}
+            found |= self._formed(formed, clients, fitted, seed, values) if formed else {}
             for layer in layers:
                 yield layer, found.pop(layer.name)
 
@@ -132,9 +135,10 @@ class Observer:
         fit: Indices | None = None,
         seed: int = 0,
         others: Indices | None = None,
+        values: Indices | None = None,
     ) -> Tensor:
         """All layers' features side by side, (batches, features), as ``features`` makes them."""
-        found = self.features(batches, fit=fit, seed=seed, others=others)
+        found = self.features(batches, fit=fit, seed=seed, others=others, values=values)
         return torch.cat([features for _, features in found], dim=1)
 
     def linear(self, layer: Layer) -> bool:
@@ -168,7 +172,12 @@ class Observer:
         }
 
     def _formed(
-        self, layers: Sequence[Layer], clients: Tensor, fitted: Indices, seed: int
+        self,
+        layers: Sequence[Layer],
+        clients: Tensor,
+        fitted: Indices,
+        seed: int,
+        values: Indices | None,
     ) -> dict[str, Tensor]:
         """Form updates, defend and reduce them."""
         scene, own = self._scene, Seeds(self.seed, self._scene.target.device)
@@ -183,7 +192,12 @@ class Observer:
         )
         late = [layer for layer in layers if self._noise_is_last(layer)]
         silent = {name for layer in late for name in layer.parameter_names}
-        stream = scene.client_rows(clients, Seeds(seed, scene.target.device), silent=silent)
+        stream = scene.client_rows(
+            clients,
+            Seeds(seed, scene.target.device),
+            silent=silent,
+            values=None if values is None else torch.from_numpy(values),
+        )
         found: dict[str, Tensor] = {}
         for where, layer, rows in stream.pieces(layers):
             name = layer.name

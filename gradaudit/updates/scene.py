@@ -92,11 +92,17 @@ class Scene:
         return self.target.loss.weights(self.clients.view.cast(self.records.labels[indices]))
 
     def client_rows(
-        self, clients: Tensor, seeds: Seeds, *, silent: Container[str] = ()
+        self,
+        clients: Tensor,
+        seeds: Seeds,
+        *,
+        silent: Container[str] = (),
+        values: Tensor | None = None,
     ) -> ClientRows:
         """The updates of these clients, (rows, clients, k) indices of records.
 
-        ``silent`` are parameters to which defenses that only add noise add none.
+        ``silent`` are parameters to which defenses that only add noise add none, ``values`` the
+        first clients' private values, (rows,).
         """
         used, rows = torch.unique(clients, return_inverse=True)
         records = None
@@ -105,7 +111,8 @@ class Scene:
         weights = self.weights(used)
         former = Former(self.clients, used, records, self.memory // 2, weights)
         chain = self.sharing.chain
-        return ClientRows(former, rows, chain, self.parameters, seeds, self.memory // 4, silent)
+        own = self.parameters, seeds, self.memory // 4, silent, values
+        return ClientRows(former, rows, chain, *own)
 
     def _clipping(self, indices: Indices, rows: RecordRows) -> dict[str, Tensor]:
         """The factors of these records by parameter, from their whole gradients' norms."""

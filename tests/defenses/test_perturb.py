@@ -15,6 +15,8 @@ from gradaudit.defenses.modules.preparing import prepared
 from gradaudit.defenses.perturb import Perturb
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.loading.records import Records
+from gradaudit.target import layers_of
+from gradaudit.updates.observer import Observer
 from gradaudit.updates.share import share
 from gradaudit.updates.sharing import Sharing
 
@@ -144,6 +146,34 @@ def test_it_is_prepared_on_the_updates_of_shadow_batches() -> None:
     rows = [torch.cat([u[n].flatten() for n in plain])[None] for u in (plain, moved)]
     losses = [float(classifier_of(defense).losses(r, torch.tensor([0]))) for r in rows]
     assert losses[1] > losses[0]
+
+
+@pytest.mark.parametrize("memory", [1 << 30, 1])
+def test_clients_move_their_updates_away_from_what_is_true(memory: int) -> None:
+    """Chunk by chunk as at once; of other clients' updates nothing is known."""
+    case = next(case for case in CASES if case.id == "mlp-tanh")
+    target, records = case.target(), Records(case.inputs, case.labels)
+    batches = np.array([[0], [1], [2], [0], [1]])
+    values = np.array([0, 1, 0, 1, -1])
+    ready = prepared(Sharing((parse_defense("perturb"),)), target, records, batches, values % 2, 2)
+    (defense,) = ready.defenses
+
+    def seen(sharing: Sharing, values: np.ndarray | None, others: np.ndarray | None) -> Tensor:
+        layers = layers_of(target.model, with_bias=True)
+        observer = Observer(target, records, layers, sharing=sharing, memory=memory)
+        return observer.whole(batches, values=values, others=others)
+
+    def moved(rows: Tensor, known: np.ndarray) -> Tensor:
+        return apply(defense.protecting(torch.from_numpy(known)), rows)
+
+    plain, unknown = seen(Sharing(), None, None), np.full(5, -1)
+    torch.testing.assert_close(seen(ready, values, None), moved(plain, values))
+    torch.testing.assert_close(seen(ready, None, None), moved(plain, unknown))
+    assert not torch.equal(moved(plain, values), moved(plain, 1 - values % 2))
+    others = np.array([[[2]], [[2]], [[0]], [[1]], [[0]]])
+    beside = moved(plain[[2, 2, 0, 1, 0]], unknown)
+    mixed = seen(replace(ready, others=1), values, others)
+    torch.testing.assert_close(mixed, (moved(plain, values) + beside) / 2)
 
 
 def test_unprepared_it_says_who_prepares_it() -> None:

@@ -101,6 +101,13 @@ class Deal:
         candidates = empty if self.candidates is None else self.candidates
         return np.concatenate([self.shadow.indices, self.held.indices, candidates])
 
+    @property
+    def own_values(self) -> IntArray:
+        """The secret of each of them; −1 of the candidates' batches."""
+        candidates = len(self.own) - len(self.shadow.labels) - len(self.held.labels)
+        nobody = np.full(candidates, -1, dtype=np.int64)
+        return np.concatenate([self.shadow.labels, self.held.labels, nobody])
+
 
 def deal_parts(
     codes: IntArray,

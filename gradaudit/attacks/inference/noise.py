@@ -124,7 +124,10 @@ def _before_noise(sight: Sight, deal: Deal, layer: Layer, index: int) -> torch.T
         seed=sight.seed,
     )
     ((_, gradients),) = observer.features(
-        deal.observed.indices[order], fit=deal.parts.shadow, seed=sight.seed
+        deal.observed.indices[order],
+        fit=deal.parts.shadow,
+        seed=sight.seed,
+        values=deal.observed.labels[order],
     )
     return gradients.cpu()
 

@@ -78,11 +78,15 @@ class Sight:
             iter(())
             if not together
             else observer(together).features(
-                batches, fit=deal.parts.shadow, seed=self._noise(whose), others=others
+                looked.batches,
+                fit=deal.parts.shadow,
+                seed=looked.seed,
+                others=looked.others,
+                values=looked.values,
             )
-            for observer, batches, whose, others in (
-                (partial(self._own, adaptive=adaptive), deal.own, _OWN, deal.parts.shadow),
-                (self._observer, deal.observed.indices, _RELEASED, self._others(deal)),
+            for observer, looked in (
+                (partial(self._own, adaptive=adaptive), self._mine(deal)),
+                (self._observer, self._theirs(deal)),
             )
         )
         for layer in self.layers:
@@ -124,11 +128,22 @@ class Sight:
             layer,
             elements,
             components,
-            Looked(own, deal.own, self._noise(_OWN), deal.parts.shadow),
-            Looked(released, deal.observed.indices, self._noise(_RELEASED), self._others(deal)),
+            own,
+            self._mine(deal),
+            released,
+            self._theirs(deal),
             fit=len(deal.shadow.labels),
             memory=self.memory,
         )
+
+    def _mine(self, deal: Deal) -> Looked:
+        """The adversary's own batches."""
+        return Looked(deal.own, self._noise(_OWN), deal.parts.shadow, deal.own_values)
+
+    def _theirs(self, deal: Deal) -> Looked:
+        """The released ones."""
+        released = deal.observed
+        return Looked(released.indices, self._noise(_RELEASED), self._others(deal), released.labels)
 
     def _own(self, layers: Sequence[Layer], *, adaptive: bool) -> Observer:
         """What computes the adversary's own updates; the client's private part is not his."""

@@ -21,26 +21,32 @@ _MOST = 1000
 
 
 class Looked(NamedTuple):
-    """Some unreduced updates of a layer.
+    """Batches whose updates are looked at.
 
     Attributes:
-        observe: what computes them.
-        batches: whose, (batches, k).
+        batches: (batches, k).
         seed: of what is random in them.
         others: records of the other clients.
+        values: (batches,) what their clients protect.
     """
 
-    observe: Observe
     batches: Indices
     seed: int
     others: Indices
+    values: Indices
+
+    def part(self, rows: slice | Indices) -> "Looked":
+        """Some of the batches."""
+        return self._replace(batches=self.batches[rows], values=self.values[rows])
 
 
 def unaware_features(
     layer: Layer,
     elements: int,
     components: int,
+    observe_own: Observe,
     own: Looked,
+    observe_released: Observe,
     released: Looked,
     fit: int,
     memory: int,
@@ -51,8 +57,10 @@ def unaware_features(
         layer: whose updates.
         elements: how many of its elements are seen.
         components: how many.
-        own: the adversary's updates.
-        released: the clients'.
+        observe_own: computes the adversary's updates.
+        own: his batches.
+        observe_released: computes the clients' updates.
+        released: their batches.
         fit: how many of the own batches are shadow batches, which the components are found on.
         memory: bytes that updates may take.
 
@@ -61,22 +69,23 @@ def unaware_features(
     """
     rows = max(memory // (16 * elements), components + 1)
     shadow = np.linspace(0, fit - 1, min(fit, _MOST, rows)).astype(np.int64)
-    sample = torch.cat(list(_pieces(layer, own._replace(batches=own.batches[shadow]), rows)))
+    sample = torch.cat(list(_pieces(layer, observe_own, own.part(shadow), rows)))
     centre = sample.mean(dim=0)
     axes = torch.linalg.svd(sample - centre, full_matrices=False).Vh[:components].T
     mine, theirs = (
-        torch.cat([(piece - centre) @ axes for piece in _pieces(layer, looked, rows)])
-        for looked in (own, released)
+        torch.cat([(piece - centre) @ axes for piece in _pieces(layer, observe, looked, rows)])
+        for observe, looked in ((observe_own, own), (observe_released, released))
     )
     return mine, theirs
 
 
-def _pieces(layer: Layer, looked: Looked, rows: int) -> Iterator[Tensor]:
+def _pieces(layer: Layer, observe: Observe, looked: Looked, rows: int) -> Iterator[Tensor]:
     """Unreduced updates, so many at a time."""
-    observer = looked.observe(layer)
+    observer = observe(layer)
     for place, start in enumerate(range(0, len(looked.batches), rows)):
+        some = looked.part(slice(start, start + rows))
         ((_, updates),) = observer.features(
-            looked.batches[start : start + rows], seed=looked.seed + place, others=looked.others
+            some.batches, seed=some.seed + place, others=some.others, values=some.values
         )
         yield updates
 
