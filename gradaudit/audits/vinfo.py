@@ -69,6 +69,8 @@ class Vinfo(Audit[VinfoOptions]):
 
     Limits: of a value that is one of two, 0.1 nats are what an attack with an AUROC of about 0.75
     has, and 0.35, half of all there is, one of about 0.9.
+    The 50 principal components that layers above 10,000 elements are reduced to can hide most of
+    what a layer tells: compare ``--reduce maxpool:10`` or ``subset:2000``.
     """
 
     name = AUDIT
