@@ -87,6 +87,7 @@ class _Part:
         self.held[where] = seen
 
     def gram(self) -> Tensor:
+        """Inner products of all rows that were put, (rows, rows)."""
         if self.held is not None:
             return gram_of(self.held)
         joined = Factors.joined(self.factors)
