@@ -93,14 +93,22 @@ def test_a_perfect_predictor_has_the_entropy(member: str) -> None:
     assert found.family == found.ranker == member
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_perfect_predictor_of_four_values_has_their_entropy(seed: int) -> None:
+@pytest.mark.parametrize("member", MEMBERS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_perfect_predictor_of_four_values_has_their_entropy(member: str, seed: int) -> None:
+    """But for its doubt, λ = 1/(2(n + 1)) of the prior; a second column would mislead trees."""
     prior = np.array([0.4, 0.3, 0.2, 0.1])
+    drawn = gaussian_sets(60.0, seed, 400, 4)
+    folds = (replace(fold, features=fold.features[:, :1]) for fold in drawn.folds)
+    score = replace(drawn.score, features=drawn.score.features[:, :1])
     found = usable_information(
-        gaussian_sets(60.0, seed, 400, 4), prior, ("logistic",), np.random.SeedSequence(seed)
+        Sets(tuple(folds), score), prior, (member,), np.random.SeedSequence(seed)
     )
+    doubt = 1 / (2 * (3 * 200 + 1))
+    lost = -(prior * np.log(1 - doubt * (1 - prior))).sum()
     assert found.entropy == pytest.approx(-(prior * np.log(prior)).sum())
-    assert found.information == pytest.approx(found.entropy, abs=0.005)
+    assert found.information == pytest.approx(found.entropy - lost, abs=1e-5)
+    assert found.auroc == 1
 
 
 def test_what_score_batches_say_has_no_part_in_the_choice() -> None:
