@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from attacks.inference.people import people, subject, with_users
-from scipy.stats import ttest_1samp, ttest_rel
 from torch import nn
 
 from gradaudit.audits import audits
@@ -296,12 +295,11 @@ def test_what_a_dry_run_says() -> None:
 def test_a_perturbed_update_fools_only_those_who_do_not_know() -> None:
     """Li et al. 2024, figure 5: the perturbation helps an adversary who knows of it."""
     audited = subject(people(), "sex", defense="perturb:bound=0.5,step=0.2")
-    runs = [attack("attribute", replace(audited, seed=seed), rounds=2) for seed in range(7)]
+    runs = [attack("attribute", replace(audited, seed=seed), rounds=2) for seed in range(4)]
     knowing = [value(rows, "auroc") for rows in runs]
     fooled = [value(rows, "auroc", adversary="static") for rows in runs]
-    assert ttest_rel(knowing, fooled, alternative="greater").pvalue < 0.01
-    assert ttest_1samp(knowing, 0.5, alternative="greater").pvalue < 0.01
-    assert ttest_1samp(fooled, 0.5, alternative="less").pvalue < 0.01  # worse than guessing
+    assert min(knowing) > 0.9
+    assert max(fooled) < 0.1  # worse than guessing
 
 
 @pytest.mark.parametrize("options", [{"reduce": "pca:5"}, {"reduce": "maxpool:3"}, {"others": 2}])
