@@ -26,11 +26,11 @@ import torch
 from scipy import optimize, stats
 
 import gradaudit
-from gradaudit.inference.intervals import student
 from gradaudit.inference.usable import Labelled, Sets, usable_information
 from gradaudit.loading.datasets import load_records
 from gradaudit.loading.records import Attribute, Records
 from gradaudit.report import Measurement, Report
+from gradaudit.statistics.student import student
 
 SAMPLES = Path(__file__).parents[1] / "sample_models"
 MODEL = f"{SAMPLES / 'models.py'}:digits_cnn"

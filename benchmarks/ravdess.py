@@ -33,11 +33,11 @@ from scipy import stats
 from torch import nn
 
 import gradaudit
-from gradaudit.inference.intervals import student
 from gradaudit.loading.datasets import load_records
 from gradaudit.loading.models import load_model
 from gradaudit.loading.records import Records
 from gradaudit.report import Measurement, Report
+from gradaudit.statistics.student import student
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared"))
 EPOCHS, RATE = 10, 0.01

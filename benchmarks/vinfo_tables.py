@@ -41,7 +41,6 @@ from gradaudit.audits._vinfo_cases import Case, drawn_cases
 from gradaudit.audits._vinfo_options import VinfoOptions
 from gradaudit.inference.estimating import Adversary
 from gradaudit.inference.estimating import estimate as of_repetition
-from gradaudit.inference.intervals import pearson, student
 from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.usable import Usable
 from gradaudit.loading.datasets import load_records
@@ -49,6 +48,8 @@ from gradaudit.loading.losses import CrossEntropy
 from gradaudit.loading.models import load_model
 from gradaudit.loading.records import Attribute, Records
 from gradaudit.progress import Silent
+from gradaudit.statistics.correlation import pearson
+from gradaudit.statistics.student import student
 from gradaudit.target import Subject, Target
 from gradaudit.updates.observer import Observer
 

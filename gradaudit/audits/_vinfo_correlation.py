@@ -74,7 +74,8 @@ def no_correlation(reason: str) -> Measurement:
 def _row(name: str, points: Sequence[Point], variant: Variant, what: str) -> Measurement:
     import numpy as np
 
-    from gradaudit.inference.intervals import CONFIDENCE, pearson
+    from gradaudit.statistics import CONFIDENCE
+    from gradaudit.statistics.correlation import pearson
 
     held = [point for point in points if name in point.metrics]
     found = pearson(

@@ -92,7 +92,8 @@ class Rows:
     ) -> Measurement:
         import numpy as np
 
-        from gradaudit.inference.intervals import CONFIDENCE, resampled, student
+        from gradaudit.statistics import CONFIDENCE
+        from gradaudit.statistics.student import resampled, student
 
         values = np.array([_number(metric, each) for each in found])
         ends = student(values), resampled(values, *self.resampled)

@@ -7,7 +7,6 @@ import pytest
 from scipy.optimize import brentq
 
 from gradaudit.families.paper import ceiling
-from gradaudit.inference.intervals import student
 from gradaudit.inference.usable import (
     Labelled,
     Sets,
@@ -15,6 +14,7 @@ from gradaudit.inference.usable import (
     entropy,
     usable_information,
 )
+from gradaudit.statistics.student import student
 
 UNIFORM = np.array([0.5, 0.5])
 MEMBERS = ("forest", "logistic", "mlp")

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gradaudit.inference.intervals import pearson, resampled, student
+from gradaudit.statistics.correlation import pearson
+from gradaudit.statistics.student import resampled, student
 
 
 def test_students_interval_is_scipys() -> None:

@@ -1,0 +1,158 @@
+"""Nominal against measured coverage of every interval and verdict, by simulation.
+
+    python benchmarks/coverage.py [STUDY …] [--full] [--runs 200] [--jobs 2] [--only TEXT]
+        [--results coverage.jsonl] [--markdown FILE]
+
+Every simulated study is a line of the results file, written as it ends, so that an interrupted run
+goes on where it was; a seed gives the same line whatever the jobs. The table tells, for each
+interval in each cell, the share of studies whose interval held the truth, with Clopper and
+Pearson's interval of that share, the median width, and how often the row was marked imprecise.
+``docs/coverage.md`` holds the full size. One thread a job.
+"""
+
+import argparse
+import importlib
+import json
+import pkgutil
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import studies
+import torch
+from joblib import Parallel, delayed
+from scipy.stats import binomtest
+from studies.base import Cell, Outcome, Study
+from threadpoolctl import threadpool_limits
+
+Line = dict[str, object]
+Key = tuple[str, str]
+
+
+def discovered() -> dict[str, Study]:
+    modules = (m.name for m in pkgutil.iter_modules(studies.__path__) if m.name != "base")
+    found = (importlib.import_module(f"studies.{name}").STUDY for name in sorted(modules))
+    return {study.name: study for study in found}
+
+
+def cells(study: Study, full: bool, only: str) -> Iterator[Cell]:
+    for cell in study.full() if full else study.quick():
+        if only in title(cell):
+            yield cell
+
+
+def title(cell: Cell) -> str:
+    return ", ".join(f"{key} {value}" for key, value in cell.settings.items())
+
+
+def play(name: str, full: bool, wanted: str, seed: int) -> Line:
+    """One simulated study, in a worker that finds its cell by name."""
+    torch.set_num_threads(1)
+    found = next(cell for cell in cells(discovered()[name], full, "") if title(cell) == wanted)
+    with threadpool_limits(1):
+        outcomes = found.play(seed)
+    return {
+        "study": name,
+        "cell": wanted,
+        "seed": seed,
+        "outcomes": {
+            key: [outcome.covered, outcome.width, outcome.imprecise]
+            for key, outcome in outcomes.items()
+        },
+    }
+
+
+def done(path: Path) -> list[Line]:
+    """Lines that are whole; one that an interruption cut is played again."""
+    lines = []
+    for text in path.read_text().splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            continue
+    return lines
+
+
+def play_missing(names: list[str], given: argparse.Namespace) -> None:
+    there = {(line["study"], line["cell"], line["seed"]) for line in done(given.results)}
+    wanted = [
+        (name, given.full, title(cell), seed)
+        for name in names
+        for cell in cells(discovered()[name], given.full, given.only)
+        for seed in range(given.runs)
+        if (name, title(cell), seed) not in there
+    ]
+    played = Parallel(n_jobs=given.jobs, return_as="generator_unordered")(
+        delayed(play)(*one) for one in wanted
+    )
+    with given.results.open("a") as stream:
+        for count, line in enumerate(played, start=1):
+            stream.write(json.dumps(line) + "\n")
+            stream.flush()
+            if sys.stderr.isatty() or count % 100 == 0:
+                print(f"\r{count} of {len(wanted)} ", end="", file=sys.stderr, flush=True)
+
+
+def table(name: str, given: argparse.Namespace) -> Iterator[str]:
+    """The rows of one study in Markdown."""
+    study = discovered()[name]
+    played: dict[Key, list[Outcome]] = defaultdict(list)
+    for line in done(given.results):
+        if line["study"] == name and line["seed"] < given.runs:
+            for key, outcome in line["outcomes"].items():
+                played[str(line["cell"]), key].append(Outcome(*outcome))
+    yield f"### {name}\n\n{study.says}\n"
+    yield "| cell | interval | right | measured | width | imprecise | studies |"
+    yield "|---|---|---|---|---|---|---|"
+    for cell in cells(study, given.full, given.only):
+        for (of, key), outcomes in played.items():
+            if of == title(cell):
+                yield row(cell, key, outcomes)
+    for note in study.notes:
+        yield f"\n{note}"
+    yield ""
+
+
+def row(cell: Cell, key: str, outcomes: list[Outcome]) -> str:
+    said = [outcome for outcome in outcomes if outcome.covered is not None]
+    low, high = cell.nominal
+    right = f"{low:.0%} to {high:.0%}" if high < 1 else f"at least {low:.0%}"
+    if not said:
+        return f"| {title(cell)} | {key} | {right} | nothing said | | | {len(outcomes)} |"
+    hits = sum(bool(outcome.covered) for outcome in said)
+    ends = binomtest(hits, len(said)).proportion_ci(method="exact")
+    imprecise = sum(outcome.imprecise for outcome in said) / len(said)
+    share = hits / len(said)
+    off = " **!**" if not low <= share <= high and imprecise < 0.5 else ""
+    widths = [outcome.width for outcome in said if outcome.width is not None]
+    width = f"{statistics.median(widths):.3g}" if widths else ""
+    return (
+        f"| {title(cell)} | {key} | {right} | {share:.1%} [{ends.low:.1%}, {ends.high:.1%}]{off} "
+        f"| {width} | {imprecise:.0%} | {len(said)} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("studies", nargs="*", help="which; all without one")
+    parser.add_argument("--full", action="store_true", help="all cells, not the quick ones")
+    parser.add_argument("--runs", type=int, default=200, help="simulated studies a cell")
+    parser.add_argument("--jobs", type=int, default=2, help="processes, of one thread each")
+    parser.add_argument("--only", default="", help="cells whose title contains this")
+    parser.add_argument("--results", type=Path, default=Path("coverage.jsonl"))
+    parser.add_argument("--markdown", type=Path, help="also write the tables here")
+    given = parser.parse_args()
+    names = given.studies or list(discovered())
+    if unknown := set(names) - set(discovered()):
+        parser.error(f"no study {sorted(unknown)}; there are {sorted(discovered())}")
+    play_missing(names, given)
+    text = "\n".join(line for name in names for line in table(name, given))
+    print(text)
+    if given.markdown:
+        given.markdown.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
