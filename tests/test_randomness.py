@@ -18,7 +18,7 @@ def test_equal_words_give_equal_numbers() -> None:
     assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize(("left", "right"), itertools.combinations(NAMES, 2))
+@pytest.mark.parametrize(("left", "right"), list(itertools.combinations(NAMES, 2)))
 def test_other_words_give_other_numbers(
     left: tuple[str | int, ...], right: tuple[str | int, ...]
 ) -> None:
