@@ -35,7 +35,8 @@ class SubjectSettings(_Settings):
     model: str | None = Field(
         None,
         description="zoo:NAME, torchvision:NAME, FILE.py:factory, package.module:factory, or "
-        "ARCHIVE.pt2; options follow as ?key=value&….",
+        "ARCHIVE.pt2 of torch.export; options follow as ?key=value&…. All but the first two are "
+        "code that is run.",
         json_schema_extra=short("-m"),
     )
     checkpoint: tuple[Path, ...] = Field(

@@ -8,6 +8,7 @@ from threadpoolctl import threadpool_limits
 
 from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.usable import Labelled, Sets, Usable, usable_information
+from gradaudit.progress import Advance
 
 Rows = NDArray[np.float32]
 
@@ -33,9 +34,13 @@ class Adversary:
 
 
 def estimate(
-    rows: Rows, repetition: Repetition, adversary: Adversary, seed: np.random.SeedSequence
+    rows: Rows,
+    repetition: Repetition,
+    adversary: Adversary,
+    seed: np.random.SeedSequence,
+    advance: Advance,
 ) -> Usable:
-    """One estimate, on one thread."""
+    """One estimate, on one thread, which is one unit of work."""
     ends = np.cumsum([len(batches.labels) for batches in repetition.batches])[:-1]
     *folds, score = (
         Labelled(own, batches.labels)
@@ -43,6 +48,8 @@ def estimate(
     )
     sets = Sets(tuple(folds), score, repetition.independent)
     with threadpool_limits(1):
-        return usable_information(
+        usable = usable_information(
             sets, adversary.of(repetition), adversary.members, seed, paper=adversary.paper
         )
+    advance(1)
+    return usable

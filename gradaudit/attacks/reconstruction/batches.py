@@ -5,8 +5,8 @@ from functools import partial
 from typing import TypeVar
 
 from gradaudit.attacks.reconstruction.observing import Observed
-from gradaudit.attacks.reconstruction.workers import shared_out
 from gradaudit.progress import Advance, Progress, Silent
+from gradaudit.workers import shared_out
 
 T = TypeVar("T")
 Task = Callable[[Observed, int, Progress, int], T]

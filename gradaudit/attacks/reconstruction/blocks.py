@@ -18,8 +18,8 @@ from gradaudit.attacks.reconstruction.evaluation import Evaluator
 from gradaudit.attacks.reconstruction.minimum import Minimum
 from gradaudit.attacks.reconstruction.objectives import Objective
 from gradaudit.attacks.reconstruction.replay import Evaluation
-from gradaudit.attacks.reconstruction.workers import shared_out
 from gradaudit.progress import Advance
+from gradaudit.workers import shared_out
 
 MEMORY = 1 << 30
 """Bytes that the blocks which are worked on at one time may take."""

@@ -78,7 +78,7 @@ def _other_archive(entries: Sequence[zipfile.ZipInfo]) -> str | None:
     if "constants.pkl" in names or any(name.startswith("code/") for name in names):
         return "is a TorchScript archive, a program and not weights"
     if "archive_format" in names:
-        return "is a torch.export archive, a program and not weights (it can be a --model)"
+        return "is a torch.export archive, a program and not weights (--model would run it)"
     if ".data/extern_modules" in names:
         return "is a torch.package archive, a program and not weights"
     if "model.weights.h5" in paths:
