@@ -14,7 +14,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gradaudit.errors import UsageError, one_line
 
@@ -107,7 +107,7 @@ def _summaries_in(file: Path) -> Iterator[tuple[str, str]]:
                 yield words["name"], words["summary"]
 
 
-def _loaded(group: str) -> Iterator[type]:
+def _loaded(group: str) -> Iterator[Any]:
     return (entry.load() for entry in entry_points(group=group))
 
 
