@@ -5,13 +5,16 @@ module of the kind's package, or by an entry point of the group ``gradaudit.<kin
 installed distribution. Nothing keeps a list.
 """
 
+import ast
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Protocol, TypeVar
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from gradaudit.errors import UsageError, one_line
 
@@ -76,3 +79,42 @@ def _from_entry_points(group: str, base: type[P]) -> Iterator[type[P]]:
         if not (inspect.isclass(part) and issubclass(part, base)):
             raise UsageError(f"entry point {entry.name} of {group} is not a {base.__name__}")
         yield part
+
+
+def summaries(package: str) -> dict[str, str]:
+    """The parts of ``package`` by name, each with its ``summary``, read from the source.
+
+    The package is not imported, so that parts of one that needs torch are listed without it.
+    Parts of other distributions are imported, since their source may lie anywhere.
+
+    Returns:
+        The summaries, sorted by the parts' names.
+    """
+    spec = find_spec(package)
+    assert spec is not None
+    folders = map(Path, spec.submodule_search_locations or ())
+    files = sorted(file for folder in folders for file in folder.glob("*.py"))
+    own = (found for file in files for found in _summaries_in(file))
+    others = ((part.name, part.summary) for part in _loaded(package))
+    return dict(sorted([*own, *others]))
+
+
+def _summaries_in(file: Path) -> Iterator[tuple[str, str]]:
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            words = dict(_words(node))
+            if words.keys() >= {"name", "summary"}:
+                yield words["name"], words["summary"]
+
+
+def _loaded(group: str) -> Iterator[Any]:
+    return (entry.load() for entry in entry_points(group=group))
+
+
+def _words(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Class attributes that are strings, as they are written."""
+    for line in node.body:
+        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
+            (target,) = line.targets
+            if isinstance(target, ast.Name) and isinstance(line.value.value, str):
+                yield target.id, line.value.value

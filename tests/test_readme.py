@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import HANGS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -48,7 +49,7 @@ def test_the_first_scan_prints_what_the_readme_shows() -> None:
         encoding="utf-8",
         cwd=ROOT,
         env={"PATH": "", "COLUMNS": "80", "PYTHONUTF8": "1"},
-        timeout=600,
+        timeout=HANGS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,8 @@ class ImprovedDeepLeakage(GradientMatching):
     With cross-entropy only the true class's row of the last layer's gradient has a negative factor
     p_c − y_c. It holds for one record and for a last layer whose update was shared.
 
-    Source: B. Zhao, K. R. Mopuri and H. Bilen, "iDLG: Improved deep leakage from gradients" (2020).
+    Source: B. Zhao, K. R. Mopuri and H. Bilen, "iDLG: Improved deep leakage from gradients"
+    (2020), algorithm 1.
     """
 
     name = "idlg"

@@ -35,7 +35,8 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
     shared is handed in. Where a layer's system does not determine its input, the shortest
     solution is taken, and what is solved before it builds on that: the residuals tell.
 
-    Source: J. Zhu and M. Blaschko, "R-GAP: Recursive gradient attack on privacy" (2021).
+    Source: J. Zhu and M. Blaschko, "R-GAP: Recursive gradient attack on privacy" (2021),
+    algorithm 1.
     """
 
     name = "r-gap"

@@ -60,6 +60,7 @@ class AdditiveMechanism(Mechanism):
     """
 
     name: ClassVar[str]
+    summary: ClassVar[str]
     foreign: ClassVar[bool] = False
     noise: Noise
     clip: float
