@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.evaluation import Evaluator
-from gradaudit.attacks.reconstruction.minimum import Minimum
+from gradaudit.attacks.reconstruction.minimum import Evaluation, Minimum
 from gradaudit.attacks.reconstruction.objectives import Objective
-from gradaudit.attacks.reconstruction.replay import Evaluation
 from gradaudit.attacks.reconstruction.workers import shared_out
 from gradaudit.progress import Advance
 

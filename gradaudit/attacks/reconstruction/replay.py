@@ -6,14 +6,12 @@ twice, which find the same operations every time: ``make_fx`` notes these down o
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-Evaluation = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Points (restarts, unknowns) to values (restarts,) and gradients (restarts, unknowns)."""
+from gradaudit.attacks.reconstruction.minimum import Evaluation
 
 WORTH = 250
 """Evaluations of as many points after which a recording, which costs about as many, is made."""
