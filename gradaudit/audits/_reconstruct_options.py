@@ -1,5 +1,7 @@
 """Options of ``attack reconstruct``, ``membership`` and ``tracing``. No torch in here."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -83,7 +85,7 @@ class AttackOptions(AuditOptions):
         flags = {name: value for name, value in given.items() if value is not None}
         return flags if named else {"iterations": AUTOMATIC_ITERATIONS, **flags}
 
-    def sharing(self, subject: "Subject") -> "Sharing":
+    def sharing(self, subject: Subject) -> Sharing:
         """How the attacked clients make their updates.
 
         Raises:
@@ -135,7 +137,7 @@ class BatchOptions(AttackOptions):
             raise ValueError("records are counted from 0")
         return records
 
-    def count(self, subject: "Subject") -> int:
+    def count(self, subject: Subject) -> int:
         """About how many updates will be attacked."""
         rounds = len(subject.targets) if self.every_round else 1
         if self.update is not None:

@@ -11,6 +11,8 @@ is zero in all, with probability one. For the same reason an element that stands
 direction stands still in all.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,7 +57,7 @@ class PiecewiseLinear:
         return "forward mode of a piecewise linear network"
 
     @classmethod
-    def of(cls, general: General, direction: Tensor) -> "PiecewiseLinear | None":
+    def of(cls, general: General, direction: Tensor) -> PiecewiseLinear | None:
         """The source, if the network is piecewise linear at every record.
 
         Args:
@@ -74,7 +76,7 @@ class PiecewiseLinear:
                 return None
         return found
 
-    def part(self, at: slice) -> "PiecewiseLinear":
+    def part(self, at: slice) -> PiecewiseLinear:
         """The source for the records at these positions."""
         rest = self.deltas, self.curvature, self.response
         deltas, curvature, response = tree_map_only(Tensor, lambda x: x[at], rest)

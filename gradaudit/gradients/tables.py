@@ -7,6 +7,8 @@ move few positions of a convolution's input, so that Δ Ȧᵀ = (Δ spread over 
 input) · (their tangents) takes few of them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -41,7 +43,7 @@ class Tabulated:
     seen: dict[int, Tensor]
 
     @classmethod
-    def of(cls, linear: PiecewiseLinear) -> "Tabulated":
+    def of(cls, linear: PiecewiseLinear) -> Tabulated:
         """Tabulate the response."""
         batch = linear.point.batch
         (point,), (record,) = batch.points, batch.records

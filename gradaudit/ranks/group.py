@@ -1,5 +1,7 @@
 """Rank of U of one group of a convolution, by the method that suits it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -61,7 +63,7 @@ class GroupRank:
         bound: int | None = None,
         spectrum: Gap | None = None,
         search: Nullity | None = None,
-    ) -> "GroupRank":
+    ) -> GroupRank:
         """With the facts about U that ``rows`` holds."""
         operator = rows.operator
         return cls(
