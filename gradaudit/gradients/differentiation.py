@@ -139,9 +139,6 @@ class Doubled:
         return _stacked([_doubled(trace, record, directions, by) for trace, record in _each(batch)])
 
 
-WAYS: tuple[Differentiation, ...] = (Mapped(), Looped(), Doubled())
-
-
 def fastest(batch: Batch, by: Variable) -> Differentiation:
     """The first way that works for this model, tried on two records and two directions.
 
