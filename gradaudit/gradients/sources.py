@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from gradaudit.gradients.differentiation import Batch, Differentiation, Variable
 from gradaudit.gradients.directions import Directions
-from gradaudit.gradients.factors import Factors, Tangents, over_uses
+from gradaudit.gradients.fast.factors import Factors, Tangents, over_uses
 from gradaudit.gradients.norms import Norm, Norms, norms_of
 from gradaudit.gradients.trace import Gradients
 

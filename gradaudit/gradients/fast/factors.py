@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from gradaudit.gradients.fast.rank_two import rank_two_norms
 from gradaudit.gradients.norms import Norm, Norms, norms_of, side_by_side
 from gradaudit.gradients.operations import Operation
-from gradaudit.gradients.rank_two import rank_two_norms
 
 _BLOCK = 1 << 19
 
