@@ -19,12 +19,12 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise.combined import Combined, Start
-from gradaudit.attacks.layerwise.least_squares import LeastSquares
 from gradaudit.attacks.layerwise.recursion import Given, Solved, Solver
 from gradaudit.attacks.layerwise.running import Found, best_of
 from gradaudit.attacks.layerwise.setting import Setting
 from gradaudit.attacks.layerwise.systems import System
 from gradaudit.attacks.reconstruction.observing import Observer
+from gradaudit.attacks.reconstruction.r_gap import LeastSquares
 from gradaudit.loading.losses import CrossEntropy
 from gradaudit.loading.records import Records
 from gradaudit.target import Target

@@ -1,5 +1,7 @@
 """Rows of ``attack reconstruct``: what the attacker's answers score, and what the restarts did."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,12 +40,12 @@ class Result:
     """
 
     method: str
-    attempts: "Sequence[Attempt]"
+    attempts: Sequence[Attempt]
     batch: int
     success: float
     facts: Mapping[str, JsonValue]
 
-    def answers(self, metric: str) -> "NDArray[np.float64]":
+    def answers(self, metric: str) -> NDArray[np.float64]:
         """The answers' scores, of batches where not every restart diverged."""
         import numpy as np
 
@@ -51,7 +53,7 @@ class Result:
             [each.scores[metric][each.answer] for each in self._answered() if metric in each.scores]
         )
 
-    def _answered(self) -> "list[Attempt]":
+    def _answered(self) -> list[Attempt]:
         return [each for each in self.attempts if each.answer is not None]
 
     def rows(self, audit: str, variant: Variant) -> Iterator[Measurement]:
@@ -144,7 +146,7 @@ class Result:
         )
 
 
-def attack_facts(attempts: "Sequence[Attempt]") -> dict[str, JsonValue]:
+def attack_facts(attempts: Sequence[Attempt]) -> dict[str, JsonValue]:
     """What the attack says of itself; what differs between batches stands as ``batches``, in order.
 
     Of one batch there is no such list.

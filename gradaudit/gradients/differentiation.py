@@ -7,6 +7,8 @@
   with operations that have no forward mode or that ``torch.func`` does not take).
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +45,7 @@ class Batch:
     targets: Tensor
     indices: range
 
-    def part(self, at: slice) -> "Batch":
+    def part(self, at: slice) -> Batch:
         """The records at these positions of this batch.
 
         They are copied: next to a point that begins inside another tensor's memory, forward mode
@@ -57,7 +59,7 @@ class Batch:
             self.indices[at],
         )
 
-    def moved(self, name: Variable, step: Tensor) -> "Batch":
+    def moved(self, name: Variable, step: Tensor) -> Batch:
         """The same records with another point or target."""
         if name == "point":
             return replace(self, points=self.points + step)
@@ -135,9 +137,6 @@ class Doubled:
     def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
         """Their tangents."""
         return _stacked([_doubled(trace, record, directions, by) for trace, record in _each(batch)])
-
-
-WAYS: tuple[Differentiation, ...] = (Mapped(), Looped(), Doubled())
 
 
 def fastest(batch: Batch, by: Variable) -> Differentiation:

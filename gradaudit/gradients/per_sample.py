@@ -22,8 +22,6 @@ from gradaudit.gradients.ways import (
     Way,
     at_once,
     choose_ways,
-    mean_gradient,
-    names_of,
     one_by_one,
     product,
     traced,
@@ -137,39 +135,6 @@ def per_sample_gradients(
     trace, ways = choose_ways(trace, layers, records, targets)
     gradients = PerSampleGradients(trace, inputs, labels, tuple(layers), ways)
     return _sized(gradients, memory)
-
-
-def batch_gradient(
-    target: Target,
-    inputs: Tensor,
-    labels: Tensor,
-    layers: Sequence[Layer],
-    *,
-    dtype: torch.dtype = torch.float32,
-    seed: int = 0,
-) -> dict[str, Tensor]:
-    """The gradient of the mean loss of one batch, also where its records are coupled.
-
-    Args:
-        target: the audited model; it is left as it was.
-        inputs: (records, …), the batch.
-        labels: (records, …).
-        layers: whose gradients are wanted.
-        dtype: of the computation and of the gradients.
-        seed: what dropout in training mode draws from.
-
-    Returns:
-        Each layer's gradient (elements,) by its name.
-
-    Raises:
-        AuditError: the model cannot be run on the batch, or the labels do not fit.
-    """
-    view = FunctionalModel.of(target, dtype=dtype, seed=seed)
-    records, targets = view.cast(inputs), view.cast(labels)
-    view.check(records, targets)
-    found = mean_gradient(view, names_of(layers), records, targets)
-    rows = {name: gradient.reshape(1, -1) for name, gradient in found.items()}
-    return {layer.name: _joined(layer, rows)[0] for layer in layers}
 
 
 def _sized(gradients: PerSampleGradients, memory: int) -> PerSampleGradients:

@@ -1,5 +1,7 @@
 """Where the tangents of every parameter's gradient come from, chunk of directions by chunk."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -10,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from gradaudit.gradients.differentiation import Batch, Differentiation, Variable
 from gradaudit.gradients.directions import Directions
-from gradaudit.gradients.factors import Factors, Tangents, over_uses
+from gradaudit.gradients.fast.factors import Factors, Tangents, over_uses
 from gradaudit.gradients.norms import Norm, Norms, norms_of
 from gradaudit.gradients.trace import Gradients
 
@@ -32,7 +34,7 @@ class Point:
     factors: dict[str, Factors]
 
     @classmethod
-    def of(cls, batch: Batch, way: Differentiation) -> "Point":
+    def of(cls, batch: Batch, way: Differentiation) -> Point:
         """Compute the gradients of a batch."""
         gradients = way.gradients(batch)
         seen = gradients.seen | _tokens(batch)
@@ -42,7 +44,7 @@ class Point:
         }
         return cls(batch, gradients, seen, factors)
 
-    def part(self, at: slice) -> "Point":
+    def part(self, at: slice) -> Point:
         """The records at these positions."""
         return Point(
             self.batch.part(at),
@@ -78,7 +80,7 @@ class Source(Protocol):
         """The gradients that move."""
         ...
 
-    def part(self, at: slice) -> "Source":
+    def part(self, at: slice) -> Source:
         """The source for the records at these positions."""
         ...
 
@@ -110,7 +112,7 @@ class General:
             found[name] = Tangents(self.point.factors[name], uses, seen, left).norms(wanted)
         return found
 
-    def part(self, at: slice) -> "General":
+    def part(self, at: slice) -> General:
         """The source for the records at these positions."""
         return replace(self, point=self.point.part(at))
 

@@ -1,5 +1,7 @@
 """Adding up the norms of every layer's tangents over passes of directions."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -73,7 +75,7 @@ class LayerNorms:
     methods: frozenset[str]
 
     @classmethod
-    def of_all(cls, parts: Sequence["LayerNorms"]) -> "LayerNorms":
+    def of_all(cls, parts: Sequence[LayerNorms]) -> LayerNorms:
         """One part's records after the other's."""
         return cls(
             {norm: torch.cat([part.samples[norm] for part in parts]) for norm in parts[0].samples},

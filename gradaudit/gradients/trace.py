@@ -1,5 +1,7 @@
 """The gradient of one record's loss, taken apart at the places where parameters are used."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -56,7 +58,7 @@ class Trace:
     @classmethod
     def of(
         cls, view: FunctionalModel, names: Sequence[str], records: Tensor, targets: Tensor
-    ) -> "Trace":
+    ) -> Trace:
         """Find the uses of the named parameters, and which of them the uses explain.
 
         A parameter's gradient must equal the sum over its uses, G = Σ Δ Aᵀ, on the first records;
@@ -88,7 +90,7 @@ class Trace:
             len(records), *self.embedded, dtype=self.view.dtype, device=self.view.device
         )
 
-    def seeded(self, index: int) -> "Trace":
+    def seeded(self, index: int) -> Trace:
         """The trace with random numbers of its own for the record of this index."""
         return replace(self, view=replace(self.view, seed=self.view.seed + index))
 
@@ -167,7 +169,7 @@ class Trace:
 
     def _watching(
         self, names: Iterable[str], record: Tensor, every: Sequence[str] | None = None
-    ) -> "Trace":
+    ) -> Trace:
         """The trace that takes these parameters apart, if all of a parameter's uses are alike."""
         watched = {name: self.view.parameters[name] for name in names}
         capture = Capture(watched)

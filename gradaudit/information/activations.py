@@ -1,5 +1,7 @@
 """What every layer of a target gives out for every record, without changing the model."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,7 +45,7 @@ class Activations:
     @classmethod
     def of(
         cls, target: Target, layers: Sequence[Layer], inputs: Tensor, labels: Tensor, memory: int
-    ) -> "Activations":
+    ) -> Activations:
         """Look at two records to see what there is, and how many fit into memory.
 
         Raises:

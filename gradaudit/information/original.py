@@ -4,6 +4,8 @@ Source: F. Mo et al., "Quantifying and localizing usable information leakage fro
 gradients" (2022), definitions 2 and 3, equations 4 and 6.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 
@@ -49,7 +51,7 @@ class Tally:
     @classmethod
     def of(
         cls, found: FloatArray, guesses: FloatArray, thresholds: tuple[float, ...] = THRESHOLDS
-    ) -> "Tally":
+    ) -> Tally:
         """Count similarities that reach thresholds; those that are NaN reach none.
 
         Args:

@@ -8,7 +8,7 @@ import torch
 from gradaudit.ranks.bases import EPSILON
 from gradaudit.ranks.certificate import largest_nullity, least_norm
 from gradaudit.ranks.craig import Residuals, leave_residuals
-from gradaudit.ranks.dense import NULL
+from gradaudit.ranks.operator import NULL
 from gradaudit.ranks.sides import Side
 
 ALPHA = 1e-9

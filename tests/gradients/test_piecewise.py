@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from gradaudit.gradients.differentiation import Batch, Mapped
 from gradaudit.gradients.directions import Columns, Gaussian
+from gradaudit.gradients.fast.piecewise import PiecewiseLinear
+from gradaudit.gradients.fast.tables import Tabulated
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.jacobian import Jacobians
 from gradaudit.gradients.norms import Norms
-from gradaudit.gradients.piecewise import PiecewiseLinear
 from gradaudit.gradients.sources import General, Point
-from gradaudit.gradients.tables import Tabulated
 from gradaudit.gradients.tally import Pass, exactly
 from gradaudit.gradients.trace import Trace
 from gradaudit.loading.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError

@@ -1,5 +1,7 @@
 """The input of one fully connected layer, and the record behind it (Fan et al. 2020, section 2)."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +35,7 @@ class SingleLayer:
     of_record: bool
 
     @classmethod
-    def of(cls, view: AttackerView, wanted: str | None = None) -> "SingleLayer":
+    def of(cls, view: AttackerView, wanted: str | None = None) -> SingleLayer:
         """A layer of a model: the one that is wanted, else the first that reads the record.
 
         Where none reads the record it is the first that can be solved.

@@ -5,6 +5,8 @@ minimised, with the pull-back constraint g A⁽ⁱ⁻¹⁾(z) = 0 where that is 
 ‖g A⁽ⁱ⁻¹⁾(z)‖²; here it is eliminated, as every z that fulfils it is W⁽ⁱ⁻¹⁾ y + B⁽ⁱ⁻¹⁾ for one y.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -94,7 +96,7 @@ class Start:
     outputs: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, chain: Chain, record: Tensor) -> "Start":
+    def of(cls, chain: Chain, record: Tensor) -> Start:
         """The way of a record in its shape."""
         inputs, outputs = {}, {}
         x = chain.entrance.value(record.flatten())

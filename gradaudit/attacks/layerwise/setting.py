@@ -1,5 +1,7 @@
 """What layer-by-layer attacks ask of a view, and how they judge a candidate by themselves."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -29,7 +31,7 @@ class Setting:
     chain: Chain
 
     @classmethod
-    def of(cls, view: AttackerView, attack: str) -> "Setting":
+    def of(cls, view: AttackerView, attack: str) -> Setting:
         """The setting of an attack.
 
         Args:

@@ -1,5 +1,7 @@
 """All batches that are attacked, and each method's attempts on them."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -72,7 +74,7 @@ class Campaign:
     @classmethod
     def prepare(
         cls, subject: Subject, choice: Choice, observer: Observer, restarts: int
-    ) -> "Campaign":
+    ) -> Campaign:
         """Draw batches and make their updates, or read a captured one.
 
         Raises:
@@ -109,7 +111,7 @@ class Campaign:
         return self._each(partial(self._alone._attempt, method), method, progress)
 
     @property
-    def _alone(self) -> "Campaign":
+    def _alone(self) -> Campaign:
         """Without the batches, which would travel to a worker with each one of them."""
         return replace(self, observed=())
 

@@ -23,6 +23,8 @@ class ImprovedDeepLeakage(GradientMatching):
     name = "idlg"
     summary = "Read the label off the last layer's signs, then match by L-BFGS (Zhao et al. 2020)."
     Options: ClassVar[type[ReconstructionOptions]] = MatchingOptions
+    default_steps = 300
+    reads_labels = True
 
     def targets(self, view: AttackerView, generator: torch.Generator) -> Targets:
         """Known labels, or the one that the signs tell."""

@@ -8,6 +8,8 @@ gradient is the mean of p_c − y_c, so n_c = k (p̄_c − ∇b_c) with p̄ take
 attacker makes up.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -36,7 +38,7 @@ class Targets:
     fixed: Tensor | None
 
     @classmethod
-    def of(cls, view: AttackerView, fixed: Tensor | None) -> "Targets":
+    def of(cls, view: AttackerView, fixed: Tensor | None) -> Targets:
         """Fixed labels, or free ones.
 
         Raises:

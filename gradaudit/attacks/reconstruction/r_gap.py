@@ -1,13 +1,15 @@
 """R-GAP: a chain of layers solved backwards, each as a linear system."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from pydantic import Field
 
-from gradaudit.attacks.layerwise.least_squares import LeastSquares
+from gradaudit.attacks.layerwise.recursion import Given, Solved, Solver, share_outside
 from gradaudit.attacks.layerwise.running import best_of
 from gradaudit.attacks.layerwise.setting import Setting
+from gradaudit.attacks.layerwise.systems import solve
 from gradaudit.attacks.reconstruction.base import (
     Candidates,
     Reconstruction,
@@ -69,3 +71,31 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
     def steps(self, restarts: int) -> float:
         """Most of the time goes to LSMR, an iteration of which costs about a gradient."""
         return float(min(self.options.solver_steps, _USUAL_STEPS))
+
+
+@dataclass(frozen=True)
+class LeastSquares(Solver):
+    """A convolution's input as the shortest solution of [W; ∇_Z J] x = [z; ∇_W J]: R-GAP's step.
+
+    Least squares on both blocks, each scaled to rows of length one on the average.
+
+    Attributes:
+        iterations: the most of LSMR.
+        dense: by singular values or by LSMR; None: by size.
+    """
+
+    iterations: int = 20_000
+    dense: bool | None = None
+
+    def solve(self, given: Given) -> Solved:
+        """The shortest input among those that fit best."""
+        matrix, right = given.system.balanced()
+        solution = solve(matrix, right, iterations=self.iterations, dense=self.dense)
+        x = torch.from_numpy(solution.x).to(given.stage.weight)
+        return Solved(
+            given.stage.layer,
+            x,
+            residual=solution.residual,
+            iterations=solution.iterations,
+            outside=share_outside(given.before, x),
+        )

@@ -19,9 +19,8 @@ from gradaudit.attacks.reconstruction.evaluation import Evaluator
 from gradaudit.attacks.reconstruction.initial import Start, label_starts, starts
 from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, HISTORY, minimise
-from gradaudit.attacks.reconstruction.minimum import Minimum
+from gradaudit.attacks.reconstruction.minimum import Evaluation, Minimum
 from gradaudit.attacks.reconstruction.objectives import Distance, Objective
-from gradaudit.attacks.reconstruction.replay import Evaluation
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Advance, Progress

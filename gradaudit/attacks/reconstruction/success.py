@@ -26,8 +26,6 @@ FloatArray = NDArray[np.float64]
 Kind = Literal["normal", "uniform", "pattern", "blank"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Random reconstructions: where attacks start, cut to the range of values, and one colour."""
-SEARCHES_LABELS = "dlg"
-"""The member that optimises labels with the records, even where others are told them."""
 _ATTACKS, _GUESSES = 19, 20
 _CHUNK = 1 << 22
 """Elements of pictures that are compared at once."""
@@ -140,7 +138,8 @@ def _in_order(truth: Tensor, found: Tensor) -> Tensor:
 
 
 def _labelled(view: AttackerView, method: Method) -> AttackerView:
-    return replace(view, labels=None) if method.name == SEARCHES_LABELS else view
+    """Labels are told to no attack that searches them."""
+    return replace(view, labels=None) if method.searches_labels else view
 
 
 def _candidates(

@@ -9,6 +9,8 @@ Jacobian are made of those of Ġ over directions. Three ways, by cost:
 - else Ġ is formed, all directions of a chunk in one matrix product.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,9 +18,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from gradaudit.gradients.fast.rank_two import rank_two_norms
 from gradaudit.gradients.norms import Norm, Norms, norms_of, side_by_side
 from gradaudit.gradients.operations import Operation
-from gradaudit.gradients.rank_two import rank_two_norms
 
 _BLOCK = 1 << 19
 
@@ -38,7 +40,7 @@ class Factors:
     left: Tensor
 
     @classmethod
-    def of(cls, uses: Uses, deltas: Sequence[Tensor], seen: Mapping[int, Tensor]) -> "Factors":
+    def of(cls, uses: Uses, deltas: Sequence[Tensor], seen: Mapping[int, Tensor]) -> Factors:
         """The factors over all uses of a parameter.
 
         Args:
@@ -50,7 +52,7 @@ class Factors:
         right = over_uses([use.right(seen[site]) for site, use in uses])
         return cls(right.to(left), left)
 
-    def part(self, at: slice) -> "Factors":
+    def part(self, at: slice) -> Factors:
         """The records at these positions."""
         return Factors(self.right[at], self.left[at])
 
@@ -155,7 +157,7 @@ class Tangents:
         product = left @ tangents.mT
         return product.reshape(*product.shape[:3], directions, -1).permute(0, 3, 1, 2, 4)
 
-    def _blocks(self) -> Iterator["Tangents"]:
+    def _blocks(self) -> Iterator[Tangents]:
         """The directions in blocks whose Ȧ fits a cache."""
         known = self.product if self.left is None else self.left.transpose(1, 2)
         assert known is not None
