@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 class Metric:
     """A number an audit reports, with what the default policy makes of it.
 
-    ``warning`` and ``error`` are the default limits: a row is flagged when its unfavourable end
-    goes beyond them in the ``riskier`` direction. ``why`` is what the table says of a layer that
+    ``warning`` and ``error`` are the default limits: a row is flagged when its whole interval
+    lies beyond them in the ``riskier`` direction. ``why`` is what the table says of a layer that
     is flagged, in words for somebody who has not read the paper.
+
+    Attributes:
+        proxy: stands for leakage without anybody trying to learn something from what is shared;
+            a layer that only proxies looked at is not tested, whatever their values.
+        counts: what a row's ``n`` counts, where its interval narrows with the root of it; empty
+            where it does not.
     """
 
     id: str
@@ -35,6 +41,8 @@ class Metric:
     warning: float | None = None
     error: float | None = None
     why: str = ""
+    proxy: bool = False
+    counts: str = ""
 
 
 class AuditOptions(BaseModel):
