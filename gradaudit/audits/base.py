@@ -27,8 +27,6 @@ class Metric:
     is flagged, in words for somebody who has not read the paper.
 
     Attributes:
-        proxy: stands for leakage without anybody trying to learn something from what is shared;
-            a layer that only proxies looked at is not tested, whatever their values.
         counts: what a row's ``n`` counts, where its interval narrows with the root of it; empty
             where it does not.
     """
@@ -41,7 +39,6 @@ class Metric:
     warning: float | None = None
     error: float | None = None
     why: str = ""
-    proxy: bool = False
     counts: str = ""
 
 
@@ -66,6 +63,11 @@ class Audit(ABC, Generic[O]):
     metrics: ClassVar[tuple[Metric, ...]]
     headline: ClassVar[tuple[str, ...]]
     """Ids of the metrics that get a column in the risk table of ``scan``."""
+    proxy: ClassVar[bool] = False
+    """Whether its metrics stand for leakage without trying to learn anything from what is shared.
+
+    They can show a risk; a layer that only proxies looked at is else not tested, never low.
+    """
     Options: ClassVar[type[AuditOptions]] = AuditOptions
     renames: ClassVar[Mapping[str, str]] = {}
     """Subject options that this audit's command calls otherwise, because it has its own."""

@@ -48,6 +48,16 @@ def known_metrics() -> dict[str, Metric]:
     }
 
 
+def proxies() -> set[str]:
+    """The metrics of audits that try to learn nothing, by ``audit.metric``."""
+    return {
+        f"{audit.reports_as()}.{metric.id}"
+        for audit in audits().values()
+        if audit.proxy
+        for metric in audit.metrics
+    }
+
+
 def _rules(name: str, metric: Metric) -> list[Rule]:
     limits = {"error": metric.error, "warning": metric.warning}
     if metric.riskier == "higher":

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from gradaudit.judging.default import known_metrics
+from gradaudit.judging.default import known_metrics, proxies
 from gradaudit.judging.judge import gate
 from gradaudit.judging.policy import Policy
 from gradaudit.report import Finding, Report
@@ -46,7 +46,7 @@ def layer_risks(report: Report, policy: Policy | None = None) -> dict[str | None
     A layer's risk is the highest level that is shown: high where an interval as a whole is beyond
     the limit of an error rule, medium where one is beyond that of a warning rule; else unknown
     where something that a rule asks for could not be measured, not tested where nothing was judged
-    but metrics that try nothing (``Metric.proxy``), and low otherwise. Beside it stands the
+    but metrics that try nothing (``Audit.proxy``), and low otherwise. Beside it stands the
     highest level that what is unclear leaves possible.
 
     Args:
@@ -83,9 +83,7 @@ def _risk(findings: Sequence[Finding]) -> Risk:
     unmeasured = [finding for finding in findings if finding.outcome == "unmeasured"]
     if unmeasured:
         return Risk("unknown", tuple(map(_sentence, unmeasured)))
-    known = known_metrics()
-    tried = {finding.metric for finding in findings if finding.outcome in TRIED}
-    if all(metric in known and known[metric].proxy for metric in tried):
+    if {finding.metric for finding in findings if finding.outcome in TRIED} <= proxies():
         return _with_open("not tested", [], unsettled)
     return _with_open("low", [], unsettled)
 
