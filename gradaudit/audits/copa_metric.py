@@ -88,6 +88,7 @@ class CopaMetric(Audit[CopaOptions]):
         ),
     )
     headline = ("rank_deficit",)
+    proxy = True
     Options = CopaOptions
     quick: ClassVar[Mapping[str, JsonValue]] = {"records": 1, "work": 30.0}
     thorough: ClassVar[Mapping[str, JsonValue]] = {"records": 4, "work": 5000.0}
@@ -114,13 +115,14 @@ class CopaMetric(Audit[CopaOptions]):
         model = FunctionalModel.of(subject.target, seed=subject.seed)
         inputs, labels = self._records(subject, model)
         ranks, reasons = self._ranks(subject, model, inputs, labels, progress)
+        of_layers = [metric.id for metric in self.metrics if metric.per_layer]
         reasons |= unsuitable(subject.target.model) | fully_connected(model, inputs[:1])
         for layer in subject.layers:
             if layer.name in ranks:
                 yield from layer_rows(self.name, ranks[layer.name], subject.seed)
             else:
                 reason = reasons.get(layer.name) or _not_a_convolution(layer)
-                yield from skipped(self.name, ["rank_deficit"], [layer.name], reason)
+                yield from skipped(self.name, of_layers, [layer.name], reason)
         try:
             chain = chain_of_convolutions(model, inputs[:1], subject.seed)
         except NotApplicable as error:

@@ -83,6 +83,7 @@ class Forward(Audit[ForwardOptions]):
         ),
     )
     headline = ("fraction",)
+    proxy = True
     Options = ForwardOptions
     quick: ClassVar[Mapping[str, JsonValue]] = {}
     thorough: ClassVar[Mapping[str, JsonValue]] = {}

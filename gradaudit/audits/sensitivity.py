@@ -74,6 +74,7 @@ def _metrics() -> Iterator[Metric]:
                 title=f"Sensitivity of the gradient to the {reacting}: {meaning}, over its range",
                 unit=f"1/{reacting}",
                 riskier="higher",
+                counts="records",
                 **_LIMITS.get((reacting, norm), {}),
             )
             yield Metric(
@@ -118,6 +119,7 @@ class Sensitivity(Audit[SensitivityOptions]):
     summary = "How strongly each layer's gradient reacts to the input and to the label."
     metrics = tuple(_metrics())
     headline = ("input_f", "label_f")
+    proxy = True
     Options = SensitivityOptions
     quick: ClassVar[Mapping[str, JsonValue]] = {"probes": 16}
     thorough: ClassVar[Mapping[str, JsonValue]] = {"probes": 0}

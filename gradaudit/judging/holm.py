@@ -1,16 +1,22 @@
 """Holm's step-down correction (Holm 1979) of the intervals that a policy judges together.
 
-Each judged row is a claim "the metric stays within its limit", granted when the unfavourable end
-of its interval does. Of many claims, some are granted by luck; ``family: holm`` bounds the
-probability that *any* granted claim is false. The null hypothesis of a claim is that the limit is
-exceeded; a claim's p-value is read off its interval, taken as normal around the estimate, and the
-k-th smallest of m p-values must be at most α/(m − k + 1). Written as intervals: the unfavourable
-end moves outwards to the confidence 1 − α/(m − k + 1), and once a claim is refused, all with a
-larger p-value are judged at its confidence.
+Each judged row makes two claims, "the metric is within its limit" and "it is beyond": it passes
+where the first is granted, is shown to fail where the second is, and is unclear where neither is.
+Of many claims, some are granted by luck; ``family: holm`` bounds the probability that *any* granted
+claim is false by 1 - confidence, whichever way it errs.
 
-α is (1 − confidence)/2, that of the unfavourable end of a two-sided interval, and of the
-strictest row where they differ. No assumption about dependence between rows is needed. Intervals
-that are not normal (Student with few repeats, Clopper–Pearson) are extended as if they were.
+The claims "within" are one family and the claims "beyond" another, each corrected at α =
+(1 - confidence)/2, that of one end of a two-sided interval, and of the strictest row where they
+differ. The null hypothesis of a claim is its contrary; its p-value is read off the interval, taken
+as normal around the estimate, and the k-th smallest of m p-values must be at most α/(m - k + 1).
+Written as intervals: the end moves outwards to the confidence 1 - α/(m - k + 1), and once a claim
+is refused, all with a larger p-value are judged at its confidence. Within a family Holm's proof
+needs no assumption about dependence between rows, and Bonferroni joins the two. (One step-down
+over both directions, with 2α in all, is not known to control errors of direction: Shaffer 1980
+needs independent rows.)
+
+Intervals that are not normal (Student with few repeats, Clopper-Pearson) are extended as if they
+were.
 """
 
 import math

@@ -59,7 +59,7 @@ def test_every_point_is_a_variant_and_the_riskiest_the_headline(swept: Report) -
         (None, None): 1000,
     }
     (headline,) = (row for row in rows if not row.variant)
-    assert headline.details == {"h": 5, "scale": 10}
+    assert headline.details == {"h": 5, "scale": 10, "riskiest_by": ["h", "scale"]}
     assert swept.provenance["sweep"] == {"h": ["3", "5"], "scale": ["1", "10"]}
 
 
