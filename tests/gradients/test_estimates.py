@@ -106,6 +106,7 @@ def test_the_bootstrap_covers_the_mean_of_many_records() -> None:
     assert_covers(intervals, 4.0, 0.92)
 
 
+@pytest.mark.slow
 def test_each_layers_interval_covers_the_exact_norm_in_90_of_100_seeds() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
