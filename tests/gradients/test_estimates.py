@@ -114,6 +114,7 @@ def test_intervals_over_records_and_probes_cover() -> None:
     assert_covers(intervals, 4.0, 0.93)
 
 
+@pytest.mark.slow
 def test_each_layers_interval_covers_the_exact_norm_in_90_of_100_seeds() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
