@@ -26,6 +26,7 @@ SLOW = (
     "audits/test_vinfo_original.py",
     "cli/test_processes.py",
     "dp/test_canaries.py",
+    "dp/test_coverage.py",
 )
 """Files of which most tests run whole audits, start processes or need long statistics."""
 
