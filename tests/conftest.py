@@ -27,6 +27,8 @@ SLOW = (
     "cli/test_processes.py",
     "dp/test_canaries.py",
     "dp/test_coverage.py",
+    "inference/test_usable.py",
+    "tradeoff/test_attacking.py",
 )
 """Files of which most tests run whole audits, start processes or need long statistics."""
 
