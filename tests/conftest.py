@@ -9,8 +9,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
 
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 TESTS = Path(__file__).parent
 SLOW = (
