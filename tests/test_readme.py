@@ -41,6 +41,7 @@ def alike(left: str, right: str) -> bool:
     return math.isclose(float(left), float(right), rel_tol=0.02, abs_tol=0.01)
 
 
+@pytest.mark.slow
 def test_the_first_scan_prints_what_the_readme_shows() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gradaudit", "scan"],

@@ -34,6 +34,7 @@ def sample_of(parts: Array, *, squared: bool = True, columns: int | None = None)
     return Sample(parts, np.ones(len(parts), dtype=bool), squared, columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probes", [8, 16, 64])
 @pytest.mark.parametrize("name", SPECTRA)
 def test_intervals_of_the_f_norm_cover(name: str, probes: int) -> None:

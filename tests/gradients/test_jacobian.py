@@ -109,6 +109,7 @@ def test_by_the_label(case: Case) -> None:
     assert_dense(measured(*data, "target"), data[0], dense_of(*data, "target"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["point", "target"])
 @pytest.mark.parametrize("way", [Looped(), Doubled()], ids=lambda way: way.title)
 @pytest.mark.parametrize("case", SOFT, ids=str)
@@ -213,6 +214,7 @@ def test_a_model_that_cannot_be_differentiated_is_refused(
         measured(target, torch.randn(2, 3).double(), torch.tensor([0, 1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [c for c in CASES if c.id.startswith(("conv", "res", "text"))], ids=str
 )
