@@ -90,8 +90,8 @@ class AttackReconstruct(Audit[ReconstructOptions]):
         """What all restarts of all methods on all batches cost at most."""
         options = self.options
         methods = self._methods().values()
-        each = sum(m.steps(options.restarts if m.restarts else 1) for m in methods)
-        return each * options.batch_size * options.count(subject)
+        steps = sum(m.steps(options.restarts if m.restarts else 1) for m in methods)
+        return steps * options.batch_size * options.count(subject)
 
     def calls(self, subject: Subject) -> float:
         """The steps of all methods on all batches."""
@@ -162,8 +162,8 @@ class AttackReconstruct(Audit[ReconstructOptions]):
                 facts["noise"] = noise
             results.append(Result(text, attempts, campaign.batch, self.options.success, facts))
         if not results:
-            told = "; ".join(f"{text}: {why}" for text, why in reasons.items())
-            raise NotApplicable(told if len(methods) > 1 else next(iter(reasons.values())))
+            listed = "; ".join(f"{text}: {why}" for text, why in reasons.items())
+            raise NotApplicable(listed if len(methods) > 1 else next(iter(reasons.values())))
         rows = [list(result.rows(audit, {})) for result in results]
         prospects = {"layer_by_layer": campaign.prospects()}
         for same in zip(*rows, strict=True):
@@ -171,8 +171,8 @@ class AttackReconstruct(Audit[ReconstructOptions]):
             details = {**row.details, **(prospects if row.metric in self.headline else {})}
             yield row.model_copy(update={"variant": label, "details": details})
         if len(methods) > 1:
-            for result, own in zip(results, rows, strict=True):
-                for row in own:
+            for result, of_method in zip(results, rows, strict=True):
+                for row in of_method:
                     variant: Variant = {**label, "method": result.method}
                     yield row.model_copy(update={"variant": variant})
         for text, why in reasons.items():

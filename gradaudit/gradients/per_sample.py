@@ -67,9 +67,9 @@ class PerSampleGradients:
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         for start in range(0, len(self), self.batch):
             stop = min(start + self.batch, len(self))
-            found = self.run(start, stop)
+            gradients = self.run(start, stop)
             for first in range(0, stop - start, self.chunk):
-                yield self.formed(found, slice(first, first + self.chunk))
+                yield self.formed(gradients, slice(first, first + self.chunk))
 
     def run(self, start: int, stop: int) -> Gradients:
         """What the model gives for a batch of records: the gradients taken apart, or whole."""
@@ -79,20 +79,22 @@ class PerSampleGradients:
         in_a_loop = "loop" in self.ways.values()
         return (one_by_one if in_a_loop else at_once)(trace, records, targets)
 
-    def formed(self, found: Gradients, rows: slice) -> dict[str, Tensor]:
+    def formed(self, gradients: Gradients, rows: slice) -> dict[str, Tensor]:
         """The gradients of some records of a batch, (records, elements), by layer."""
-        return {layer.name: self.formed_layer(found, rows, layer) for layer in self.layers}
+        return {layer.name: self.formed_layer(gradients, rows, layer) for layer in self.layers}
 
-    def formed_layer(self, found: Gradients, rows: slice, layer: Layer) -> Tensor:
+    def formed_layer(self, gradients: Gradients, rows: slice, layer: Layer) -> Tensor:
         """One layer's gradients of some records of a batch, (records, elements)."""
-        formed = {name: self._formed(found, rows, name) for name in layer.parameter_names}
+        formed = {name: self._formed(gradients, rows, name) for name in layer.parameter_names}
         return _joined(layer, formed)
 
-    def _formed(self, found: Gradients, rows: slice, name: str) -> Tensor:
-        if name in found.whole:
-            return found.whole[name][rows].flatten(1)
+    def _formed(self, gradients: Gradients, rows: slice, name: str) -> Tensor:
+        if name in gradients.whole:
+            return gradients.whole[name][rows].flatten(1)
         uses = self.trace.uses[name]
-        terms = [product(use, found.deltas[k][rows], found.seen[k][rows]) for k, use in uses]
+        terms = [
+            product(use, gradients.deltas[k][rows], gradients.seen[k][rows]) for k, use in uses
+        ]
         return reduce(torch.add, terms)
 
 
@@ -142,13 +144,13 @@ def _sized(gradients: PerSampleGradients, memory: int) -> PerSampleGradients:
 
     Sizes go by what one record takes and what a second one adds.
     """
-    found: list[Gradients] = []
+    runs: list[Gradients] = []
 
     def run(records: int) -> None:
-        found.append(gradients.run(0, records))
+        runs.append(gradients.run(0, records))
 
     running = [peak_bytes(partial(run, n)) for n in (1, _TRIAL)]
-    forming = [peak_bytes(partial(gradients.formed, found[-1], slice(0, n))) for n in (1, _TRIAL)]
+    forming = [peak_bytes(partial(gradients.formed, runs[-1], slice(0, n))) for n in (1, _TRIAL)]
     quick = _QUICK_BYTES if gradients.trace.view.device.type == "cpu" else None
     chunk = min(_fitting(forming, memory // 2, quick), len(gradients))
     batch = min(_fitting(running, memory // 2, quick), len(gradients))

@@ -105,12 +105,12 @@ class General:
     def norms(self, directions: Directions, wanted: Collection[Norm]) -> dict[str, Norms]:
         """By parameter, (records, directions) norms of Ġ."""
         moved = self.moved(directions.vectors)
-        found = {name: norms_of(tangents.clone(), wanted) for name, tangents in moved.whole.items()}
+        norms = {name: norms_of(tangents.clone(), wanted) for name, tangents in moved.whole.items()}
         seen = unstretched(moved.seen)
         for name, uses in self.point.batch.trace.uses.items():
             left = over_uses([use.left(moved.deltas[site]) for site, use in uses])
-            found[name] = Tangents(self.point.factors[name], uses, seen, left).norms(wanted)
-        return found
+            norms[name] = Tangents(self.point.factors[name], uses, seen, left).norms(wanted)
+        return norms
 
     def part(self, at: slice) -> General:
         """The source for the records at these positions."""
@@ -130,5 +130,5 @@ def unstretched(seen: Mapping[int, Tensor]) -> dict[int, Tensor]:
 def _tokens(batch: Batch) -> dict[int, Tensor]:
     if batch.trace.embedded is None:
         return {}
-    each = [batch.trace.tokens(record) for record in batch.records]
-    return {site: torch.stack([tokens[site] for tokens in each]) for site in each[0]}
+    by_record = [batch.trace.tokens(record) for record in batch.records]
+    return {site: torch.stack([tokens[site] for tokens in by_record]) for site in by_record[0]}

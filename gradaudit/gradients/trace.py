@@ -129,13 +129,13 @@ class Trace:
         with torch.enable_grad():
             outputs, capture = self._run(point, record, whole, zeros)
             loss = self.view.loss.per_record(outputs, target.unsqueeze(0))[0]
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 loss, [*zeros, *whole.values()], create_graph=True, materialize_grads=True
             )
         return Gradients(
-            tuple(found[: len(zeros)]),
+            tuple(gradients[: len(zeros)]),
             _real(capture.seen),
-            dict(zip(whole, found[len(zeros) :], strict=True)),
+            dict(zip(whole, gradients[len(zeros) :], strict=True)),
         )
 
     def tokens(self, record: Tensor) -> dict[int, Tensor]:
@@ -199,9 +199,12 @@ class Trace:
             loss = self.view.loss.per_record(outputs, target.unsqueeze(0))[0]
             if not loss.requires_grad:
                 raise AuditError("the loss cannot be differentiated by the model's parameters")
-            own = [leaves[name] for name in self.uses]
-            found = torch.autograd.grad(loss, [*zeros, *own], materialize_grads=True)
-        deltas, wholes = found[: len(zeros)], dict(zip(self.uses, found[len(zeros) :], strict=True))
+            watched = [leaves[name] for name in self.uses]
+            gradients = torch.autograd.grad(loss, [*zeros, *watched], materialize_grads=True)
+        deltas, wholes = (
+            gradients[: len(zeros)],
+            dict(zip(self.uses, gradients[len(zeros) :], strict=True)),
+        )
         return {
             name
             for name, uses in self.uses.items()

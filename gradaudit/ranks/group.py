@@ -18,7 +18,7 @@ from gradaudit.ranks.operator import MOST_ELEMENTS, NULL, ReducedU
 from gradaudit.ranks.sides import smaller_side
 
 Method = Literal["auto", "dense", "structured", "generic"]
-Found = Literal["exact", "dense", "craig", "generic", "bracket"]
+Evidence = Literal["exact", "dense", "craig", "generic", "bracket"]
 
 _CHEAP_FLOPS = 5e8
 
@@ -43,7 +43,7 @@ class GroupRank:
 
     low: int
     high: int
-    method: Found
+    method: Evidence
     bound: int
     touched: int
     filters: Gap
@@ -57,7 +57,7 @@ class GroupRank:
         rows: RowSpace,
         low: int,
         high: int,
-        method: Found,
+        method: Evidence,
         *,
         bound: int | None = None,
         spectrum: Gap | None = None,
@@ -111,13 +111,13 @@ def group_rank(
         return GroupRank.of(rows, rows.bound, rows.bound, "generic")
     if method != "structured" and _affordable(rows.operator, _CHEAP_FLOPS):
         return _dense(rows)
-    found = _by_probes(rows, flops, generator)
-    if method == "structured" or _settled(found):
-        return found
+    probed = _by_probes(rows, flops, generator)
+    if method == "structured" or _settled(probed):
+        return probed
     if _affordable(rows.operator, flops):
         return _dense(rows)
-    generic = found.low < found.high and confirmed(filters, rows)
-    return replace(found, method="generic") if generic else found
+    generic = probed.low < probed.high and confirmed(filters, rows)
+    return replace(probed, method="generic") if generic else probed
 
 
 def _closed_form(operator: ReducedU) -> int | None:
@@ -158,7 +158,7 @@ def _by_probes(rows: RowSpace, flops: float, generator: torch.Generator) -> Grou
     return GroupRank.of(rows, low, high, "craig" if low == high else "bracket", search=left)
 
 
-def _settled(found: GroupRank) -> bool:
+def _settled(probed: GroupRank) -> bool:
     """Whether the probes gave one rank, without singular values that another method drops."""
-    smallest = found.search.smallest if found.search else None
-    return found.low == found.high and (smallest is None or smallest > NULL)
+    smallest = probed.search.smallest if probed.search else None
+    return probed.low == probed.high and (smallest is None or smallest > NULL)

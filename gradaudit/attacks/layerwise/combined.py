@@ -150,11 +150,11 @@ class Combined(Solver):
 
     def _search(self, given: Given, objective: Objective, z: Vector, determined: bool) -> Solved:
         begin = objective.unknown_of(z)
-        found = minimise(objective, begin, steps=self.steps, inner=self.inner)
-        end = torch.from_numpy(objective.z_of(found.z)).to(given.stage.weight)
+        minimum = minimise(objective, begin, steps=self.steps, inner=self.inner)
+        end = torch.from_numpy(objective.z_of(minimum.z)).to(given.stage.weight)
         x = given.before.value(end)
         layer = given.stage.layer
-        return Solved(layer, x, end, found.residual, found.steps, determined=determined)
+        return Solved(layer, x, end, minimum.residual, minimum.steps, determined=determined)
 
     def _solved(self, given: Given, linear: Solution, determined: bool) -> Solved:
         x = torch.from_numpy(linear.x).to(given.stage.weight)

@@ -131,17 +131,17 @@ def roots(left: Function, right: float) -> list[float]:
     def difference(t: float) -> float:
         return float(left(np.array([t]))[0]) - right
 
-    found: list[float] = []
+    solutions: list[float] = []
     for sign in (1.0, -1.0):
         points = _with_extrema(difference, sign * _GRID, left(sign * _GRID) - right)
         values = left(points) - right
         crossed = np.flatnonzero(np.sign(values[:-1]) * np.sign(values[1:]) < 0)
-        found += [
+        solutions += [
             float(brentq(difference, points[n], points[n + 1], xtol=1e-300, rtol=_PRECISION))
             for n in crossed
         ]
-        found += points[values == 0].tolist()
-    return found
+        solutions += points[values == 0].tolist()
+    return solutions
 
 
 def _with_extrema(
@@ -150,8 +150,10 @@ def _with_extrema(
     """The points, in order of size, with those where the difference comes closest to zero."""
     size = np.abs(values)
     turns = np.flatnonzero((size[1:-1] < size[:-2]) & (size[1:-1] < size[2:])) + 1
-    found = [_closest(difference, points[n - 1 : n + 2], float(np.sign(values[n]))) for n in turns]
-    return np.sort(np.concatenate([points, found]))
+    extrema = [
+        _closest(difference, points[n - 1 : n + 2], float(np.sign(values[n]))) for n in turns
+    ]
+    return np.sort(np.concatenate([points, extrema]))
 
 
 def _closest(

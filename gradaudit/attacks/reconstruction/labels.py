@@ -56,8 +56,8 @@ class Targets:
         """Of the free numbers: logits of the classes, one logit of two classes, or targets."""
         if self.fixed is not None:
             return (0,)
-        own = (self.view.classes,) if self.view.classes else self.view.label_shape
-        return (self.view.batch, *own)
+        label = (self.view.classes,) if self.view.classes else self.view.label_shape
+        return (self.view.batch, *label)
 
     @property
     def size(self) -> int:
@@ -130,8 +130,8 @@ def infer_label(view: AttackerView) -> Tensor:
         )
     layer = last_layer(view)
     weight, bias = layer.weight, layer.bias
-    told = bias is not None and bool((bias < 0).any())
-    if weight is not None and not told and (bias is None or bool(weight.any())):
+    decided = bias is not None and bool((bias < 0).any())
+    if weight is not None and not decided and (bias is None or bool(weight.any())):
         return _by_rows(weight)[None]
     assert bias is not None
     return bias.argmin()[None]

@@ -57,12 +57,12 @@ def minimise(
         tolerance: a problem is done where its value is no larger.
         advance: told of every outer step that a row has used up.
     """
-    search, told = _Search.begin(evaluate, start, history), 0
+    search, reported = _Search.begin(evaluate, start, history), 0
     while True:
         running = search.running(outer, tolerance)
         spent = search.spent(outer)
-        advance(spent - told)
-        told = spent
+        advance(spent - reported)
+        reported = spent
         if not running:
             return search.minimum()
         with np.errstate(all="ignore"):
@@ -157,8 +157,8 @@ class _Search:
         )
         moved = np.abs(self.high.step - self.low.step)[rows] * furthest
         least = torch.finfo(self.points.dtype).eps * np.maximum(size, 1e-8)
-        found: BoolArray = (self.trials[rows] >= MOST_TRIALS) | (moved <= least)
-        return found
+        exhausted: BoolArray = (self.trials[rows] >= MOST_TRIALS) | (moved <= least)
+        return exhausted
 
     def _finish(self, rows: IntArray) -> None:
         """Move to the best step that the line search found and set out in the next direction."""
@@ -367,8 +367,8 @@ def _inner(pairs: Tensor, rows: IntArray, used: int, vectors: Tensor) -> Tensor:
     if len(rows) == len(pairs):
         return torch.bmm(vectors, pairs[:, :used].mT)
     # one by one: together they would have to be copied first, which takes longer than the products
-    each = zip(rows.tolist(), vectors, strict=True)
-    return torch.stack([vector @ pairs[row, :used].mT for row, vector in each])
+    numbered = zip(rows.tolist(), vectors, strict=True)
+    return torch.stack([vector @ pairs[row, :used].mT for row, vector in numbered])
 
 
 def _combined(pairs: Tensor, rows: IntArray, places: Tensor, weights: Tensor) -> Tensor:
@@ -377,5 +377,5 @@ def _combined(pairs: Tensor, rows: IntArray, places: Tensor, weights: Tensor) ->
     placed = torch.zeros_like(weights).scatter_add_(1, places, weights)[:, None]
     if len(rows) == len(pairs):
         return torch.bmm(placed, pairs[:, :used])[:, 0]
-    each = zip(rows.tolist(), placed, strict=True)
-    return torch.cat([weight @ pairs[row, :used] for row, weight in each])
+    numbered = zip(rows.tolist(), placed, strict=True)
+    return torch.cat([weight @ pairs[row, :used] for row, weight in numbered])

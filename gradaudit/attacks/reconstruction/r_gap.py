@@ -58,14 +58,14 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
         setting = Setting.of(view, self.name)
         with progress.task(self.name, 1) as advance:
             solver = LeastSquares(self.options.solver_steps)
-            found = best_of(setting, solver, box=self.options.box)
+            recovered = best_of(setting, solver, box=self.options.box)
             advance(1)
         return Candidates(
-            inputs=found.record[None, None].to(view.dtype),
-            labels=found.target[None],
-            scores=torch.tensor([found.mismatch], dtype=torch.float64),
-            diverged=torch.tensor([not found.finite]),
-            details={"layers": found.layers(), "ends_tried": found.tried},
+            inputs=recovered.record[None, None].to(view.dtype),
+            labels=recovered.target[None],
+            scores=torch.tensor([recovered.mismatch], dtype=torch.float64),
+            diverged=torch.tensor([not recovered.finite]),
+            details={"layers": recovered.layers(), "ends_tried": recovered.tried},
         )
 
     def steps(self, restarts: int) -> float:

@@ -12,14 +12,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.passes.dialect.common.cse_pass import CSEPass
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from gradaudit.attacks.reconstruction.minimum import Evaluation
 
 WORTH = 50
-"""Evaluations of as many points after which a recording is made. It costs 8 to 22 of them and then
-saves a third of each (benchmarks/reconstruction_speed.py): after 50 it would have paid."""
+"""Evaluations of as many points after which a recording is made. It costs 7 to 22 of them, and
+those that follow run 1.2 to 1.6 times as fast (benchmarks/fast_paths.py)."""
 
 _UNREPEATABLE = {
     torch.Tag.nondeterministic_seeded,
@@ -49,18 +50,18 @@ class Replayed:
         recording = self._recorded.get(count)
         if recording and self._calls[count] > self.worth:
             return recording(points)
-        found = self.evaluate(points)
+        direct = self.evaluate(points)
         if self._calls[count] == self.worth and count not in self._recorded:
-            self._recorded[count] = self._record(points, found)
-        return found
+            self._recorded[count] = self._record(points, direct)
+        return direct
 
     def forget_calls(self) -> None:
         """Start to count again, as if no point had been evaluated; recordings are kept."""
         self._calls.clear()
 
-    def _record(self, points: Tensor, found: tuple[Tensor, Tensor]) -> Evaluation | None:
+    def _record(self, points: Tensor, direct: tuple[Tensor, Tensor]) -> Evaluation | None:
         recording = recorded(self.evaluate, -points)
-        return recording if recording and _agree(recording(points), found) else None
+        return recording if recording and _agree(recording(points), direct) else None
 
 
 def recorded(evaluate: Evaluation, points: Tensor) -> Evaluation | None:
@@ -152,8 +153,6 @@ def repeatable(graph: fx.Graph) -> bool:
 
 def _shortened(module: fx.GraphModule) -> fx.GraphModule:
     """The same without what repeats, copies nothing or is constant, where nothing is changed."""
-    from torch.fx.passes.dialect.common.cse_pass import CSEPass
-
     targets = [node.target for node in module.graph.nodes]
     operations = [one for one in targets if isinstance(one, torch._ops.OpOverload)]
     if any(one._schema.is_mutable for one in operations):

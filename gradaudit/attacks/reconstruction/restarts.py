@@ -125,13 +125,13 @@ class GradientMatching(Reconstruction[MatchingOptions]):
 
     def steps(self, restarts: int) -> float:
         """Evaluations differentiate twice."""
-        each = EVALUATIONS if self.options.optimiser == "lbfgs" else 1
-        return _PASSES * restarts * self.options.iterations * each
+        evaluations = EVALUATIONS if self.options.optimiser == "lbfgs" else 1
+        return _PASSES * restarts * self.options.iterations * evaluations
 
     def calls(self) -> float:
         """Restarts are evaluated together."""
-        each = EVALUATIONS if self.options.optimiser == "lbfgs" else 1
-        return _CALLS * self.options.iterations * each
+        evaluations = EVALUATIONS if self.options.optimiser == "lbfgs" else 1
+        return _CALLS * self.options.iterations * evaluations
 
     def blocks(self, objective: Objective) -> Blocks:
         """The search for a minimum, from blocks of starting points."""

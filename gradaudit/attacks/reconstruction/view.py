@@ -156,14 +156,14 @@ class AttackerView:
                 for name in names
             }
             loss = self.model.batch_loss({**weights, **chosen}, inputs, targets)
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 loss,
                 list(chosen.values()),
                 create_graph=True,
                 allow_unused=True,
                 materialize_grads=True,
             )
-        return dict(zip(names, found, strict=True))
+        return dict(zip(names, gradients, strict=True))
 
     def clipped(self, inputs: Tensor) -> Tensor:
         """Inputs inside the known range of values; as they are where none is known."""

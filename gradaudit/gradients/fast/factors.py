@@ -5,7 +5,8 @@ direction in which A and Δ move by Ȧ and Δ̇ it moves by Ġ = Δ Ȧᵀ + Δ̇
 Jacobian are made of those of Ġ over directions. Three ways, by cost:
 
 - one position: Ġ has rank two (``rank_two``);
-- F norms with T positions and T (in + out) < in · out: from T × T Gram matrices;
+- F norms with T positions and T (in + out) < in · out: from T × T Gram matrices, 90 times as fast
+  as forming Ġ for 1152 → 256 channels at 4 positions (benchmarks/fast_paths.py);
 - else Ġ is formed, all directions of a chunk in one matrix product.
 """
 

@@ -101,6 +101,18 @@ def test_operations_in_place_are_repeated() -> None:
     torch.testing.assert_close(recording(points), in_place(points))
 
 
+def test_operations_with_several_results_are_repeated() -> None:
+    def several(points: Tensor) -> tuple[Tensor, Tensor]:
+        largest, where = points.max(dim=1)
+        left, right = points.unbind(dim=1)
+        return largest + left * right, points * where[:, None]
+
+    recording = recorded(several, torch.ones(3, 2))
+    assert recording is not None
+    points = torch.tensor([[1.0, 2.0], [4.0, 3.0], [5.0, 6.0]])
+    torch.testing.assert_close(recording(points), several(points))
+
+
 def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Sigmoid(), nn.Linear(8, 3))
 
