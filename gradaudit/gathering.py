@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from gradaudit.audits import Audit, Metric
-from gradaudit.report import Measurement, Report, Variant
-
-RISKIEST_BY = "riskiest_by"
-"""Detail of a headline that stands for several rows: the keys of their variants."""
+from gradaudit.report import RISKIEST_BY, Measurement, Report, Variant
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ Status = Literal["measured", "skipped", "failed"]
 Outcome = Literal["failed", "unclear", "unmeasured", "passed", "not-applicable", "ignored", "known"]
 Unclear = Literal["pass", "warn", "fail"]
 """What the gate makes of a row whose interval holds the limit."""
+RISKIEST_BY = "riskiest_by"
+"""Detail of a headline that is a copy of the riskiest of several rows: their variants' keys."""
 Variant = dict[str, str | int | float | bool]
 Key = tuple[str, str | None, str]
 """``audit.metric``, layer, and the variant as JSON with sorted keys."""

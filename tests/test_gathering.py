@@ -5,13 +5,14 @@ from typing import ClassVar
 
 import pytest
 from command_line import invoke
+from report_builder import make_report
 
 from gradaudit.audits import Audit, AuditOptions, Metric
 from gradaudit.cli import build
 from gradaudit.cli.scan import choose_audits
 from gradaudit.config import ScanSettings, file_model, section
 from gradaudit.errors import UsageError
-from gradaudit.gathering import Part, gather, member_of
+from gradaudit.gathering import Part, gather, member_of, members
 from gradaudit.report import Measurement, skipped
 
 
@@ -96,6 +97,28 @@ def test_what_was_measured_hides_what_does_not_apply() -> None:
     assert [r.status for r in rows if not r.variant] == ["measured"]
     rows = gather([Part.of(theft, away), Part.of(fraud, away)])
     assert [r.status for r in rows if not r.variant] == ["skipped"]
+
+
+def test_a_precise_row_is_the_headline_before_an_imprecise_one() -> None:
+    vague = row(theft, "success", 0.9).model_copy(update={"details": {"imprecise": True}})
+    rows = gather([Part.of(theft, [vague]), Part.of(fraud, [row(fraud, "success", 0.2)])])
+    assert [r.value for r in rows if not r.variant] == [0.2]
+    rows = gather([Part.of(theft, [vague])] * 2)
+    assert next(r.value for r in rows if not r.variant) == 0.9
+
+
+def test_a_headline_knows_what_it_stands_for() -> None:
+    away = skipped("attack", ["error"], ["fc"], "there are no users")
+    rows = gather(
+        [
+            Part.of(theft, [row(theft, "success", 0.5), row(theft, "success", 0.9, round="1")]),
+            Part.of(fraud, [row(fraud, "success", 0.7), *away]),
+        ]
+    )
+    report = make_report(*rows)
+    headline, other = (r for r in rows if not r.variant)
+    assert [r.value for r in members(headline, report)] == [0.5, 0.7]
+    assert members(other, report) == [other]
 
 
 def test_a_failure_is_not_hidden_by_what_does_not_apply() -> None:

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 
 from gradaudit.formats.base import Format
 from gradaudit.formats.troubles import abridged
-from gradaudit.formats.view import DOUBTED, FAILED, View, view
+from gradaudit.formats.view import FAILED, View, view
 from gradaudit.judging import Policy
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
 from gradaudit.text import printable
+from gradaudit.wording import DOUBTED
 
 _MARKS: dict[Level, str] = {
     "high": "🔴",

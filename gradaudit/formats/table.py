@@ -11,9 +11,10 @@ from gradaudit.formats.base import Format
 from gradaudit.formats.layout import Column, grid
 from gradaudit.formats.page import STYLES, Page
 from gradaudit.formats.troubles import abridged
-from gradaudit.formats.view import DOUBTED, FAILED, LayerLine, View, view
+from gradaudit.formats.view import FAILED, LayerLine, View, view
 from gradaudit.judging import Policy
 from gradaudit.report import Report
+from gradaudit.wording import DOUBTED
 
 PLAIN_WIDTH = 100
 """Terminal cells of a line where the table goes to a file."""

@@ -19,7 +19,7 @@ class Trouble:
         metric: ``audit.metric``.
         what: what happened, in words.
         places: the layers, or ``whole model``, in the report's order.
-        worst: the value, and of several the worst with its place; empty without any.
+        worst: the value, and of several the worst with its place and variant.
         why: what it means, as the audit says; of what is not shown, what would settle it.
     """
 
@@ -76,13 +76,14 @@ def _trouble(
     worst = _worst(rows, findings)
     words = estimate(rows[worst.key]) if worst else ""
     meaning = _meaning(worst, rows) if worst else ""
-    where = _place(worst) if worst and len(findings) > 1 else ""
+    places = tuple(dict.fromkeys(_layer(each) for each in findings if not _is_general(each)))
+    where = _place(worst, alone=len(places) == 1) if worst else ""
     return Trouble(
         level=level,
         shown=shown,
         metric=metric,
         what=what,
-        places=tuple(_place(finding) for finding in findings if not _is_general(finding)),
+        places=places,
         worst=f"{where}, {words}" if where else words,
         why=f"{where}: {meaning}" if where and not shown else meaning,
     )
@@ -99,21 +100,24 @@ def _meaning(finding: Finding, rows: Mapping[Key, Measurement]) -> str:
 
 
 def _gravest(judged: Report) -> Iterator[Finding]:
-    """What is to be told of each row: the gravest that is shown, and the gravest beyond that."""
-    by_row: dict[Key | int, list[Finding]] = {}
+    """What is to be told of a metric in a layer: the gravest shown, and what may be beyond that."""
+    by_place: dict[tuple[str, str | None] | int, list[Finding]] = {}
     for i, finding in enumerate(judged.findings):
         if finding.outcome in BEYOND | OPEN:
-            by_row.setdefault(i if _is_general(finding) else finding.key, []).append(finding)
-    for findings in by_row.values():
+            place = i if _is_general(finding) else (finding.metric, finding.layer)
+            by_place.setdefault(place, []).append(finding)
+    for findings in by_place.values():
         least = len(LEVELS)
-        for finding in sorted(findings, key=_rank):
-            if _rank(finding)[1] < least:
-                yield finding
-                least = _rank(finding)[1]
+        for unclear in (False, True):
+            found = [each for each in findings if (each.outcome == "unclear") is unclear]
+            gravest = min(map(_rank, found), default=least)
+            if gravest < least:
+                yield from (each for each in found if _rank(each) == gravest)
+                least = gravest
 
 
-def _rank(finding: Finding) -> tuple[bool, int]:
-    return finding.outcome == "unclear", LEVELS.index(_level(finding))
+def _rank(finding: Finding) -> int:
+    return LEVELS.index(_level(finding))
 
 
 def _level(finding: Finding) -> Level:
@@ -140,9 +144,16 @@ def _is_general(finding: Finding) -> bool:
     return finding.outcome == "unmeasured" and finding.layer is None
 
 
-def _place(finding: Finding) -> str:
-    variant = f" ({variant_text(finding.variant)})" if finding.variant else ""
-    return (MODEL if finding.layer is None else finding.layer) + variant
+def _layer(finding: Finding) -> str:
+    return MODEL if finding.layer is None else finding.layer
+
+
+def _place(finding: Finding, *, alone: bool) -> str:
+    """Layer and variant; of the only layer, which is named already, the variant alone."""
+    variant = variant_text(finding.variant)
+    if alone:
+        return variant
+    return _layer(finding) + (f" ({variant})" if variant else "")
 
 
 def _worst(rows: Mapping[Key, Measurement], findings: Sequence[Finding]) -> Finding | None:

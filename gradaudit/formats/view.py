@@ -13,14 +13,13 @@ from gradaudit.formats.troubles import Trouble, troubles_of
 from gradaudit.judging.policy import Policy
 from gradaudit.judging.risk import LEVELS, Level, Risk, risks_of, with_findings
 from gradaudit.report import Measurement, Report
-from gradaudit.wording import estimate, variant_text
+from gradaudit.wording import marked, variant_text
 
 MOST_MODEL_LINES = 24
 """Rows of the whole model that are shown; a sweep may have thousands."""
 
 SKIPPED = "–"
 FAILED = "failed"
-DOUBTED = "!"
 WHOLE_MODEL = "the whole model"
 
 
@@ -166,13 +165,8 @@ def _layer_lines(judged: Report, columns: Sequence[str]) -> Iterable[LayerLine]:
 
 def _cell(row: Measurement) -> str:
     if row.status == "measured":
-        return _marked(row)
+        return marked(row)
     return SKIPPED if row.status == "skipped" else FAILED
-
-
-def _marked(row: Measurement) -> str:
-    """A number, with a mark where there is a doubt about it."""
-    return estimate(row) + (f" {DOUBTED}" if row.doubts else "")
 
 
 def _doubts(rows: Sequence[Measurement]) -> tuple[Note, ...]:
@@ -203,7 +197,7 @@ def _model_line(row: Measurement) -> ModelLine:
     return ModelLine(
         metric=row.id,
         variant=variant_text(row.variant),
-        value=_marked(row),
+        value=marked(row),
         remark=remark if isinstance(remark, str) else "",
     )
 

@@ -142,6 +142,7 @@ def _claim(case: Case, sign: int) -> Claim:
         upper=sign * end,
         half_width=max((high - low) / 2, abs(end - value)),
         confidence=confidence,
+        degrees=math.inf if case.row.n is None else max(1, case.row.n - 1),
     )
 
 

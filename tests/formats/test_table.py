@@ -298,7 +298,8 @@ high?   leak.bits above 2 is not shown and not excluded in conv1, fc1 (worst:
         conv1: about 30 times as many records or trials would settle it
 high?   leak.total above 0 is not shown and not excluded in the whole model (0
         [-1, 1])
-        it lies at the limit, where more records or trials will not settle it
+        it lies at the limit; while it does, more records or trials will not
+        settle it
 """
 
 
@@ -310,6 +311,18 @@ def test_what_is_not_excluded_stands_beside_what_is_shown() -> None:
         row("leak.total", None, 0.0, interval=(-1, 1)),
     )
     assert UNCLEAR_AT_80 in shown(report)
+
+
+def test_a_layer_that_several_runs_looked_at_is_named_once() -> None:
+    rows = [
+        row("leak.bits", "fc1", value, interval=ends, variant={"leak": name})
+        for name, value, ends in (("a", 1.5, (1.2, 1.9)), ("b", 1.7, (1.1, 1.8)), ("c", 1, (0, 3)))
+    ]
+    headline = row("leak.bits", "fc1", 1.7, details={"riskiest_by": ["leak"]})
+    text = " ".join(shown(make_report(headline, *rows)).split())
+    assert "medium leak.bits above 1 in fc1 (leak=b, 1.70 [1.10, 1.80])" in text
+    assert "high? leak.bits above 2 is not shown and not excluded in fc1 (leak=c, 1 [0, 3])" in text
+    assert "medium?" not in text
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".md", ".html"])

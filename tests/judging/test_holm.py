@@ -29,6 +29,19 @@ def test_a_p_value_is_read_off_the_interval() -> None:
     assert [round(claim(p).p_value, 12) for p in (0.2, 0.025, 1e-6)] == [0.2, 0.025, 1e-6]
 
 
+def test_intervals_of_few_repetitions_are_extended_as_students() -> None:
+    """Five repetitions: t of 4 degrees of freedom is 2.776 at 0.025 and 3.495 at 0.0125."""
+    rows = [row(M, name, 0.0, interval=(-2.776, 2.776), n=5) for name in "ab"]
+    policy = Policy.model_validate({"rules": [{"metric": M, "max": 3.4}], "family": "holm"})
+    findings = gate(make_report(*rows), policy).findings
+    assert [f.outcome for f in findings] == ["unclear", "unclear"]
+    assert "corrected to [-3.49, 3.49]" in findings[0].message
+    wider = policy.model_copy(update={"rules": (policy.rules[0].model_copy(update={"max": 3.6}),)})
+    assert [f.outcome for f in gate(make_report(*rows), wider).findings] == ["passed", "passed"]
+    student = Claim(limit=3.747, upper=2.776, half_width=2.776, confidence=0.95, degrees=4)
+    assert student.p_value == pytest.approx(0.01, abs=1e-4)
+
+
 # One-sided level 0.025: thresholds for four claims are 0.00625, 0.00833, 0.0125, 0.025.
 BY_HAND: list[tuple[list[float], list[bool]]] = [
     ([0.02], [True]),

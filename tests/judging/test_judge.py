@@ -8,9 +8,8 @@ from pydantic import ValidationError
 from report_builder import failed_row, infinite_row, make_report, row, skipped_row
 
 from gradaudit.audits import Metric
-from gradaudit.gathering import RISKIEST_BY
 from gradaudit.judging import Policy, default_policy, gate, passed
-from gradaudit.report import Finding, Measurement, Report
+from gradaudit.report import RISKIEST_BY, Finding, Measurement, Report
 
 M = "leak.bits"
 BECAUSE = "12 disjoint batches for a value; 20 are needed"
@@ -330,7 +329,7 @@ MESSAGES: list[tuple[Measurement, dict[str, float], str]] = [
         row(M, "l", 0.7, interval=(0.65, 0.9)),
         {"min": 0.7},
         "0.700 [0.650, 0.900] neither shows nor excludes a value below the min of 0.7; "
-        "it lies at the limit, where more records or trials will not settle it",
+        "it lies at the limit; while it does, more records or trials will not settle it",
     ),
     (
         imprecise_row(M, "l", 0.7, interval=(0.65, 0.9)),
