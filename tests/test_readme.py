@@ -116,5 +116,5 @@ def test_the_policy_that_the_readme_shows_is_one(tmp_path: Path) -> None:
     path.write_text(block[1])
     assert [rule.metric for rule in read_policy(path).rules] == [
         "copa-metric.rank_deficit",
-        "sensitivity.input_f_share",
+        "sensitivity.input_f_bounded_share",
     ]

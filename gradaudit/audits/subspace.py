@@ -76,15 +76,17 @@ class Subspace(Audit[SubspaceOptions]):
     over N permutations of the labels, k kept. Where records have users, whole users are permuted if
     each has one value, and otherwise labels among each user's own records; the details say which. A
     layer is skipped where every permutation gives the same distance: nothing could be found there.
-    An attribute of more than two values compares each with the rest; of several comparisons the
-    headline is the one that stands out most, its p-value corrected for having been chosen (Westfall
-    and Young 1993), and all are variants.
+    An attribute of more than two values compares each with the rest; of several comparisons of a
+    layer the headline is the one that stands out most, and all are variants. The headline's p-value
+    is corrected for all comparisons of all layers looked at (Westfall and Young 1993), so that of
+    an attribute that tells nothing one scan in a hundred has a p-value of 0.01 somewhere; what the
+    comparison has by itself is in the details.
 
     There is no interval on a distance: resampled records repeat, and repeated records span less
     and lie further apart. Gradients are those of single records, before any defense.
 
     Limits: a distance alone says nothing, so the p-value is what is judged. A limit of 0.01 flags
-    one in a hundred layers of a model that tells nothing; being told apart is not yet a measure of
+    one in a hundred models that tell nothing; being told apart is not yet a measure of
     how much is told, so no limit is an error.
     """
 
@@ -94,6 +96,7 @@ class Subspace(Audit[SubspaceOptions]):
     headline = ("grassmann", "p_value")
     Options = SubspaceOptions
     quick: ClassVar[Mapping[str, JsonValue]] = {"permutations": 100}
+    plain: ClassVar[Mapping[str, JsonValue]] = {"permutations": 100}
     thorough: ClassVar[Mapping[str, JsonValue]] = {"permutations": 2000}
 
     def passes(self, subject: "Subject") -> float:
@@ -146,5 +149,4 @@ class Subspace(Audit[SubspaceOptions]):
             self.options.permutations,
             defenses_note(subject, _UNDEFENDED),
         )
-        for layer in subject.layers:
-            yield from rows.of(layer.name, outcomes[layer.name])
+        yield from rows.of({layer.name: outcomes[layer.name] for layer in subject.layers})

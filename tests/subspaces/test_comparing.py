@@ -9,7 +9,7 @@ from scipy import stats
 
 from gradaudit.errors import NotApplicable
 from gradaudit.loading.records import Attribute, Records
-from gradaudit.subspaces.comparing import Compared, distances, most_significant
+from gradaudit.subspaces.comparing import Compared, Family, distances, most_significant
 from gradaudit.subspaces.samples import compare_samples
 from gradaudit.subspaces.splits import Permuted, Split, orders_of, splits_of
 
@@ -35,8 +35,7 @@ def test_distances_that_differ_by_rounding_are_ties() -> None:
 
 def test_one_comparison_needs_no_correction() -> None:
     alone = compared(1.0, [0.5, 1.1, 1.2, 0.9])
-    best, p_values = most_significant([alone])
-    assert (best, p_values["grassmann"]) == (0, alone.p_value("grassmann"))
+    assert Family.of([alone]).p_values(alone)["grassmann"] == alone.p_value("grassmann")
 
 
 def test_the_comparison_that_stands_out_most_is_chosen_and_corrected() -> None:
@@ -44,21 +43,22 @@ def test_the_comparison_that_stands_out_most_is_chosen_and_corrected() -> None:
     generator = np.random.default_rng(0)
     large = Compared(np.array([1.0]), distances(generator.uniform(0.5, 1.5, size=(99, 1))))
     small = Compared(np.array([0.1]), distances(generator.uniform(0.01, 0.02, size=(99, 1))))
-    best, p_values = most_significant([large, small])
-    assert best == 1
-    assert p_values["grassmann"] == small.p_value("grassmann") == 0.01
-    _, none = most_significant([large] * 3)
-    assert none["grassmann"] == large.p_value("grassmann")
+    assert most_significant([large, small]) == 1
+    both = Family.of([large, small])
+    assert both.p_values(small)["grassmann"] == small.p_value("grassmann") == 0.01
+    assert both.p_values(large)["grassmann"] > large.p_value("grassmann")
+    assert Family.of([large] * 3).p_values(large)["grassmann"] == large.p_value("grassmann")
 
 
 def test_the_corrected_p_value_keeps_its_level() -> None:
-    """Eight comparisons without any difference: at most 10 % may come out below 0.1."""
+    """Eight comparisons without any difference: the best one's p-value is uniform."""
     generator = np.random.default_rng(1)
     found = []
     for _ in range(400):
         angles = generator.uniform(0.2, 1.2, size=(8, 40))
         every = [Compared(each[:1], distances(each[1:, None])) for each in angles]
-        found.append(most_significant(every)[1]["grassmann"])
+        best = every[most_significant(every)]
+        found.append(Family.of(every).p_values(best)["grassmann"])
     below = sum(p <= 0.1 for p in found)
     assert stats.binomtest(below, 400, 0.1).pvalue > 1e-4
     assert stats.kstest(found, "uniform").statistic < 0.1
@@ -176,9 +176,10 @@ def test_equal_distances_stand_out_by_nothing() -> None:
     """Their standard deviation is a rounding error: 0.1 a hundred times over has one of 4e-17."""
     equal = compared(0.1, [0.1] * 99)
     varied = Compared(np.array([1.0]), distances(np.linspace(0.1, 1.1, 99)[:, None]))
-    best, p_values = most_significant([equal, varied])
-    assert (best, p_values["grassmann"]) == (1, varied.p_value("grassmann"))
-    assert most_significant([equal])[1]["grassmann"] == 1
+    family = Family.of([equal, varied])
+    assert most_significant([equal, varied]) == 1
+    assert family.p_values(varied)["grassmann"] == varied.p_value("grassmann")
+    assert Family.of([equal]).p_values(equal)["grassmann"] == 1
 
 
 def test_permutations_depend_on_the_seed_alone() -> None:
