@@ -66,7 +66,7 @@ def gate(
     beyond its limit (of an interval, the unfavourable end), or a measurement that is missing or
     failed. -o writes a copy of the report with the findings.
     """
-    files = writers(output)
+    files = writers(output, (report, policy, baseline))
     audited = Report.from_file(report)
     rules = read_policy(policy) if policy else None
     earlier = Report.from_file(baseline) if baseline else None
