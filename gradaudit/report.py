@@ -16,8 +16,11 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from gradaudit.errors import UsageError
+from gradaudit.files import destination, read_file
 
 SCHEMA_VERSION: Literal[1] = 1
+MAX_BYTES = 256 << 20
+"""Of a report that is read."""
 
 Status = Literal["measured", "skipped", "failed"]
 Outcome = Literal["failed", "unclear", "unmeasured", "passed", "not-applicable", "ignored", "known"]
@@ -258,12 +261,10 @@ class Report(_Document):
         """Read and validate a report.
 
         Raises:
-            UsageError: the file is missing, is not JSON or is not a gradaudit report.
+            UsageError: the file is missing, too large, is not JSON or is not a gradaudit report.
         """
         try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+            text = read_file(path, MAX_BYTES).decode()
         except UnicodeDecodeError as error:
             raise UsageError(f"{path}: not a gradaudit report: not UTF-8 text") from error
         try:
@@ -298,12 +299,14 @@ def utc_now() -> str:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all, through a temporary file beside it.
+    """Write a file whole or not at all, through a temporary file beside it; a link is followed.
 
     Raises:
-        UsageError: the folder is missing or cannot be written.
+        UsageError: the folder is missing or cannot be written, or the name is that of a folder, a
+            pipe or a device.
     """
     data = content.encode() if isinstance(content, str) else content
+    path = destination(path)
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:

@@ -7,6 +7,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from gradaudit.errors import UsageError
+from gradaudit.files import read_file
 
 MAX_BYTES = 1 << 20
 
@@ -44,13 +45,7 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
 
 def _read(path: Path) -> str:
     try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise UsageError(f"{path}: larger than {MAX_BYTES:,} bytes; is it the right file?")
-        return content.decode("utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+        return read_file(path, MAX_BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not valid YAML: not UTF-8 text") from error
 

@@ -70,7 +70,7 @@ def gate(
     Where the limit lies inside the interval it is unclear, which fails with --strict or as the
     policy says. -o writes a copy of the report with the findings.
     """
-    files = writers(output)
+    files = writers(output, (report, policy, baseline))
     audited = Report.from_file(report)
     rules = read_policy(policy) if policy else None
     earlier = Report.from_file(baseline) if baseline else None

@@ -41,14 +41,14 @@ def load(settings: SubjectSettings) -> "Subject":
     return open_subject(settings)
 
 
-def expect_writable(settings: OutputSettings) -> None:
+def expect_writable(settings: OutputSettings, reads: Sequence[Path] = ()) -> None:
     """Look at where the report is to go, before the work begins.
 
     Raises:
         UsageError: no format has an output file's suffix, the folder is missing or not writable,
-            or a folder has the file's name.
+            a folder has the file's name, or the file is one of those that are read.
     """
-    for path, _ in writers(settings.output):
+    for path, _ in writers(settings.output, reads):
         folder = path.absolute().parent
         if not folder.is_dir():
             raise UsageError(f"{path}: the folder does not exist; make it first")
@@ -64,7 +64,7 @@ def perform(settings: RunSettings, audits: Sequence[Audit[Any]]) -> Report:
     Raises:
         UsageError: an output file cannot be written.
     """
-    expect_writable(settings)
+    expect_writable(settings, settings.checkpoint)
     with stdout_for_the_report():
         subject = load(settings)
         from gradaudit.runner import run

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from gradaudit.files import expect_other_files
 from gradaudit.formats import Format, format_for
 from gradaudit.formats.base import write_out
 from gradaudit.text import printable
@@ -29,12 +30,19 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No remarks on standa
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks.")]
 
 
-def writers(paths: Sequence[Path] | None) -> list[tuple[Path, Format]]:
+def writers(
+    paths: Sequence[Path] | None, reads: Sequence[Path | None] = ()
+) -> list[tuple[Path, Format]]:
     """The files to write with their formats, checked before anything is written.
 
+    Args:
+        paths: of the files to write.
+        reads: of those that the command reads.
+
     Raises:
-        UsageError: no format has a file's suffix.
+        UsageError: no format has a file's suffix, or a file is both written and read.
     """
+    expect_other_files(paths or (), reads)
     return [(path, format_for(path)) for path in paths or ()]
 
 
