@@ -1,5 +1,15 @@
-"""``python -m gradaudit``."""
+"""``gradaudit`` and ``python -m gradaudit``: signals are heeded before anything is imported."""
 
-from gradaudit.cli import main
+from gradaudit.stopping import stoppable
 
-main()
+
+def main() -> None:
+    """Run the command line."""
+    with stoppable():
+        from gradaudit.cli import main as run
+
+        run()
+
+
+if __name__ == "__main__":
+    main()

@@ -226,7 +226,7 @@ def _describe_target(subject: Subject) -> TargetRecord:
 
 
 def _describe_data(subject: Subject) -> dict[str, JsonValue]:
-    accuracy = task_accuracy(subject.target, subject.records)
+    accuracy = task_accuracy(subject.target, subject.records, expected=subject.expected)
     return {**describe(subject.records), "accuracy": accuracy.to_json()}
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
+from command_line import invoke
 from report_builder import make_report
-from typer.testing import CliRunner
 
 from gradaudit.audits import Audit, AuditOptions, Metric
 from gradaudit.cli import build
@@ -158,9 +158,9 @@ def test_a_config_file_has_a_section_for_an_audit_of_two_words() -> None:
 
 @pytest.mark.usefixtures("attacks")
 def test_audits_of_one_group_are_commands_of_a_command() -> None:
-    shown = CliRunner().invoke(build(), ["attack", "--help"]).output
+    shown = invoke(build(), "attack", "--help").out
     assert "theft" in shown
     assert "fraud" in shown
-    alone = CliRunner().invoke(build(), ["attack", "fraud", "--help"])
-    assert alone.exit_code == 0
-    assert "--model" in alone.output
+    alone = invoke(build(), "attack", "fraud", "--help")
+    assert alone.status == 0
+    assert "--model" in alone.out

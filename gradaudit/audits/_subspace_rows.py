@@ -113,6 +113,7 @@ class Rows:
             "attribute": split.attribute,
             "records": list(split.sizes),
             "permutations": self.permutations,
+            "permuted": f"labels of {split.permuted}",
             **self.notes,
             **compared.facts,
             "smallest_angle": float(compared.angles[0]),

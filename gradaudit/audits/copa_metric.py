@@ -1,5 +1,7 @@
 """Rank deficiency of convolutions: can what went in be solved for from weights and gradients."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -91,14 +93,14 @@ class CopaMetric(Audit[CopaOptions]):
     quick: ClassVar[Mapping[str, JsonValue]] = {"records": 1, "work": 30.0}
     thorough: ClassVar[Mapping[str, JsonValue]] = {"records": 4, "work": 5000.0}
 
-    def passes(self, subject: "Subject") -> float:
+    def passes(self, subject: Subject) -> float:
         """Every rank costs about as much as some passes."""
         from gradaudit.ranks.observe import convolutions
 
         ranks = len(convolutions(subject.target.model)) * self.options.records
         return _PASSES_A_RANK * ranks
 
-    def run(self, subject: "Subject", progress: Progress) -> Iterable[Measurement]:
+    def run(self, subject: Subject, progress: Progress) -> Iterable[Measurement]:
         """Ranks of every convolution, skipped rows for other layers, c(M).
 
         Raises:
@@ -130,12 +132,12 @@ class CopaMetric(Audit[CopaOptions]):
 
     def _ranks(
         self,
-        subject: "Subject",
-        model: "FunctionalModel",
-        inputs: "Tensor",
-        labels: "Tensor",
+        subject: Subject,
+        model: FunctionalModel,
+        inputs: Tensor,
+        labels: Tensor,
         progress: Progress,
-    ) -> "tuple[dict[str, LayerRanks], dict[str, str]]":
+    ) -> tuple[dict[str, LayerRanks], dict[str, str]]:
         from gradaudit.ranks.model import ranks_of
         from gradaudit.ranks.observe import plain_convolutions
 
@@ -154,7 +156,7 @@ class CopaMetric(Audit[CopaOptions]):
                 advance=advance,
             )
 
-    def _records(self, subject: "Subject", model: "FunctionalModel") -> "tuple[Tensor, Tensor]":
+    def _records(self, subject: Subject, model: FunctionalModel) -> tuple[Tensor, Tensor]:
         """The first of the records that every audit looks at, each checked to run alone."""
         records = subject.sample(self.options.records)
         inputs = model.cast(records.inputs[: self.options.records])
@@ -163,14 +165,14 @@ class CopaMetric(Audit[CopaOptions]):
         return inputs, labels
 
 
-def _nothing(subject: "Subject") -> str:
+def _nothing(subject: Subject) -> str:
     hidden = [layer for layer in subject.layers if layer.kind.startswith("Conv")]
     if hidden:
         return f"the model has no convolution modules: {_not_a_convolution(hidden[0])}"
     return "the model has no convolution modules"
 
 
-def _not_a_convolution(layer: "Layer") -> str:
+def _not_a_convolution(layer: Layer) -> str:
     if layer.kind.startswith("Conv"):
         return (
             f"{layer.name} is a {layer.kind} by name, but no plain convolution of torch.nn: the "

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from gradaudit.errors import GradauditError, one_line
+from gradaudit.stopping import Stopped
 from gradaudit.text import printable
 
 FAILED = 3
@@ -27,9 +28,9 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             logging.getLogger("gradaudit").setLevel(logging.DEBUG)
         try:
             command(*args, **kwargs)
-        except KeyboardInterrupt:
-            say("interrupted")
-            raise typer.Exit(INTERRUPTED) from None
+        except (KeyboardInterrupt, Stopped) as stop:
+            say(stop.words if isinstance(stop, Stopped) else "interrupted")
+            raise typer.Exit(stop.status if isinstance(stop, Stopped) else INTERRUPTED) from None
         except GradauditError as error:
             _fail(str(error), verbose)
             raise typer.Exit(error.exit_status) from None

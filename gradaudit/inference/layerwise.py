@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 from gradaudit.inference.estimating import Adversary, Rows, estimate
@@ -14,7 +14,8 @@ from gradaudit.progress import Progress
 from gradaudit.target import Layer
 from gradaudit.updates.draws import beside
 from gradaudit.updates.observer import Observer
-from gradaudit.updates.reduction import Reduction, reduction_for
+from gradaudit.updates.reduction import Reduction
+from gradaudit.workers import shared_out
 
 _TOGETHER = 8
 """Repetitions whose batches are observed in one pass over the records."""
@@ -54,18 +55,13 @@ class Layerwise:
         if not planned:
             return found
         total = len(planned) * len(self.layers)
-        with (
-            progress.task(title, total) as advance,
-            Parallel(self.jobs, return_as="generator") as workers,
-        ):
+        with progress.task(title, total) as advance:
             for layer, repetition_rows in self._observed(planned):
-                tasks = (
-                    delayed(estimate)(rows, each, adversary, self._child(1, layer.position, each))
+                tasks = [
+                    partial(estimate, rows, each, adversary, self._child(1, layer.position, each))
                     for each, rows in repetition_rows
-                )
-                for usable in workers(tasks):
-                    found[layer.name].append(usable)
-                    advance(1)
+                ]
+                found[layer.name] += shared_out(tasks, self.jobs, advance)
         return found
 
     def _observed(
@@ -75,26 +71,20 @@ class Layerwise:
 
         Principal components are fitted on the adversary's records of each repetition alone.
         """
-        kinds = {
-            layer.name: reduction_for(layer.parameters, self.reduction).kind
-            for layer in self.layers
-        }
-        for fitted, together in ((False, _TOGETHER), (True, 1)):
-            layers = [layer for layer in self.layers if (kinds[layer.name] == "pca") == fitted]
-            if not layers:
-                continue
-            observer = self.observe(layers)
-            self.notes.update({observer.note} - {""})
-            for start in range(0, len(planned), together):
-                group = planned[start : start + together]
-                ends = np.cumsum([len(_indices(each)) for each in group])[:-1]
-                for layer, rows in observer.features(
-                    np.concatenate([_indices(each) for each in group]),
-                    fit=group[0].adversary if fitted else None,
-                    seed=_integer(self._child(0, 0, group[0])),
-                    others=np.concatenate([self._others(each) for each in group]),
-                ):
-                    yield layer, list(zip(group, np.split(rows.numpy(), ends), strict=True))
+        fitted = self.reduction is not None and self.reduction.kind == "pca"
+        together = 1 if fitted else _TOGETHER
+        observer = self.observe(self.layers)
+        self.notes.update({observer.note} - {""})
+        for start in range(0, len(planned), together):
+            group = planned[start : start + together]
+            ends = np.cumsum([len(_indices(each)) for each in group])[:-1]
+            for layer, rows in observer.features(
+                np.concatenate([_indices(each) for each in group]),
+                fit=group[0].adversary if fitted else None,
+                seed=_integer(self._child(0, 0, group[0])),
+                others=np.concatenate([self._others(each) for each in group]),
+            ):
+                yield layer, list(zip(group, np.split(rows.numpy(), ends), strict=True))
 
     def _others(self, repetition: Repetition) -> NDArray[np.int64]:
         """Other clients' records of each batch, (batches, others, k)."""

@@ -1,6 +1,7 @@
 """Import of the user's own code: ``path/file.py:NAME`` and ``package.module:NAME``.
 
-This runs the user's code, as any import does; nothing else a user hands over is ever run.
+This runs the user's code, as any import does. Besides it only ``torch.export`` archives named by
+``--model`` are run (``loading.exported``).
 """
 
 import hashlib

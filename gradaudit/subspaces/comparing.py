@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
+from gradaudit.errors import NotApplicable
 from gradaudit.subspaces.angles import DISTANCES
 
 Array = NDArray[np.float64]
@@ -14,7 +15,7 @@ Array = NDArray[np.float64]
 STATISTIC = "grassmann"
 """The distance that the permutation test orders by."""
 _TIES = 1e-6
-"""Permuted distances as near as this count as reaching the observed one."""
+"""Permuted distances as near as this count as reaching the observed one: they are quick ones."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,26 @@ class Compared:
         permuted = self.permuted[name]
         tied = np.abs(permuted - observed) <= _TIES * (1 + observed)
         return np.concatenate([[observed], np.where(tied, observed, permuted)])
+
+    def expect_different(self) -> None:
+        """Raise where all groupings lie equally far apart, so that a test has nothing to order.
+
+        Raises:
+            NotApplicable: with the distance.
+        """
+        distances = self.among(STATISTIC)
+        if np.ptp(distances) > 0:
+            return
+        k, dimensions = self.facts["k"], self.facts["dimensions"]
+        if distances[0] > _TIES:
+            raise NotApplicable(
+                f"the {k} directions of any two groups of these records, drawn at random or not, "
+                f"are {distances[0]:.3g} rad apart: nothing tells them apart"
+            )
+        raise NotApplicable(
+            f"any two groups of these records, drawn at random or not, span the same {k} of "
+            f"{dimensions} dimensions: the subspaces cannot differ"
+        )
 
     def p_value(self, name: str) -> float:
         """Share of labellings with at least the observed distance: (1 + b) / (1 + N)."""
@@ -78,6 +99,8 @@ def _reaching(values: Array) -> float:
 
 
 def _standardised(values: Array) -> Array:
-    spread = values.std()
-    found: Array = (values - values.mean()) / (spread if spread > 0 else 1.0)
+    """In standard deviations from the mean; zeros where all are equal."""
+    if np.ptp(values) == 0:  # their standard deviation may be a rounding error
+        return np.zeros_like(values)
+    found: Array = (values - values.mean()) / values.std()
     return found

@@ -22,7 +22,7 @@ from gradaudit.loading.records import Attribute, Records
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.subspaces.angles import DISTANCES
-from gradaudit.subspaces.splits import permutations
+from gradaudit.subspaces.splits import orders_of
 from gradaudit.target import Subject, Target
 from tests.cases import CASES, Case
 from tests.command_line import run
@@ -123,7 +123,7 @@ def test_rows_against_dense_gradients(reading: str, layer: str, shape: tuple[int
             else sample_angles(gradients, rows)
         )
 
-    orders = permutations(RECORDS, PERMUTATIONS, 0)
+    orders = orders_of("records", np.arange(RECORDS), PERMUTATIONS, 0)
     for name, distance in DISTANCES.items():
         expected = float(distance(angles(member)))
         permuted = np.array([float(distance(angles(member[order]))) for order in orders])
@@ -180,7 +180,7 @@ def test_a_row_space_that_is_everything() -> None:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(2, 9, 2), nn.Tanh(), nn.Flatten(), nn.Linear(81, 3))
     subject = subject_of(model.double())
-    rows = rows_of(subject)
+    rows = rows_of(subject, reading="mean")
     for metric in METRICS:
         row = one(rows, metric, "0")
         assert row.status == "skipped"
@@ -207,6 +207,39 @@ def test_several_values_are_variants_of_the_most_significant() -> None:
     for row in alone:
         same = one(rows, row.metric, str(row.layer), attribute="a")
         assert same.value == pytest.approx(row.value)
+
+
+@pytest.mark.parametrize("reading", ["mean", "samples"])
+def test_users_are_permuted_and_the_rows_say_so(reading: str) -> None:
+    subject = subject_of(codes=[i // 2 % 2 for i in range(RECORDS)])
+    plain = rows_of(subject, reading=reading)
+    users = np.array([str(i // 2) for i in range(RECORDS)])
+    rows = rows_of(replace(subject, records=replace(subject.records, users=users)), reading=reading)
+    for layer in ("0", "3"):
+        row = one(rows, "p_value", layer)
+        assert row.details["permuted"] == "labels of users"
+        assert one(plain, "p_value", layer).details["permuted"] == "labels of records"
+        assert one(rows, "grassmann", layer).value == one(plain, "grassmann", layer).value
+    observed = {one(rows, "grassmann", layer).value for layer in ("0", "3")}
+    assert len(observed) == 2
+
+
+def test_row_spaces_that_every_group_spans_are_skipped() -> None:
+    """Seven of eight inputs are alive: both groups' row spaces are those seven dimensions."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(32, 40), nn.Tanh(), nn.Linear(40, 3))
+    subject = subject_of(model.double())
+    inputs = subject.records.inputs.clone()
+    inputs.flatten(1)[:, 7:] = 0
+    subject = replace(subject, records=replace(subject.records, inputs=inputs))
+    row = one(rows_of(subject, reading="mean"), "p_value", "1")
+    assert (row.status, row.reason) == (
+        "skipped",
+        "any two groups of these records, drawn at random or not, span the same 7 of 32 "
+        "dimensions: the subspaces cannot differ",
+    )
+    assert one(rows_of(subject), "p_value", "1").status == "measured"
 
 
 def test_older_checkpoints_are_rounds() -> None:
@@ -237,8 +270,8 @@ def test_without_an_attribute_there_is_nothing_to_do() -> None:
 
 def test_the_plan_counts_gradients() -> None:
     subject = subject_of(net(), net(1))
-    assert Subspace(SubspaceOptions(reading="samples")).passes(subject) == 2 * RECORDS * 2
-    assert Subspace(SubspaceOptions()).passes(subject) == 2 * RECORDS * 2 * 2
+    assert Subspace(SubspaceOptions()).passes(subject) == 2 * RECORDS * 2
+    assert Subspace(SubspaceOptions(reading="mean")).passes(subject) == 2 * RECORDS * 2 * 2
 
 
 @pytest.mark.parametrize("reading", ["mean", "samples"])
@@ -271,7 +304,7 @@ def test_row_spaces_too_large_to_permute_are_skipped(monkeypatch: pytest.MonkeyP
     from gradaudit.subspaces import means
 
     monkeypatch.setattr(means, "_MOST_WORK", 2 * PERMUTATIONS * (6 * 8 + 20 * 3) * 9)
-    rows = rows_of(subject_of())
+    rows = rows_of(subject_of(), reading="mean")
     assert one(rows, "p_value", "0").status == "measured"
     assert "use --reading samples, or fewer --permutations" in str(one(rows, "p_value", "3").reason)
 
@@ -338,7 +371,7 @@ def test_the_sample_model_on_the_command_line(reading: str) -> None:
 def test_an_attribute_among_the_inputs_is_found() -> None:
     """A column of the table: random groups never lie as far apart as the two sexes."""
     done = run(
-        *("subspace", "-a", "sex", "--reading", "samples", "--permutations", "39", "-f", "json"),
+        *("subspace", "-a", "sex", "--permutations", "39", "-f", "json"),
         *("-m", "sample_models/models.py:diabetes_mlp", "-d", "diabetes", "--device", "cpu"),
         *("-c", "sample_models/diabetes/round-20.safetensors"),
     )

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from textwrap import dedent
 
@@ -91,13 +92,48 @@ def test_code_that_ends_the_program_never_looks_like_a_pass(folder: Path) -> Non
     assert err == "imported\ngradaudit: unexpected SystemExit: 0 (-v shows where)\n"
 
 
-def test_an_interrupt_ends_with_130(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status", "words"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
+def test_a_signal_ends_with_its_status_and_one_line(
+    folder: Path, number: signal.Signals, status: int, words: str
+) -> None:
     process = start(folder, "counting", "-m", "mine.py:waits", *DATA)
-    while not (folder / "waiting").exists():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
+    wait_for(folder / "waiting", process)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, "", "imported\ngradaudit: interrupted\n")
+    assert (process.returncode, out, err) == (status, "", f"imported\ngradaudit: {words}\n")
+
+
+SWALLOWING = """
+    import time
+    try:
+        open("waiting", "w").close()
+        time.sleep(60)
+    except BaseException as error:  # as extension modules do
+        raise ImportError("cannot be imported") from error
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_heeded_while_modules_are_imported(
+    folder: Path, number: signal.Signals
+) -> None:
+    """Before any command is known: the plug-in is imported to list the commands."""
+    (folder / "fake_audit.py").write_text(dedent(SWALLOWING))
+    process = start(folder, "list")
+    wait_for(folder / "waiting", process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    words = "interrupted" if number == signal.SIGINT else "terminated"
+    assert (process.returncode, out, err) == (128 + number, "", f"gradaudit: {words}\n")
+
+
+def wait_for(file: Path, process: "subprocess.Popen[str]") -> None:
+    while not file.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
