@@ -152,13 +152,14 @@ def _repetition(
 
 def _repeated(release: Callable[[], Tensor], state: Callable[[], bytes]) -> set[bytes]:
     """Releases that are made again and again, without anything new being drawn; none if not so."""
-    releases, states = [], set()
-    for _ in range(CONFIRMED):
+    releases, states = [], []
+    for _ in range(LOOKS):
         releases.append(_digest(release()))
-        states.add(state())
-        if len(states) > LOOKS:
-            return set()
-    return set(releases) if _period(releases) else set()
+        states.append(state())
+    if len(set(states)) > LOOKS // 2:
+        return set()
+    releases += [_digest(release()) for _ in range(CONFIRMED - LOOKS)]
+    return set(releases) if _period(releases) and state() in states else set()
 
 
 def _digest(release: Tensor) -> bytes:

@@ -215,6 +215,47 @@ def test_more_comparisons_lower_the_bound_and_the_ceiling() -> None:
     assert four.gaussian.mu < one.gaussian.mu
 
 
+def test_the_statistic_that_is_asked_for_has_most_of_the_error_probability() -> None:
+    rules = Rules(1000, DELTA, comparisons=5, statistic="distance")
+    assert rules.alpha_of("distance") == pytest.approx(0.009)
+    assert rules.alpha_of("projection") == pytest.approx(0.001)
+    asked, other = (
+        game(ClippedNoise(clip=5, sigma=0.2), statistic=name).scores["projection"].bound
+        for name in ("projection", "distance")
+    )
+    assert asked.value > other.value
+    assert asked.ceiling == Rules(1000, DELTA).ceiling > other.ceiling
+
+
+class Carried:
+    """Noise that is carried on, over a release that tells nothing of the gradient."""
+
+    def __init__(self, coefficient: float) -> None:
+        self.coefficient, self.last = coefficient, torch.zeros(40)
+
+    def __call__(self, gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        self.last = self.coefficient * self.last + torch.randn(40, generator=generator)
+        return self.last
+
+
+@pytest.mark.parametrize(("coefficient", "dependent"), [(0.0, False), (0.5, True), (1.0, True)])
+def test_releases_that_depend_on_each_other_are_found_and_prove_nothing(
+    coefficient: float, dependent: bool
+) -> None:
+    outcomes = [
+        game(FileMechanism(Carried(coefficient), "f.py:m"), seed, trials=400) for seed in range(5)
+    ]
+    assert [outcome.dependent for outcome in outcomes] == [dependent] * 5
+    assert all(outcome.scores["projection"].bound.value == 0 for outcome in outcomes)
+
+
+def test_what_is_known_to_be_independent_is_not_tested() -> None:
+    assert not any(
+        game(ClippedNoise(clip=5, sigma=1, noise="laplace"), seed, trials=100).dependent
+        for seed in range(5)
+    )
+
+
 def test_pair_epsilon_of_a_mixture_is_the_largest() -> None:
     mechanism, played = ClippedNoise(clip=5, sigma=1), board(0.4, values=3)
     assert pair_epsilon(mechanism, played, DELTA) == pytest.approx(epsilon_gaussian(1.2, DELTA))
