@@ -74,6 +74,64 @@ def test_measuring_and_judging_are_separate(path: Path) -> None:
         assert imported <= {"errors", "files"}
 
 
+OPENED_IN = {
+    "torch.load": {"gradaudit.loading.checkpoint.reading"},
+    "torch.export.load": {"gradaudit.loading.exported.module"},
+    "torch.jit.load": set(),
+    "torch.hub.load": set(),
+    "safe_open": {"gradaudit.loading.checkpoint.reading", "gradaudit.federation.resume"},
+    "pickle.load": set(),
+    "pickle.loads": set(),
+    "cloudpickle.loads": {"gradaudit.workers"},
+    "joblib.load": set(),
+    "np.load": {"gradaudit.attacks.reconstruction.initial"},
+    "npy.read_array": {"gradaudit.loading.datasets.common.arrays"},
+    "zipfile.ZipFile": {
+        "gradaudit.loading.datasets.common.arrays",
+        "gradaudit.loading.exported.module",
+    },
+    "tarfile.open": set(),
+    "csv.reader": {"gradaudit.loading.datasets.common.tables"},
+    "Image.open": {"gradaudit.loading.datasets.common.pictures"},
+    "yaml.load": set(),
+    "yaml.safe_load": set(),
+    "eval": set(),
+    "exec": {"gradaudit.loading.user_code", "gradaudit.loading.exported.module"},
+    "os.system": set(),
+}
+"""Where each kind of file is opened and code is run: nowhere else."""
+
+
+def called_in(tree: ast.Module) -> set[str]:
+    """What is called, as it is written."""
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def test_each_kind_of_file_is_opened_in_one_place() -> None:
+    calls = {name_of(path): called_in(ast.parse(path.read_text())) for path in modules()}
+    found = {
+        function: {module for module, called in calls.items() if function in called}
+        for function in OPENED_IN
+    }
+    assert found == OPENED_IN
+
+
+def test_what_opens_files_of_people_is_imported_by_no_other_name() -> None:
+    """So that the calls above are all there are."""
+    owners = {"torch.serialization", "pickle", "marshal", "shelve", "dill", "tarfile", "joblib"}
+    for path in modules():
+        imported = {
+            (node.module, alias.name)
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom) and node.module
+            for alias in node.names
+        }
+        foreign = {name for module, name in imported if not module.startswith("gradaudit")}
+        assert not foreign & {"ZipFile", "load", "loads"}
+        assert {name for module, name in imported if module in owners} <= {"PicklingError"}
+        assert not owners - {"pickle"} & all_imports(ast.parse(path.read_text()))
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["--version"], ["list"], ["schema"], ["gate", "--help"], ["scan", "--help"]],
