@@ -37,6 +37,8 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
         raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
         raise UsageError(f"{path}: nested too deeply") from error
+    except Exception as error:  # a tag such as !!bool raises what its constructor happens to meet
+        raise UsageError(f"{path}: not valid YAML: a value is not of its tag's type") from error
     try:
         return model.model_validate(values)
     except ValidationError as error:

@@ -1,7 +1,6 @@
 """Arguments and options that the commands on finished reports share."""
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,7 +10,7 @@ from rich.console import Console
 
 from gradaudit.files import expect_other_files
 from gradaudit.formats import Format, format_for
-from gradaudit.formats.base import write_out
+from gradaudit.formats.base import Stdout, write_out
 from gradaudit.text import printable
 
 ReportFile = Annotated[
@@ -48,7 +47,7 @@ def writers(
 
 def stdout() -> Console:
     """Standard output as it is now."""
-    return Console(file=sys.stdout)
+    return Stdout()
 
 
 def print_json(value: object) -> None:

@@ -1,13 +1,12 @@
 """The risk table for a terminal, or as plain text: layer by layer, then why, then what next."""
 
 import io
-import sys
 from collections.abc import Iterator
 
 from rich.console import Console
 from rich.text import Text
 
-from gradaudit.formats.base import Format
+from gradaudit.formats.base import Format, Stdout
 from gradaudit.formats.layout import Column, grid
 from gradaudit.formats.page import STYLES, Page
 from gradaudit.formats.troubles import abridged
@@ -37,7 +36,7 @@ class Table(Format):
 
     def show(self, report: Report, policy: Policy | None = None) -> None:
         """The table as the terminal can show it: its width, colours and characters."""
-        print_report(report, Console(file=sys.stdout), policy=policy)
+        print_report(report, Stdout(), policy=policy)
 
 
 def print_report(report: Report, console: Console, policy: Policy | None = None) -> None:

@@ -11,6 +11,9 @@ from textwrap import dedent
 
 import pytest
 from fake_command_line import write_distribution
+from report_builder import make_report, row
+
+from gradaudit.report import write_atomically
 
 DATA = ("-d", "diabetes", "--device", "cpu")
 
@@ -145,5 +148,25 @@ def test_a_full_disk_under_stdout_is_told_in_one_line(folder: Path, shape: str) 
         _, err = process.communicate(timeout=60)
     assert process.returncode == 3
     assert err == (
-        "gradaudit: unexpected OSError: [Errno 28] No space left on device (-v shows where)\n"
+        "gradaudit: standard output: cannot be written: No space left on device; "
+        "what is there is not whole\n"
     )
+
+
+@pytest.mark.parametrize("command", ["list", "gate r.json", "gate r.json -f json"])
+@pytest.mark.parametrize("closed", ["| true", ">&-"])
+def test_a_closed_stdout_is_told_in_one_line_and_is_no_verdict(
+    folder: Path, command: str, closed: str
+) -> None:
+    report = make_report(*(row("leak.bits", "fc1", 0.5, variant={"n": n}) for n in range(2000)))
+    write_atomically(folder / "r.json", report.to_json())
+    shell = f"set -o pipefail; {sys.executable} -m gradaudit {command} {closed}"
+    if closed == "| true":
+        shell = shell.replace("| true", "| (exec <&-; sleep 1)")
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    done = subprocess.run(
+        ["bash", "-c", shell], capture_output=True, text=True, timeout=60, cwd=folder, env=own
+    )
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.startswith("gradaudit: standard output: cannot be written: ")
+    assert len(done.stderr.splitlines()) == 1

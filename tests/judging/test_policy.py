@@ -124,6 +124,13 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
         read_policy(written(tmp_path, "\n".join(lines)))
 
 
+@pytest.mark.parametrize("text", ["rules: !!bool 7", "rules: !!float x", "rules: !!int x"])
+def test_a_value_that_is_not_of_its_tag_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="not valid YAML") as caught:
+        read_policy(written(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nowhere\.yaml: cannot be read: No such file"):
         read_policy(tmp_path / "nowhere.yaml")
