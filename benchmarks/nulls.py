@@ -26,7 +26,8 @@ import torch
 from scipy import optimize, stats
 
 import gradaudit
-from gradaudit.inference.usable import Labelled, Sets, usable_information
+from gradaudit.inference.members import Labelled, Sets
+from gradaudit.inference.usable import usable_information
 from gradaudit.loading.datasets import load_records
 from gradaudit.loading.records import Attribute, Records
 from gradaudit.report import Measurement, Report

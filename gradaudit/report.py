@@ -23,7 +23,11 @@ MAX_BYTES = 256 << 20
 """Of a report that is read."""
 
 Status = Literal["measured", "skipped", "failed"]
-Outcome = Literal["failed", "unmeasured", "passed", "not-applicable", "ignored", "known"]
+Outcome = Literal["failed", "unclear", "unmeasured", "passed", "not-applicable", "ignored", "known"]
+Unclear = Literal["pass", "warn", "fail"]
+"""What the gate makes of a row whose interval holds the limit."""
+RISKIEST_BY = "riskiest_by"
+"""Detail of a headline that is a copy of the riskiest of several rows: their variants' keys."""
 Variant = dict[str, str | int | float | bool]
 Key = tuple[str, str | None, str]
 """``audit.metric``, layer, and the variant as JSON with sorted keys."""
@@ -109,6 +113,18 @@ class Measurement(_Document):
         return math.inf if self.infinite else self.value
 
     @property
+    def imprecise(self) -> bool:
+        """Whether the audit says that its interval cannot be trusted."""
+        return self.details.get("imprecise") is True
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the value should not be taken as it stands, a clause each."""
+        because = self.details.get("imprecise_because") or "imprecise: its interval is not to trust"
+        said = [because] if self.imprecise else []
+        return tuple(x for x in (*said, self.details.get("warning")) if isinstance(x, str))
+
+    @property
     def id(self) -> str:
         """``audit.metric``, as policies name it."""
         return f"{self.audit}.{self.metric}"
@@ -147,14 +163,30 @@ class TargetRecord(_Document):
     mode: Literal["eval", "train"]
 
 
+_UNCLEAR_OR_NOT: dict[str, JsonValue] = {
+    "if": {"properties": {"outcome": {"const": "unclear"}}},
+    "then": {"properties": {"unclear": {"type": "string"}}},
+    "else": {"properties": {"unclear": {"type": "null"}, "times": {"type": "null"}}},
+}
+"""What ``Finding`` checks of its outcome, for its JSON Schema."""
+
+
 class Finding(_Document):
     """What one rule of a policy says of one row, or of the rows it looked for in vain.
 
     ``rule`` counts from 1; 0 is the demand that a report holds anything to judge. An outcome is
-    ``failed`` (beyond the limit), ``unmeasured`` (no such row, or a row that failed), ``passed``,
-    ``not-applicable`` (a skipped row), ``ignored`` (beyond the limit, and the policy says so) or
-    ``known`` (beyond the limit, but no worse than in the baseline).
+    ``failed`` (shown: the whole interval is beyond the limit), ``passed`` (all of it is within),
+    ``unclear`` (the limit lies inside, or the row is imprecise), ``unmeasured`` (no such row, or a
+    row that failed), ``not-applicable`` (a skipped row), ``ignored`` (beyond the limit, and the
+    policy accepts it) or ``known`` (beyond the limit, but no worse than in the baseline).
+
+    Attributes:
+        unclear: what the policy makes of an unclear outcome; None for every other.
+        times: about how many times as many records or trials would settle an unclear outcome;
+            None where no number of them would.
     """
+
+    model_config = ConfigDict(json_schema_extra=_UNCLEAR_OR_NOT)
 
     rule: int
     metric: str
@@ -164,6 +196,8 @@ class Finding(_Document):
     max: float | None = None
     min: float | None = None
     outcome: Outcome
+    unclear: Unclear | None = None
+    times: float | None = None
     message: str
 
     @model_validator(mode="after")
@@ -172,6 +206,8 @@ class Finding(_Document):
             raise ValueError("a rule's finding has either max or min")
         if not self.rule and self.outcome != "unmeasured":
             raise ValueError("rule 0 is only ever unmeasured")
+        if (self.outcome == "unclear") != (self.unclear is not None):
+            raise ValueError("an unclear finding, and no other, says what the policy makes of it")
         return self
 
     @property

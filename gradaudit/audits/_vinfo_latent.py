@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from gradaudit.audits._vinfo_cases import Case, drawn_cases, records_asked_about
+from gradaudit.audits._vinfo_cases import (
+    Case,
+    drawn_cases,
+    records_asked_about,
+    why_no_correlation,
+)
 from gradaudit.audits._vinfo_correlation import (
-    FEWEST_POINTS,
     Point,
     correlation_rows,
     crossed_rows,
     no_correlation,
 )
 from gradaudit.audits._vinfo_options import VinfoOptions
-from gradaudit.audits._vinfo_rows import AUDIT, Rows, worst
+from gradaudit.audits._vinfo_rows import AUDIT, Rows, unmeasured, worst
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
@@ -40,11 +44,8 @@ def latent_rows(
         UsageError: options contradict each other.
         AuditError: the model cannot be run on the records.
     """
-    records = records_asked_about(subject)
-    points = len(subject.layers) * len(subject.targets) * len(records.attributes)
-    why = "" if options.correlation else "not asked for: --no-correlation"
-    if not why and points < FEWEST_POINTS:
-        why = f"{points} points of layers, checkpoints and attributes; {FEWEST_POINTS} are needed"
+    why = why_no_correlation(subject, options)
+    records = records_asked_about(subject, keep=not why)
     cases, refused = drawn_cases(records, options, subject.seed, keep=not why)
     if refused and not why:
         why = "the records do not suffice for an attack of their own"
@@ -91,7 +92,7 @@ class _Latent:
                 )
             layers = [layer.name for layer in self.subject.layers]
             for name, reason in self.refused.items():
-                rows.extend(Rows(self._variant(name, turn), {}, (1, 1)).without(layers, reason))
+                rows.extend(unmeasured(self._variant(name, turn), layers, reason))
             yield from worst(rows, names) if len(names) > 1 else ()
             yield from rows
         if self.why:
@@ -113,22 +114,24 @@ class _Latent:
     ) -> Iterator[Measurement]:
         """An attribute's rows in one round."""
         from gradaudit.inference.estimating import Adversary
+        from gradaudit.inference.spread import Sampled
 
         work = self._layerwise(case, target)
-        mine = Adversary(self.options.members, self.options.prior, self.options.paper)
+        mine = Adversary(self.options.members, self.options.prior, self.options.paper, curve=True)
         real = work.usable(case.real, mine, progress, f"{AUDIT} {case.attribute}")
         permuted = work.usable(case.permuted, mine, progress, f"{AUDIT} {case.attribute}, permuted")
         other = self.options.attacker
         attack = replace(work, seed=case.attack).usable(
             case.independent, Adversary((other,)), progress, f"{AUDIT} {case.attribute}, attack"
         )
-        scored, fitted = len(case.real[0].parts[-1]), len(case.real[0].adversary)
-        rows = Rows(variant, self._facts(case, work), (scored, fitted))
+        facts = self._facts(case, work)
+        rows = Rows(variant, facts, Sampled.of(case.real[0]), self._reductions())
         for layer in self.subject.layers:
             name = layer.name
             yield from rows.of(name, real[name], permuted[name], case.why)
             if attack[name]:
-                yield rows.independent(name, attack[name], other)
+                apart = replace(rows, sampled=Sampled.of(case.independent[0]))
+                yield apart.independent(name, attack[name], other)
                 self.points.append(
                     _point(variant, name, real[name], attack[name], sensitivities.get(name, {}))
                 )
@@ -179,6 +182,19 @@ class _Latent:
             facts["ceiling"] = ceiling(case.values)
         notes = "; ".join(sorted(work.notes))
         return facts | ({"coupling": notes} if notes else {})
+
+    def _reductions(self) -> dict[str, str]:
+        """What each layer's gradient is reduced by."""
+        from gradaudit.updates.reduction import parse_reduction, reduction_for
+
+        asked = parse_reduction(self.options.reduce)
+        sharing = self.options.sharing(self.subject.defenses, self.subject.hidden)
+        return {
+            layer.name: str(
+                reduction_for(sharing.visible(layer.parameters), asked, self.subject.memory)
+            )
+            for layer in self.subject.layers
+        }
 
     def _sensitivities(self, progress: Progress) -> dict[int, dict[str, dict[str, float]]]:
         """Sensitivities by round, layer and metric, where they are to be correlated."""

@@ -56,10 +56,11 @@ class VinfoOptions(SharingOptions):
         description="Measure information about the input itself, by how often reconstructions "
         "succeed; the options of attributes say nothing then.",
     )
-    correlation: bool = Field(
-        True,
-        description="Where 5 or more points (layers × checkpoints × attributes) allow it, keep a "
-        "third of the records for an independent attack, and correlate with its AUROC.",
+    correlation: bool | None = Field(
+        None,
+        description="Keep a third of the records for an independent attack, and correlate with its "
+        "AUROC where there are 5 or more points (layers × checkpoints × attributes); without it, "
+        "where there are 3,000 records or more.",
     )
     sensitivities: bool = Field(
         False, description="Correlate the layers' sensitivities with that AUROC too."

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from gradaudit.report import Measurement, Variant
+from gradaudit.report import Measurement, Variant, skipped
 
 if TYPE_CHECKING:
+    from gradaudit.inference.spread import Sampled
     from gradaudit.inference.usable import Usable
 
 AUDIT = "vinfo"
@@ -25,12 +26,14 @@ class Rows:
     Attributes:
         variant: attribute and round, where there are several.
         facts: what every row says.
-        resampled: records in each score set, and of the adversary's.
+        sampled: how the records were used.
+        reductions: what each layer's gradient was reduced by.
     """
 
     variant: Variant
     facts: Mapping[str, JsonValue]
-    resampled: tuple[int, int]
+    sampled: "Sampled"
+    reductions: Mapping[str, str]
 
     def of(
         self, layer: str, real: "Sequence[Usable]", permuted: "Sequence[Usable]", why: str
@@ -69,19 +72,6 @@ class Rows:
         details: dict[str, JsonValue] = {"families": [by]}
         return self._row("auroc", layer, found, variant, details)
 
-    def without(self, layers: Sequence[str], reason: str) -> Iterator[Measurement]:
-        """Rows that say why nothing was measured."""
-        for layer in layers:
-            for metric in METRICS:
-                yield Measurement(
-                    audit=AUDIT,
-                    metric=metric,
-                    layer=layer,
-                    variant=self.variant,
-                    status="skipped",
-                    reason=reason,
-                )
-
     def _row(
         self,
         metric: str,
@@ -92,32 +82,41 @@ class Rows:
     ) -> Measurement:
         import numpy as np
 
+        from gradaudit.inference.spread import imprecise
         from gradaudit.statistics import CONFIDENCE
-        from gradaudit.statistics.student import resampled, student
+        from gradaudit.statistics.student import student
 
         values = np.array([_number(metric, each) for each in found])
-        ends = student(values), resampled(values, *self.resampled)
-        value = float(values.mean()) if metric == "auroc" else max(0.0, float(values.mean()))
-        interval, other = (_bounded(metric, value, *pair) for pair in ends)
+        mean = float(values.mean())
+        because = imprecise(found, self.sampled)
         return Measurement(
             audit=AUDIT,
             metric=metric,
             layer=layer,
             variant=variant,
-            value=value,
-            interval=interval,
+            value=mean if metric == "auroc" else max(0.0, mean),
+            interval=_interval(metric, found, self.sampled),
             confidence=CONFIDENCE,
             unit="nats" if metric == "vinfo" else "",
             n=len(values),
             details={
                 **self.facts,
+                "reduction": self.reductions[layer],
                 **_warning(len(values)),
-                "mean": float(values.mean()),
-                "interval_of_new_records": _pair(other),
+                **({"imprecise": True, "imprecise_because": because} if because else {}),
+                "mean": mean,
+                "interval_over_repetitions": _pair(student(values)),
                 "chosen": dict(Counter(_member(metric, each) for each in found)),
+                **_learning(metric, found, self.sampled),
                 **details,
             },
         )
+
+
+def unmeasured(variant: Variant, layers: Sequence[str], reason: str) -> Iterator[Measurement]:
+    """Rows that say why nothing was measured."""
+    for row in skipped(AUDIT, METRICS, layers, reason):
+        yield row.model_copy(update={"variant": variant})
 
 
 def worst(rows: Sequence[Measurement], names: Sequence[str]) -> Iterator[Measurement]:
@@ -155,11 +154,35 @@ def _member(metric: str, found: "Usable") -> str:
     return found.ranker if metric == "auroc" else found.family
 
 
-def _bounded(metric: str, value: float, low: float, high: float) -> tuple[float, float]:
-    """An AUROC lies in [0, 1]; information is not negative, so its interval reaches 0."""
+def _interval(metric: str, found: "Sequence[Usable]", sampled: "Sampled") -> tuple[float, float]:
+    from gradaudit.inference.spread import auroc_interval, information_interval
+
     if metric == "auroc":
-        return max(0.0, low), min(1.0, high)
-    return low, max(high, value)
+        return auroc_interval(found, sampled)
+    low, high = information_interval(found, sampled)
+    unit = found[0].entropy if metric == "vinfo_fraction" else 1.0
+    return low / unit, high / unit
+
+
+def _learning(metric: str, found: "Sequence[Usable]", sampled: "Sampled") -> dict[str, JsonValue]:
+    """What is learned with fewer batches, and by that how far the value is from what is there."""
+    from gradaudit.inference.learning import by_a_line, limit_of_ranking, mean_curve, ranked_share
+    from gradaudit.inference.spread import auroc_interval
+
+    curve = mean_curve(found)
+    if not curve:
+        return {}
+    unit = found[0].entropy if metric == "vinfo_fraction" else 1.0
+    shares = [point.share for point in curve]
+    values = [p.auroc if metric == "auroc" else p.information / unit for p in curve]
+    limit = limit_of_ranking(curve) if auroc_interval(found, sampled)[0] > 0.5 else None
+    if limit is not None and metric != "auroc":
+        limit = ranked_share(limit) * found[0].entropy / unit
+    return {
+        "learning_curve": [[share, value] for share, value in zip(shares, values, strict=True)],
+        "bias_at_least": -by_a_line(shares, values),
+        "bias_estimate": None if limit is None else min(0.0, values[-1] - limit),
+    }
 
 
 def _warning(count: int) -> dict[str, JsonValue]:

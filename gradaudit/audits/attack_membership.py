@@ -78,13 +78,13 @@ class AttackMembership(Audit[MembershipOptions]):
     def passes(self, subject: "Subject") -> float:
         """What the restarts on all batches cost at most; signs are read at no cost."""
         options = self.options
-        methods = [m for m in self._methods().values() if m.name != "idlg"]
+        methods = [m for m in self._methods().values() if not m.reads_labels]
         each = _READING + sum(m.steps(options.restarts) for m in methods)
         return each * options.batch_size * options.count(subject)
 
     def calls(self, subject: "Subject") -> float:
         """The steps on all batches; signs are read at no cost."""
-        each = sum(m.calls() for m in self._methods().values() if m.name != "idlg")
+        each = sum(m.calls() for m in self._methods().values() if not m.reads_labels)
         return (_READING + each) * self.options.count(subject)
 
     def run(self, subject: "Subject", progress: Progress) -> Iterator[Measurement]:

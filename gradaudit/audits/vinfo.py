@@ -5,8 +5,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import JsonValue
 
-from gradaudit.audits._vinfo_cases import MEMBER, RECORDS
-from gradaudit.audits._vinfo_correlation import FEWEST_POINTS
+from gradaudit.audits._vinfo_cases import (
+    ENOUGH_TO_KEEP,
+    MEMBER,
+    RECORDS,
+    why_no_correlation,
+)
 from gradaudit.audits._vinfo_latent import latent_rows
 from gradaudit.audits._vinfo_layer_sets import METRICS as ORIGINAL
 from gradaudit.audits._vinfo_options import VinfoOptions
@@ -15,7 +19,7 @@ from gradaudit.audits._vinfo_rows import AUDIT, METRICS
 from gradaudit.audits.base import Audit, Metric
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, skipped
-from gradaudit.updates.reduction import parse_reduction, reduction_for
+from gradaudit.updates.reduction import parse_reduction
 
 if TYPE_CHECKING:
     from gradaudit.target import Subject
@@ -165,11 +169,11 @@ class Vinfo(Audit[VinfoOptions]):
         known = subject.records.members is not None
         attributes = len(subject.attributes) or int(known)
         rounds = len(subject.targets) * attributes
-        records = min(subject.samples or RECORDS, len(subject.records))
+        most = RECORDS if why_no_correlation(subject, options) else ENOUGH_TO_KEEP
+        records = min(subject.samples or most, len(subject.records))
         asked, played = parse_reduction(options.reduce), 2 * options.repeats
-        turned = {reduction_for(e.parameters, asked).kind == "pca" for e in subject.layers}
-        each = played * (True in turned) + max(played / _TOGETHER, 2) * (False in turned)
-        return rounds * records * each
+        turned = asked is not None and asked.kind == "pca"
+        return rounds * records * (played if turned else max(played / _TOGETHER, 2))
 
     def seconds(self, subject: "Subject") -> float:
         """The fits of every layer, turn, repetition and family, all again for the permuted ones.
@@ -187,7 +191,7 @@ class Vinfo(Audit[VinfoOptions]):
         values = [len(subject.records.attributes[name].values) for name in subject.attributes]
         rows = options.batches * max(values, default=2)
         cases, sizes = len(subject.targets) * len(attributes), features_of(subject, options.reduce)
-        attacked = options.correlation and cases * len(sizes) >= FEWEST_POINTS
+        attacked = not why_no_correlation(subject, options)
         names = [*options.members, *options.members, *[options.attacker] * attacked]
         each = sum(family(name).seconds(rows, size) for name in names for size in sizes)
         return cases * FOLDS * options.repeats * each

@@ -14,7 +14,7 @@ from gradaudit.audits import Audit
 from gradaudit.cli.reports import writers
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import OutputSettings, RunSettings, SubjectSettings
-from gradaudit.dp.claim import claim_exceeded
+from gradaudit.dp.claim import claim_exceeded, claim_untested
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.formats import format_named
 from gradaudit.judging import Policy, gate, passed
@@ -114,7 +114,13 @@ def insist(report: Report) -> None:
 
 
 def compare_with_claim(report: Report) -> None:
-    """End with status 1 where a valid lower bound exceeds the claimed epsilon."""
+    """End with status 1 where a valid lower bound exceeds the claimed epsilon.
+
+    Raises:
+        AuditError: an epsilon is claimed, and there is no valid bound to test it by.
+    """
+    if reason := claim_untested(report):
+        raise AuditError(reason)
     if verdict := claim_exceeded(report):
         typer.echo(f"gradaudit: {verdict}", err=True)
         raise typer.Exit(CLAIM_EXCEEDED)

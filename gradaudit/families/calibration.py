@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import brentq
 
 from gradaudit.families.base import FloatArray, IntArray, normalised
 
-_HALVINGS = 60
 _SHARPEST = 20.0
-_CHANCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -48,10 +47,12 @@ def calibration(
     Shadow batches share records, so a member is surer of itself than it should be, and its own
     out-of-bag rows do not show it. The sharpness t that minimises the log loss gains G nats a row
     over the prior. By chance alone, one parameter gains 1/(2n) on n independent rows and loses as
-    much on others, so t is shrunk by 1 − c/(2nG), to 0 where that is negative (James and Stein's
-    estimator, with the information t²I/2 ≈ G; c = 2 as the best of some members is taken). And n
-    rows without an error do not show an error rate below about λ = 1/(2(n + 1)) (Jeffreys): that
-    much doubt is mixed in, so one sure mistake costs no more than ln(1/(λπ)).
+    much on others, so t is shrunk by G/(G + 1/(2n)): the posterior mean where t is as likely to be
+    so far from 0 as found, with the information t²I/2 ≈ G. It is 0 only where the family ranks
+    worse than chance: what ranks is never thrown away for being too sure. (Setting t to 0 where
+    G < 1/n instead left .01 of .14 nats with 24 users and batches of 16.) And n rows without an
+    error do not show an error rate below about λ = 1/(2(n + 1)) (Jeffreys): that much doubt is
+    mixed in, so one sure mistake costs no more than ln(1/(λπ)).
     Source: C. Guo et al., "On calibration of modern neural networks" (2017), with the prior
     instead of the uniform distribution as the limit.
 
@@ -70,9 +71,9 @@ def calibration(
     gained = normalised(sharpness * evidence + known)[rows, labels] - known[labels]
     gain = float((weigh * gained).mean())
     count = independent or len(labels)
-    if gain <= _CHANCE / (2 * count):
+    if gain <= 0:
         return Calibration(prior, 0.0)
-    shrunk = sharpness * (1 - _CHANCE / (2 * count * gain))
+    shrunk = sharpness * gain / (gain + 1 / (2 * count))
     return Calibration(prior, shrunk, 1 / (2 * (count + 1)))
 
 
@@ -96,8 +97,6 @@ def best_sharpness(
 
     if slope(0.0) >= 0:
         return 0.0
-    low, high = 0.0, _SHARPEST
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
-    return low
+    if slope(_SHARPEST) <= 0:
+        return _SHARPEST
+    return float(brentq(slope, 0.0, _SHARPEST, xtol=1e-9))

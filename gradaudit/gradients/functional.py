@@ -5,6 +5,8 @@ parameters and buffers in one precision, the mode the clients run (BatchNorm, dr
 through ``torch.func.functional_call``. It works inside ``torch.func`` transforms.
 """
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -50,7 +52,7 @@ class FunctionalModel:
     @classmethod
     def of(
         cls, target: Target, *, dtype: torch.dtype = torch.float64, seed: int = 0
-    ) -> "FunctionalModel":
+    ) -> FunctionalModel:
         """A functional copy of the target on its device (in float32 where that has no float64)."""
         device = target.device
         dtype = torch.float32 if device.type == "mps" else dtype

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from gradaudit.inference.members import Labelled, Sets
 from gradaudit.inference.repetitions import Repetition
-from gradaudit.inference.usable import Labelled, Sets, Usable, usable_information
+from gradaudit.inference.usable import Usable, usable_information
 from gradaudit.progress import Advance
 
 Rows = NDArray[np.float32]
@@ -21,11 +22,13 @@ class Adversary:
         members: names of the families.
         prior: ``uniform``, or ``empirical`` for the frequencies among the adversary's records.
         paper: the softmax of a forest's votes, uncalibrated (Mo et al. 2021, eq. 8).
+        curve: whether to fit on fewer batches too, where the attribute is not permuted.
     """
 
     members: tuple[str, ...]
     prior: str = "uniform"
     paper: bool = False
+    curve: bool = False
 
     def of(self, repetition: Repetition) -> NDArray[np.float64]:
         """The prior in a repetition, (values,)."""
@@ -49,7 +52,12 @@ def estimate(
     sets = Sets(tuple(folds), score, repetition.independent)
     with threadpool_limits(1):
         usable = usable_information(
-            sets, adversary.of(repetition), adversary.members, seed, paper=adversary.paper
+            sets,
+            adversary.of(repetition),
+            adversary.members,
+            seed,
+            paper=adversary.paper,
+            curve=adversary.curve and not repetition.permuted,
         )
     advance(1)
     return usable

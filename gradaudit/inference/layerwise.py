@@ -14,7 +14,7 @@ from gradaudit.progress import Progress
 from gradaudit.target import Layer
 from gradaudit.updates.draws import beside
 from gradaudit.updates.observer import Observer
-from gradaudit.updates.reduction import Reduction, reduction_for
+from gradaudit.updates.reduction import Reduction
 from gradaudit.workers import shared_out
 
 _TOGETHER = 8
@@ -71,26 +71,20 @@ class Layerwise:
 
         Principal components are fitted on the adversary's records of each repetition alone.
         """
-        kinds = {
-            layer.name: reduction_for(layer.parameters, self.reduction).kind
-            for layer in self.layers
-        }
-        for fitted, together in ((False, _TOGETHER), (True, 1)):
-            layers = [layer for layer in self.layers if (kinds[layer.name] == "pca") == fitted]
-            if not layers:
-                continue
-            observer = self.observe(layers)
-            self.notes.update({observer.note} - {""})
-            for start in range(0, len(planned), together):
-                group = planned[start : start + together]
-                ends = np.cumsum([len(_indices(each)) for each in group])[:-1]
-                for layer, rows in observer.features(
-                    np.concatenate([_indices(each) for each in group]),
-                    fit=group[0].adversary if fitted else None,
-                    seed=_integer(self._child(0, 0, group[0])),
-                    others=np.concatenate([self._others(each) for each in group]),
-                ):
-                    yield layer, list(zip(group, np.split(rows.numpy(), ends), strict=True))
+        fitted = self.reduction is not None and self.reduction.kind == "pca"
+        together = 1 if fitted else _TOGETHER
+        observer = self.observe(self.layers)
+        self.notes.update({observer.note} - {""})
+        for start in range(0, len(planned), together):
+            group = planned[start : start + together]
+            ends = np.cumsum([len(_indices(each)) for each in group])[:-1]
+            for layer, rows in observer.features(
+                np.concatenate([_indices(each) for each in group]),
+                fit=group[0].adversary if fitted else None,
+                seed=_integer(self._child(0, 0, group[0])),
+                others=np.concatenate([self._others(each) for each in group]),
+            ):
+                yield layer, list(zip(group, np.split(rows.numpy(), ends), strict=True))
 
     def _others(self, repetition: Repetition) -> NDArray[np.int64]:
         """Other clients' records of each batch, (batches, others, k)."""

@@ -67,7 +67,9 @@ class Repetition:
         parts: indices of the records of each fold and of the score set, no record and no user in
             two of them.
         batches: of each fold and of the score set.
-        independent: how many of the folds' batches have no record or user in common, at most.
+        independent: how many of the folds' batches tell something of their own, about.
+        disjoint: how many batches of the rarest value all records make that share no record or
+            user, about.
         frequencies: (values,) shares of the values among the adversary's records.
     """
 
@@ -76,6 +78,7 @@ class Repetition:
     parts: tuple[IntArray, ...]
     batches: tuple[Batches, ...]
     independent: float
+    disjoint: float
     frequencies: NDArray[np.float64]
 
     @property
@@ -133,39 +136,74 @@ def _repetition(
         for part in parts
     )
     folds = np.concatenate(parts[:-1])
+    everyone = np.arange(len(codes))
     return Repetition(
         number=number,
         permuted=permuted,
         parts=tuple(question.pool[part] for part in parts),
         batches=tuple(Batches(question.pool[each.indices], each.labels) for each in drawn),
         independent=sum(
-            _independent(question, codes, part, len(drawn[0].labels)) for part in parts[:-1]
+            _independent(question, codes, part, own)
+            for part, own in zip(parts[:-1], drawn[:-1], strict=True)
         ),
+        disjoint=max(1.0, _holders(question, codes, everyone) / _held(question, drawn[-1])),
         frequencies=np.bincount(codes[folds], minlength=len(question.values)) / len(folds),
     )
 
 
-def _independent(question: Question, codes: IntArray, members: IntArray, drawn: int) -> float:
-    """How many of the batches drawn from the members have no record or user in common, at most.
+def _independent(question: Question, codes: IntArray, members: IntArray, drawn: Batches) -> float:
+    """How many of the batches drawn from the members tell something of their own, about.
 
-    As many of each value as the rarest allows.
+    As many of each value as the rarest allows, and no more than were drawn.
     """
-    names = members.astype(np.str_) if question.users is None else question.users[members]
-    values = range(len(question.values))
-    rarest = min(len(np.unique(names[codes[members] == value])) for value in values)
-    found = min(len(np.unique(names)), rarest * len(values))
-    return max(1.0, min(drawn, found / question.size))
+    rarest = _holders(question, codes, members)
+    found = min(len(np.unique(_names(question)[members])), rarest * len(question.values))
+    return max(1.0, min(len(drawn.labels), found / _held(question, drawn)))
+
+
+def _holders(question: Question, codes: IntArray, members: IntArray) -> int:
+    """How many of the members (or of their users) have the value that the fewest have."""
+    names = _names(question)[members]
+    return min(
+        len(np.unique(names[codes[members] == value])) for value in range(len(question.values))
+    )
+
+
+def _held(question: Question, drawn: Batches) -> float:
+    """Effective number of records (or users) in a batch: k²/Σ n² of n records each."""
+    names = _names(question)[drawn.indices]
+    same = (names[:, :, None] == names[:, None, :]).sum(axis=(1, 2))
+    return float(names.shape[1] ** 2 / same.mean())
+
+
+def _names(question: Question) -> IntArray:
+    """A number for every record, or for its user."""
+    if question.users is None:
+        return np.arange(len(question.codes))
+    return np.unique(question.users, return_inverse=True)[1].astype(np.int64)
 
 
 def _permuted(question: Question, seed: np.random.SeedSequence) -> IntArray:
-    """The attribute dealt anew: among users where each has one value, else among records."""
+    """The attribute dealt anew; of users, who keep their records, it moves from one to another.
+
+    Where every user has one value, users swap values. Where values vary within users, the records
+    of all users in one random order take the values of all in another: runs of values that
+    belonged to one user go on belonging to one, as far as users have equally many records.
+    """
     generator = np.random.default_rng(seed)
-    if question.users is not None:
-        _, first, user = np.unique(question.users, return_index=True, return_inverse=True)
-        of_users = question.codes[first]
-        if (of_users[user] == question.codes).all():
-            return np.asarray(generator.permutation(of_users)[user])
-    return generator.permutation(question.codes)
+    if question.users is None:
+        return generator.permutation(question.codes)
+    _, first, user = np.unique(question.users, return_index=True, return_inverse=True)
+    of_users = question.codes[first]
+    if (of_users[user] == question.codes).all():
+        return np.asarray(generator.permutation(of_users)[user])
+    giving, taking = (
+        np.lexsort((generator.random(len(user)), generator.permutation(len(first))[user]))
+        for _ in range(2)
+    )
+    dealt = np.empty_like(question.codes)
+    dealt[taking] = question.codes[giving]
+    return dealt
 
 
 def _child(seed: np.random.SeedSequence, *path: int) -> np.random.SeedSequence:

@@ -1,49 +1,31 @@
 """Usable information: what a bounded adversary learns of a private value from features."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradaudit.families import family
-from gradaudit.families.base import Features, Fitted, FloatArray, IntArray, log_mean
-from gradaudit.families.calibration import calibration
-from gradaudit.families.forest import FittedForest
-from gradaudit.families.paper import PaperForest
+from gradaudit.families.base import FloatArray, IntArray
+from gradaudit.inference.members import Families, Labelled, Said, Sets, class_weights
 from gradaudit.inference.statistics import auroc, log_odds
 
 IGNORANT = "prior"
 
 
-@dataclass(frozen=True)
-class Labelled:
-    """Features of batches (batches, features) with the value of each (batches,)."""
-
-    features: Features
-    labels: IntArray
-
-
-@dataclass(frozen=True)
-class Sets:
-    """Batches of disjoint records.
+class Learned(NamedTuple):
+    """What is learned with a share of the adversary's batches.
 
     Attributes:
-        folds: the adversary's, two or more; each in turn is what calibrates and chooses among
-            members that were fitted on the others.
-        score: what the chosen are judged on.
-        independent: how many of all folds' batches have no record (or user) in common, at most;
-            None where all are independent.
+        share: of them.
+        information: in nats.
+        auroc: averaged over values, each against the rest.
     """
 
-    folds: tuple[Labelled, ...]
-    score: Labelled
-    independent: float | None = None
-
-    @property
-    def chosen_on(self) -> IntArray:
-        """Values of the folds' batches, one fold after the other."""
-        return np.concatenate([fold.labels for fold in self.folds])
+    share: float
+    information: float
+    auroc: float
 
 
 @dataclass(frozen=True)
@@ -57,6 +39,7 @@ class Usable:
             averaged over values, each against the rest.
         family: the one chosen by log loss.
         ranker: the one chosen by AUROC.
+        curve: what both learn with ever more of the batches; empty if not asked for.
     """
 
     information: float
@@ -64,6 +47,7 @@ class Usable:
     auroc: float
     family: str
     ranker: str
+    curve: tuple[Learned, ...] = ()
 
 
 def usable_information(
@@ -73,6 +57,7 @@ def usable_information(
     seed: np.random.SeedSequence,
     *,
     paper: bool = False,
+    curve: bool = False,
 ) -> Usable:
     """V-information from features to a value, in nats (Xu et al. 2020; Mo et al. 2021, eq. 7).
 
@@ -91,15 +76,15 @@ def usable_information(
         seed: of the fits.
         paper: take the softmax of a forest's votes for its probabilities, and calibrate nothing
             (Mo et al. 2021, eq. 8).
+        curve: also fit the chosen families on one fold alone, for a learning curve.
     """
     names = dict.fromkeys((IGNORANT, *members))
+    families = Families(sets, prior, paper)
     said = {
-        name: _said(name, sets, prior, child, paper)
+        name: families.said(name, child)
         for name, child in zip(names, seed.spawn(len(names)), strict=True)
     }
-    believed = (
-        said if paper else {name: _calibrated(each, sets, prior) for name, each in said.items()}
-    )
+    believed = {name: families.believed(each) for name, each in said.items()}
     losses = {
         name: _loss(np.concatenate(each.folds), sets.chosen_on, prior)
         for name, each in believed.items()
@@ -107,24 +92,23 @@ def usable_information(
     chosen = min(losses, key=lambda name: losses[name])
     ranks = {name: _ranks(each, sets) for name, each in said.items()}
     ranker = max(list(ranks)[1:] or [chosen], key=lambda name: ranks[name])
-    return Usable(
-        information=0.0 if chosen == IGNORANT else _gained(believed[chosen], sets.score, prior),
+    found = Usable(
+        information=0.0
+        if chosen == IGNORANT
+        else _gained(believed[chosen].score, sets.score, prior),
         entropy=entropy(prior),
         auroc=macro_auroc(said[ranker].score, sets.score.labels),
         family=chosen,
         ranker=ranker,
     )
+    if not curve:
+        return found
+    return replace(found, curve=_curve(found, families, believed[chosen], said[ranker], seed))
 
 
 def entropy(prior: FloatArray) -> float:
     """H(π) in nats, π all positive."""
     return float(-(prior * np.log(prior)).sum())
-
-
-def class_weights(labels: IntArray, prior: FloatArray) -> FloatArray:
-    """Weights of batches, of mean one, under which values have the prior's shares."""
-    shares = np.bincount(labels, minlength=len(prior)) / len(labels)
-    return np.asarray((prior / shares)[labels])
 
 
 def macro_auroc(log_probabilities: FloatArray, labels: IntArray) -> float:
@@ -140,55 +124,36 @@ def macro_auroc(log_probabilities: FloatArray, labels: IntArray) -> float:
     )
 
 
-@dataclass(frozen=True)
-class _Said:
-    """Log-probabilities of batches that a family was not fitted on, (batches, values).
-
-    Attributes:
-        folds: of each fold, by the member of the turn in which it chooses.
-        turns: of the score batches, by the members of all turns.
-    """
-
-    folds: tuple[FloatArray, ...]
-    turns: tuple[FloatArray, ...]
-
-    @property
-    def score(self) -> FloatArray:
-        """Of the score batches: the log of the members' mean probability."""
-        return log_mean(np.stack(self.turns))
-
-
-def _said(
-    name: str, sets: Sets, prior: FloatArray, seed: np.random.SeedSequence, paper: bool
-) -> _Said:
-    """What a family says."""
-    folds, score = [], []
-    for turn, child in enumerate(seed.spawn(len(sets.folds))):
-        others = [fold for place, fold in enumerate(sets.folds) if place != turn]
-        features = np.concatenate([fold.features for fold in others])
-        labels = np.concatenate([fold.labels for fold in others])
-        member: Fitted = family(name).fit(features, labels, len(prior), child, prior=prior)
-        if paper and isinstance(member, FittedForest):
-            member = PaperForest(member)
-        folds.append(member.log_probabilities(sets.folds[turn].features))
-        score.append(member.log_probabilities(sets.score.features))
-    return _Said(tuple(folds), tuple(score))
+def _curve(
+    found: Usable,
+    families: Families,
+    believed: Said,
+    ranked: Said,
+    seed: np.random.SeedSequence,
+) -> tuple[Learned, ...]:
+    """What a member learns of one fold and, the mean of the turns', of all but one; and all."""
+    score, prior, folds = families.sets.score, families.prior, len(families.sets.folds)
+    (child,) = seed.spawn(1)
+    alone = {name: families.said_by_one(name, child) for name in {found.family, found.ranker}}
+    fewest = Learned(
+        1 / folds,
+        _gained(families.believed(alone[found.family]).score, score, prior),
+        macro_auroc(alone[found.ranker].score, score.labels),
+    )
+    most = Learned(
+        1 - 1 / folds,
+        float(np.mean([_gained(each, score, prior) for each in believed.turns])),
+        float(np.mean([macro_auroc(each, score.labels) for each in ranked.turns])),
+    )
+    return fewest, most, Learned(1.0, found.information, found.auroc)
 
 
-def _calibrated(said: _Said, sets: Sets, prior: FloatArray) -> _Said:
-    """What a family says, as far as it is to be believed."""
-    labels = sets.chosen_on
-    weights = class_weights(labels, prior)
-    believe = calibration(np.concatenate(said.folds), labels, prior, weights, sets.independent)
-    return _Said(tuple(map(believe, said.folds)), tuple(map(believe, said.turns)))
+def _gained(log_probabilities: FloatArray, batches: Labelled, prior: FloatArray) -> float:
+    """Nats that are gained over the prior."""
+    return entropy(prior) - _loss(log_probabilities, batches.labels, prior)
 
 
-def _gained(believed: _Said, batches: Labelled, prior: FloatArray) -> float:
-    """Nats that a family gains over the prior."""
-    return entropy(prior) - _loss(believed.score, batches.labels, prior)
-
-
-def _ranks(said: _Said, sets: Sets) -> float:
+def _ranks(said: Said, sets: Sets) -> float:
     """How well a family ranks the batches to choose on: in every turn, as members differ."""
     pairs = zip(said.folds, sets.folds, strict=True)
     return float(np.mean([macro_auroc(each, fold.labels) for each, fold in pairs]))

@@ -11,11 +11,16 @@ FloatArray = NDArray[np.float64]
 
 def student(values: FloatArray, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Student's interval of the mean of independent values, (values,) of two or more."""
-    return _around_mean(values, 1 / len(values), confidence)
+    return _around_mean(values, 1 / len(values), confidence, 0.0)
 
 
 def resampled(
-    values: FloatArray, scored: int, fitted: int, confidence: float = CONFIDENCE
+    values: FloatArray,
+    scored: int,
+    fitted: int,
+    confidence: float = CONFIDENCE,
+    *,
+    least: float = 0.0,
 ) -> tuple[float, float]:
     """Student's interval for new records, where repetitions only split the same ones anew.
 
@@ -27,11 +32,14 @@ def resampled(
         scored: records in each score set.
         fitted: records in each set that was fitted on.
         confidence: of the interval.
+        least: standard error, at least, for values that are alike at the edge of their range.
     """
-    return _around_mean(values, 1 / len(values) + scored / fitted, confidence)
+    return _around_mean(values, 1 / len(values) + scored / fitted, confidence, least)
 
 
-def _around_mean(values: FloatArray, factor: float, confidence: float) -> tuple[float, float]:
+def _around_mean(
+    values: FloatArray, factor: float, confidence: float, least: float
+) -> tuple[float, float]:
     quantile = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1))
-    margin = quantile * float(np.sqrt(values.var(ddof=1) * factor))
+    margin = quantile * max(float(np.sqrt(values.var(ddof=1) * factor)), least)
     return float(values.mean()) - margin, float(values.mean()) + margin

@@ -63,7 +63,7 @@ class Observer:
             layers: whose updates are looked at.
             sharing: how updates are made and what of them is seen.
             reduce: ``none``, ``maxpool:3``, ``pca:50``, ``subset:48``; None is none up to 10,000
-                visible elements, else ``pca:50``.
+                visible elements, else ``subset:10000`` (``subset:2000`` where memory is short).
             dtype: of the computation.
             memory: bytes that gradients may take, besides the features of one layer.
             seed: of the elements that are seen and of what components are fitted on.
@@ -77,7 +77,9 @@ class Observer:
         asked = parse_reduction(reduce)
         refuse_hidden(layers, sharing)
         self.layers, self.seed = tuple(layers), seed
-        self.sights = {layer.name: Sight.of(layer, sharing, asked, seed) for layer in layers}
+        self.sights = {
+            layer.name: Sight.of(layer, sharing, asked, seed, memory) for layer in layers
+        }
         self._scene = Scene.of(target, records, sharing, dtype, memory)
         self._fitted_records, self._fitted_updates = Fitted(memory // 4), Fitted(memory // 4)
 

@@ -20,7 +20,8 @@ class SharingOptions(AuditOptions):
     reduce: str | None = Field(
         None,
         description="none, maxpool:3, maxpool:10, pca:50 or subset:48 of each layer's gradient; "
-        "by default none up to 10,000 elements, else pca:50, fitted on the adversary's.",
+        "by default none up to 10,000 elements, else subset:10000 (subset:2000 where memory is "
+        "short). pca:50, fitted on the adversary's records, can hide most of what a layer tells.",
     )
     algorithm: Literal["fedsgd", "fedavg"] = Field(
         "fedsgd", description="Share a gradient, or the difference after local training."

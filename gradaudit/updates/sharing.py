@@ -57,6 +57,12 @@ class Sharing:
         """The defenses, as they act on updates."""
         return Chain(self.defenses)
 
+    def visible(self, elements: int) -> int:
+        """How many of a layer's elements are visible."""
+        if self.fraction is not None:
+            return max(1, round(self.fraction * elements))
+        return elements if self.elements is None else min(self.elements, elements)
+
     def parameters(self, model: "nn.Module") -> tuple[str, ...]:
         """The parameters whose update is shared: trainable, and of no hidden layer.
 

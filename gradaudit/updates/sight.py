@@ -30,15 +30,26 @@ class Sight:
     reduction: Reduction
 
     @classmethod
-    def of(cls, layer: Layer, sharing: Sharing, asked: Reduction | None, seed: int) -> "Sight":
-        """The same elements for the same seed, whatever else is asked."""
-        count = layer.parameters
-        if sharing.fraction is not None:
-            count = max(1, round(sharing.fraction * count))
-        if sharing.elements is not None:
-            count = min(sharing.elements, count)
+    def of(
+        cls,
+        layer: Layer,
+        sharing: Sharing,
+        asked: Reduction | None,
+        seed: int,
+        memory: int = 1 << 30,
+    ) -> "Sight":
+        """The same elements for the same seed, whatever else is asked.
+
+        Args:
+            layer: whose update is seen.
+            sharing: what of it is shared.
+            asked: the reduction, or None for the default.
+            seed: of the elements.
+            memory: bytes that gradients may take.
+        """
+        count = sharing.visible(layer.parameters)
         columns = _chosen(layer.parameters, count, Seeds(seed), Use.VISIBLE, layer)
-        reduction = reduction_for(count, asked)
+        reduction = reduction_for(count, asked, memory)
         if reduction.kind == "subset":
             chosen = _chosen(count, min(reduction.size, count), Seeds(seed), Use.SUBSET, layer)
             columns, count, reduction = columns[chosen], len(chosen), Reduction()
