@@ -26,8 +26,9 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
         UsageError: the file is missing, over a megabyte, not YAML, uses aliases or a key twice,
             or does not fit the model.
     """
+    text = _read(path)
     try:
-        loader = _Loader(_read(path))
+        loader = _Loader(text)
         node = loader.get_single_node()
         values = {} if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
