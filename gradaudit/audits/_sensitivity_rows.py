@@ -27,7 +27,7 @@ class Reading:
 
     @property
     def metric(self) -> str:
-        """Its id; those of the label are bounded ever since the paper."""
+        """Its id; the paper has the label's only over range and ψ."""
         suffix = "_bounded" if self.bounded and self.reacting == "input" else ""
         return f"{self.reacting}_{self.norm}{suffix}"
 
