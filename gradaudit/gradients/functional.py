@@ -121,7 +121,8 @@ class FunctionalModel:
             except Exception as error:
                 raise AuditError(
                     f"the model cannot be run on inputs of shape {tuple(inputs.shape)} "
-                    f"({inputs.dtype}): {_first_line(error)}"
+                    f"({inputs.dtype}): {_first_line(error)}; name the model for such inputs "
+                    "(--model, its ?k=v) or the records that it takes (--data, its drop=, scale=)"
                 ) from error
             if outputs.dim() == 0 or len(outputs) != len(inputs):
                 raise AuditError(
