@@ -151,7 +151,7 @@ def spreads(rows: list[Measurement], level: float) -> None:
     print(f"\nsuccess at SSIM {level} [over restarts] [over records]")
     for row in rows:
         if row.metric == "original_success" and row.variant["threshold"] == level:
-            ends = (row.interval, row.details.get("interval_of_new_records"))
+            ends = (row.details.get("interval_of_these_records"), row.interval)
             told = " ".join(f"[{low:.2f}, {high:.2f}]" for low, high in filter(None, ends))
             print(f"{_name(row):14s} {_value(row, None):.3f} {told} of {row.n}")
 

@@ -155,7 +155,8 @@ def _case(
     permuted: list[Repetition] = []
     why = ""
     try:
-        permuted = list(repetitions(question, permuted=True))
+        floor = replace(question, repeats=options.permuted_repeats)
+        permuted = list(repetitions(floor, permuted=True))
     except NotApplicable as refusal:
         why = f"with the attribute permuted: {refusal}"
     independent: list[Repetition] = []

@@ -78,8 +78,12 @@ def _row(name: str, points: Sequence[Point], variant: Variant, what: str) -> Mea
     from gradaudit.statistics.correlation import pearson
 
     held = [point for point in points if name in point.metrics]
+    cases = list({repr(point.case): None for point in held})
+    clusters = [cases.index(repr(point.case)) for point in held]
     found = pearson(
-        np.array([point.metrics[name] for point in held]), np.array([p.auroc for p in held])
+        np.array([point.metrics[name] for point in held]),
+        np.array([p.auroc for p in held]),
+        clusters=clusters if len(cases) > 1 else None,
     )
     if found is None:
         few = f"{len(held)} points; {FEWEST_POINTS} are needed"
@@ -106,5 +110,6 @@ def _row(name: str, points: Sequence[Point], variant: Variant, what: str) -> Mea
             "p": found.p,
             "spearman": found.spearman,
             "points": what,
+            "interval_by": "jackknife over cases" if len(cases) > 1 else "Fisher",
         },
     )

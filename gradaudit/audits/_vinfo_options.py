@@ -23,7 +23,8 @@ class VinfoOptions(SharingOptions):
     batches: int = Field(
         64,
         ge=10,
-        description="Batches of each value to fit on; half as many to choose and to score on.",
+        description="Batches of each value to fit on; half as many to choose on, twice as many to "
+        "score on.",
     )
     shadow: int | None = Field(
         None,
@@ -40,7 +41,7 @@ class VinfoOptions(SharingOptions):
     family: tuple[str, ...] = Field(
         (),
         description="Predictive families (NAME,…) beside the prior: forest, mlp, logistic, "
-        "extra-trees (without it forest, mlp and logistic; with --paper forest).",
+        "extra-trees, discriminant (without it forest, mlp and logistic; with --paper forest).",
     )
     prior: Literal["uniform", "empirical"] = Field(
         "uniform",
@@ -135,6 +136,11 @@ class VinfoOptions(SharingOptions):
     def members(self) -> tuple[str, ...]:
         """The families beside the prior."""
         return self.family or (("forest",) if self.paper else ("forest", "mlp", "logistic"))
+
+    @property
+    def permuted_repeats(self) -> int:
+        """Repetitions of the permuted attribute: half as many, but five where there are."""
+        return max(min(self.repeats, 5), self.repeats // 2)
 
     @property
     def attacker(self) -> str:

@@ -130,23 +130,32 @@ class _Levels:
         best = int(self.original.best[at])
         hits = int(self.tally.successes[at, best].sum())
         count = self.tally.successes[at, best].size * self.tally.restarts
+        of_restarts = clopper_pearson(hits, count)
+        ends = of_restarts if self.spread is None else self._of_new_records(at)
         details: dict[str, JsonValue] = {
             "chosen": self.found.members[best],
-            "interval_covers": "other restarts on these records",
+            "interval_of_these_records": list(of_restarts),
             **self._few(),
         }
-        if self.spread is not None:
-            details["interval_of_new_records"] = self.spread.rates[at].tolist()
         return self._row(
             SUCCESS,
             variant,
             at,
             value=hits / count,
-            interval=clopper_pearson(hits, count),
+            interval=ends,
             confidence=CONFIDENCE,
             n=count,
             details=details,
         )
+
+    def _of_new_records(self, at: int) -> tuple[float, float]:
+        """The bootstrap's; where all updates agree, Clopper and Pearson's with one trial each."""
+        assert self.spread is not None
+        low, high = self.spread.rates[at].tolist()
+        updates = self.tally.successes.shape[2]
+        if low == high and low in (0.0, 1.0):
+            return clopper_pearson(round(low * updates), updates)
+        return low, high
 
     def _row(
         self,
@@ -202,7 +211,8 @@ class _Levels:
         if self.spread is not None:
             return {}
         updates = self.tally.successes.shape[2]
-        return {"warning": f"only {updates} updates; intervals over records need {FEWEST}"}
+        why = f"only {updates} updates; intervals over records need {FEWEST}"
+        return {"warning": why, "imprecise": True, "imprecise_because": why}
 
 
 def _most(end: float, value: float) -> float:

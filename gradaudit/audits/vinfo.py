@@ -99,6 +99,9 @@ class Vinfo(Audit[VinfoOptions]):
             id="auroc",
             title="Area under the ROC curve of the best classifier of the attribute",
             riskier="higher",
+            error=0.75,
+            why="of a batch with the attribute and one without, a classifier of this layer's "
+            "gradient tells which is which three times in four",
         ),
         Metric(
             id="correlation",
@@ -132,7 +135,7 @@ class Vinfo(Audit[VinfoOptions]):
         "iterations": 10,
         "together": [1],
     }
-    plain: ClassVar[Mapping[str, JsonValue]] = {"repeats": 5}
+    plain: ClassVar[Mapping[str, JsonValue]] = {"repeats": 8, "family": ["forest", "logistic"]}
     thorough: ClassVar[Mapping[str, JsonValue]] = {
         "repeats": 30,
         "batches": 128,
@@ -171,7 +174,7 @@ class Vinfo(Audit[VinfoOptions]):
         rounds = len(subject.targets) * attributes
         most = RECORDS if why_no_correlation(subject, options) else ENOUGH_TO_KEEP
         records = min(subject.samples or most, len(subject.records))
-        asked, played = parse_reduction(options.reduce), 2 * options.repeats
+        asked, played = parse_reduction(options.reduce), options.repeats + options.permuted_repeats
         turned = asked is not None and asked.kind == "pca"
         return rounds * records * (played if turned else max(played / _TOGETHER, 2))
 
@@ -191,10 +194,12 @@ class Vinfo(Audit[VinfoOptions]):
         values = [len(subject.records.attributes[name].values) for name in subject.attributes]
         rows = options.batches * max(values, default=2)
         cases, sizes = len(subject.targets) * len(attributes), features_of(subject, options.reduce)
-        attacked = not why_no_correlation(subject, options)
-        names = [*options.members, *options.members, *[options.attacker] * attacked]
-        each = sum(family(name).seconds(rows, size) for name in names for size in sizes)
-        return cases * FOLDS * options.repeats * each
+        played = dict.fromkeys(options.members, options.repeats + options.permuted_repeats)
+        if not why_no_correlation(subject, options):
+            played[options.attacker] = options.repeats
+        fits = [(family(name), count) for name, count in played.items()]
+        each = sum(one.seconds(rows, size) * count for one, count in fits for size in sizes)
+        return cases * FOLDS * each
 
 
 def _not_asked_for(subject: "Subject", metrics: Iterable[str], why: str) -> list[Measurement]:

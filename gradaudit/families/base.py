@@ -2,16 +2,16 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradaudit.errors import AuditError
+from gradaudit.families.standard import Features, FloatArray, IntArray, Projection, Scale
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-Features = NDArray[np.floating]
+__all__ = ["Features", "FloatArray", "IntArray"]
+
 Seed = int | np.random.SeedSequence
 
 
@@ -50,6 +50,8 @@ class Training:
         labels: (rows,), every class among them.
         prior: (classes,) to train under.
         weights: (rows,), of mean one, that give classes the shares of ``prior``.
+
+    ``scale`` and ``projection`` are found once, for all families that are fitted on the same rows.
     """
 
     features: Features
@@ -57,9 +59,19 @@ class Training:
     prior: FloatArray
     weights: FloatArray
 
+    @cached_property
+    def scale(self) -> Scale:
+        """What standardises the rows."""
+        return Scale.of(self.features)
+
+    @cached_property
+    def projection(self) -> Projection:
+        """The rows standardised, in a basis of their span."""
+        return Projection.of(self.features, self.scale)
+
     @classmethod
     def of(
-        cls, features: Features, labels: IntArray, classes: int, prior: FloatArray | None
+        cls, features: Features, labels: IntArray, classes: int, prior: FloatArray | None = None
     ) -> Self:
         """Under a prior, or under the rows' own frequencies.
 
@@ -110,8 +122,11 @@ class Family(ABC):
         Raises:
             AuditError: there is no row, a class has none, or a feature is not finite.
         """
-        training = Training.of(features, labels, classes, prior)
-        if classes == 1:
+        return self.fit_on(Training.of(features, labels, classes, prior), seed)
+
+    def fit_on(self, training: Training, seed: Seed) -> Fitted:
+        """The same, where other families are fitted on the same rows too."""
+        if len(training.prior) == 1:
             return FittedPrior(training.prior)
         return self._fit(training, np.random.default_rng(seed))
 

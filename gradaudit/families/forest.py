@@ -35,8 +35,8 @@ class FittedForest(Fitted):
         """Share of the trees that vote for each class, (rows, classes)."""
         read = np.unique(np.concatenate([tree.tree_.feature for tree in self.trees]))
         rows = self.scale.columns(features, read[read >= 0])
-        votes = [tree.predict_proba(rows, check_input=False) for tree in self.trees]
-        return np.asarray(np.mean(votes, axis=0), dtype=np.float64)
+        votes = np.mean([tree.predict(rows, check_input=False) for tree in self.trees], axis=0)
+        return np.asarray(votes.reshape(len(rows), -1), dtype=np.float64)
 
     def log_probabilities(self, features: Features) -> FloatArray:
         """Logs of the votes with a pseudo-vote a class, so none is infinite."""
@@ -53,7 +53,8 @@ class Forest(Family):
     Every tree sees a bootstrap sample in which classes have the shares of π; it leaves out rows of
     classes that are too frequent (C. Chen et al., "Using random forest to learn imbalanced data",
     2004), since weights do not move the votes of pure leaves. Standardised features, since trees
-    treat differences below 1e-7 as none.
+    treat differences below 1e-7 as none. Trees are regressed on the classes' indicators: the sum of
+    their variances is Gini's impurity, and a leaf's mean are its votes.
     """
 
     name = "forest"
@@ -64,21 +65,22 @@ class Forest(Family):
     def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
         """Grow the trees, one after the other: the same ones however many workers there are."""
         from sklearn import config_context
-        from sklearn.tree import DecisionTreeClassifier
+        from sklearn.tree import DecisionTreeRegressor
 
-        scale = Scale.of(training.features)
+        scale = training.scale
         if not scale.kept.any():
             return FittedPrior(training.prior)
         rows, labels = scale.columns(training.features), training.labels
+        shares = np.eye(len(training.prior))[labels]
         trees = []
         for state in generator.integers(2**31, size=TREES):
-            tree = DecisionTreeClassifier(
+            tree = DecisionTreeRegressor(
                 max_features="sqrt", splitter=self.splitter, random_state=int(state)
             )
             seen = _seen(labels, training.prior, generator, self.bootstrap)
             times = np.bincount(seen, minlength=len(labels)).astype(np.float64)
             with config_context(skip_parameter_validation=True):  # half the time of small trees
-                tree.fit(rows, labels, sample_weight=times, check_input=False)
+                tree.fit(rows, shares, sample_weight=times, check_input=False)
             trees.append(tree)
         return FittedForest(training.prior, scale, trees)
 

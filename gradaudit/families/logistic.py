@@ -27,7 +27,7 @@ class Logistic(Family):
         """By L-BFGS; nothing is random."""
         from sklearn.linear_model import LogisticRegression
 
-        projection = Projection.of(training.features)
+        projection = training.projection
         rows = projection(training.features)
         if not rows.shape[1]:
             return FittedPrior(training.prior)

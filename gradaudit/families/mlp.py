@@ -31,8 +31,8 @@ class Mlp(Family):
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.neural_network import MLPClassifier
 
-        projection = Projection.of(training.features, _DIRECTIONS)
-        rows = projection(training.features)
+        projection = training.projection
+        rows = projection(training.features)[:, :_DIRECTIONS]
         if not rows.shape[1]:
             return FittedPrior(training.prior)
         spread = float(np.sqrt((rows**2).mean()))
@@ -56,5 +56,5 @@ class Mlp(Family):
 
 def _scores(network: Any, spread: float, rows: FloatArray) -> FloatArray:
     """The output layer before its softmax (rows, outputs), which saturates to zeros and ones."""
-    hidden = np.tanh(rows / spread @ network.coefs_[0] + network.intercepts_[0])
+    hidden = np.tanh(rows[:, :_DIRECTIONS] / spread @ network.coefs_[0] + network.intercepts_[0])
     return np.asarray(hidden @ network.coefs_[1] + network.intercepts_[1])

@@ -1,18 +1,22 @@
 """Features as classifiers like them: centred, of one scale, and no wider than the rows span."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradaudit.families.base import Features, FloatArray, IntArray
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Features = NDArray[np.floating]
 
 _FLAT = 1e-6
 """A column that varies by less than this share of its largest entry is rounding, and constant."""
 _IN_CACHE = 1 << 17
 """Numbers in double precision that are worked on at a time."""
+_MATRICES = 3
+"""Whose projections are known: fitted on, chosen on, scored on."""
 
 
 @dataclass(frozen=True)
@@ -90,19 +94,18 @@ class Projection:
 
     scale: Scale
     basis: FloatArray
+    _known: list[tuple[Features, FloatArray]] = field(default_factory=list, repr=False)
 
     @classmethod
-    def of(cls, features: Features, directions: int | None = None) -> Self:
-        """Fit on rows (rows, features), keeping at most so many directions."""
-        scale = Scale.of(features)
+    def of(cls, features: Features, scale: Scale | None = None) -> Self:
+        """Fit on rows (rows, features), whose scale may be known."""
+        scale = scale or Scale.of(features)
         rows = scale(features)
         if not rows.shape[1]:
             return cls(scale, np.zeros((0, 0)))
-        if rows.shape[1] <= min(len(rows), directions or len(rows)):
-            return cls(scale, np.eye(rows.shape[1]) / np.sqrt(rows.shape[1]))
         narrow = rows.T @ rows if rows.shape[1] <= len(rows) else rows @ rows.T
         energies, vectors = np.linalg.eigh(narrow)
-        kept = (energies > energies[-1] * 1e-10).nonzero()[0][::-1][:directions]
+        kept = (energies > energies[-1] * 1e-10).nonzero()[0][::-1]
         basis = vectors[:, kept]
         if rows.shape[1] > len(rows):
             basis = rows.T @ basis / np.sqrt(energies[kept])
@@ -114,5 +117,10 @@ class Projection:
         return rows * features * (1e-7 + 1e-10 * min(rows, features))
 
     def __call__(self, features: Features) -> FloatArray:
-        """(rows, directions)."""
-        return np.asarray(self.scale(features) @ self.basis)
+        """(rows, directions); of the last matrices it is known, as other families ask too."""
+        for asked, found in self._known:
+            if asked is features:
+                return found
+        found = np.asarray(self.scale(features) @ self.basis)
+        self._known[:] = [*self._known[1 - _MATRICES :], (features, found)]
+        return found

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from gradaudit.families import family
-from gradaudit.families.base import Features, Fitted, FloatArray, IntArray, log_mean
+from gradaudit.families.base import Features, Fitted, FloatArray, IntArray, Training, log_mean
 from gradaudit.families.calibration import calibration
 from gradaudit.families.forest import FittedForest
 from gradaudit.families.paper import PaperForest
@@ -78,8 +79,7 @@ class Families:
         """What a family says: in each turn, a member that was fitted on the other folds."""
         folds, score = [], []
         for turn, child in enumerate(seed.spawn(len(self.sets.folds))):
-            others = [fold for place, fold in enumerate(self.sets.folds) if place != turn]
-            member = self._fitted(name, others, child)
+            member = self._fitted(name, self._turns[turn], child)
             folds.append(member.log_probabilities(self.sets.folds[turn].features))
             score.append(member.log_probabilities(self.sets.score.features))
         return Said(tuple(folds), tuple(score))
@@ -87,7 +87,7 @@ class Families:
     def said_by_one(self, name: str, seed: np.random.SeedSequence) -> Said:
         """What a member says that was fitted on the first fold alone; of the others, and once."""
         first, *others = self.sets.folds
-        member = self._fitted(name, [first], seed)
+        member = self._fitted(name, self._training([first]), seed)
         of_others = tuple(member.log_probabilities(fold.features) for fold in others)
         return Said(of_others, (member.log_probabilities(self.sets.score.features),))
 
@@ -105,12 +105,19 @@ class Families:
         )
         return Said(tuple(map(believe, said.folds)), tuple(map(believe, said.turns)))
 
-    def _fitted(
-        self, name: str, fitted_on: Sequence[Labelled], seed: np.random.SeedSequence
-    ) -> Fitted:
-        features = np.concatenate([fold.features for fold in fitted_on])
-        labels = np.concatenate([fold.labels for fold in fitted_on])
-        member = family(name).fit(features, labels, len(self.prior), seed, prior=self.prior)
+    @cached_property
+    def _turns(self) -> list[Training]:
+        """What is fitted on in each turn: all folds but one."""
+        folds = self.sets.folds
+        return [self._training([*folds[:turn], *folds[turn + 1 :]]) for turn in range(len(folds))]
+
+    def _training(self, folds: Sequence[Labelled]) -> Training:
+        features = np.concatenate([fold.features for fold in folds])
+        labels = np.concatenate([fold.labels for fold in folds])
+        return Training.of(features, labels, len(self.prior), self.prior)
+
+    def _fitted(self, name: str, training: Training, seed: np.random.SeedSequence) -> Fitted:
+        member = family(name).fit_on(training, seed)
         if self.paper and isinstance(member, FittedForest):
             return PaperForest(member)
         return member

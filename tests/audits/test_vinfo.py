@@ -255,7 +255,7 @@ def test_correlation_follows_an_independent_attack() -> None:
     half[:, 2] += torch.from_numpy(1.0 * codes).float()
     random = np.random.default_rng(3).integers(0, 2, len(inputs))
     subject = subject_of(half, {"random": random, "trait": codes}, targets=2)
-    rows = rows_of(subject, sensitivities=True)
+    rows = rows_of(subject, sensitivities=True, correlation=True)
     row = one(rows, "correlation", None)
     assert row.value is not None
     assert row.value > 0.8
@@ -285,7 +285,7 @@ def test_the_independent_attack_sees_noise_of_its_own(monkeypatch: pytest.Monkey
     inputs, codes = planted()
     attributes = {"one": codes, "two": np.roll(codes, 1), "three": np.roll(codes, 2)}
     noise = parse_defense("dp:clip=1,sigma=1e6,per=release")
-    rows_of(subject_of(inputs, attributes, defenses=(noise,)), repeats=2)
+    rows_of(subject_of(inputs, attributes, defenses=(noise,)), repeats=2, correlation=True)
     assert len(seen) == 3 * 3 * 2 * 2  # attributes; real, permuted, attack; repetitions; layers
     first = np.stack([rows[0] for rows in seen])
     assert len(np.unique(first.round(-2), axis=0)) == len(seen)
@@ -301,7 +301,7 @@ def test_too_few_points_have_no_correlation() -> None:
 def test_too_few_records_for_an_attack_of_their_own_measure_all_the_same() -> None:
     inputs, codes = planted(110)
     subject = subject_of(inputs, {"trait": codes}, targets=3)
-    rows = rows_of(subject)
+    rows = rows_of(subject, correlation=True)
     assert one(rows, "vinfo", "right").status == "measured"
     assert "do not suffice" in str(one(rows, "correlation", None).reason)
 
@@ -381,7 +381,7 @@ def test_components_take_a_pass_for_every_repetition() -> None:
         reduce: Vinfo(VinfoOptions(repeats=20, reduce=reduce)).passes(subject)
         for reduce in (None, "pca:2")
     }
-    assert passes == {None: 200 * 2 * 20 / 8, "pca:2": 200 * 2 * 20}
+    assert passes == {None: 200 * 30 / 8, "pca:2": 200 * 30}
 
 
 def test_the_estimate_counts_the_attacks_fits_where_there_is_an_attack() -> None:

@@ -11,7 +11,7 @@ from gradaudit.families.forest import FittedForest
 from gradaudit.families.paper import PaperForest, ceiling
 from gradaudit.families.standard import Projection, Scale
 
-NAMES = ("extra-trees", "forest", "logistic", "mlp", "prior")
+NAMES = ("discriminant", "extra-trees", "forest", "logistic", "mlp", "prior")
 UNIFORM = np.array([0.5, 0.5])
 
 
@@ -31,7 +31,7 @@ def test_they_are_found_by_living_in_the_package() -> None:
 
 
 def test_an_unknown_one_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(UsageError, match="no predictive family 'tree'; there are: extra-trees"):
+    with pytest.raises(UsageError, match="family 'tree'; there are: discriminant, extra-trees"):
         family("tree")
 
 
@@ -198,7 +198,7 @@ def test_a_projection_takes_the_widest_directions_first() -> None:
     rng = np.random.default_rng(0)
     common = rng.normal(size=(200, 1))
     features = np.hstack([common + 0.1 * rng.normal(size=(200, 6)), rng.normal(size=(200, 2))])
-    (first,) = Projection.of(features, 1)(features).T
+    first = Projection.of(features)(features)[:, 0]
     assert abs(np.corrcoef(first, common[:, 0])[0, 1]) > 0.98
 
 

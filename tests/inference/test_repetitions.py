@@ -35,7 +35,7 @@ def test_no_record_is_in_two_sets_of_batches() -> None:
         sets = records_of(each)
         assert len(sets) == 4
         assert not any(one & other for one, other in combinations(sets, 2))
-        assert [len(batches.labels) for batches in each.batches] == [12, 12, 12, 12]
+        assert [len(batches.labels) for batches in each.batches] == [12, 12, 12, 48]
         assert [len(part) for part in each.parts] == [70, 70, 70, 90]
 
 
@@ -96,12 +96,29 @@ def test_where_users_have_one_value_whole_users_are_permuted() -> None:
     assert 0 < sum(changed) < len(changed)
 
 
+def test_where_values_vary_within_users_runs_of_values_move_between_users() -> None:
+    """Users with ten records each, nine of one value: they go on having nine of one value."""
+    users = np.array([f"u{i // 10:02}" for i in range(300)])
+    codes = (np.arange(300) // 10 + (np.arange(300) % 10 == 0)) % 2
+    (each,) = repetitions(question(users=users, codes=codes, repeats=1), permuted=True)
+    ones = np.zeros((30, 2), dtype=int)
+    for batches in each.batches:
+        owners = batches.indices // 10
+        np.add.at(ones, (owners, np.broadcast_to(batches.labels[:, None], owners.shape)), 1)
+    share = ones.max(axis=1) / ones.sum(axis=1)
+    assert (share > 0.6).mean() > 0.9
+    moved = ones.argmax(axis=1) != np.arange(30) % 2
+    assert 0 < moved.sum() < 30
+
+
 def test_few_records_or_users_are_few_independent_batches() -> None:
     users = np.array([f"u{i // 10:02}" for i in range(300)])
     (alone,) = repetitions(question(repeats=1))
     (together,) = repetitions(question(users=users, repeats=1))
     assert alone.independent == 3 * min(12, 70 / 4)
-    assert together.independent == 3 * 7 / 4
+    assert alone.disjoint == 150 / 4
+    assert 3 * 7 / 4 < together.independent < 3 * 7 / 2.5
+    assert 30 / 4 < together.disjoint < 30 / 3  # all users have both values here
     (rare,) = repetitions(question(codes=(np.arange(300) % 5 == 0).astype(np.int64), repeats=1))
     assert rare.independent == 3 * 2 * 14 / 4
 

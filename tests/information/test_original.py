@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from gradaudit.information.original import (
     FEWEST,
@@ -90,13 +91,24 @@ def test_the_bootstrap_has_the_spread_of_a_mean() -> None:
     made = tally(counts.tolist(), [[0.0] * 200], 8)
     found = spread(made, 0)
     assert found is not None
-    own = log_success(counts[0].astype(float), 8) - math.log(0.5 / 9)
+    own = log_success(counts[0].astype(float), 8) - math.log(0.5 / 9)  # of so many, t is normal
     half = 1.96 * own.std() / math.sqrt(200)
     assert found.values[0] == pytest.approx([own.mean() - half, own.mean() + half], abs=half / 5)
     rates = counts[0] / 8
     half = 1.96 * rates.std() / math.sqrt(200)
     expected = [rates.mean() - half, rates.mean() + half]
     assert found.rates[0] == pytest.approx(expected, abs=half / 5)
+
+
+def test_the_bootstrap_of_few_updates_is_as_wide_as_students_interval() -> None:
+    """Eight updates with rates all but normal: the draws' 0.6 and 99.4 % are ±2.5 deviations."""
+    counts = np.array([[300, 340, 380, 400, 410, 430, 460, 500]])
+    found = spread(tally(counts.tolist(), [[0.0] * 8], 800), 0)
+    assert found is not None
+    rates = counts[0] / 800
+    half = stats.t.ppf(0.975, 7) * rates.std(ddof=1) / math.sqrt(8)
+    expected = [rates.mean() - half, rates.mean() + half]
+    assert found.rates[0] == pytest.approx(expected, abs=half / 8)
 
 
 def test_the_bootstrap_chooses_members_anew() -> None:

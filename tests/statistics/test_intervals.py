@@ -64,3 +64,27 @@ def test_a_straight_line_is_finite() -> None:
     found = pearson(np.arange(6.0), np.arange(6.0))
     assert found is not None
     assert np.isfinite([found.r, found.t, *found.interval]).all()
+
+
+def test_points_in_clusters_are_jackknifed_by_cluster() -> None:
+    """Two points a cluster that are the same: the interval is that of the clusters alone."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=12)
+    y = 0.8 * x + 0.6 * rng.normal(size=12)
+    twice = pearson(np.repeat(x, 2), np.repeat(y, 2), clusters=np.repeat(np.arange(12), 2).tolist())
+    once = pearson(x, y, clusters=list(range(12)))
+    left = [np.arctanh(np.corrcoef(np.delete(x, i), np.delete(y, i))[0, 1]) for i in range(12)]
+    error = np.sqrt(11 / 12 * ((np.array(left) - np.mean(left)) ** 2).sum())
+    assert twice is not None
+    assert once is not None
+    assert twice.interval == pytest.approx(once.interval)
+    ends = np.arctanh(once.r) + np.array([-1, 1]) * stats.t.ppf(0.975, 11) * error
+    assert once.interval == pytest.approx(tuple(np.tanh(ends)))
+    assert once.t == pytest.approx(np.arctanh(once.r) / error)
+
+
+def test_a_correlation_that_rests_on_one_cluster_says_nothing() -> None:
+    x = np.array([0.0, 0, 0, 1, 2, 3])
+    found = pearson(x, x**2, clusters=[0, 0, 0, 1, 1, 1])
+    assert found is not None
+    assert (found.p, found.interval) == (1, (-1, 1))

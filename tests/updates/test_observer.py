@@ -308,7 +308,9 @@ def test_a_hidden_layer_cannot_be_looked_at() -> None:
 
 def test_large_layers_are_reduced_by_default() -> None:
     assert reduction_for(10_000, None) == Reduction()
-    assert reduction_for(10_001, None) == Reduction("pca", 50)
+    assert reduction_for(10_001, None) == Reduction("subset", 10_000)
+    assert reduction_for(10_001, None, 1 << 28) == Reduction("subset", 2_000)
+    assert reduction_for(10_000, None, 1 << 28) == Reduction()
     assert reduction_for(10_001, Reduction("maxpool", 3)) == Reduction("maxpool", 3)
 
 
