@@ -78,7 +78,7 @@ def test_a_record_that_carries_the_mean_is_too_few() -> None:
     assert enough_records(np.zeros(40)) is None
     uneven = np.array([50.0, *even[1:]])
     effective = uneven.sum() ** 2 / (uneven**2).sum()
-    assert enough_records(uneven) == int(np.ceil((1.5 * 40 / effective) ** 2)) > 80
+    assert enough_records(uneven) == int(np.ceil((2 * 40 / effective) ** 2)) > 80
 
 
 def test_intervals_that_do_not_cover_are_marked() -> None:
