@@ -10,7 +10,7 @@ from gradaudit.audits._attack_rows import Rows, beside_floor, shuffled_rows
 from gradaudit.audits.base import Audit
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
-from gradaudit.report import Measurement, Variant
+from gradaudit.report import RISKIEST_BY, Measurement, Variant
 
 if TYPE_CHECKING:
     from gradaudit.attacks.inference.game import InferenceGame
@@ -80,7 +80,9 @@ class InferenceAttack(Audit[O]):
             list(self._rows(match, {"attribute": match.plays[0].deal.secret})) for match in matches
         ]
         best = max(range(len(matches)), key=lambda index: _auroc(each[index]))
-        yield from self._rows(matches[best], {})
+        for row in self._rows(matches[best], {}):
+            details = {**row.details, RISKIEST_BY: ["attribute"]}
+            yield row.model_copy(update={"details": details})
         for rows in each:
             yield from rows
 

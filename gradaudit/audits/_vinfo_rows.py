@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from gradaudit.report import Measurement, Variant, skipped
+from gradaudit.report import RISKIEST_BY, Measurement, Variant, skipped
 
 if TYPE_CHECKING:
     from gradaudit.inference.spread import Sampled
@@ -140,7 +140,7 @@ def worst(rows: Sequence[Measurement], names: Sequence[str]) -> Iterator[Measure
         for row in own:
             if row.variant["attribute"] == first:
                 variant = {key: at for key, at in row.variant.items() if key != "attribute"}
-                details: dict[str, JsonValue] = {**row.details, "worst_of": list(names)}
+                details = {**row.details, "worst_of": list(names), RISKIEST_BY: ["attribute"]}
                 yield row.model_copy(update={"variant": variant, "details": details})
 
 

@@ -232,6 +232,7 @@ def test_several_attributes_and_the_worst_of_them() -> None:
     rows = attack("attribute", subject(people(), "race", "sex"), batch_size=4)
     each = [value(rows, "auroc", attribute=name) for name in ("race", "sex")]
     assert value(rows, "auroc") == max(each)
+    assert one(rows, "auroc").details["riskiest_by"] == ["attribute"]
 
 
 def test_a_model_without_checkpoints_is_trained_in_rounds() -> None:

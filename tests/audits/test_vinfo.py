@@ -173,6 +173,7 @@ def test_of_several_attributes_the_headline_is_the_worst() -> None:
     assert headline.value == one(rows, "vinfo", "right", attribute="trait").value
     assert headline.details["attribute"] == "trait"
     assert headline.details["worst_of"] == ["random", "trait"]
+    assert headline.details["riskiest_by"] == ["attribute"]
     floor = one(rows, "vinfo", "right", attribute_permuted=True)
     beside = one(rows, "vinfo", "right", attribute="trait", attribute_permuted=True)
     assert floor.value == beside.value
