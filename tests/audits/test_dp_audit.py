@@ -383,7 +383,9 @@ def test_releases_that_depend_on_each_other_give_no_bound(mechanisms: Path, name
         row = one(rows, metric)
         assert (row.status, "depend on each other" in str(row.reason)) == ("skipped", True)
     assert one(rows, "canary_gap").status == "measured"
-    found = Report.model_validate(report("sex", mechanism=HONEST).model_dump() | {"measurements": rows})
+    found = Report.model_validate(
+        report("sex", mechanism=HONEST).model_dump() | {"measurements": rows}
+    )
     assert claim_exceeded(found) is None
     assert "depend on each other" in str(claim_untested(found))
 

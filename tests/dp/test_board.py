@@ -172,10 +172,10 @@ def test_a_draw_from_anywhere_changes_the_state(draw: Callable[[], object]) -> N
 
 
 def test_watching_leaves_the_sources_as_they_were() -> None:
-    sources = os.urandom, random._urandom  # type: ignore[attr-defined]  # noqa: SLF001
+    sources = os.urandom, random._urandom  # type: ignore[attr-defined]
     with watched_randomness(torch.Generator()):
         assert os.urandom is not sources[0]
-    assert (os.urandom, random._urandom) == sources  # type: ignore[attr-defined]  # noqa: SLF001
+    assert (os.urandom, random._urandom) == sources  # type: ignore[attr-defined]
 
 
 def test_code_that_is_not_known_is_asked_in_just_the_order_of_the_coins() -> None:
