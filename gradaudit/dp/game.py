@@ -8,6 +8,7 @@ Z. Li et al., "Analyzing inference privacy risks through gradients in machine le
 definition 7.2.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,7 +35,6 @@ from gradaudit.dp.trials import (
 )
 from gradaudit.errors import UsageError
 from gradaudit.progress import Advance
-from gradaudit.statistics.serial import depends
 
 Mode = Literal["implementation", "exact"]
 
@@ -159,30 +159,41 @@ def play(
     laws = laws_of(mechanism, board, ruler)
     source = _source(mechanism, board, ruler, laws, rules)
     known = bool(laws) and (rules.mode == "exact" or not mechanism.foreign)
-    if known:
-        decisions = {name: decide(law, name, rules) for name, law in laws.items()}
-    else:
-        pilot = source.draw(pilots, for_pilot, lambda units: None)
-        decisions = {
-            name: decide(PilotLaw(*pilot.samples(name)), name, rules) for name in pilot.statistics
-        }
-        spent += pilots
+    decisions = decide_by_law(laws, rules) if known else decide_by_pilot(source, rules, for_pilot)
     played = source.draw(rules.trials, for_trials, advance)
     return Outcome(
-        scores={
-            name: _score(played.samples(name), decision, name, rules)
-            for name, decision in decisions.items()
-        },
+        scores=score(played, decisions, rules),
         gaussian=_gaussian(mechanism, board, played.samples("projection"), rules),
-        pilots=spent,
+        pilots=spent if known else spent + pilots,
         decided_by="law" if known else "pilot",
-        dependent=not known and mechanism.foreign and _dependent(played, for_test),
+        dependent=mechanism.foreign and not known and played.dependent(for_test),
     )
 
 
-def decide(law: Law, statistic: Statistic, rules: Rules) -> Decision:
-    """The method and the thresholds for a statistic, before its trials."""
-    return best_decision(law, rules.trials, delta=rules.delta, alpha=rules.alpha_of(statistic))
+def decide_by_law(laws: Mapping[Statistic, Law], rules: Rules) -> dict[Statistic, Decision]:
+    """The method and the thresholds for each statistic, before the trials."""
+    return {
+        name: best_decision(law, rules.trials, delta=rules.delta, alpha=rules.alpha_of(name))
+        for name, law in laws.items()
+    }
+
+
+def decide_by_pilot(
+    source: Trials, rules: Rules, seed: np.random.SeedSequence
+) -> dict[Statistic, Decision]:
+    """The same from releases that are not counted among the trials."""
+    pilot = source.draw(pilot_releases(rules.trials), seed, lambda units: None)
+    return decide_by_law({name: PilotLaw(*pilot.samples(name)) for name in pilot.statistics}, rules)
+
+
+def score(
+    played: Played, decisions: Mapping[Statistic, Decision], rules: Rules
+) -> dict[Statistic, Score]:
+    """What each statistic says by what was decided before."""
+    return {
+        name: _score(played.samples(name), decision, name, rules)
+        for name, decision in decisions.items()
+    }
 
 
 def _source(mechanism: Mechanism, board: Board, ruler: Ruler, laws: Laws, rules: Rules) -> Trials:
@@ -210,8 +221,3 @@ def _gaussian(
     if mechanism.noise != "gaussian" or too_few or len(board.alternatives) > 1 or still:
         return None
     return gaussian_bound(*projections, delta=rules.delta, alpha=rules.alpha)
-
-
-def _dependent(played: Played, seed: np.random.SeedSequence) -> bool:
-    series = list(played.statistics.values())
-    return depends(series, played.coins, np.random.default_rng(seed))

@@ -12,6 +12,7 @@ from gradaudit.dp.laws import DistanceLaw, ProjectionLaw, Samples
 from gradaudit.dp.mechanisms import AdditiveMechanism, Mechanism
 from gradaudit.dp.theory import FloatArray
 from gradaudit.progress import Advance
+from gradaudit.statistics.serial import depends
 
 Statistic = Literal["projection", "distance"]
 Laws = dict[Statistic, ProjectionLaw | DistanceLaw]
@@ -47,6 +48,11 @@ class Played:
         series = self.statistics[name]
         return series[~self.coins], series[self.coins]
 
+    def dependent(self, seed: np.random.SeedSequence) -> bool:
+        """Whether releases depend on those before them (a false alarm in a thousand)."""
+        series = list(self.statistics.values())
+        return depends(series, self.coins, np.random.default_rng(seed))
+
 
 class Trials(Protocol):
     """Where the statistics of trials come from."""
@@ -68,7 +74,7 @@ class ReleaseTrials:
     def draw(self, trials: int, seed: np.random.SeedSequence, advance: Advance) -> Played:
         """Release under the null hypothesis, or with a value drawn evenly from the others."""
         of_coins, of_choice, of_releases = seed.spawn(3)
-        coins = _fair_coins(2 * trials, of_coins)
+        coins = fair_coins(2 * trials, of_coins)
         values = len(self.board.alternatives)
         others = np.random.default_rng(of_choice).integers(1, values + 1, len(coins))
         projection, distance = score_releases(
@@ -92,7 +98,7 @@ class LawTrials:
     def draw(self, trials: int, seed: np.random.SeedSequence, advance: Advance) -> Played:
         """Sample both laws, independently of each other."""
         of_coins, of_laws = seed.spawn(2)
-        coins, rng = _fair_coins(2 * trials, of_coins), np.random.default_rng(of_laws)
+        coins, rng = fair_coins(2 * trials, of_coins), np.random.default_rng(of_laws)
         counts = len(coins) - int(coins.sum()), int(coins.sum())
         statistics: dict[Statistic, FloatArray] = {}
         for name, law in self.laws.items():
@@ -104,5 +110,6 @@ class LawTrials:
         return Played(coins, statistics)
 
 
-def _fair_coins(count: int, seed: np.random.SeedSequence) -> NDArray[np.bool_]:
+def fair_coins(count: int, seed: np.random.SeedSequence) -> NDArray[np.bool_]:
+    """Independent coins, (count,)."""
     return np.random.default_rng(seed).integers(2, size=count).astype(bool)
