@@ -30,9 +30,9 @@ from gradaudit.statistics.u_statistic import Draws, disjoint, pooled, project
 ENOUGH = 20
 """Batches of a value without a record in common, below which no interval is to be trusted."""
 ROOM = 50
-"""Such batches in one private set, where nobody says how large batches are: then the interval of the
-AUROC gain lies below .2 for 95 % of attributes that nothing tells, and above .25 for 90 % of those
-with an AUROC of .9 (100 simulated games of 2,000 records, three repetitions)."""
+"""Such batches in one private set, where nobody says how large batches are: then the interval of
+the AUROC gain lies below .2 for 95 % of attributes that nothing tells, and above .25 for 90 % of
+those with an AUROC of .9 (100 simulated games of 2,000 records, three repetitions)."""
 
 
 @dataclass(frozen=True)
