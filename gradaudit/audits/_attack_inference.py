@@ -48,7 +48,7 @@ class InferenceAttack(Audit[O]):
         "rounds": 1,
         "family": ["logistic"],
     }
-    plain: ClassVar = {"batches": 130, "repeats": 3}
+    plain: ClassVar = {"batches": 100, "repeats": 3}
     thorough: ClassVar = {"trials": 5000, "batches": 1000}
 
     @abstractmethod

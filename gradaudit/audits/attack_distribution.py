@@ -35,7 +35,7 @@ class AttackDistribution(InferenceAttack[DistributionOptions]):
     name = "attack distribution"
     summary = "Guess the share of a batch's records that have a value from its gradients."
     Options = DistributionOptions
-    plain: ClassVar = {"batches": 120, "repeats": 2}
+    plain: ClassVar = {"batches": 90, "repeats": 2}
 
     def games(self, subject: "Subject") -> Sequence["InferenceGame"]:
         """One game for every attribute."""

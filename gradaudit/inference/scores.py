@@ -29,9 +29,10 @@ from gradaudit.statistics.u_statistic import Draws, disjoint, pooled, project
 
 ENOUGH = 20
 """Batches of a value without a record in common, below which no interval is to be trusted."""
-ROOM = 2 * ENOUGH
-"""Such batches in one private set where nobody says how large batches are: with it a value that
-nothing tells has an AUROC gain below .15, and one of AUROC .9 above .25, in 19 of 20 games."""
+ROOM = 50
+"""Such batches in one private set, where nobody says how large batches are: then the interval of
+the AUROC gain lies below .2 for 95 % of attributes that nothing tells, and above .25 for 90 % of
+those with an AUROC of .9 (100 simulated games of 2,000 records, three repetitions)."""
 
 
 @dataclass(frozen=True)
