@@ -3,11 +3,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test lint clean
+.PHONY: demo check test lint clean
 
 demo: $(INSTALLED)
 	$(BIN)/gradaudit scan -o demo-report.json
 	@echo "The report is in demo-report.json"
+
+check: lint
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow"
 
 test: $(INSTALLED)
 	$(BIN)/pytest -n 2 --dist loadfile

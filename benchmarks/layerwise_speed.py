@@ -19,12 +19,12 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise.combined import Combined, Start
-from gradaudit.attacks.layerwise.least_squares import LeastSquares
 from gradaudit.attacks.layerwise.recursion import Given, Solved, Solver
-from gradaudit.attacks.layerwise.running import Found, best_of
+from gradaudit.attacks.layerwise.running import Recovered, best_of
 from gradaudit.attacks.layerwise.setting import Setting
 from gradaudit.attacks.layerwise.systems import System
 from gradaudit.attacks.reconstruction.observing import Observer
+from gradaudit.attacks.reconstruction.r_gap import LeastSquares
 from gradaudit.loading.losses import CrossEntropy
 from gradaudit.loading.records import Records
 from gradaudit.target import Target
@@ -83,7 +83,7 @@ def attacked(name: str, setting: Setting, record: Tensor, solver: Solver) -> Tim
     return timed
 
 
-def told(name: str, found: Found, record: Tensor, seconds: float, timed: Timed) -> None:
+def told(name: str, found: Recovered, record: Tensor, seconds: float, timed: Timed) -> None:
     error = float((found.record - record).norm() / record.norm())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"{name}: {seconds:.1f} s, relative error {error:.1e}, peak memory {peak:.2f} GiB")

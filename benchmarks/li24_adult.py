@@ -165,12 +165,12 @@ def show(case: Case, records: Records, seed: int) -> None:
     began = time.perf_counter()
     deal, answers, accuracy = play(case, records, seed)
     seconds = time.perf_counter() - began
-    scorer, even = Scorer(deal, seed), np.ones(len(deal.values))
+    scorer, even = Scorer([deal]), np.ones(len(deal.values))
     for count in dict.fromkeys((*case.shows, case.rounds)):
-        scores = scorer.scores(combine(np.stack(answers[:count]), even, deal.prior))
+        scores = scorer.scores([combine(np.stack(answers[:count]), even, deal.prior)])
         ours = "  ".join(f"{name} {brief(score)}" for name, score in scores.items())
         print(f"{case.title}, rounds {count} | paper: {case.paper} | ours: {ours}")
-    last = scorer.scores(combine(np.stack(answers[-1:]), even, deal.prior))["auroc"]
+    last = scorer.scores([combine(np.stack(answers[-1:]), even, deal.prior)])["auroc"]
     print(
         f"    round {case.rounds} alone: auroc {brief(last)}; {records.inputs.shape[1]} inputs, "
         f"shadow {len(deal.parts.shadow)}, blind guess {deal.prior.max():.3f}, "

@@ -35,10 +35,9 @@ from gradaudit.attacks.reconstruction import lbfgs
 from gradaudit.attacks.reconstruction.blocks import Blocks
 from gradaudit.attacks.reconstruction.dlg import DeepLeakage
 from gradaudit.attacks.reconstruction.labels import Targets
-from gradaudit.attacks.reconstruction.minimum import Minimum
+from gradaudit.attacks.reconstruction.minimum import Evaluation, Minimum
 from gradaudit.attacks.reconstruction.objectives import Objective
 from gradaudit.attacks.reconstruction.observing import Observer
-from gradaudit.attacks.reconstruction.replay import Evaluation
 from gradaudit.attacks.reconstruction.restarts import MatchingOptions
 from gradaudit.loading.losses import CrossEntropy
 from gradaudit.loading.records import Records

@@ -103,5 +103,5 @@ def names(pieces: Iterable[Piece]) -> list[str]:
 
 def as_array(values: Tensor) -> Array:
     """A tensor as a float64 array on the CPU."""
-    found: Array = values.detach().cpu().to(torch.float64).numpy()
-    return found
+    array: Array = values.detach().cpu().to(torch.float64).numpy()
+    return array

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from gradaudit.report import Measurement, Report, Variant
-from gradaudit.wording import estimate, number
+from gradaudit.wording import marked, number
 
 ABSENT = "absent"
 
@@ -98,7 +98,7 @@ def side(row: Measurement | None) -> str:
     """One side of a change as a cell: the estimate, a status, or ``absent``."""
     if row is None:
         return ABSENT
-    return estimate(row) if row.status == "measured" else row.status
+    return marked(row) if row.status == "measured" else row.status
 
 
 def _signed(value: float) -> str:

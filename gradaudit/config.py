@@ -35,7 +35,8 @@ class SubjectSettings(_Settings):
     model: str | None = Field(
         None,
         description="zoo:NAME, torchvision:NAME, FILE.py:factory, package.module:factory, or "
-        "ARCHIVE.pt2; options follow as ?key=value&….",
+        "ARCHIVE.pt2 of torch.export; options follow as ?key=value&…. All but the first two are "
+        "code that is run.",
         json_schema_extra=short("-m"),
     )
     checkpoint: tuple[Path, ...] = Field(
@@ -66,6 +67,13 @@ class SubjectSettings(_Settings):
         (),
         description="Defend what is shared: prune:0.99, sign, dp:clip=C,sigma=S, selective:0.05, …"
         " (see `gradaudit list defenses`); repeat it for several, applied in order.",
+    )
+    expected_accuracy: float | None = Field(
+        None,
+        le=1,
+        allow_inf_nan=False,
+        description="The accuracy, or R², that the model has on records like these; the report "
+        "warns where it is missed (without it what run.json beside the checkpoint says).",
     )
     samples: int | None = Field(None, ge=1, description="How many records each audit looks at.")
     seed: int = Field(0, ge=0, lt=1 << 63, description="Root of all randomness.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from gradaudit.audits import Audit, Metric
-from gradaudit.report import Measurement, Variant
+from gradaudit.report import RISKIEST_BY, Measurement, Report, Variant
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ def merge(parts: Sequence[Part]) -> list[Measurement]:
     """The rows of all parts, each with its part's label in its variant.
 
     The headline row of a metric and layer, with the empty variant, is the riskiest of theirs, and
-    holds the label of where it comes from in its details.
+    holds the label of where it comes from in its details. An imprecise one is no headline where
+    another is precise.
     """
     labelled = [
         row.model_copy(update={"variant": {**part.label, **row.variant}})
@@ -46,6 +47,27 @@ def merge(parts: Sequence[Part]) -> list[Measurement]:
         for row in part.rows
     ]
     return [*_headlines(parts), *labelled]
+
+
+def members(row: Measurement, report: Report) -> list[Measurement]:
+    """The rows that a headline stands for, without those that do not apply; else the row itself.
+
+    The riskiest of several values need not be the one that shows the most, nor the one that leaves
+    the most open, so whoever judges the headline judges them all.
+    """
+    by = row.details.get(RISKIEST_BY)
+    if not isinstance(by, list) or row.number is None:
+        return [row]
+    keys = {*row.variant, *map(str, by)}
+    found = [
+        each
+        for each in report.measurements
+        if (each.id, each.layer) == (row.id, row.layer)
+        and each.variant.keys() == keys
+        and row.variant.items() <= each.variant.items()
+        and each.status != "skipped"
+    ]
+    return [each for one in found for each in members(one, report)] or [row]
 
 
 def member_of(row: Measurement) -> str:
@@ -62,15 +84,19 @@ def _headlines(parts: Sequence[Part]) -> list[Measurement]:
                 candidates.setdefault((row.metric, row.layer), []).append((part, row))
     chosen = [_riskiest(found) for found in candidates.values()]
     return [
-        row.model_copy(update={"details": {**row.details, **part.label}}) for part, row in chosen
+        row.model_copy(
+            update={"details": {**row.details, **part.label, RISKIEST_BY: list(part.label)}}
+        )
+        for part, row in chosen
     ]
 
 
 def _riskiest(found: Sequence[tuple[Part, Measurement]]) -> tuple[Part, Measurement]:
-    """The riskiest that was measured; else one that failed; else the first."""
+    """The riskiest that was measured, precisely if any; else one that failed; else the first."""
     measured = [(part, row) for part, row in found if row.number is not None]
     if not measured:
         return next((pair for pair in found if pair[1].status == "failed"), found[0])
+    measured = [pair for pair in measured if not pair[1].imprecise] or measured
     part, row = measured[0]
     metric = _metric(part, row.metric)
     if metric is None or metric.riskier is None:

@@ -5,13 +5,16 @@ module of the kind's package, or by an entry point of the group ``gradaudit.<kin
 installed distribution. Nothing keeps a list.
 """
 
+import ast
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Protocol, TypeVar
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from gradaudit.errors import UsageError, one_line
 
@@ -76,3 +79,50 @@ def _from_entry_points(group: str, base: type[P]) -> Iterator[type[P]]:
         if not (inspect.isclass(part) and issubclass(part, base)):
             raise UsageError(f"entry point {entry.name} of {group} is not a {base.__name__}")
         yield part
+
+
+def summaries(package: str) -> dict[str, str]:
+    """The parts of ``package`` by name, each with its ``summary``, read from the source.
+
+    Parts of other distributions are imported, since their source may lie anywhere.
+
+    Returns:
+        The summaries, sorted by the parts' names.
+    """
+    own = ((name, words["summary"]) for name, words in declared(package).items())
+    others = ((part.name, part.summary) for part in _loaded(package))
+    return dict(sorted([*own, *others]))
+
+
+def declared(package: str) -> dict[str, dict[str, Any]]:
+    """What the classes of a package's own parts write out, by the parts' names and in their order.
+
+    The package is not imported, so that parts of one that needs torch are listed without it.
+    """
+    spec = find_spec(package)
+    assert spec is not None
+    folders = map(Path, spec.submodule_search_locations or ())
+    files = sorted(file for folder in folders for file in folder.glob("*.py"))
+    parts = (part for file in files for part in _declared_in(file))
+    return {part["name"]: part for part in sorted(parts, key=lambda part: str(part["name"]))}
+
+
+def _declared_in(file: Path) -> Iterator[dict[str, Any]]:
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            constants = dict(_constants(node))
+            if constants.keys() >= {"name", "summary"}:
+                yield constants
+
+
+def _loaded(group: str) -> Iterator[Any]:
+    return (entry.load() for entry in entry_points(group=group))
+
+
+def _constants(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
+    """Class attributes that are constants, as they are written."""
+    for line in node.body:
+        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
+            (target,) = line.targets
+            if isinstance(target, ast.Name):
+                yield target.id, line.value.value

@@ -16,11 +16,18 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from gradaudit.errors import UsageError
+from gradaudit.files import destination, read_file
 
 SCHEMA_VERSION: Literal[1] = 1
+MAX_BYTES = 256 << 20
+"""Of a report that is read."""
 
 Status = Literal["measured", "skipped", "failed"]
-Outcome = Literal["failed", "unmeasured", "passed", "not-applicable", "ignored", "known"]
+Outcome = Literal["failed", "unclear", "unmeasured", "passed", "not-applicable", "ignored", "known"]
+Unclear = Literal["pass", "warn", "fail"]
+"""What the gate makes of a row whose interval holds the limit."""
+RISKIEST_BY = "riskiest_by"
+"""Detail of a headline that is a copy of the riskiest of several rows: their variants' keys."""
 Variant = dict[str, str | int | float | bool]
 Key = tuple[str, str | None, str]
 """``audit.metric``, layer, and the variant as JSON with sorted keys."""
@@ -106,6 +113,18 @@ class Measurement(_Document):
         return math.inf if self.infinite else self.value
 
     @property
+    def imprecise(self) -> bool:
+        """Whether the audit says that its interval cannot be trusted."""
+        return self.details.get("imprecise") is True
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the value should not be taken as it stands, a clause each."""
+        because = self.details.get("imprecise_because") or "imprecise: its interval is not to trust"
+        said = [because] if self.imprecise else []
+        return tuple(x for x in (*said, self.details.get("warning")) if isinstance(x, str))
+
+    @property
     def id(self) -> str:
         """``audit.metric``, as policies name it."""
         return f"{self.audit}.{self.metric}"
@@ -144,14 +163,30 @@ class TargetRecord(_Document):
     mode: Literal["eval", "train"]
 
 
+_UNCLEAR_OR_NOT: dict[str, JsonValue] = {
+    "if": {"properties": {"outcome": {"const": "unclear"}}},
+    "then": {"properties": {"unclear": {"type": "string"}}},
+    "else": {"properties": {"unclear": {"type": "null"}, "times": {"type": "null"}}},
+}
+"""What ``Finding`` checks of its outcome, for its JSON Schema."""
+
+
 class Finding(_Document):
     """What one rule of a policy says of one row, or of the rows it looked for in vain.
 
     ``rule`` counts from 1; 0 is the demand that a report holds anything to judge. An outcome is
-    ``failed`` (beyond the limit), ``unmeasured`` (no such row, or a row that failed), ``passed``,
-    ``not-applicable`` (a skipped row), ``ignored`` (beyond the limit, and the policy says so) or
-    ``known`` (beyond the limit, but no worse than in the baseline).
+    ``failed`` (shown: the whole interval is beyond the limit), ``passed`` (all of it is within),
+    ``unclear`` (the limit lies inside, or the row is imprecise), ``unmeasured`` (no such row, or a
+    row that failed), ``not-applicable`` (a skipped row), ``ignored`` (beyond the limit, and the
+    policy accepts it) or ``known`` (beyond the limit, but no worse than in the baseline).
+
+    Attributes:
+        unclear: what the policy makes of an unclear outcome; None for every other.
+        times: about how many times as many records or trials would settle an unclear outcome;
+            None where no number of them would.
     """
+
+    model_config = ConfigDict(json_schema_extra=_UNCLEAR_OR_NOT)
 
     rule: int
     metric: str
@@ -161,6 +196,8 @@ class Finding(_Document):
     max: float | None = None
     min: float | None = None
     outcome: Outcome
+    unclear: Unclear | None = None
+    times: float | None = None
     message: str
 
     @model_validator(mode="after")
@@ -169,6 +206,8 @@ class Finding(_Document):
             raise ValueError("a rule's finding has either max or min")
         if not self.rule and self.outcome != "unmeasured":
             raise ValueError("rule 0 is only ever unmeasured")
+        if (self.outcome == "unclear") != (self.unclear is not None):
+            raise ValueError("an unclear finding, and no other, says what the policy makes of it")
         return self
 
     @property
@@ -222,12 +261,10 @@ class Report(_Document):
         """Read and validate a report.
 
         Raises:
-            UsageError: the file is missing, is not JSON or is not a gradaudit report.
+            UsageError: the file is missing, too large, is not JSON or is not a gradaudit report.
         """
         try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+            text = read_file(path, MAX_BYTES).decode()
         except UnicodeDecodeError as error:
             raise UsageError(f"{path}: not a gradaudit report: not UTF-8 text") from error
         try:
@@ -262,12 +299,14 @@ def utc_now() -> str:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all, through a temporary file beside it.
+    """Write a file whole or not at all, through a temporary file beside it; a link is followed.
 
     Raises:
-        UsageError: the folder is missing or cannot be written.
+        UsageError: the folder is missing or cannot be written, or the name is that of a folder, a
+            pipe or a device.
     """
     data = content.encode() if isinstance(content, str) else content
+    path = destination(path)
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 
 import gradaudit
 from gradaudit.audits import Audit
+from gradaudit.contract import breaches
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.gathering import Part, gather, member_of
 from gradaudit.gradients.functional import FunctionalModel
@@ -45,7 +46,8 @@ def run(
     """Run every audit and collect one report.
 
     An audit that does not apply leaves skipped rows, one that breaks leaves failed rows; either
-    way every layer has a measurement or a reason.
+    way every layer has a measurement or a reason. One whose rows break the contract
+    (``gradaudit.contract``) is broken too, and keeps its rows.
 
     Args:
         subject: what is audited.
@@ -164,14 +166,19 @@ def _rows(
     try:
         rows.extend(audit.run(subject, progress))
     except NotApplicable as why:
-        return rows + _instead(audit, subject, rows, "skipped", str(why)), None
+        rows += _instead(audit, subject, rows, "skipped", str(why))
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
         log.debug("%s failed", audit.name, exc_info=True)
         fault = str(error) if isinstance(error, GradauditError) else one_line(error)
         return rows + _instead(audit, subject, rows, "failed", fault), fault
-    return rows, None
+    faults = breaches(type(audit), rows, [layer.name for layer in subject.layers])
+    if not faults:
+        return rows, None
+    fault = "it breaks the contract of its rows: " + "; ".join(faults)
+    rows = list({row.key: row for row in rows}.values())
+    return rows + _instead(audit, subject, rows, "failed", fault), fault
 
 
 def _instead(
@@ -219,7 +226,7 @@ def _describe_target(subject: Subject) -> TargetRecord:
 
 
 def _describe_data(subject: Subject) -> dict[str, JsonValue]:
-    accuracy = task_accuracy(subject.target, subject.records)
+    accuracy = task_accuracy(subject.target, subject.records, expected=subject.expected)
     return {**describe(subject.records), "accuracy": accuracy.to_json()}
 
 

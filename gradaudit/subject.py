@@ -15,6 +15,7 @@ from gradaudit.loading.checkpoint import apply_checkpoint, load_checkpoint
 from gradaudit.loading.datasets import expect_attributes, load_records
 from gradaudit.loading.losses import Loss
 from gradaudit.loading.models import load_loss, load_model
+from gradaudit.loading.preprocessing import Expected, expected_of_run
 from gradaudit.loading.records import Records
 from gradaudit.target import Subject, Target, choose_layers, hidden_layers, shared_parameters
 
@@ -63,7 +64,14 @@ def open_subject(
         hidden=hidden,
         seed=settings.seed,
         jobs=settings.jobs,
+        expected=_expected(settings),
     )
+
+
+def _expected(settings: SubjectSettings) -> Expected | None:
+    if settings.expected_accuracy is not None:
+        return Expected(settings.expected_accuracy, "--expected-accuracy")
+    return expected_of_run(settings.checkpoint[-1]) if settings.checkpoint else None
 
 
 def _needed(spec: str | None, option: str) -> str:

@@ -16,6 +16,7 @@ from gradaudit.loading.records import Records
 if TYPE_CHECKING:
     from gradaudit.defenses import Defense
     from gradaudit.loading.losses import Loss
+    from gradaudit.loading.preprocessing import Expected
     from gradaudit.report import CheckpointRecord
 
 Mode = Literal["eval", "train"]
@@ -162,6 +163,7 @@ class Subject:
         seed: root of all randomness.
         jobs: worker processes.
         memory: bytes that one chunk of work may take.
+        expected: the accuracy that the newest target is known to have.
     """
 
     targets: tuple[Target, ...]
@@ -174,6 +176,7 @@ class Subject:
     seed: int = 0
     jobs: int = 1
     memory: int = 1 << 30
+    expected: "Expected | None" = None
 
     @property
     def target(self) -> Target:

@@ -8,6 +8,8 @@ LARGEST_PLAIN = 1e6
 SMALLEST_PLAIN = 1e-3
 WHOLE_FROM = 99.95
 """What rounds to three digits left of the point."""
+DOUBTED = "!"
+DOUBTS = f"{DOUBTED} marks numbers that are imprecise or warned of; the report says why"
 
 
 def number(value: float) -> str:
@@ -28,6 +30,25 @@ def number(value: float) -> str:
     return f"{value:#.3g}"
 
 
+def settling(times: float | None, n: int | None = None, counted: str = "") -> str:
+    """How much more would tell whether a value is beyond a limit that its interval holds.
+
+    Args:
+        times: about how many times as many records or trials; None where no number would.
+        n: how many there are.
+        counted: what ``n`` counts, where it is that.
+
+    >>> settling(4.2, 400, "records")
+    'about 1,700 records instead of 400 would settle it'
+    """
+    if times is None:
+        return "it lies at the limit; while it does, more records or trials will not settle it"
+    if n is not None and counted:
+        more = float(f"{times * n:.2g}")
+        return f"about {more:,.0f} {counted} instead of {n:,} would settle it"
+    return f"about {times:.2g} times as many records or trials would settle it"
+
+
 def estimate(row: Measurement) -> str:
     """A measured value with its interval: ``0.120 [0.100, 0.140]``."""
     value = row.number
@@ -37,6 +58,11 @@ def estimate(row: Measurement) -> str:
         return number(value)
     low, high = row.interval
     return f"{number(value)} [{number(low)}, {number(high)}]"
+
+
+def marked(row: Measurement) -> str:
+    """A measured value with its interval, and a mark where there is a doubt about it."""
+    return estimate(row) + (f" {DOUBTED}" if row.doubts else "")
 
 
 def variant_text(variant: dict[str, str | int | float | bool]) -> str:

@@ -7,6 +7,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from gradaudit.errors import UsageError
+from gradaudit.files import read_file
 
 MAX_BYTES = 1 << 20
 
@@ -25,8 +26,9 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
         UsageError: the file is missing, over a megabyte, not YAML, uses aliases or a key twice,
             or does not fit the model.
     """
+    text = _read(path)
     try:
-        loader = _Loader(_read(path))
+        loader = _Loader(text)
         node = loader.get_single_node()
         values = {} if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
@@ -36,6 +38,8 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
         raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
         raise UsageError(f"{path}: nested too deeply") from error
+    except Exception as error:  # a tag such as !!bool raises what its constructor happens to meet
+        raise UsageError(f"{path}: not valid YAML: a value is not of its tag's type") from error
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -44,13 +48,7 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
 
 def _read(path: Path) -> str:
     try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise UsageError(f"{path}: larger than {MAX_BYTES:,} bytes; is it the right file?")
-        return content.decode("utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+        return read_file(path, MAX_BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not valid YAML: not UTF-8 text") from error
 

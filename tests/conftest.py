@@ -1,10 +1,46 @@
 """One thread a test process: contended threads are many times slower, and sums differ by them."""
 
 import os
+from pathlib import Path
+
+import pytest
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
 
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
+
+TESTS = Path(__file__).parent
+SLOW = (
+    "attacks/reconstruction/test_blocks.py",
+    "attacks/reconstruction/test_replay.py",
+    "test_workers.py",
+    "audits/test_attack_inference.py",
+    "audits/test_attack_membership_tracing.py",
+    "audits/test_attack_reconstruct.py",
+    "audits/test_dp_audit.py",
+    "audits/test_tradeoff.py",
+    "audits/test_vinfo.py",
+    "audits/test_vinfo_original.py",
+    "cli/test_processes.py",
+    "dp/test_canaries.py",
+    "dp/test_coverage.py",
+    "inference/test_usable.py",
+    "tradeoff/test_attacking.py",
+)
+"""Files of which most tests run whole audits, start processes or need long statistics."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark whole files as slow; single tests are marked where they stand."""
+    slow = {TESTS / name for name in SLOW}
+    missing = [str(path) for path in slow if not path.exists()]
+    assert not missing, f"SLOW names files that are gone: {missing}"
+    for item in items:
+        if item.path in slow:
+            item.add_marker(pytest.mark.slow)

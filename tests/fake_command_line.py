@@ -1,13 +1,13 @@
 """The command line with ``counting`` as its only audit."""
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import typer
-from command_line import Result
+from command_line import Result, invoke
 from fake_audit import Counting
-from typer.testing import CliRunner
 
 from gradaudit.cli.audit import audit_command
 from gradaudit.cli.guard import guarded
@@ -24,17 +24,18 @@ def only_counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     file_model.cache_clear()
 
 
-def run(*arguments: object) -> Result:
-    """Run ``gradaudit scan`` or ``gradaudit counting`` in this process, without a terminal."""
+@cache
+def build() -> typer.Typer:
+    """``gradaudit scan`` and ``gradaudit counting``."""
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command("scan")(guarded(scan))
     app.command("counting")(guarded(audit_command(Counting)))
-    done = CliRunner().invoke(
-        app,
-        [str(argument) for argument in arguments],
-        env={"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"},
-    )
-    return Result(done.exit_code, done.stdout, done.stderr)
+    return app
+
+
+def run(*arguments: object) -> Result:
+    """Run ``gradaudit scan`` or ``gradaudit counting`` in this process, without a terminal."""
+    return invoke(build(), *arguments)
 
 
 def write_distribution(folder: Path) -> None:

@@ -1,30 +1,40 @@
 """The arrows between the packages, read from the imports themselves."""
 
 import ast
-import subprocess
-import sys
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
-import pytest
+from command_line import expect_light
 
 PACKAGE = Path(__file__).parents[1] / "gradaudit"
 HEAVY = {"torch", "torchvision", "scipy", "sklearn", "safetensors", "matplotlib"}
 LIGHT = ("cli", "judging", "formats", "audits", "report", "parts", "config", "errors", "progress")
+MEASURING = ("audits", "gradients", "ranks", "loading", "runner", "zoo", "dp")
 
 
-def modules() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
+class Module(NamedTuple):
+    """A module of the package, and what it imports.
+
+    Attributes:
+        home: the first part of its name below ``gradaudit``.
+        when_loaded: modules imported when it is: not inside functions, not under TYPE_CHECKING.
+        ever: all modules that it imports.
+    """
+
+    home: str
+    when_loaded: set[str]
+    ever: set[str]
+
+    @property
+    def rooms(self) -> set[str]:
+        """First part below ``gradaudit`` of what it imports of it."""
+        return {name.split(".")[1] for name in self.ever if name.startswith("gradaudit.")}
 
 
-def name_of(path: Path) -> str:
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def imports_at_the_top(tree: ast.Module) -> set[str]:
-    """Modules imported when the file is: not inside functions, not under TYPE_CHECKING."""
+def imported(nodes: Iterable[ast.AST]) -> set[str]:
     found: set[str] = set()
-    for node in tree.body:
+    for node in nodes:
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -32,64 +42,56 @@ def imports_at_the_top(tree: ast.Module) -> set[str]:
     return found
 
 
-def all_imports(tree: ast.Module) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
-
-
-def packages_of(names: set[str]) -> set[str]:
-    """First part below ``gradaudit`` of the names that lie in it."""
-    return {name.split(".")[1] for name in names if name.startswith("gradaudit.")}
-
-
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_nothing_imports_the_command_line(path: Path) -> None:
-    if path.relative_to(PACKAGE).parts[0] in ("cli", "__main__.py"):
-        return
-    assert "cli" not in packages_of(all_imports(ast.parse(path.read_text())))
-
-
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_light_modules_import_nothing_heavy_when_loaded(path: Path) -> None:
-    if path.relative_to(PACKAGE).with_suffix("").parts[0] not in LIGHT:
-        return
-    names = imports_at_the_top(ast.parse(path.read_text()))
-    assert not HEAVY & {name.split(".")[0] for name in names}
-
-
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_measuring_and_judging_are_separate(path: Path) -> None:
-    imported = packages_of(all_imports(ast.parse(path.read_text())))
+def read(path: Path) -> Module:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     home = path.relative_to(PACKAGE).with_suffix("").parts[0]
-    if home in ("judging", "formats"):
-        assert not imported & {"gradients", "loading", "target", "subject", "runner", "ranks"}
-    if home in ("audits", "gradients", "ranks", "loading", "runner", "zoo", "dp"):
-        assert not imported & {"judging", "formats"}
-    if home == "report":
-        assert imported <= {"errors"}
+    return Module(home, imported(tree.body), imported(ast.walk(tree)))
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["--version"], ["list"], ["schema"], ["gate", "--help"], ["scan", "--help"]],
-    ids=" ".join,
-)
-def test_light_commands_never_import_torch(arguments: list[str]) -> None:
-    script = (
-        "import sys\n"
-        f"sys.argv = ['gradaudit', *{arguments!r}]\n"
-        "from gradaudit.cli import main\n"
-        "try:\n    main()\n"
-        "except SystemExit as end:\n    assert end.code in (None, 0), end.code\n"
-        "heavy = {'torch', 'scipy', 'sklearn'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
+MODULES = {str(path.relative_to(PACKAGE)): read(path) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def offenders(homes: Collection[str], bad: Callable[[Module], set[str]]) -> dict[str, set[str]]:
+    """What modules of these homes import and should not."""
+    found = {path: bad(module) for path, module in MODULES.items() if module.home in homes}
+    assert found
+    return {path: names for path, names in found.items() if names}
+
+
+def test_nothing_imports_the_command_line() -> None:
+    others = {module.home for module in MODULES.values()} - {"cli", "__main__"}
+    assert not offenders(others, lambda module: module.rooms & {"cli"})
+
+
+def test_light_modules_import_nothing_heavy_when_loaded() -> None:
+    def heavy(module: Module) -> set[str]:
+        return HEAVY & {name.split(".")[0] for name in module.when_loaded}
+
+    assert not offenders(LIGHT, heavy)
+
+
+def test_judging_and_formats_do_not_measure() -> None:
+    measuring = {"gradients", "loading", "target", "subject", "runner", "ranks"}
+    assert not offenders(["judging", "formats"], lambda module: module.rooms & measuring)
+
+
+def test_measuring_does_not_judge() -> None:
+    assert not offenders(MEASURING, lambda module: module.rooms & {"judging", "formats"})
+
+
+def test_the_report_knows_nothing_but_errors_and_files() -> None:
+    assert not offenders(["report"], lambda module: module.rooms - {"errors", "files"})
+
+
+def test_light_commands_never_import_torch() -> None:
+    expect_light(
+        [
+            ["--help"],
+            ["--version"],
+            ["list"],
+            ["schema"],
+            ["gate", "--help"],
+            ["scan", "--help"],
+        ],
+        {"torch", "scipy", "sklearn"},
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr

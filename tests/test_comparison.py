@@ -6,6 +6,7 @@ import pytest
 from report_builder import failed_row, infinite_row, make_report, row, skipped_row
 
 from gradaudit.comparison import Change, changes, side
+from gradaudit.formats.changes import tally
 from gradaudit.report import Measurement
 
 M = "leak.bits"
@@ -82,6 +83,13 @@ def test_sides() -> None:
     assert side(skipped_row(M, "a", "x")) == "skipped"
     assert side(failed_row(M, "a", "x")) == "failed"
     assert side(infinite_row(M, "a")) == "infinite"
+
+
+def test_a_doubt_about_a_side_is_marked() -> None:
+    doubted = row("leak.bits", "fc1", 2.0, details={"warning": "only 4 repetitions"})
+    assert side(doubted) == "2 !"
+    assert "! marks numbers that are imprecise" in tally([Change(None, doubted)], 0)
+    assert "!" not in tally([Change(None, row("leak.bits", "fc1", 2.0))], 0)
 
 
 def test_as_json() -> None:

@@ -4,14 +4,15 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke
+from report_builder import make_report
 
 from gradaudit.audits import Audit, AuditOptions, Metric
 from gradaudit.cli import build
 from gradaudit.cli.scan import choose_audits
 from gradaudit.config import ScanSettings, file_model, section
 from gradaudit.errors import UsageError
-from gradaudit.gathering import Part, gather, member_of
+from gradaudit.gathering import Part, gather, member_of, members
 from gradaudit.report import Measurement, skipped
 
 
@@ -98,6 +99,28 @@ def test_what_was_measured_hides_what_does_not_apply() -> None:
     assert [r.status for r in rows if not r.variant] == ["skipped"]
 
 
+def test_a_precise_row_is_the_headline_before_an_imprecise_one() -> None:
+    vague = row(theft, "success", 0.9).model_copy(update={"details": {"imprecise": True}})
+    rows = gather([Part.of(theft, [vague]), Part.of(fraud, [row(fraud, "success", 0.2)])])
+    assert [r.value for r in rows if not r.variant] == [0.2]
+    rows = gather([Part.of(theft, [vague])] * 2)
+    assert next(r.value for r in rows if not r.variant) == 0.9
+
+
+def test_a_headline_knows_what_it_stands_for() -> None:
+    away = skipped("attack", ["error"], ["fc"], "there are no users")
+    rows = gather(
+        [
+            Part.of(theft, [row(theft, "success", 0.5), row(theft, "success", 0.9, round="1")]),
+            Part.of(fraud, [row(fraud, "success", 0.7), *away]),
+        ]
+    )
+    report = make_report(*rows)
+    headline, other = (r for r in rows if not r.variant)
+    assert [r.value for r in members(headline, report)] == [0.5, 0.7]
+    assert members(other, report) == [other]
+
+
 def test_a_failure_is_not_hidden_by_what_does_not_apply() -> None:
     away = skipped("attack", ["success"], ["fc"], "there are no users")
     broken = [r.model_copy(update={"status": "failed"}) for r in away]
@@ -135,9 +158,9 @@ def test_a_config_file_has_a_section_for_an_audit_of_two_words() -> None:
 
 @pytest.mark.usefixtures("attacks")
 def test_audits_of_one_group_are_commands_of_a_command() -> None:
-    shown = CliRunner().invoke(build(), ["attack", "--help"]).output
+    shown = invoke(build(), "attack", "--help").out
     assert "theft" in shown
     assert "fraud" in shown
-    alone = CliRunner().invoke(build(), ["attack", "fraud", "--help"])
-    assert alone.exit_code == 0
-    assert "--model" in alone.output
+    alone = invoke(build(), "attack", "fraud", "--help")
+    assert alone.status == 0
+    assert "--model" in alone.out

@@ -1,14 +1,16 @@
 from abc import ABC, abstractmethod
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 import gradaudit.parts
-from gradaudit.audits import Audit, audits
+from gradaudit.attacks.reconstruction import reconstructions
+from gradaudit.dp.mechanisms import mechanisms
 from gradaudit.errors import UsageError
-from gradaudit.parts import discover
+from gradaudit.families import families
+from gradaudit.parts import discover, summaries
 
 
 class Fruit(ABC):
@@ -74,17 +76,21 @@ def test_an_entry_point_of_another_kind_is_refused(
         discover(orchard, Fruit)
 
 
-@pytest.mark.parametrize("audit", audits().values(), ids=audits())
-def test_every_audit_says_what_it_is(audit: type[Audit]) -> None:
-    ids = [metric.id for metric in audit.metrics]
-    assert audit.summary
-    assert audit.__doc__
-    assert len(set(ids)) == len(ids)
-    assert set(audit.headline) <= set(ids)
-    for metric in audit.metrics:
-        limited = metric.warning is not None or metric.error is not None
-        assert not limited or (metric.riskier and metric.why), metric.id
-    for preset in (audit.quick, audit.plain, audit.thorough):
-        audit.Options.model_validate(preset)
-    for name, field in audit.Options.model_fields.items():
-        assert field.description, f"{audit.name} --{name}"
+@pytest.mark.parametrize(
+    ("package", "found"),
+    [
+        ("gradaudit.attacks.reconstruction", reconstructions()),
+        ("gradaudit.families", families()),
+        ("gradaudit.dp.mechanisms", mechanisms()),
+    ],
+)
+def test_summaries_are_read_from_the_source(package: str, found: dict[str, Any]) -> None:
+    assert summaries(package) == {name: part.summary for name, part in found.items()}
+
+
+def test_summaries_of_another_distribution_are_imported(
+    orchard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Plum, "summary", "a stone fruit", raising=False)
+    offer(monkeypatch, orchard, f"{__name__}:Plum")
+    assert summaries(orchard) == {"plum": "a stone fruit"}

@@ -18,6 +18,7 @@ __all__ = ["two_audits"]
 REPORT = gate(
     make_report(
         row("leak.bits", "fc1", 0.1, interval=(0.0, 1 / 3), variant={"p": 0.5, "on": True}, n=3),
+        row("leak.bits", "conv1", 0.9, interval=(0.5, 1.5), variant={"p": 0.5}),
         infinite_row("leak.bits", "fc2"),
         skipped_row("rank.deficit", None, "no"),
         failed_row("rank.deficit", "fc1", "NaN"),
@@ -91,11 +92,13 @@ WRONG: list[tuple[str, Callable[[Any], None]]] = [
     ("infinity in provenance", put("provenance", "seconds", value={"a": INFINITY})),
     ("NaN in the data", put("data", "accuracy", value=NAN)),
     ("measured without a value", put("measurements", 0, "value", value=None)),
-    ("infinite said to be not", put("measurements", 1, "details", value={"infinite": False})),
-    ("skipped with a value", put("measurements", 2, "value", value=1.0)),
-    ("skipped without a reason", put("measurements", 2, "reason", value=None)),
-    ("failed with an interval", put("measurements", 3, "interval", value=[0, 1])),
+    ("infinite said to be not", put("measurements", 2, "details", value={"infinite": False})),
+    ("skipped with a value", put("measurements", 3, "value", value=1.0)),
+    ("skipped without a reason", put("measurements", 3, "reason", value=None)),
+    ("failed with an interval", put("measurements", 4, "interval", value=[0, 1])),
     ("outcome", put("findings", 0, "outcome", value="fine")),
+    ("an unclear finding that says no more", put("findings", 1, "unclear", value=None)),
+    ("a clear one that does", put("findings", 0, "unclear", value="warn")),
 ]
 
 
@@ -109,6 +112,7 @@ def test_a_wrong_report_is_refused(change: Callable[[Any], None]) -> None:
 def test_policies(two_audits: None) -> None:
     assert faults("policy", yaml.safe_load(default_policy_yaml())) == []
     good = {"rules": [{"metric": "a.b", "layers": ["x", 0], "min": 1, "variant": {"r": 1}}]}
+    assert faults("policy", {**good, "unclear": "fail"}) == []
     assert faults("policy", {**good, "ignore": [{"metric": "a.*", "reason": "r"}]}) == []
     for wrong in (
         {},
@@ -119,6 +123,7 @@ def test_policies(two_audits: None) -> None:
         {"rules": [{"metric": "ab", "max": 1}]},
         {"rules": [{"metric": "a.b", "max": 1, "layers": []}]},
         {**good, "family": "bonferroni"},
+        {**good, "unclear": "maybe"},
         {**good, "ignore": [{"metric": "a.*"}]},
     ):
         assert faults("policy", wrong), wrong

@@ -1,41 +1,24 @@
-"""Names and summaries of reconstruction attacks, read from their source: nothing is imported."""
+"""What reconstruction attacks declare, in words for the help: nothing is imported."""
 
-import ast
-from collections.abc import Iterator
-from importlib.metadata import entry_points
-from pathlib import Path
+from collections import defaultdict
 
-GROUP = "gradaudit.attacks.reconstruction"
+from gradaudit.parts import declared
 
-
-def reconstruction_summaries() -> dict[str, str]:
-    """Every reconstruction attack with its one-line summary, in alphabetical order.
-
-    Attacks of other distributions are imported, since their source may lie anywhere.
-    """
-    folder = Path(__file__).parent / "reconstruction"
-    own = (found for file in folder.glob("*.py") for found in _attacks(file))
-    return dict(sorted([*own, *_others()]))
+PACKAGE = "gradaudit.attacks.reconstruction"
 
 
-def _attacks(file: Path) -> Iterator[tuple[str, str]]:
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef):
-            words = dict(_words(node))
-            if words.keys() >= {"name", "summary"}:
-                yield words["name"], words["summary"]
+def names_in_words() -> str:
+    """The names of the attacks of this package: A, B or C."""
+    *names, last = declared(PACKAGE)
+    return f"{', '.join(names)} or {last}"
 
 
-def _words(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """Class attributes that are strings, as they are written."""
-    for line in node.body:
-        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
-            (target,) = line.targets
-            if isinstance(target, ast.Name) and isinstance(line.value.value, str):
-                yield target.id, line.value.value
-
-
-def _others() -> Iterator[tuple[str, str]]:
-    for entry in entry_points(group=GROUP):
-        part = entry.load()
-        yield part.name, part.summary
+def default_steps_in_words() -> str:
+    """How many steps attacks take by default: 300 for A and B, 2400 for C."""
+    by_steps: dict[int, list[str]] = defaultdict(list)
+    for name, attack in declared(PACKAGE).items():
+        if (steps := attack.get("default_steps")) is not None:
+            by_steps[steps].append(name)
+    return ", ".join(
+        f"{steps} for {' and '.join(names)}" for steps, names in sorted(by_steps.items())
+    )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from gradaudit.audits._attack_metrics import HEADLINE, METRICS
 from gradaudit.audits._attack_options import InferenceOptions
-from gradaudit.audits._attack_rows import Rows, beside_floor
+from gradaudit.audits._attack_rows import Rows, beside_floor, shuffled_rows
 from gradaudit.audits.base import Audit
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
@@ -14,10 +14,13 @@ from gradaudit.report import Measurement, Variant
 
 if TYPE_CHECKING:
     from gradaudit.attacks.inference.game import InferenceGame
-    from gradaudit.attacks.inference.match import Match, Terms
+    from gradaudit.attacks.inference.match import Match
+    from gradaudit.attacks.inference.repetition import Terms
     from gradaudit.target import Subject
 
 _OWN_ROUNDS = 3
+_FEWEST_TRIALS = 40
+"""In one repetition."""
 
 O = TypeVar("O", bound=InferenceOptions)  # noqa: E741 - O for options
 
@@ -28,14 +31,25 @@ class InferenceAttack(Audit[O]):
     The headline is the strongest adversary that was declared: all rounds together, and adaptive
     where there are defenses. Beside it stand each ``round`` alone, the ``static`` adversary, what
     known columns alone give (``knowledge: imputation``), and the same game with the secret
-    shuffled among the records (``attribute_permuted``): what is found there is no leakage.
+    shuffled among the records (``attribute_permuted``): what is found there is no leakage, and
+    limits stand on what is above it (``auroc_gain``).
+
+    The game is played on several splits of the records, and intervals are over all of them: for
+    another shadow and private set of as many records of the same population. They are those of
+    U-statistics, since batches share records or users.
     """
 
     metrics = METRICS
     headline = HEADLINE
-    quick: ClassVar = {"trials": 200, "batches": 200, "rounds": 1, "family": ["logistic"]}
-    plain: ClassVar = {"trials": 500, "batches": 400}
-    thorough: ClassVar = {"trials": 5000, "batches": 5000}
+    quick: ClassVar = {
+        "trials": 400,
+        "batches": 100,
+        "repeats": 2,
+        "rounds": 1,
+        "family": ["logistic"],
+    }
+    plain: ClassVar = {"batches": 130, "repeats": 3}
+    thorough: ClassVar = {"trials": 5000, "batches": 1000}
 
     @abstractmethod
     def games(self, subject: "Subject") -> Sequence["InferenceGame"]:
@@ -60,14 +74,13 @@ class InferenceAttack(Audit[O]):
             for index, game in enumerate(games)
         ]
         if len(matches) == 1:
-            yield from self._rows(matches[0], {}, subject.seed)
+            yield from self._rows(matches[0], {})
             return
         each = [
-            list(self._rows(match, {"attribute": match.deal.secret}, subject.seed))
-            for match in matches
+            list(self._rows(match, {"attribute": match.plays[0].deal.secret})) for match in matches
         ]
         best = max(range(len(matches)), key=lambda index: _auroc(each[index]))
-        yield from self._rows(matches[best], {}, subject.seed)
+        yield from self._rows(matches[best], {})
         for rows in each:
             yield from rows
 
@@ -78,7 +91,7 @@ class InferenceAttack(Audit[O]):
         except NotApplicable:
             return 0.0
         records = min(len(subject.records), self.options.shadow + (subject.samples or 5000))
-        return float(len(games) * self._looks(subject) * records)
+        return float(len(games) * self._repeats * self._looks(subject) * records)
 
     def seconds(self, subject: "Subject") -> float:
         """The fits on every layer and on the whole update, for every look at them."""
@@ -92,7 +105,12 @@ class InferenceAttack(Audit[O]):
             for size in (*sizes, sum(sizes))
         )
         games = self.games(subject) if self.passes(subject) else ()
-        return len(games) * self._looks(subject) * self._fits() * each
+        return len(games) * self._repeats * self._looks(subject) * self._fits() * each
+
+    @property
+    def _repeats(self) -> int:
+        """Repetitions, each of enough trials."""
+        return max(min(self.options.repeats, self.options.trials // _FEWEST_TRIALS), 1)
 
     def _looks(self, subject: "Subject") -> int:
         """Rounds by adversaries, the shuffled game being one of them."""
@@ -106,7 +124,7 @@ class InferenceAttack(Audit[O]):
 
     def _terms(self, subject: "Subject", game: "InferenceGame") -> "Terms":
         from gradaudit.attacks.inference.deal import PRIVATE, Setup
-        from gradaudit.attacks.inference.match import Terms
+        from gradaudit.attacks.inference.repetition import Terms
 
         o = self.options
         setup = Setup(
@@ -128,32 +146,39 @@ class InferenceAttack(Audit[O]):
             adaptive=o.adaptive,
             knows=o.knows,
             families=o.family,
+            repeats=self._repeats,
         )
 
     def _of_the_game(self) -> dict[str, int]:
         """Fields of the game's setup that only this attack has options for."""
         return {}
 
-    def _rows(self, match: "Match", base: Variant, seed: int) -> Iterator[Measurement]:
+    def _rows(self, match: "Match", base: Variant) -> Iterator[Measurement]:
         from gradaudit.attacks.inference.scoring import Scorer
 
-        rows = Rows(Scorer(match.deal, seed), base)
-        floor: list[Measurement] = []
-        if match.shuffled is not None:
-            deal, found = match.shuffled
-            shuffled = Rows(Scorer(deal, seed), base)
-            floor = list(shuffled.guesses(found, {"attribute_permuted": True}, {}))
+        rows = Rows(Scorer([play.deal for play in match.plays]), base)
+        strongest = [play.strongest for play in match.plays]
         many = match.facts["rounds"] != 1
-        headline = rows.guesses(match.strongest, {}, match.facts, rounds=many)
-        yield from beside_floor(headline, floor, base)
+        headline = rows.guesses(strongest, {}, match.facts, rounds=many)
+        floor = shuffled_rows(match, base)
+        if isinstance(floor, str):
+            yield from headline
+            yield from rows.no_gains(strongest[0], floor)
+        else:
+            found = list(floor.rows())
+            yield from beside_floor(headline, found, base)
+            yield from rows.gains(strongest, floor, match.facts)
         yield from rows.fano(match.leaks, match.facts)
-        yield from rows.estimate(match.strongest)
-        if match.static is not None:
-            yield from rows.guesses(match.static, {"adversary": "static"}, {}, rounds=many)
-        if match.imputation is not None:
+        yield from rows.estimate(strongest)
+        if match.plays[0].static is not None:
+            static = [play.static for play in match.plays if play.static is not None]
+            yield from rows.guesses(static, {"adversary": "static"}, {}, rounds=many)
+        if match.plays[0].imputation is not None:
+            known = [play.imputation for play in match.plays if play.imputation is not None]
             variant: Variant = {**base, "knowledge": "imputation"}
-            yield from rows.scores(None, match.imputation.posterior, variant, {})
-        yield from floor
+            yield from rows.scores(None, [guess.posterior for guess in known], variant, {})
+        if not isinstance(floor, str):
+            yield from found
 
 
 def expect_attributes(subject: "Subject") -> tuple[str, ...]:

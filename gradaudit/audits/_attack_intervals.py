@@ -3,6 +3,8 @@
 import math
 from typing import TYPE_CHECKING
 
+from pydantic import JsonValue
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -36,3 +38,15 @@ def student(
     half = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * values.std(ddof=1))
     mean, half = float(values.mean()), half / math.sqrt(len(values))
     return max(mean - half, within[0]), min(mean + half, within[1])
+
+
+ENOUGH = 20
+"""Updates, below which an interval over them is not to be trusted."""
+
+
+def doubts(updates: int, options: str) -> dict[str, JsonValue]:
+    """Details of a row whose interval is over too few updates."""
+    if updates >= ENOUGH:
+        return {}
+    why = f"the interval is over {updates} updates, and takes {ENOUGH}: raise {options}"
+    return {"imprecise": True, "imprecise_because": why}

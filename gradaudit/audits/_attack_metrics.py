@@ -12,21 +12,28 @@ METRICS = (
         id="auroc",
         title="Area under the attack's ROC curve, averaged over values",
         riskier="higher",
-        warning=0.7,
-        error=0.9,
-        why="the gradient ranks what is private so well that a server can tell it",
     ),
     Metric(
         id="advantage",
         title="Share of the errors of guessing blindly that the gradient spares",
         riskier="higher",
-        warning=0.1,
-        error=0.5,
-        why="whoever sees the gradient is right far more often than without it",
     ),
     Metric(
         id="tpr_at_1pct_fpr",
         title="True positive rate at 1 % false positives, averaged over values",
+        riskier="higher",
+    ),
+    Metric(
+        id="auroc_gain",
+        title="AUROC less that of the same adversary for the secret shuffled among the records",
+        riskier="higher",
+        warning=0.2,
+        error=0.25,
+        why="the gradient ranks what is private so well that a server can tell it",
+    ),
+    Metric(
+        id="advantage_gain",
+        title="Advantage less that of the same adversary for the secret shuffled",
         riskier="higher",
     ),
     Metric(
@@ -41,4 +48,4 @@ METRICS = (
         riskier="lower",
     ),
 )
-HEADLINE = ("auroc", "advantage")
+HEADLINE = ("auroc", "auroc_gain")

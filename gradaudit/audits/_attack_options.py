@@ -19,8 +19,22 @@ class InferenceOptions(SharingOptions):
     shadow: int = Field(
         1000, ge=2, description="Records of the same population that the adversary has, at most."
     )
-    batches: int = Field(1000, ge=10, description="Shadow batches that it fits on.")
-    trials: int = Field(1000, ge=2, description="Private batches that it has to guess.")
+    batches: int = Field(400, ge=10, description="Shadow batches that it fits on in each repeat.")
+    trials: int = Field(
+        2000, ge=2, description="Private batches that it has to guess, in all repeats together."
+    )
+    repeats: int = Field(
+        5,
+        ge=1,
+        le=100,
+        description="Splits of the records into shadow and private ones that the game is played "
+        "on.",
+    )
+    merge_rare: int = Field(
+        0,
+        ge=0,
+        description="Merge an attribute's values of fewer than so many records into one (other).",
+    )
     rounds: int | None = Field(
         None,
         ge=1,

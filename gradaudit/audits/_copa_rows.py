@@ -1,5 +1,7 @@
 """Rows of the rank deficiency audit; their details say what the ranks rest on."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -18,7 +20,7 @@ ADVICE = (
 )
 
 
-def layer_rows(audit: str, ranks: "LayerRanks", seed: int) -> Iterator[Measurement]:
+def layer_rows(audit: str, ranks: LayerRanks, seed: int) -> Iterator[Measurement]:
     """The rows of one convolution; the facts behind the rank stand with each of them."""
     from gradaudit.ranks.account import account
 
@@ -47,7 +49,7 @@ def layer_rows(audit: str, ranks: "LayerRanks", seed: int) -> Iterator[Measureme
 def c_row(
     audit: str,
     chain: Sequence[str],
-    ranks: "Mapping[str, LayerRanks]",
+    ranks: Mapping[str, LayerRanks],
     reasons: Mapping[str, str],
 ) -> Measurement:
     """c(M) of a chain of convolutions, or which of them has no rank."""

@@ -28,6 +28,7 @@ METRICS = (
     Metric(
         id="epsilon_point",
         title="The paper's estimate of epsilon, which is no bound",
+        counts="trials",
         riskier="higher",
         per_layer=False,
     ),

@@ -32,7 +32,7 @@ class DpAuditOptions(AuditOptions):
         None, ge=0, description="The claim; exit with 1 where the bound exceeds it."
     )
     delta: float = Field(1e-5, gt=0, lt=1, description="δ of every epsilon.")
-    trials: int = Field(5000, ge=100, description="Releases under each hypothesis.")
+    trials: int = Field(5000, ge=100, description="Releases under each hypothesis, in expectation.")
     record: str = Field(
         "crafted", description="Which record plays: random, crafted, or the index of one."
     )
@@ -46,7 +46,9 @@ class DpAuditOptions(AuditOptions):
     )
     companions: int = Field(0, ge=0, description="Other records in the batch.")
     statistic: Literal["projection", "distance"] = Field(
-        "projection", description="The likelihood ratio, or the paper's distance."
+        "projection",
+        description="The likelihood ratio, or the paper's distance; the other one is reported "
+        "beside it, with a tenth of the error probability.",
     )
     mode: Literal["implementation", "exact"] = Field(
         "implementation", description="Run the mechanism, or sample the law of its statistic."

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue
 
+from gradaudit.audits._dp_claim import with_claim
 from gradaudit.audits._dp_options import DpAuditOptions
-from gradaudit.dp.claim import exceeds
 from gradaudit.report import Measurement, Variant
 
 if TYPE_CHECKING:
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 BINS = 40
 UNLIKELY = 1e-4
 """A p-value below this says that the noise is not what it is declared to be."""
-LIMITS = (
-    "A bound that does not exceed a claim proves no privacy: it speaks of one record, one pair of "
-    "values, one state of the model and one release, and cannot rise above its ceiling."
-)
 NO_BOUND = "the paper's estimate, from the best threshold on the same trials; no bound"
 IF_GAUSSIAN = "holds only if the noise is Gaussian, as it is declared to be"
 PROVEN_BY_TRIALS = ("epsilon_lower_gaussian", "mu_lower", "epsilon_point")
+DEPENDENT = (
+    "the releases depend on each other (p <= 0.001), as of a mechanism that carries noise or state "
+    "from one to the next, so nothing bounds the epsilon of one; audit it with fresh state for "
+    "each release"
+)
 
 
 def row(metric: str, value: float, variant: Variant, **more: Any) -> Measurement:
@@ -40,36 +41,51 @@ def row(metric: str, value: float, variant: Variant, **more: Any) -> Measurement
     )
 
 
-def skip(metric: str, reason: str, variant: Variant) -> Measurement:
+def skip(
+    metric: str, reason: str, variant: Variant, details: dict[str, JsonValue] | None = None
+) -> Measurement:
     """A row that says why nothing was measured."""
     return Measurement(
-        audit="dp-audit", metric=metric, variant=variant, status="skipped", reason=reason
+        audit="dp-audit",
+        metric=metric,
+        variant=variant,
+        status="skipped",
+        reason=reason,
+        details=details or {},
     )
 
 
 def game_rows(
-    game: "Game", mechanism: "Mechanism", options: DpAuditOptions, comparisons: int, base: Variant
+    game: "Game", mechanism: "Mechanism", options: DpAuditOptions, base: Variant
 ) -> Iterator[Measurement]:
-    """Every row of one game.
+    """Every row of one game, the bound first.
 
     Args:
         game: that was played.
         mechanism: that was audited.
         options: of the audit.
-        comparisons: attributes whose games were played.
         base: the variant of the game's main rows; empty for the headline.
     """
-    from gradaudit.dp.bounds import epsilon_ceiling
+    for found in _bound_rows(game, mechanism, options, base):
+        headline = found.metric == "epsilon_lower" and not found.variant
+        yield with_claim(found, game, mechanism, options) if headline else found
+    yield row("epsilon_ceiling", game.rules.ceiling, base, n=options.trials)
+    yield _pair_row(game, mechanism, options, base)
+    yield from _gap_rows(game, base)
+
+
+def _bound_rows(
+    game: "Game", mechanism: "Mechanism", options: DpAuditOptions, base: Variant
+) -> Iterator[Measurement]:
+    """What trials showed, or why there were none, or none that count."""
     from gradaudit.dp.verdicts import Verdict
 
-    yield from _gap_rows(game, base)
-    yield _pair_row(game, mechanism, options, base)
-    alpha = (1 - options.confidence) / comparisons
-    ceiling = epsilon_ceiling(options.trials, delta=options.delta, alpha=alpha)
-    yield row("epsilon_ceiling", ceiling, base, n=options.trials)
-    facts = _facts(game, mechanism, options, comparisons)
+    facts = _facts(game, mechanism, options)
     if isinstance(game.result, Verdict):
         yield from _verdict_rows(game.result, facts, options, base)
+    elif game.result.dependent:
+        for metric in ("epsilon_lower", *PROVEN_BY_TRIALS):
+            yield skip(metric, DEPENDENT, base, facts)
     else:
         yield from _outcome_rows(game.result, mechanism, facts, options, base)
 
@@ -101,9 +117,7 @@ def _pair_row(
     return row("epsilon_pair", game.pair, base, details={"delta": delta})
 
 
-def _facts(
-    game: "Game", mechanism: "Mechanism", options: DpAuditOptions, comparisons: int
-) -> dict[str, JsonValue]:
+def _facts(game: "Game", mechanism: "Mechanism", options: DpAuditOptions) -> dict[str, JsonValue]:
     """What all bounds of a game rest on."""
     played, names = game.contest.played, game.column.names
     mixture = options.replacement == "uniform"
@@ -117,31 +131,10 @@ def _facts(
         "delta": options.delta,
         "batch": game.board.records,
         "elements": game.board.elements,
-        "comparisons": comparisons,
+        "comparisons": game.rules.comparisons,
+        "unit": "record",
+        "relation": "replace",
     }
-
-
-def _claim(lower: Measurement, options: DpAuditOptions, base: Variant) -> Measurement:
-    """The headline with what was claimed, and whether the bound contradicts it."""
-    if base:
-        return lower
-    claimed = options.claimed_epsilon
-    exceeded = exceeds(lower, claimed)
-    details = {**lower.details, "limits": LIMITS, "remark": _remark(lower, claimed, exceeded)}
-    if claimed is not None:
-        details |= {"claimed": claimed, "exceeded": exceeded}
-    return lower.model_copy(update={"details": details})
-
-
-def _remark(lower: Measurement, claimed: float | None, exceeded: bool) -> str:
-    """What the bound says of the claim, and what it does not say, in words."""
-    ceiling = (
-        "no trial erred: epsilon is at least this. " if lower.details.get("at_ceiling") else ""
-    )
-    if exceeded:
-        return f"{ceiling}The claim of {claimed:g} is exceeded."
-    against = "" if claimed is None else f"The claim of {claimed:g} is not exceeded. "
-    return ceiling + against + LIMITS
 
 
 def _verdict_rows(
@@ -150,7 +143,7 @@ def _verdict_rows(
     details = {**facts, "analytic": True, "because": verdict.reason}
     if options.picture is not None:
         details["picture"] = "not drawn: decided without trials"
-    yield _claim(row("epsilon_lower", verdict.epsilon, base, details=details), options, base)
+    yield row("epsilon_lower", verdict.epsilon, base, details=details)
     for metric in PROVEN_BY_TRIALS:
         yield skip(metric, f"decided without trials: {verdict.reason}", base)
 
@@ -162,39 +155,41 @@ def _outcome_rows(
     options: DpAuditOptions,
     base: Variant,
 ) -> Iterator[Measurement]:
-    spent = {**facts, "pilots": outcome.pilots, "threshold_from": outcome.threshold_from}
-    for name, score in outcome.scores.items():
+    spent = {**facts, "pilots": outcome.pilots, "decided_by": outcome.decided_by}
+    asked_first = sorted(outcome.scores.items(), key=lambda item: item[0] != options.statistic)
+    for name, score in asked_first:
         chosen = name == options.statistic
         variant: Variant = base if chosen else {**base, "statistic": name}
-        lower = _bound_row(score, {**spent, "statistic": name}, variant)
-        yield _claim(lower, options, variant)
-        yield _point_row(score, variant)
+        yield _bound_row(score, {**spent, "statistic": name}, options, variant)
+        yield _point_row(score, options, variant)
     yield from _gaussian_rows(outcome.gaussian, mechanism, options, base)
 
 
-def _bound_row(score: "Score", facts: dict[str, JsonValue], variant: Variant) -> Measurement:
+def _bound_row(
+    score: "Score", facts: dict[str, JsonValue], options: DpAuditOptions, variant: Variant
+) -> Measurement:
     bound = score.bound
     details = {
         **facts,
-        "threshold": bound.threshold,
-        "false_positives": bound.false_positives,
-        "false_negatives": bound.false_negatives,
-        "direction": bound.direction,
+        "bound": bound.method,
+        "thresholds": list[JsonValue](bound.thresholds),
+        **bound.evidence,
+        "releases": [len(score.null), len(score.alternative)],
         "ceiling": bound.ceiling,
-        "at_ceiling": bound.at_ceiling,
+        "at_ceiling": bound.flawless,
         "histogram": _histogram(score),
     }
     return row(
         "epsilon_lower",
         bound.value,
         variant,
-        n=bound.trials,
-        confidence=bound.confidence,
+        n=options.trials,
+        confidence=options.confidence,
         details=details,
     )
 
 
-def _point_row(score: "Score", variant: Variant) -> Measurement:
+def _point_row(score: "Score", options: DpAuditOptions, variant: Variant) -> Measurement:
     point = score.point
     return row(
         "epsilon_point",
@@ -202,7 +197,7 @@ def _point_row(score: "Score", variant: Variant) -> Measurement:
         variant,
         interval=point.interval,
         confidence=point.confidence,
-        n=point.trials,
+        n=options.trials,
         details={"is_a_bound": False, "threshold": point.threshold, "remark": NO_BOUND},
     )
 
@@ -222,15 +217,24 @@ def _gaussian_rows(
         "remark": IF_GAUSSIAN,
     }
     for metric, value in (("epsilon_lower_gaussian", found.epsilon), ("mu_lower", found.mu)):
-        yield row(metric, value, base, n=found.trials, confidence=found.confidence, details=details)
+        yield row(
+            metric, value, base, n=options.trials, confidence=options.confidence, details=details
+        )
 
 
 def _why_not_gaussian(
     found: "GaussianBound | None", mechanism: "Mechanism", options: DpAuditOptions
 ) -> str:
     """Why the bound for Gaussian noise does not hold; empty where it does."""
+    from gradaudit.dp.game import GAUSSIAN_TRIALS
+
     if mechanism.noise != "gaussian":
         return "holds only for a mechanism that is declared to add Gaussian noise"
+    if options.trials < GAUSSIAN_TRIALS:
+        return (
+            f"{options.trials} releases under each hypothesis cannot tell another law from the "
+            f"declared one; {GAUSSIAN_TRIALS} are needed (--trials)"
+        )
     if found is None and options.replacement == "uniform":
         return "does not hold where the other value is drawn at random"
     if found is None:

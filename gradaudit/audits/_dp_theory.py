@@ -97,6 +97,7 @@ def _relation_rows(
     mu = worst_mu(mechanism, relation, records)
     promised = promised_epsilon(mechanism, relation, records, elements, options.delta)
     details: dict[str, JsonValue] = {
+        "unit": "record",
         "relation": relation,
         "sensitivity_over_noise": mu if math.isfinite(mu) else None,
         "delta": options.delta if gaussian else 0.0,

@@ -1,10 +1,13 @@
 """Options of ``attack reconstruct``, ``membership`` and ``tracing``. No torch in here."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
+from gradaudit.attacks.names import default_steps_in_words, names_in_words
 from gradaudit.audits.base import AuditOptions
 
 if TYPE_CHECKING:
@@ -35,9 +38,8 @@ class AttackOptions(AuditOptions):
     iterations: int | None = Field(
         None,
         ge=1,
-        description="steps of the optimiser; of L-BFGS outer steps of up to 20 inner ones (300 for "
-        "dlg and idlg, 2400 for inverting-gradients; "
-        f"{AUTOMATIC_ITERATIONS} where no method is named)",
+        description="steps of the optimiser; of L-BFGS outer steps of up to 20 inner ones "
+        f"({default_steps_in_words()}; {AUTOMATIC_ITERATIONS} where no method is named)",
     )
     batch_size: int = Field(1, ge=1, description="records behind an update")
     algorithm: Literal["fedsgd", "fedavg"] = Field(
@@ -79,11 +81,11 @@ class AttackOptions(AuditOptions):
         Args:
             named: whether the user chose the methods; else they get few iterations.
         """
-        given = {of_method: getattr(self, own) for own, of_method in _FLAGS.items()}
+        given = {option: getattr(self, flag) for flag, option in _FLAGS.items()}
         flags = {name: value for name, value in given.items() if value is not None}
         return flags if named else {"iterations": AUTOMATIC_ITERATIONS, **flags}
 
-    def sharing(self, subject: "Subject") -> "Sharing":
+    def sharing(self, subject: Subject) -> Sharing:
         """How the attacked clients make their updates.
 
         Raises:
@@ -135,7 +137,7 @@ class BatchOptions(AttackOptions):
             raise ValueError("records are counted from 0")
         return records
 
-    def count(self, subject: "Subject") -> int:
+    def count(self, subject: Subject) -> int:
         """About how many updates will be attacked."""
         rounds = len(subject.targets) if self.every_round else 1
         if self.update is not None:
@@ -154,7 +156,7 @@ class ReconstructOptions(BatchOptions):
 
     method: tuple[str, ...] = Field(
         (),
-        description="dlg, idlg, inverting-gradients, r-gap, copa or closed-form, with options as "
+        description=f"{names_in_words()}, with options as "
         "NAME:key=value,…; repeat to compare; without it: closed-form where that applies, and dlg",
     )
     known_labels: bool = Field(False, description="tell the attacker the labels")

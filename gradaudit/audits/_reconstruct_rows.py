@@ -1,5 +1,7 @@
 """Rows of ``attack reconstruct``: what the attacker's answers score, and what the restarts did."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,21 +40,25 @@ class Result:
     """
 
     method: str
-    attempts: "Sequence[Attempt]"
+    attempts: Sequence[Attempt]
     batch: int
     success: float
     facts: Mapping[str, JsonValue]
 
-    def answers(self, metric: str) -> "NDArray[np.float64]":
+    def answers(self, metric: str) -> NDArray[np.float64]:
         """The answers' scores, of batches where not every restart diverged."""
         import numpy as np
 
         return np.array(
-            [each.scores[metric][each.answer] for each in self._answered() if metric in each.scores]
+            [
+                attempt.scores[metric][attempt.answer]
+                for attempt in self._answered()
+                if metric in attempt.scores
+            ]
         )
 
-    def _answered(self) -> "list[Attempt]":
-        return [each for each in self.attempts if each.answer is not None]
+    def _answered(self) -> list[Attempt]:
+        return [attempt for attempt in self.attempts if attempt.answer is not None]
 
     def rows(self, audit: str, variant: Variant) -> Iterator[Measurement]:
         """All metrics of this method."""
@@ -67,7 +73,7 @@ class Result:
     def _score(self, audit: str, metric: str, variant: Variant) -> Measurement:
         answers = self.answers(metric)
         if not len(answers):
-            truth = any(each.scores for each in self.attempts)
+            truth = any(attempt.scores for attempt in self.attempts)
             return _without(audit, metric, variant, _NO_PICTURE if truth else _NO_TRUTH)
         mean = float(answers.mean())
         interval = student(answers, _RANGES.get(metric, (0.0, math.inf)))
@@ -92,9 +98,11 @@ class Result:
         """Over the restarts of all batches: mean, best, and how many succeeded."""
         import numpy as np
 
-        scores = np.concatenate([each.scores[metric][each.usable] for each in self.attempts])
-        errors = np.concatenate([each.scores["relative_error"] for each in self.attempts])
-        usable = np.concatenate([each.usable for each in self.attempts])
+        scores = np.concatenate(
+            [attempt.scores[metric][attempt.usable] for attempt in self.attempts]
+        )
+        errors = np.concatenate([attempt.scores["relative_error"] for attempt in self.attempts])
+        usable = np.concatenate([attempt.usable for attempt in self.attempts])
         successes, count = int((errors[usable] <= self.success).sum()), len(errors)
         best = scores.max() if metric in ("psnr", "ssim") else scores.min()
         return {
@@ -110,7 +118,11 @@ class Result:
 
     def _labels(self, audit: str, variant: Variant) -> Measurement:
         metric = "label_accuracy"
-        shares = [each.labels[each.answer] for each in self._answered() if each.labels is not None]
+        shares = [
+            attempt.labels[attempt.answer]
+            for attempt in self._answered()
+            if attempt.labels is not None
+        ]
         if not shares:
             why = "the attacker was told the labels, names none, or they are real numbers"
             return _without(audit, metric, variant, why)
@@ -132,7 +144,7 @@ class Result:
         import numpy as np
 
         scores = np.array(
-            [float(each.candidates.scores[each.answer or 0]) for each in self._answered()]
+            [float(attempt.candidates.scores[attempt.answer or 0]) for attempt in self._answered()]
         )
         return Measurement(
             audit=audit,
@@ -144,17 +156,21 @@ class Result:
         )
 
 
-def attack_facts(attempts: "Sequence[Attempt]") -> dict[str, JsonValue]:
+def attack_facts(attempts: Sequence[Attempt]) -> dict[str, JsonValue]:
     """What the attack says of itself; what differs between batches stands as ``batches``, in order.
 
     Of one batch there is no such list.
     """
-    told = [each.candidates.details for each in attempts]
-    names = list(dict.fromkeys(name for each in told for name in each))
-    same = [name for name in names if all(name in t and t[name] == told[0][name] for t in told)]
-    facts: dict[str, JsonValue] = {name: told[0][name] for name in same}
+    details = [attempt.candidates.details for attempt in attempts]
+    names = list(dict.fromkeys(name for detail in details for name in detail))
+    same = [
+        name for name in names if all(name in t and t[name] == details[0][name] for t in details)
+    ]
+    facts: dict[str, JsonValue] = {name: details[0][name] for name in same}
     if len(same) < len(names):
-        facts["batches"] = [{n: v for n, v in each.items() if n not in same} for each in told]
+        facts["batches"] = [
+            {n: v for n, v in detail.items() if n not in same} for detail in details
+        ]
     return facts
 
 

@@ -14,12 +14,35 @@ if TYPE_CHECKING:
     from gradaudit.gradients.sensitivity import Measured
 
 NormName = Literal["f", "1", "inf"]
+Reacting = Literal["input", "label"]
 
-NORMS: Mapping[NormName, str] = {
-    "f": "root of the sum of squares of its Jacobian, over √elements",
-    "1": "sum of absolute entries of its Jacobian, over elements",
-    "inf": "largest absolute entry of its Jacobian",
-}
+
+@dataclass(frozen=True)
+class Reading:
+    """What a metric is of: a norm of a Jacobian, as it is or over range and ψ."""
+
+    reacting: Reacting
+    norm: NormName
+    bounded: bool
+
+    @property
+    def metric(self) -> str:
+        """Its id; the paper has the label's only over range and ψ."""
+        suffix = "_bounded" if self.bounded and self.reacting == "input" else ""
+        return f"{self.reacting}_{self.norm}{suffix}"
+
+    @property
+    def unit(self) -> str:
+        """Of its values."""
+        return f"{'1' if self.bounded else 'gradient'}/{self.reacting}"
+
+
+NORMS: tuple[NormName, ...] = ("f", "1", "inf")
+READINGS = (
+    *(Reading("input", norm, bounded=False) for norm in NORMS),
+    *(Reading("input", norm, bounded=True) for norm in NORMS),
+    *(Reading("label", norm, bounded=True) for norm in NORMS),
+)
 
 
 @dataclass(frozen=True)
@@ -42,87 +65,123 @@ class Rows:
 
     def without(self, reacting: str, status: Status, reason: str) -> Iterator[Measurement]:
         """Rows that say why nothing was measured."""
-        for norm in NORMS:
-            for layer in self.layers:
-                yield from self._neither(f"{reacting}_{norm}", layer, status, reason)
+        for reading in READINGS:
+            for layer in self.layers if reading.reacting == reacting else ():
+                yield from self._neither(reading, layer, status, reason)
 
     def of(self, reacting: str, measured: "Measured") -> Iterator[Measurement]:
-        """Rows of every norm and layer."""
-        for norm in NORMS:
-            samples = {
-                layer: found[norm]
-                for layer, found in measured.samples.items()
-                if self.layers[layer] > 1 and norm in found and found[norm].defined.any()
-            }
-            yield from self._measured(f"{reacting}_{norm}", samples, measured)
-            for layer in self.layers:
-                if layer not in samples:
-                    metric = f"{reacting}_{norm}"
-                    if self.layers[layer] == 1:
-                        yield from self._neither(metric, layer, "skipped", _ONE_ELEMENT)
-                    else:
-                        yield from self._neither(metric, layer, *_why_not(measured, layer, norm))
+        """Rows of every reading, norm and layer."""
+        for reading in READINGS:
+            if reading.reacting == reacting:
+                yield from self._of_reading(reading, measured)
+
+    def _of_reading(self, reading: Reading, measured: "Measured") -> Iterator[Measurement]:
+        every = measured.bounded if reading.bounded else measured.raw
+        samples = {
+            layer: found[reading.norm]
+            for layer, found in every.items()
+            if reading.norm in found and found[reading.norm].defined.any()
+        }
+        yield from self._measured(reading, samples, measured)
+        for layer in self.layers:
+            if layer not in every:
+                yield from self._neither(reading, layer, "skipped", _ONE_ELEMENT)
+            elif layer not in samples:
+                reason = _why_not(measured, every[layer], reading.norm)
+                yield from self._neither(reading, layer, *reason)
 
     def _measured(
-        self, metric: str, samples: "Mapping[str, Sample]", measured: "Measured"
+        self, reading: Reading, samples: "Mapping[str, Sample]", measured: "Measured"
     ) -> Iterator[Measurement]:
-        """Rows of one norm: the means, and each mean's share in their sum."""
-        means = {layer: self._replicates(sample) for layer, sample in samples.items()}
+        """Rows of one reading: the means, and each mean's share in their sum."""
+        import numpy as np
+
+        if not samples:
+            return
         total = sum(sample.mean for sample in samples.values())
+        together = np.sum([_spread(sample) for sample in samples.values()], axis=0)
+        probes = np.sum([sample.by_probe for sample in samples.values()], axis=0)
         for layer, sample in samples.items():
             facts = {**self.facts, "method": _method(sample, measured)}
-            yield self._row(
-                metric, layer, sample.mean, means[layer], sample, facts | _details(sample)
-            )
+            details = facts | _details(sample)
+            yield self._row(reading, layer, sample.mean, self._interval(sample), sample, details)
             if total == 0:
                 reason = "no layer's gradient reacts, so there is nothing to have a share in"
-                yield self._not_measured(f"{metric}_share", layer, "skipped", reason)
+                yield self._not_measured(f"{reading.metric}_share", layer, "skipped", reason)
             else:
                 facts["of"] = f"the sum over {len(samples)} shown layers"
                 facts["undefined"] = _undefined(sample)
-                shares = means[layer] / sum(means.values())
-                value = sample.mean / total
-                yield self._row(f"{metric}_share", layer, value, shares, sample, facts)
+                interval = self._share_interval(sample, together, probes)
+                share = sample.mean / total
+                yield self._row(reading, layer, share, interval, sample, facts, share=True)
 
-    def _replicates(self, sample: "Sample") -> "Array":
-        """The mean over records and probes drawn again, the same ones for every layer."""
-        from gradaudit.gradients.estimates import drawn
+    def _interval(self, sample: "Sample") -> tuple[float, float] | None:
+        """Of the mean over records like these, and over probes."""
+        from gradaudit.gradients.estimates import joined
+        from gradaudit.statistics.bootstrap import drawn, ratio_interval
 
-        records = drawn(len(sample.defined), self.seed, 0)
-        probes = drawn(sample.parts.shape[1], self.seed, 1)
-        return sample.replicates(records, probes / probes.sum(axis=1, keepdims=True))
+        defined = sample.defined.astype(float)
+        draws = drawn(len(defined), self.seed)
+        found = ratio_interval(_spread(sample) * defined.mean(), defined, draws)
+        if found is None or sample.exact:
+            return found
+        return joined(sample.mean, found, sample.interval())
+
+    def _share_interval(
+        self, sample: "Sample", together: "Array", probes: "Array"
+    ) -> tuple[float, float] | None:
+        """Of the share that one layer has in what all have together, by record and by probe."""
+        from gradaudit.gradients.estimates import joined
+        from gradaudit.statistics.bootstrap import drawn, ratio_interval
+        from gradaudit.statistics.student import student
+
+        found = ratio_interval(_spread(sample), together, drawn(len(together), self.seed))
+        if found is None:
+            return None
+        low, high = found
+        if not sample.exact:
+            share = float(sample.by_probe.mean() / probes.mean())
+            off = student(share + (sample.by_probe - share * probes) / probes.mean())
+            low, high = joined(share, found, off)
+        return low, min(high, 1.0)
 
     def _row(
         self,
-        metric: str,
+        reading: Reading,
         layer: str,
         value: float,
-        replicates: "Array",
+        interval: tuple[float, float] | None,
         sample: "Sample",
         details: dict[str, JsonValue],
+        *,
+        share: bool = False,
     ) -> Measurement:
-        from gradaudit.gradients.estimates import CONFIDENCE, percentiles
+        from gradaudit.statistics import CONFIDENCE
 
-        alone = sample.exact and len(sample.defined) == 1
         return Measurement(
             audit=self.audit,
-            metric=metric,
+            metric=reading.metric + ("_share" if share else ""),
             layer=layer,
             variant=self.variant,
             value=value,
-            interval=None if alone else percentiles(replicates),
-            confidence=None if alone else CONFIDENCE,
-            unit="" if metric.endswith("share") else f"1/{metric.split('_')[0]}",
+            interval=interval,
+            confidence=None if interval is None else CONFIDENCE,
+            unit="" if share else reading.unit,
             n=int(sample.defined.sum()),
-            details=details,
+            details=details | _imprecision(sample),
         )
 
     def _neither(
-        self, metric: str, layer: str, status: Status, reason: str, undefined: int | None = None
+        self,
+        reading: Reading,
+        layer: str,
+        status: Status,
+        reason: str,
+        undefined: int | None = None,
     ) -> list[Measurement]:
         return [
             self._not_measured(name, layer, status, reason, undefined)
-            for name in (metric, f"{metric}_share")
+            for name in (reading.metric, f"{reading.metric}_share")
         ]
 
     def _not_measured(
@@ -139,9 +198,31 @@ class Rows:
         )
 
 
+def _spread(sample: "Sample") -> "Array":
+    """Numbers of all records whose mean is the sample's, (all records,); 0 where undefined."""
+    import numpy as np
+
+    found = np.zeros(len(sample.defined))
+    found[sample.defined] = sample.values / sample.defined.mean()
+    return found
+
+
+def _imprecision(sample: "Sample") -> dict[str, JsonValue]:
+    """Why no interval of these records' mean can be trusted, if none can."""
+    from gradaudit.statistics.bootstrap import FEWEST, enough_records
+
+    count, needed = len(sample.values), enough_records(sample.values)
+    if needed is None:
+        return {}
+    few = f"{count} records give no interval"
+    uneven = f"few of the {count} records carry the mean"
+    because = f"{few if count < FEWEST else uneven}; look at about {needed:,} (--samples)"
+    return {"imprecise": True, "imprecise_because": because}
+
+
 def _details(sample: "Sample") -> dict[str, JsonValue]:
     """What stands behind a mean: the median, the records left out, one that decides, the error."""
-    from gradaudit.gradients.estimates import CONFIDENCE
+    from gradaudit.statistics import CONFIDENCE
 
     values = sample.values
     found: dict[str, JsonValue] = {
@@ -181,9 +262,10 @@ def _undefined(sample: "Sample") -> int:
     return int((~sample.defined).sum())
 
 
-def _why_not(measured: "Measured", layer: str, norm: NormName) -> tuple[Status, str, int | None]:
+def _why_not(
+    measured: "Measured", found: "Mapping[NormName, Sample]", norm: NormName
+) -> tuple[Status, str, int | None]:
     """Status, reason, and how many records are undefined, where that is why."""
-    found = measured.samples[layer]
     if not found:
         return "failed", "some record's gradient or its Jacobian is not finite", None
     if norm not in found:

@@ -10,7 +10,7 @@ from gradaudit.errors import GradauditError, NotApplicable
 from gradaudit.report import Measurement, Status, Variant
 
 if TYPE_CHECKING:
-    from gradaudit.subspaces.comparing import Compared
+    from gradaudit.subspaces.comparing import Compared, Family
     from gradaudit.subspaces.measure import Outcome
     from gradaudit.subspaces.splits import Split
 
@@ -46,23 +46,33 @@ class Rows:
     permutations: int
     notes: Mapping[str, JsonValue]
 
-    def of(self, layer: str, outcome: "Outcome") -> Iterator[Measurement]:
-        """The headline of a layer and, where there are several comparisons, each of them.
+    def of(self, outcomes: "Mapping[str, Outcome]") -> Iterator[Measurement]:
+        """The headline of every layer and, where there are several comparisons, each of them.
 
         Args:
-            layer: its name.
-            outcome: what was found of the splits that are not refused, by their number among them.
+            outcomes: by layer, what was found of the splits that are not refused, by their number
+                among them.
         """
+        from gradaudit.subspaces.comparing import Family
+
+        every = [each for outcome in outcomes.values() for each in _found(outcome).values()]
+        family = Family.of(every)
+        for layer, outcome in outcomes.items():
+            yield from self._of_layer(layer, outcome, family, len(every))
+
+    def _of_layer(
+        self, layer: str, outcome: "Outcome", family: "Family", comparisons: int
+    ) -> Iterator[Measurement]:
         from gradaudit.subspaces.comparing import most_significant
 
         usable = [split for split in self.splits if split.refusal is None]
-        found = {i: each for i, each in outcome.items() if not isinstance(each, GradauditError)}
+        found = _found(outcome)
         if found:
             numbers = list(found)
-            best, p_values = most_significant([found[i] for i in numbers])
-            chosen = numbers[best]
+            chosen = numbers[most_significant(list(found.values()))]
+            best, p_values = found[chosen], family.p_values(found[chosen])
             yield from self._measured(
-                layer, self.variant, usable[chosen], found[chosen], p_values, len(found)
+                layer, self.variant, usable[chosen], best, p_values, comparisons
             )
         else:
             yield from self._without(layer, self.variant, *_reason(outcome[0]))
@@ -94,6 +104,7 @@ class Rows:
             details: dict[str, JsonValue] = {
                 **facts,
                 "p_value": p_values[name],
+                "p_value_alone": compared.p_value(name),
                 "permuted_mean": mean,
                 "permuted_range": [low, high],
                 "interval": _NO_INTERVAL,
@@ -104,7 +115,7 @@ class Rows:
         yield row.model_copy(update={"interval": (low, high), "confidence": _RANGE})
         p_value = p_values["grassmann"]
         error = (p_value * (1 - p_value) / (self.permutations + 1)) ** 0.5
-        facts["monte_carlo_error"] = error
+        facts |= {"monte_carlo_error": error, "p_value_alone": compared.p_value("grassmann")}
         yield self._row(layer, P_VALUE, variant, split, p_value, facts)
 
     def _facts(self, split: "Split", compared: "Compared") -> dict[str, JsonValue]:
@@ -113,6 +124,7 @@ class Rows:
             "attribute": split.attribute,
             "records": list(split.sizes),
             "permutations": self.permutations,
+            "permuted": f"labels of {split.permuted}",
             **self.notes,
             **compared.facts,
             "smallest_angle": float(compared.angles[0]),
@@ -158,6 +170,11 @@ class Rows:
     def _variant(self, split: "Split") -> Variant:
         value = {} if split.value is None else {"value": split.value}
         return {**self.variant, "attribute": split.attribute, **value}
+
+
+def _found(outcome: "Outcome") -> "dict[int, Compared]":
+    """The splits of which something was found."""
+    return {i: each for i, each in outcome.items() if not isinstance(each, GradauditError)}
 
 
 def _at_random(compared: "Compared", name: str) -> tuple[float, float, float]:

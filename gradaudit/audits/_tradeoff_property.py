@@ -62,6 +62,7 @@ def of_property(options: "TradeoffOptions") -> "InferenceOptions":
         shadow=options.shadow,
         batches=options.shadow_batches,
         trials=options.trials,
+        repeats=1,  # each would train every setting's model anew
         rounds=options.rounds,
         learning_rate=options.learning_rate or 0.01,
     )

@@ -156,11 +156,10 @@ class _Original:
 
     def _facts(self, chosen: LayerSet) -> dict[str, JsonValue]:
         """What every row of a set says."""
-        from gradaudit.attacks.reconstruction.success import SEARCHES_LABELS
         from gradaudit.information.original import ceiling
 
         knowledge = dict(self._campaign.observed[0].view.knowledge)
-        told = [text for text in self.methods if _name(text) != SEARCHES_LABELS]
+        told = [text for text, method in self.methods.items() if not method.searches_labels]
         labels = f"known to {', '.join(told)}" if self.options.known_labels and told else "unknown"
         return {
             "knowledge": {**knowledge, "layers": chosen.names, "labels": labels},

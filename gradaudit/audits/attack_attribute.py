@@ -30,7 +30,10 @@ class AttackAttribute(InferenceAttack[InferenceOptions]):
         """One game for every attribute."""
         from gradaudit.attacks.inference.attribute import AttributeGame
 
-        return [AttributeGame(name) for name in expect_attributes(subject)]
+        return [
+            AttributeGame(name, fewest=self.options.merge_rare)
+            for name in expect_attributes(subject)
+        ]
 
     def passes(self, subject: "Subject") -> float:
         """None, where no attribute asked about is among the inputs."""

@@ -35,14 +35,15 @@ class AttackDistribution(InferenceAttack[DistributionOptions]):
     name = "attack distribution"
     summary = "Guess the share of a batch's records that have a value from its gradients."
     Options = DistributionOptions
-    plain: ClassVar = {"trials": 500, "batches": 500}
+    plain: ClassVar = {"batches": 120, "repeats": 2}
 
     def games(self, subject: "Subject") -> Sequence["InferenceGame"]:
         """One game for every attribute."""
         from gradaudit.attacks.inference.distribution import DistributionGame
 
         names = expect_attributes(subject)
-        return [DistributionGame(name, self.options.value) for name in names]
+        fewest = self.options.merge_rare
+        return [DistributionGame(name, self.options.value, fewest=fewest) for name in names]
 
     def _fits(self) -> int:
         return self.options.bins - 1

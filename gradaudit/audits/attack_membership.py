@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, JsonValue
 
-from gradaudit.audits._attack_intervals import CONFIDENCE, clopper_pearson
+from gradaudit.audits._attack_intervals import CONFIDENCE, doubts
 from gradaudit.audits._reconstruct_options import BatchOptions
 from gradaudit.audits.base import Audit, Metric
 from gradaudit.errors import NotApplicable
@@ -41,9 +41,9 @@ class AttackMembership(Audit[MembershipOptions]):
 
     The distance is the share of a batch's labels that the attacker does not name: the paper's mean
     categorical distance between recovered and original labels, 0 where all are recovered. Labels
-    are compared as lists, because an update does not order its records. The interval is
-    Clopper-Pearson's over the attacked records. Of several methods the headline is the one with the
-    smallest distance.
+    are compared as lists, because an update does not order its records. The interval is over the
+    attacked updates, whose labels are recovered together. Of several methods the headline is the
+    one with the smallest distance.
 
     Source: L. Fan et al., "Rethinking privacy preserving deep learning: How to evaluate and thwart
     privacy attacks" (2020), section 4.1 and algorithm 5.
@@ -72,19 +72,19 @@ class AttackMembership(Audit[MembershipOptions]):
     headline = ()
     Options = MembershipOptions
     quick: ClassVar[Mapping[str, JsonValue]] = {"method": ["idlg"]}
-    plain: ClassVar[Mapping[str, JsonValue]] = {"method": ["idlg"], "batches": 32}
-    thorough: ClassVar[Mapping[str, JsonValue]] = {"batches": 32, "restarts": 4}
+    plain: ClassVar[Mapping[str, JsonValue]] = {"method": ["idlg"], "batches": 40}
+    thorough: ClassVar[Mapping[str, JsonValue]] = {"batches": 40, "restarts": 4}
 
     def passes(self, subject: "Subject") -> float:
         """What the restarts on all batches cost at most; signs are read at no cost."""
         options = self.options
-        methods = [m for m in self._methods().values() if m.name != "idlg"]
+        methods = [m for m in self._methods().values() if not m.reads_labels]
         each = _READING + sum(m.steps(options.restarts) for m in methods)
         return each * options.batch_size * options.count(subject)
 
     def calls(self, subject: "Subject") -> float:
         """The steps on all batches; signs are read at no cost."""
-        each = sum(m.calls() for m in self._methods().values() if m.name != "idlg")
+        each = sum(m.calls() for m in self._methods().values() if not m.reads_labels)
         return (_READING + each) * self.options.count(subject)
 
     def run(self, subject: "Subject", progress: Progress) -> Iterator[Measurement]:
@@ -160,7 +160,10 @@ class AttackMembership(Audit[MembershipOptions]):
     def _distance(
         self, campaign: "Campaign", found: "list[Tensor | None]", facts: dict[str, JsonValue]
     ) -> Measurement:
+        import numpy as np
+
         from gradaudit.attacks.membership import categorical_distance
+        from gradaudit.statistics.rates import clustered
 
         each = [
             categorical_distance(
@@ -168,14 +171,14 @@ class AttackMembership(Audit[MembershipOptions]):
             )
             for observed, labels in zip(campaign.observed, found, strict=True)
         ]
-        count = len(each) * campaign.batch
-        missed = round(sum(each) * campaign.batch)
+        sizes = np.full(len(each), float(campaign.batch))
+        value, interval = clustered(np.array(each), sizes, CONFIDENCE)
         return Measurement(
             audit=self.reports_as(),
             metric="membership_distance",
-            value=missed / count,
-            interval=clopper_pearson(missed, count),
+            value=value,
+            interval=interval,
             confidence=CONFIDENCE,
-            n=count,
-            details={**facts, "updates": len(each)},
+            n=len(each) * campaign.batch,
+            details={**facts, "updates": len(each), **doubts(len(each), "--batches")},
         )

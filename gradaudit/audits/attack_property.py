@@ -29,4 +29,7 @@ class AttackProperty(InferenceAttack[InferenceOptions]):
         """One game for every attribute."""
         from gradaudit.attacks.inference.property import PropertyGame
 
-        return [PropertyGame(name) for name in expect_attributes(subject)]
+        return [
+            PropertyGame(name, fewest=self.options.merge_rare)
+            for name in expect_attributes(subject)
+        ]

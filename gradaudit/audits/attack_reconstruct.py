@@ -1,5 +1,7 @@
 """What records an attacker rebuilds from a shared update."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -84,18 +86,18 @@ class AttackReconstruct(Audit[ReconstructOptions]):
         "batches": 4,
     }
 
-    def passes(self, subject: "Subject") -> float:
+    def passes(self, subject: Subject) -> float:
         """What all restarts of all methods on all batches cost at most."""
         options = self.options
         methods = self._methods().values()
-        each = sum(m.steps(options.restarts if m.restarts else 1) for m in methods)
-        return each * options.batch_size * options.count(subject)
+        steps = sum(m.steps(options.restarts if m.restarts else 1) for m in methods)
+        return steps * options.batch_size * options.count(subject)
 
-    def calls(self, subject: "Subject") -> float:
+    def calls(self, subject: Subject) -> float:
         """The steps of all methods on all batches."""
         return sum(m.calls() for m in self._methods().values()) * self.options.count(subject)
 
-    def run(self, subject: "Subject", progress: Progress) -> Iterator[Measurement]:
+    def run(self, subject: Subject, progress: Progress) -> Iterator[Measurement]:
         """Attack; older checkpoints are the variants ``round``, methods the variants ``method``.
 
         Raises:
@@ -116,7 +118,7 @@ class AttackReconstruct(Audit[ReconstructOptions]):
                 campaign = self._campaign(subject, target)
                 yield from self._of_methods(methods, campaign, label, progress)
 
-    def _methods(self) -> "dict[str, Method]":
+    def _methods(self) -> dict[str, Method]:
         from gradaudit.attacks.reconstruction import reconstructions
         from gradaudit.attacks.reconstruction.methods import load_methods
 
@@ -124,7 +126,7 @@ class AttackReconstruct(Audit[ReconstructOptions]):
         automatic = [name for name in AUTOMATIC if name in reconstructions()]
         return load_methods(named or automatic, self.options.flags(named=bool(named)))
 
-    def _campaign(self, subject: "Subject", target: "Target") -> "Campaign":
+    def _campaign(self, subject: Subject, target: Target) -> Campaign:
         from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
         from gradaudit.attacks.reconstruction.initial import read_start
         from gradaudit.attacks.reconstruction.observing import Observer
@@ -139,8 +141,8 @@ class AttackReconstruct(Audit[ReconstructOptions]):
 
     def _of_methods(
         self,
-        methods: "Mapping[str, Method]",
-        campaign: "Campaign",
+        methods: Mapping[str, Method],
+        campaign: Campaign,
         label: Variant,
         progress: Progress,
     ) -> Iterator[Measurement]:
@@ -160,8 +162,8 @@ class AttackReconstruct(Audit[ReconstructOptions]):
                 facts["noise"] = noise
             results.append(Result(text, attempts, campaign.batch, self.options.success, facts))
         if not results:
-            told = "; ".join(f"{text}: {why}" for text, why in reasons.items())
-            raise NotApplicable(told if len(methods) > 1 else next(iter(reasons.values())))
+            listed = "; ".join(f"{text}: {why}" for text, why in reasons.items())
+            raise NotApplicable(listed if len(methods) > 1 else next(iter(reasons.values())))
         rows = [list(result.rows(audit, {})) for result in results]
         prospects = {"layer_by_layer": campaign.prospects()}
         for same in zip(*rows, strict=True):
@@ -169,8 +171,8 @@ class AttackReconstruct(Audit[ReconstructOptions]):
             details = {**row.details, **(prospects if row.metric in self.headline else {})}
             yield row.model_copy(update={"variant": label, "details": details})
         if len(methods) > 1:
-            for result, own in zip(results, rows, strict=True):
-                for row in own:
+            for result, of_method in zip(results, rows, strict=True):
+                for row in of_method:
                     variant: Variant = {**label, "method": result.method}
                     yield row.model_copy(update={"variant": variant})
         for text, why in reasons.items():

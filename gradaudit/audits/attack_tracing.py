@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, JsonValue
 
-from gradaudit.audits._attack_intervals import CONFIDENCE, clopper_pearson, student
+from gradaudit.audits._attack_intervals import CONFIDENCE, doubts
 from gradaudit.audits._reconstruct_options import AUTOMATIC, AttackOptions
 from gradaudit.audits.base import Audit, Metric
 from gradaudit.errors import NotApplicable, UsageError
@@ -51,8 +51,8 @@ class AttackTracing(Audit[TracingOptions]):
     and actual participants, 0 where all are traced; guessing gives (N − 1)/N. Algorithm 6 as it is
     printed asks for the very item instead: the variant ``identity: item``.
 
-    The interval is Clopper-Pearson's over records, or Student's over five and more repetitions. It
-    has no default limit: of a handful of records the interval reaches far below guessing.
+    The interval is over the updates of all repetitions, whose records are rebuilt together. It has
+    no default limit: of a handful of records the interval reaches far below guessing.
 
     Source: L. Fan et al., "Rethinking privacy preserving deep learning: How to evaluate and thwart
     privacy attacks" (2020), section 4.1 and algorithm 6.
@@ -174,20 +174,26 @@ class AttackTracing(Audit[TracingOptions]):
 
     def _row(self, hits: "NDArray[np.bool_]", facts: dict[str, JsonValue]) -> Measurement:
         """Of hits (repetitions, records)."""
-        missed = (~hits).mean(axis=1)
-        interval = student(missed, (0.0, 1.0)) or clopper_pearson(int((~hits).sum()), hits.size)
+        import numpy as np
+
+        from gradaudit.statistics.rates import clustered
+
         participants = self.options.participants
+        missed = (~hits).reshape(len(hits) * participants * self.options.updates, -1)
+        sizes = np.full(len(missed), float(missed.shape[1]))
+        value, interval = clustered(missed.mean(axis=1), sizes, CONFIDENCE)
         return Measurement(
             audit=self.reports_as(),
             metric="tracing_distance",
-            value=float(missed.mean()),
+            value=value,
             interval=interval,
             confidence=CONFIDENCE,
             n=hits.size,
             details={
                 **facts,
                 "participants": participants,
-                "repetitions": [float(share) for share in missed],
+                "repetitions": [float(share) for share in (~hits).mean(axis=1)],
                 "by_guessing": 1 - 1 / participants,
+                **doubts(len(missed), "--participants, --updates or --repeats"),
             },
         )

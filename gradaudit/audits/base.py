@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 class Metric:
     """A number an audit reports, with what the default policy makes of it.
 
-    ``warning`` and ``error`` are the default limits: a row is flagged when its unfavourable end
-    goes beyond them in the ``riskier`` direction. ``why`` is what the table says of a layer that
+    ``warning`` and ``error`` are the default limits: a row is flagged when its whole interval
+    lies beyond them in the ``riskier`` direction. ``why`` is what the table says of a layer that
     is flagged, in words for somebody who has not read the paper.
+
+    Attributes:
+        counts: what a row's ``n`` counts, where its interval narrows with the root of it; empty
+            where it does not.
     """
 
     id: str
@@ -35,6 +39,7 @@ class Metric:
     warning: float | None = None
     error: float | None = None
     why: str = ""
+    counts: str = ""
 
 
 class AuditOptions(BaseModel):
@@ -58,6 +63,11 @@ class Audit(ABC, Generic[O]):
     metrics: ClassVar[tuple[Metric, ...]]
     headline: ClassVar[tuple[str, ...]]
     """Ids of the metrics that get a column in the risk table of ``scan``."""
+    proxy: ClassVar[bool] = False
+    """Whether its metrics stand for leakage without trying to learn anything from what is shared.
+
+    They can show a risk; a layer that only proxies looked at is else not tested, never low.
+    """
     Options: ClassVar[type[AuditOptions]] = AuditOptions
     renames: ClassVar[Mapping[str, str]] = {}
     """Subject options that this audit's command calls otherwise, because it has its own."""

@@ -1,5 +1,7 @@
 """Rank deficiency of convolutions: can what went in be solved for from weights and gradients."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -86,18 +88,19 @@ class CopaMetric(Audit[CopaOptions]):
         ),
     )
     headline = ("rank_deficit",)
+    proxy = True
     Options = CopaOptions
     quick: ClassVar[Mapping[str, JsonValue]] = {"records": 1, "work": 30.0}
     thorough: ClassVar[Mapping[str, JsonValue]] = {"records": 4, "work": 5000.0}
 
-    def passes(self, subject: "Subject") -> float:
+    def passes(self, subject: Subject) -> float:
         """Every rank costs about as much as some passes."""
         from gradaudit.ranks.observe import convolutions
 
         ranks = len(convolutions(subject.target.model)) * self.options.records
         return _PASSES_A_RANK * ranks
 
-    def run(self, subject: "Subject", progress: Progress) -> Iterable[Measurement]:
+    def run(self, subject: Subject, progress: Progress) -> Iterable[Measurement]:
         """Ranks of every convolution, skipped rows for other layers, c(M).
 
         Raises:
@@ -112,13 +115,14 @@ class CopaMetric(Audit[CopaOptions]):
         model = FunctionalModel.of(subject.target, seed=subject.seed)
         inputs, labels = self._records(subject, model)
         ranks, reasons = self._ranks(subject, model, inputs, labels, progress)
+        of_layers = [metric.id for metric in self.metrics if metric.per_layer]
         reasons |= unsuitable(subject.target.model) | fully_connected(model, inputs[:1])
         for layer in subject.layers:
             if layer.name in ranks:
                 yield from layer_rows(self.name, ranks[layer.name], subject.seed)
             else:
                 reason = reasons.get(layer.name) or _not_a_convolution(layer)
-                yield from skipped(self.name, ["rank_deficit"], [layer.name], reason)
+                yield from skipped(self.name, of_layers, [layer.name], reason)
         try:
             chain = chain_of_convolutions(model, inputs[:1], subject.seed)
         except NotApplicable as error:
@@ -128,12 +132,12 @@ class CopaMetric(Audit[CopaOptions]):
 
     def _ranks(
         self,
-        subject: "Subject",
-        model: "FunctionalModel",
-        inputs: "Tensor",
-        labels: "Tensor",
+        subject: Subject,
+        model: FunctionalModel,
+        inputs: Tensor,
+        labels: Tensor,
         progress: Progress,
-    ) -> "tuple[dict[str, LayerRanks], dict[str, str]]":
+    ) -> tuple[dict[str, LayerRanks], dict[str, str]]:
         from gradaudit.ranks.model import ranks_of
         from gradaudit.ranks.observe import plain_convolutions
 
@@ -152,7 +156,7 @@ class CopaMetric(Audit[CopaOptions]):
                 advance=advance,
             )
 
-    def _records(self, subject: "Subject", model: "FunctionalModel") -> "tuple[Tensor, Tensor]":
+    def _records(self, subject: Subject, model: FunctionalModel) -> tuple[Tensor, Tensor]:
         """The first of the records that every audit looks at, each checked to run alone."""
         records = subject.sample(self.options.records)
         inputs = model.cast(records.inputs[: self.options.records])
@@ -161,14 +165,14 @@ class CopaMetric(Audit[CopaOptions]):
         return inputs, labels
 
 
-def _nothing(subject: "Subject") -> str:
+def _nothing(subject: Subject) -> str:
     hidden = [layer for layer in subject.layers if layer.kind.startswith("Conv")]
     if hidden:
         return f"the model has no convolution modules: {_not_a_convolution(hidden[0])}"
     return "the model has no convolution modules"
 
 
-def _not_a_convolution(layer: "Layer") -> str:
+def _not_a_convolution(layer: Layer) -> str:
     if layer.kind.startswith("Conv"):
         return (
             f"{layer.name} is a {layer.kind} by name, but no plain convolution of torch.nn: the "

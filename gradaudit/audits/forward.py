@@ -22,6 +22,8 @@ _RECORDS = 1000
 _FEWEST = 3
 _BYTES_A_PAIR = 16
 _CONFIDENCE = 0.95
+_CEILING = 0.99
+"""Share of log2 N from which records are too few to tell more: one in a hundred bits is left."""
 _UNDEFENDED = "none applied: activations are not shared, and the weights are taken as they are"
 _UNSEEN = "no call was seen that applies its parameters to records"
 _NOT_FINITE = "its activations are not finite; look at the weights and the inputs"
@@ -53,6 +55,9 @@ class Forward(Audit[ForwardOptions]):
     The interval is the jackknife's, over records: what as many other records would give. Both
     bounds grow with N, up to log2 N, so numbers compare at one N and one σ².
 
+    Near log2 N every record lies alone: the number is its ceiling, whatever the layer, and says
+    only that more could be there. Such rows are marked (``ceiling``) and are imprecise.
+
     Activations are not shared in federated training; like the paper, this tells how much of the
     record is left at a layer, and stands for what its gradient could hold only where the weights
     know nothing of the record. There is therefore no limit on it.
@@ -83,6 +88,7 @@ class Forward(Audit[ForwardOptions]):
         ),
     )
     headline = ("fraction",)
+    proxy = True
     Options = ForwardOptions
     quick: ClassVar[Mapping[str, JsonValue]] = {}
     thorough: ClassVar[Mapping[str, JsonValue]] = {}
@@ -173,7 +179,7 @@ class Forward(Audit[ForwardOptions]):
                 confidence=_CONFIDENCE,
                 unit="" if metric == "fraction" else "bit",
                 n=count,
-                details=facts,
+                details=facts | _ceiling(bound.bits, count, self.options.sigma2),
             )
 
     def _without(
@@ -188,6 +194,17 @@ class Forward(Audit[ForwardOptions]):
                 status=status,
                 reason=reason,
             )
+
+
+def _ceiling(bits: float, records: int, sigma2: float) -> dict[str, JsonValue]:
+    """What to say of a bound that the number of records sets."""
+    if bits < _CEILING * math.log2(records):
+        return {}
+    because = (
+        f"all {records:,} records lie apart at a noise of {sigma2:g}: the number is its ceiling, "
+        f"log2 {records:,}; look at more records (--samples) or through more noise (--sigma2)"
+    )
+    return {"ceiling": True, "imprecise": True, "imprecise_because": because}
 
 
 def _expect_comparable(records: int, memory: int) -> None:

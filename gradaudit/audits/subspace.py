@@ -24,15 +24,16 @@ class SubspaceOptions(AuditOptions):
     """Options of the subspace audit."""
 
     reading: Literal["mean", "samples"] = Field(
-        "mean",
-        description="the subspace of a group of records: the row space of their mean gradient, or "
-        "the leading directions of their single gradients",
+        "samples",
+        description="the subspace of a group of records: the leading directions of their single "
+        "gradients, or the row space of their mean gradient",
     )
     permutations: int = Field(
         200,
         ge=19,
         le=100_000,
-        description="so many times the labels are permuted; the p-value is at least one over one "
+        description="so many times the labels are permuted, those of users where records have "
+        "them; the p-value is at least one over one "
         "more than that",
     )
 
@@ -63,24 +64,29 @@ class Subspace(Audit[SubspaceOptions]):
     Procrustes 2‖sin(θ/2)‖₂ (Mo et al. 2022, "Quantifying and localizing usable information leakage
     from neural network gradients", eq. 9 and 10; Ye and Lim 2016, table 2).
 
-    The paper leaves the subspace open. ``mean``: the row space of the group's mean gradient as a
-    matrix (C_out × rest), k the smaller numerical rank of the two; where k is the whole space, no
-    subspaces differ and the layer is skipped. ``samples``: the k leading directions of the group's
-    single gradients, uncentred, k being what holds 95 % of the energy of both groups together, or
-    the smaller group's number of records.
+    The paper leaves the subspace open. ``samples``: the k leading directions of the group's single
+    gradients, uncentred, k being what holds 95 % of the energy of both groups together, or the
+    records of the smallest group that any labelling makes. ``mean``: the row space of the group's
+    mean gradient as a matrix (C_out × rest), k the smaller numerical rank of the two; where k is
+    the whole space, row space is everything and the layer is skipped. A mean forgets most of what
+    its records hold, so ``samples`` is the default.
 
     Distances grow with k and with the noise of small groups, so they compare with nothing but
     themselves: beside each stands what groups drawn at random give. The p-value is (1 + b)/(1 + N)
-    over N permutations of the labels, k kept. An attribute of more than two values compares each
-    with the rest; of several comparisons the headline is the one that stands out most, its p-value
-    corrected for having been chosen (Westfall and Young 1993), and all are variants.
+    over N permutations of the labels, k kept. Where records have users, whole users are permuted if
+    each has one value, and otherwise labels among each user's own records; the details say which. A
+    layer is skipped where every permutation gives the same distance: nothing could be found there.
+    An attribute of more than two values compares each with the rest; of several comparisons of a
+    layer the headline is the one that stands out most, and all are variants. The headline's p-value
+    is corrected for all comparisons of all layers looked at (Westfall and Young 1993), so that of
+    an attribute that tells nothing one scan in a hundred has a p-value of 0.01 somewhere; what the
+    comparison has by itself is in the details.
 
     There is no interval on a distance: resampled records repeat, and repeated records span less
-    and lie further apart. Gradients are those of single records, before any defense. Records of one
-    user depend on each other, which makes p-values too small.
+    and lie further apart. Gradients are those of single records, before any defense.
 
     Limits: a distance alone says nothing, so the p-value is what is judged. A limit of 0.01 flags
-    one in a hundred layers of a model that tells nothing; being told apart is not yet a measure of
+    one in a hundred models that tell nothing; being told apart is not yet a measure of
     how much is told, so no limit is an error.
     """
 
@@ -90,6 +96,7 @@ class Subspace(Audit[SubspaceOptions]):
     headline = ("grassmann", "p_value")
     Options = SubspaceOptions
     quick: ClassVar[Mapping[str, JsonValue]] = {"permutations": 100}
+    plain: ClassVar[Mapping[str, JsonValue]] = {"permutations": 100}
     thorough: ClassVar[Mapping[str, JsonValue]] = {"permutations": 2000}
 
     def passes(self, subject: "Subject") -> float:
@@ -124,15 +131,14 @@ class Subspace(Audit[SubspaceOptions]):
         progress: Progress,
     ) -> Iterator[Measurement]:
         from gradaudit.subspaces.measure import Comparison
-        from gradaudit.subspaces.splits import permutations, splits_of
+        from gradaudit.subspaces.splits import splits_of
 
-        splits = splits_of(records, subject.attributes)
+        splits = splits_of(records, subject.attributes, self.options.permutations, subject.seed)
         usable = tuple(split for split in splits if split.refusal is None)
         if not usable:
             raise NotApplicable("; ".join(str(split.refusal) for split in splits))
-        orders = permutations(len(records), self.options.permutations, subject.seed)
         comparison = Comparison(
-            target, records, subject.layers, usable, orders, subject.seed, subject.memory
+            target, records, subject.layers, usable, subject.seed, subject.memory
         )
         outcomes = dict(comparison.outcomes(self.options.reading, progress))
         rows = Rows(
@@ -143,5 +149,4 @@ class Subspace(Audit[SubspaceOptions]):
             self.options.permutations,
             defenses_note(subject, _UNDEFENDED),
         )
-        for layer in subject.layers:
-            yield from rows.of(layer.name, outcomes[layer.name])
+        yield from rows.of({layer.name: outcomes[layer.name] for layer in subject.layers})

@@ -12,14 +12,14 @@ from gradaudit.audits import audits
 from gradaudit.cli.audit import audit_command
 from gradaudit.cli.compare import compare
 from gradaudit.cli.gate import gate
-from gradaudit.cli.guard import guarded, say
+from gradaudit.cli.guard import FAILED, guarded, say
 from gradaudit.cli.listing import list_parts
 from gradaudit.cli.render import render
 from gradaudit.cli.scan import scan
 from gradaudit.cli.schema import schema
 from gradaudit.cli.sweep import sweep_command
 from gradaudit.cli.train import train
-from gradaudit.errors import GradauditError
+from gradaudit.errors import GradauditError, one_line
 
 PANEL = "Single audits"
 GROUPS = {
@@ -108,10 +108,12 @@ def _group(groups: dict[str, typer.Typer], name: str) -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; a status of 1 only ever comes from a command that chose it."""
     try:
-        app = build()
+        build()()
     except GradauditError as error:
         say(str(error))
         sys.exit(error.exit_status)
-    app()
+    except Exception as error:
+        say(f"unexpected {one_line(error)}")
+        sys.exit(FAILED)

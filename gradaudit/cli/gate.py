@@ -46,6 +46,9 @@ def gate(
         Path | None,
         typer.Option("--baseline", help="An earlier report: fail only what is new or worse."),
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail what is unclear too, whatever the policy says.")
+    ] = False,
     output: Output = None,
     shape: Shape = "table",
     quiet: Quiet = False,
@@ -63,10 +66,11 @@ def gate(
     """Pass or fail by limits per layer, without torch, model or data.
 
     Exits with 0 where the report passes and with 1 where a rule of level `error` fails: a value
-    beyond its limit (of an interval, the unfavourable end), or a measurement that is missing or
-    failed. -o writes a copy of the report with the findings.
+    beyond its limit, and its whole interval with it, or a measurement that is missing or failed.
+    Where the limit lies inside the interval it is unclear, which fails with --strict or as the
+    policy says. -o writes a copy of the report with the findings.
     """
-    files = writers(output)
+    files = writers(output, (report, policy, baseline))
     audited = Report.from_file(report)
     rules = read_policy(policy) if policy else None
     earlier = Report.from_file(baseline) if baseline else None
@@ -74,7 +78,7 @@ def gate(
         refuse_another_model(audited, earlier)
         for note in differences(audited, earlier):
             remark(f"{baseline} {note}", quiet)
-    judged = judge(audited, rules, baseline=earlier)
+    judged = judge(audited, rules, baseline=earlier, strict=strict)
     for path, format_ in files:
         format_.write(judged, path)
     if shape == "table":

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from gradaudit.attacks.names import reconstruction_summaries
 from gradaudit.audits import audits
 from gradaudit.cli.reports import print_json, stdout
 from gradaudit.defenses import defenses
@@ -15,6 +14,7 @@ from gradaudit.formats import formats
 from gradaudit.formats.page import Page
 from gradaudit.judging import known_metrics
 from gradaudit.loading.datasets import adapters
+from gradaudit.parts import summaries
 from gradaudit.zoo import zoo_names
 
 LOSSES = {
@@ -38,8 +38,10 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "zoo": zoo_names,
     "data": lambda: {adapter.example: adapter.summary for adapter in adapters().values()},
     "losses": lambda: LOSSES,
-    "reconstructions": reconstruction_summaries,
+    "reconstructions": lambda: summaries("gradaudit.attacks.reconstruction"),
+    "families": lambda: summaries("gradaudit.families"),
     "defenses": lambda: {d.example: d.summary for d in defenses().values()},
+    "mechanisms": lambda: summaries("gradaudit.dp.mechanisms"),
     "algorithms": lambda: {name: kind.summary for name, kind in algorithms().items()},
     "formats": lambda: {f"{f.name} ({f.suffix})": f.summary for f in formats().values()},
 }

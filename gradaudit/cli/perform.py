@@ -14,7 +14,7 @@ from gradaudit.audits import Audit
 from gradaudit.cli.reports import writers
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import OutputSettings, RunSettings, SubjectSettings
-from gradaudit.dp.claim import claim_exceeded
+from gradaudit.dp.claim import claim_exceeded, claim_untested
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.formats import format_named
 from gradaudit.judging import Policy, gate, passed
@@ -41,14 +41,14 @@ def load(settings: SubjectSettings) -> "Subject":
     return open_subject(settings)
 
 
-def expect_writable(settings: OutputSettings) -> None:
+def expect_writable(settings: OutputSettings, reads: Sequence[Path] = ()) -> None:
     """Look at where the report is to go, before the work begins.
 
     Raises:
         UsageError: no format has an output file's suffix, the folder is missing or not writable,
-            or a folder has the file's name.
+            a folder has the file's name, or the file is one of those that are read.
     """
-    for path, _ in writers(settings.output):
+    for path, _ in writers(settings.output, reads):
         folder = path.absolute().parent
         if not folder.is_dir():
             raise UsageError(f"{path}: the folder does not exist; make it first")
@@ -64,7 +64,7 @@ def perform(settings: RunSettings, audits: Sequence[Audit[Any]]) -> Report:
     Raises:
         UsageError: an output file cannot be written.
     """
-    expect_writable(settings)
+    expect_writable(settings, settings.checkpoint)
     with stdout_for_the_report():
         subject = load(settings)
         from gradaudit.runner import run
@@ -114,7 +114,13 @@ def insist(report: Report) -> None:
 
 
 def compare_with_claim(report: Report) -> None:
-    """End with status 1 where a valid lower bound exceeds the claimed epsilon."""
+    """End with status 1 where a valid lower bound exceeds the claimed epsilon.
+
+    Raises:
+        AuditError: an epsilon is claimed, and there is no valid bound to test it by.
+    """
+    if reason := claim_untested(report):
+        raise AuditError(reason)
     if verdict := claim_exceeded(report):
         typer.echo(f"gradaudit: {verdict}", err=True)
         raise typer.Exit(CLAIM_EXCEEDED)

@@ -26,7 +26,7 @@ def render(
 
     Prints the table unless files are asked for; with -f it prints in any case.
     """
-    files = writers(output)
+    files = writers(output, (report,))
     saved = Report.from_file(report)
     saved = redact(saved) if redacted else saved
     for path, format_ in files:

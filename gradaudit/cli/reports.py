@@ -1,7 +1,6 @@
 """Arguments and options that the commands on finished reports share."""
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,8 +8,9 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from gradaudit.files import expect_other_files
 from gradaudit.formats import Format, format_for
-from gradaudit.formats.base import write_out
+from gradaudit.formats.base import Stdout, write_out
 from gradaudit.text import printable
 
 ReportFile = Annotated[
@@ -29,18 +29,25 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No remarks on standa
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks.")]
 
 
-def writers(paths: Sequence[Path] | None) -> list[tuple[Path, Format]]:
+def writers(
+    paths: Sequence[Path] | None, reads: Sequence[Path | None] = ()
+) -> list[tuple[Path, Format]]:
     """The files to write with their formats, checked before anything is written.
 
+    Args:
+        paths: of the files to write.
+        reads: of those that the command reads.
+
     Raises:
-        UsageError: no format has a file's suffix.
+        UsageError: no format has a file's suffix, or a file is both written and read.
     """
+    expect_other_files(paths or (), reads)
     return [(path, format_for(path)) for path in paths or ()]
 
 
 def stdout() -> Console:
     """Standard output as it is now."""
-    return Console(file=sys.stdout)
+    return Stdout()
 
 
 def print_json(value: object) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gradaudit.federation.server import Training
     from gradaudit.target import Subject
 
-_PASSED_OVER = ("attribute", "layer", "hide", "samples", "mode")
+_PASSED_OVER = ("attribute", "layer", "hide", "samples", "expected_accuracy", "mode")
 _OUTPUT = ("quiet", "verbose")
 
 

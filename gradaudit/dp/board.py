@@ -1,16 +1,20 @@
 """What a step's release is made of under each hypothesis, and how releases are scored."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.dp.mechanisms import AdditiveMechanism, Mechanism
 from gradaudit.dp.randomness import reproducible
 from gradaudit.dp.theory import FloatArray
 from gradaudit.progress import Advance
+
+IntArray = NDArray[np.intp]
 
 _QUICK_BYTES = 1 << 20
 """Releases of a chunk on the CPU: what its caches hold."""
@@ -124,30 +128,74 @@ def releases_in_chunks(
     mechanism: Mechanism, batch: Tensor, count: int, generator: torch.Generator, memory: int
 ) -> Iterator[Tensor]:
     """Releases from one batch, chunk by chunk: (rows, elements) with rows bounded by memory."""
+    for _, rows in _chunks(mechanism, batch, count, memory):
+        yield mechanism.releases(batch, rows, generator)
+
+
+def releases_interleaved(
+    mechanism: Mechanism,
+    batches: Sequence[Tensor],
+    order: IntArray,
+    generator: torch.Generator,
+    memory: int,
+) -> Iterator[tuple[IntArray, Tensor]]:
+    """Releases of several batches in turns, chunk by chunk, and which they are.
+
+    Code that is not known here may carry something on from one release to the next, and is asked
+    for them in just this order. Releases that are known to be independent have none, and are drawn
+    batch by batch.
+
+    Args:
+        mechanism: that releases.
+        batches: what it releases from.
+        order: (count,) index of the batch of each release.
+        generator: of the mechanism's random numbers.
+        memory: bytes that a chunk may take.
+
+    Yields:
+        Positions (rows,) in ``order``, and releases (rows, elements).
+    """
+    if not mechanism.foreign:
+        for index, batch in enumerate(batches):
+            own = np.flatnonzero(order == index)
+            for start, rows in _chunks(mechanism, batch, len(own), memory):
+                yield own[start : start + rows], mechanism.releases(batch, rows, generator)
+        return
+    for start, rows in _chunks(mechanism, batches[0], len(order), memory):
+        turns = [
+            mechanism.releases(batches[index], len(list(turn)), generator)
+            for index, turn in groupby(order[start : start + rows])
+        ]
+        yield np.arange(start, start + rows), torch.cat(turns)
+
+
+def _chunks(
+    mechanism: Mechanism, batch: Tensor, count: int, memory: int
+) -> Iterator[tuple[int, int]]:
+    """Where chunks begin, and their rows, bounded by memory."""
     drawn = mechanism.elements_drawn(*batch.shape) * batch.element_size()
     rows = memory // (drawn * _WORKING_COPIES)
     if batch.device.type == "cpu":
         rows = min(rows, _QUICK_BYTES // drawn)
-    while count > 0:
-        now = min(max(rows, 1), count)
-        yield mechanism.releases(batch, now, generator)
-        count -= now
+    rows = max(rows, 1)
+    for start in range(0, count, rows):
+        yield start, min(rows, count - start)
 
 
 def score_releases(
     mechanism: Mechanism,
-    batch: Tensor,
+    batches: Sequence[Tensor],
     ruler: Ruler,
-    count: int,
+    order: IntArray,
     seed: np.random.SeedSequence,
     *,
     memory: int,
     advance: Advance,
 ) -> FloatArray:
-    """Scores (2, count) of releases from one batch; the releases themselves are not kept."""
-    scored = [np.empty((2, 0))]
-    with reproducible(seed, batch.device) as generator:
-        for chunk in releases_in_chunks(mechanism, batch, count, generator, memory):
-            scored.append(ruler.scores(chunk))
+    """Scores (2, count) of releases of these batches in turns; the releases are not kept."""
+    scored = np.empty((2, len(order)))
+    with reproducible(seed, batches[0].device) as generator:
+        for which, chunk in releases_interleaved(mechanism, batches, order, generator, memory):
+            scored[:, which] = ruler.scores(chunk)
             advance(len(chunk))
-    return np.concatenate(scored, axis=1)
+    return scored

@@ -19,7 +19,7 @@ A limit is never 0, so the bound is never infinite: its ceiling, reached without
 ln((1 − δ − u)/u) with u = 1 − (α/2)^(1/N).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,6 +33,10 @@ Direction = Literal["false positives", "false negatives"]
 """Which error rate stands in the denominator."""
 
 
+Method = Literal["clopper-pearson", "two-tailed guesses"]
+"""How a bound is had from releases: see here, and ``guesses``."""
+
+
 @dataclass(frozen=True)
 class LowerBound:
     """A lower bound on epsilon, and what it rests on.
@@ -40,29 +44,18 @@ class LowerBound:
     Attributes:
         value: the bound, 0 ≤ value ≤ ceiling.
         ceiling: what these trials could have shown at most, without a single error.
-        threshold: the test answers "alternative" where the statistic is at least this.
-        direction: the error rate in the denominator of the larger expression.
-        false_positives: errors under the null.
-        false_negatives: errors under the alternative.
-        trials: releases under each hypothesis.
-        confidence: probability, at least, that the bound lies below the true epsilon.
-        comparisons: bounds among which the largest may be taken at this confidence (Bonferroni).
+        method: that gave it.
+        thresholds: "null" is answered below the lower, "alternative" from the higher on.
+        flawless: whether no error was made that counts: epsilon is at least the value.
+        evidence: the counts that it rests on, by name.
     """
 
     value: float
     ceiling: float
-    threshold: float
-    direction: Direction
-    false_positives: int
-    false_negatives: int
-    trials: int
-    confidence: float
-    comparisons: int = 1
-
-    @property
-    def at_ceiling(self) -> bool:
-        """Whether the trials showed no error that counts: epsilon is at least the ceiling."""
-        return self.value >= self.ceiling
+    method: Method
+    thresholds: tuple[float, float]
+    flawless: bool
+    evidence: Mapping[str, int | str]
 
 
 def clopper_pearson_upper(errors: ArrayLike, trials: int, alpha: float) -> FloatArray:
@@ -88,7 +81,7 @@ def epsilon_of_rates(denominator: ArrayLike, other: ArrayLike, delta: float) -> 
 def epsilon_by_direction(
     false_positives: ArrayLike,
     false_negatives: ArrayLike,
-    trials: int,
+    trials: int | tuple[int, int],
     *,
     delta: float,
     alpha: float,
@@ -97,11 +90,19 @@ def epsilon_by_direction(
 
     Counts need not be whole: an expected count gives the bound to be expected.
 
+    Args:
+        false_positives: errors under the null.
+        false_negatives: errors under the alternative.
+        trials: releases under each hypothesis, or under the one and the other.
+        delta: 0 ≤ δ < 1.
+        alpha: error probability of both together.
+
     Returns:
         The bound with the false positives and the one with the false negatives in the denominator.
     """
-    positive = clopper_pearson_upper(false_positives, trials, alpha / 2)
-    negative = clopper_pearson_upper(false_negatives, trials, alpha / 2)
+    of_null, of_alternative = trials if isinstance(trials, tuple) else (trials, trials)
+    positive = clopper_pearson_upper(false_positives, of_null, alpha / 2)
+    negative = clopper_pearson_upper(false_negatives, of_alternative, alpha / 2)
     return (
         epsilon_of_rates(positive, negative, delta),
         epsilon_of_rates(negative, positive, delta),
@@ -111,7 +112,7 @@ def epsilon_by_direction(
 def epsilon_lower(
     false_positives: ArrayLike,
     false_negatives: ArrayLike,
-    trials: int,
+    trials: int | tuple[int, int],
     *,
     delta: float,
     alpha: float,
@@ -121,8 +122,8 @@ def epsilon_lower(
     return np.maximum(*both)
 
 
-def epsilon_ceiling(trials: int, *, delta: float, alpha: float) -> float:
-    """The bound without a single error: the most that so many trials per hypothesis can show."""
+def epsilon_ceiling(trials: int | tuple[int, int], *, delta: float, alpha: float) -> float:
+    """The bound without a single error."""
     return float(epsilon_lower(0, 0, trials, delta=delta, alpha=alpha))
 
 
@@ -151,51 +152,45 @@ def lower_bound(
     threshold: float,
     *,
     delta: float,
-    confidence: float = 0.95,
-    comparisons: int = 1,
+    alpha: float = 0.05,
 ) -> LowerBound:
     """The bound from the releases of one pair, at a threshold fixed without looking at them.
 
+    It holds whatever decided under which hypothesis a release is made, as long as that is
+    independent of the releases: given those choices, both counts are binomial.
+
     Args:
         null: statistics under the null, (trials,).
-        alternative: statistics under the alternative, (trials,).
+        alternative: statistics under the alternative, (trials,), perhaps of another number.
         threshold: τ, from the known law or from other releases.
         delta: 0 ≤ δ < 1.
-        confidence: 1 − α, for all comparisons together.
-        comparisons: number of pairs whose releases are looked at; each gets α/comparisons, so that
-            the largest of their bounds still holds with probability 1 − α.
+        alpha: probability, at most, that the bound exceeds the true epsilon.
 
     Raises:
-        ValueError: unequal or no trials, or a parameter out of its range.
+        ValueError: no trials under a hypothesis, or a parameter out of its range.
     """
-    trials = len(np.asarray(null))
-    if trials != len(np.asarray(alternative)) or trials == 0:
-        raise ValueError("lower_bound needs as many trials under one hypothesis as the other")
-    if not (0 <= delta < 1 and 0 < confidence < 1 and comparisons >= 1):
-        raise ValueError("lower_bound needs 0 <= delta < 1, 0 < confidence < 1, comparisons >= 1")
-    alpha = (1 - confidence) / comparisons
+    trials = len(np.asarray(null)), len(np.asarray(alternative))
+    if not min(trials):
+        raise ValueError("lower_bound needs trials under both hypotheses")
+    if not (0 <= delta < 1 and 0 < alpha < 1):
+        raise ValueError("lower_bound needs 0 <= delta < 1 and 0 < alpha < 1")
     positives, negatives = (int(count) for count in count_errors(null, alternative, threshold))
     both = epsilon_by_direction(positives, negatives, trials, delta=delta, alpha=alpha)
     by_positives, by_negatives = (float(value) for value in both)
-    return LowerBound(
-        value=max(by_positives, by_negatives),
-        ceiling=epsilon_ceiling(trials, delta=delta, alpha=alpha),
-        threshold=float(threshold),
-        direction="false positives" if by_positives >= by_negatives else "false negatives",
-        false_positives=positives,
-        false_negatives=negatives,
-        trials=trials,
-        confidence=confidence,
-        comparisons=comparisons,
+    value, ceiling = (
+        max(by_positives, by_negatives),
+        epsilon_ceiling(trials, delta=delta, alpha=alpha),
     )
-
-
-def largest(bounds: Sequence[LowerBound]) -> LowerBound:
-    """The largest of several bounds that were each corrected for at least so many comparisons.
-
-    Raises:
-        ValueError: some bound was corrected for fewer.
-    """
-    if any(bound.comparisons < len(bounds) for bound in bounds):
-        raise ValueError(f"every bound must be corrected for {len(bounds)} comparisons")
-    return max(bounds, key=lambda bound: bound.value)
+    direction: Direction = "false positives" if by_positives >= by_negatives else "false negatives"
+    return LowerBound(
+        value=value,
+        ceiling=ceiling,
+        method="clopper-pearson",
+        thresholds=(float(threshold), float(threshold)),
+        flawless=positives == 0 == negatives,
+        evidence={
+            "false_positives": positives,
+            "false_negatives": negatives,
+            "direction": direction,
+        },
+    )

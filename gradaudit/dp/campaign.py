@@ -35,6 +35,7 @@ class Game:
         result: a verdict that needed no trials, or the outcome of the trials.
         pair: exact epsilon of the pair (the largest of a mixture's), None where no law is known.
         gaps_from: how gaps were measured.
+        rules: that it was played by.
     """
 
     column: PrivateColumn
@@ -43,12 +44,13 @@ class Game:
     result: Verdict | Outcome
     pair: float | None
     gaps_from: str
+    rules: Rules
 
-    def epsilon_lower(self, statistic: Statistic) -> float:
-        """The bound of a statistic, or the verdict."""
+    def epsilon_lower(self, statistic: Statistic) -> float | None:
+        """The bound of a statistic, or the verdict; None where the releases gave no bound."""
         if isinstance(self.result, Verdict):
             return self.result.epsilon
-        return self.result.scores[statistic].bound.value
+        return None if self.result.dependent else self.result.scores[statistic].bound.value
 
 
 def play_on(
@@ -87,7 +89,7 @@ def play_on(
     pair = pair_epsilon(mechanism, board, rules.delta)
     if pair is None and isinstance(result, Verdict):
         pair = result.epsilon
-    return Game(column, contest, board, result, pair, gaps_from)
+    return Game(column, contest, board, result, pair, gaps_from, rules)
 
 
 def pair_epsilon(mechanism: Mechanism, board: Board, delta: float) -> float | None:

@@ -19,3 +19,11 @@ def claim_exceeded(report: Report) -> str | None:
             level = f" (confidence {row.confidence:g})" if row.confidence else ""
             return f"dp-audit: epsilon {bound}{level}, claimed was {row.details['claimed']}"
     return None
+
+
+def claim_untested(report: Report) -> str | None:
+    """Why a claim was made but nothing bounds epsilon, in one line; None where something does."""
+    for row in report.select("dp-audit.epsilon_lower", variant={}):
+        if row.status != "measured" and "claimed" in row.details:
+            return f"dp-audit: the claim was not tested: {row.reason}"
+    return None

@@ -1,12 +1,12 @@
 """A bound on μ, and on epsilon, for mechanisms declared to add Gaussian noise.
 
 **Why the bound is valid.** If noise N(0, σ²I) is added to g0 or to g1, the projection onto g1 − g0
-is N(m, σ²) against N(m + μσ, σ²) with one unknown σ. With n releases each and the pooled variance
-s², T = (t̄₁ − t̄₀)/(s√(2/n)) is exactly noncentral t with 2n − 2 degrees of freedom and
-noncentrality ν = μ√(n/2). P_ν(T ≥ T_observed) rises in ν, so the ν at which it is α is a lower
-confidence limit at 1 − α (inverting the one-sided test), and ε(μ) rises in μ. The projection is a
-function of the release, so its ε bounds the mechanism's from below, for any direction chosen
-before the trials.
+is N(m, σ²) against N(m + μσ, σ²) with one unknown σ. With n₀ and n₁ releases and the pooled
+variance s², T = (t̄₁ − t̄₀)/(s√(1/n₀ + 1/n₁)) is exactly noncentral t with n₀ + n₁ − 2 degrees of
+freedom and noncentrality ν = μ/√(1/n₀ + 1/n₁). P_ν(T ≥ T_observed) rises in ν, so the ν at which
+it is α is a lower confidence limit at 1 − α (inverting the one-sided test), and ε(μ) rises in μ.
+The projection is a function of the release, so its ε bounds the mechanism's from below, for any
+direction chosen before the trials.
 
 The extrapolation from μ to a far tail is only as good as the declared law: under Laplace noise it
 overshoots. Nor does it hold where the hypotheses differ in variance (the pooled s² is then of
@@ -36,8 +36,6 @@ class GaussianBound:
         mu: lower bound on μ, at least 0.
         epsilon: ε(mu, δ).
         mu_estimate: (t̄₁ − t̄₀)/s, no bound.
-        trials: releases under each hypothesis.
-        confidence: probability, at least, that each bound lies below the truth.
         normality_p: p-value of D'Agostino and Pearson's K² of the residuals of both hypotheses.
         equal_variance_p: two-sided p-value of the F test of equal variances.
     """
@@ -45,47 +43,39 @@ class GaussianBound:
     mu: float
     epsilon: float
     mu_estimate: float
-    trials: int
-    confidence: float
     normality_p: float
     equal_variance_p: float
 
 
 def gaussian_bound(
-    null: ArrayLike,
-    alternative: ArrayLike,
-    *,
-    delta: float,
-    confidence: float = 0.95,
-    comparisons: int = 1,
+    null: ArrayLike, alternative: ArrayLike, *, delta: float, alpha: float = 0.05
 ) -> GaussianBound:
     """Bounds on μ and ε from projections of the releases of one pair, declared Gaussian.
 
     Args:
         null: projections under the null, (trials,).
-        alternative: projections under the alternative, (trials,).
+        alternative: projections under the alternative, (trials,), perhaps of another number.
         delta: 0 < δ < 1.
-        confidence: 1 − α, for all comparisons together.
-        comparisons: number of pairs whose releases are looked at.
+        alpha: probability, at most, that the bounds exceed the truth.
 
     Raises:
-        ValueError: fewer than 20 trials, unequal numbers of them, or no variation.
+        ValueError: fewer than 20 trials, or no variation.
     """
-    groups = np.stack([np.asarray(null, float), np.asarray(alternative, float)])
-    trials = groups.shape[1]
-    if trials < 20:
-        raise ValueError(f"gaussian_bound needs at least 20 trials, not {trials}")
-    mu = float(mu_lower(*groups, alpha=(1 - confidence) / comparisons))
-    residuals = groups - groups.mean(axis=1, keepdims=True)
-    variances = groups.var(axis=1, ddof=1)
-    lower_tail = float(fdtr(trials - 1, trials - 1, variances[1] / variances[0]))
+    groups = np.asarray(null, float), np.asarray(alternative, float)
+    fewest = min(map(len, groups))
+    if fewest < 20:
+        raise ValueError(f"gaussian_bound needs at least 20 trials, not {fewest}")
+    mu = float(mu_lower(*groups, alpha=alpha))
+    residuals = np.concatenate([group - group.mean() for group in groups])
+    variances = [float(group.var(ddof=1)) for group in groups]
+    degrees = [len(group) - 1 for group in groups]
+    lower_tail = float(fdtr(degrees[1], degrees[0], variances[1] / variances[0]))
+    gap = groups[1].mean() - groups[0].mean()
     return GaussianBound(
         mu=mu,
         epsilon=epsilon_gaussian(mu, delta),
-        mu_estimate=float(np.diff(groups.mean(axis=1))[0] / np.sqrt(variances.mean())),
-        trials=trials,
-        confidence=confidence,
-        normality_p=float(normaltest(residuals.ravel()).pvalue),
+        mu_estimate=float(gap / np.sqrt(np.average(variances, weights=degrees))),
+        normality_p=float(normaltest(residuals).pvalue),
         equal_variance_p=2 * min(lower_tail, 1 - lower_tail),
     )
 
@@ -95,7 +85,7 @@ def mu_lower(null: ArrayLike, alternative: ArrayLike, *, alpha: float) -> FloatA
 
     Args:
         null: projections under the null, (..., trials).
-        alternative: projections under the alternative, (..., trials).
+        alternative: projections under the alternative, (..., trials), perhaps of another number.
         alpha: error probability.
 
     Returns:
@@ -104,14 +94,16 @@ def mu_lower(null: ArrayLike, alternative: ArrayLike, *, alpha: float) -> FloatA
     Raises:
         ValueError: the projections do not vary.
     """
-    null, alternative = np.asarray(null, float), np.asarray(alternative, float)
-    trials = null.shape[-1]
-    pooled = (null.var(axis=-1, ddof=1) + alternative.var(axis=-1, ddof=1)) / 2
+    groups = np.asarray(null, float), np.asarray(alternative, float)
+    degrees = [group.shape[-1] - 1 for group in groups]
+    pooled = sum(
+        d * group.var(axis=-1, ddof=1) for d, group in zip(degrees, groups, strict=True)
+    ) / sum(degrees)
     if not np.all(pooled > 0):
         raise ValueError("mu_lower needs projections that vary from release to release")
-    per_unit = np.sqrt(trials / 2)
-    observed = (alternative.mean(axis=-1) - null.mean(axis=-1)) / np.sqrt(pooled) * per_unit
-    limit = noncentrality_lower(observed, 2 * trials - 2, alpha) / per_unit
+    per_unit = sum(1 / group.shape[-1] for group in groups) ** -0.5
+    gap = groups[1].mean(axis=-1) - groups[0].mean(axis=-1)
+    limit = noncentrality_lower(gap / np.sqrt(pooled) * per_unit, sum(degrees), alpha) / per_unit
     return np.asarray(np.maximum(limit, 0))
 
 

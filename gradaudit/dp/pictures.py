@@ -35,7 +35,8 @@ def draw_histogram(path: Path, scores: Mapping[Statistic, Score]) -> None:
             ):
                 counts = np.histogram(sample, edges)[0]
                 axes.stairs(counts, edges, fill=True, alpha=0.6, label=label)
-            axes.axvline(score.threshold.value, color="black", linewidth=1, label="threshold")
+            for at, label in zip(score.bound.thresholds, ("threshold", "_hidden"), strict=True):
+                axes.axvline(at, color="black", linewidth=1, label=label)
             bound = score.bound.value
             proved = f"ε ≥ {bound:.3g}" if bound else "nothing proved (ε ≥ 0)"
             axes.set(xlabel=name, ylabel="releases", title=proved)

@@ -32,14 +32,13 @@ class PointEstimate:
     """The estimate at the best threshold of the same releases; neither end is a bound.
 
     Attributes:
-        value: at most ln N.
+        value: at most ln N of the more numerous trials.
         interval: the formula at the ends of both rates' Clopper–Pearson intervals (each at 1 − α),
             as if the threshold had been fixed.
         threshold: the best one.
         direction: the error rate in the denominator.
         false_positives: errors under the null at that threshold.
         false_negatives: errors under the alternative at that threshold.
-        trials: releases under each hypothesis.
         confidence: of the rates' intervals.
     """
 
@@ -49,7 +48,6 @@ class PointEstimate:
     direction: Direction
     false_positives: int
     false_negatives: int
-    trials: int
     confidence: float
 
 
@@ -60,54 +58,56 @@ def epsilon_point(
 
     Args:
         null: statistics under the null, (trials,).
-        alternative: statistics under the alternative, (trials,).
+        alternative: statistics under the alternative, (trials,), perhaps of another number.
         delta: 0 ≤ δ < 1.
         confidence: of the interval at the chosen threshold.
 
     Raises:
-        ValueError: unequal or no trials.
+        ValueError: no trials under a hypothesis.
     """
     null, alternative = np.sort(np.asarray(null, float)), np.sort(np.asarray(alternative, float))
-    trials = len(null)
-    if trials != len(alternative) or trials == 0:
-        raise ValueError("epsilon_point needs as many trials under one hypothesis as the other")
+    trials = len(null), len(alternative)
+    if not min(trials):
+        raise ValueError("epsilon_point needs trials under both hypotheses")
     thresholds = np.union1d(null, alternative)
-    positives = trials - np.searchsorted(null, thresholds)
+    positives = trials[0] - np.searchsorted(null, thresholds)
     negatives = np.searchsorted(alternative, thresholds)
     estimates = np.stack(
         [
             _estimates(positives, negatives, trials, delta),
-            _estimates(negatives, positives, trials, delta),
+            _estimates(negatives, positives, trials[::-1], delta),
         ]
     )
     mirrored, best = np.unravel_index(np.argmax(estimates), estimates.shape)
     counts = int(positives[best]), int(negatives[best])
+    if mirrored:
+        ends = _interval(counts[::-1], trials[::-1], delta, 1 - confidence)
+    else:
+        ends = _interval(counts, trials, delta, 1 - confidence)
     return PointEstimate(
         value=float(estimates[mirrored, best]),
-        interval=_interval(*(counts[::-1] if mirrored else counts), trials, delta, 1 - confidence),
+        interval=ends,
         threshold=float(thresholds[best]),
         direction="false negatives" if mirrored else "false positives",
         false_positives=counts[0],
         false_negatives=counts[1],
-        trials=trials,
         confidence=confidence,
     )
 
 
-def _estimates(denominator: np.ndarray, other: np.ndarray, trials: int, delta: float) -> FloatArray:
-    rates = epsilon_of_rates(np.maximum(denominator, 1) / trials, other / trials, delta)
+def _estimates(
+    denominator: np.ndarray, other: np.ndarray, trials: tuple[int, int], delta: float
+) -> FloatArray:
+    rates = epsilon_of_rates(np.maximum(denominator, 1) / trials[0], other / trials[1], delta)
     return np.where(denominator > 0, rates, 0.0)
 
 
 def _interval(
-    denominator: int, other: int, trials: int, delta: float, alpha: float
+    errors: tuple[int, int], trials: tuple[int, int], delta: float, alpha: float
 ) -> tuple[float, float]:
-    low, high = (
-        float(
-            epsilon_of_rates(
-                limit(denominator, trials, alpha / 2), limit(other, trials, alpha / 2), delta
-            )
-        )
-        for limit in (clopper_pearson_upper, clopper_pearson_lower)
-    )
-    return low, high
+    """The formula at the ends of the intervals of the denominator's rate and of the other."""
+    ends = []
+    for limit in (clopper_pearson_upper, clopper_pearson_lower):
+        denominator, other = (limit(*one, alpha / 2) for one in zip(errors, trials, strict=True))
+        ends.append(float(epsilon_of_rates(denominator, other, delta)))
+    return ends[0], ends[1]

@@ -1,14 +1,25 @@
-"""Seeded randomness for mechanisms, which may draw from where they like."""
+"""Seeded randomness for mechanisms, which draw from where they like, and a watch on their draws."""
 
+import gc
+import os
 import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 
 from gradaudit.gradients.functional import drawing_from
+
+_KINDS = {
+    np.random.Generator,
+    np.random.RandomState,
+    np.random.BitGenerator,
+    random.Random,
+    torch.Generator,
+}
 
 
 @contextmanager
@@ -30,10 +41,56 @@ def reproducible(seed: np.random.SeedSequence, device: torch.device) -> Iterator
         random.setstate(python_state)
 
 
-def randomness_state(generator: torch.Generator) -> bytes:
-    """The state of a generator and of the global ones: equal states draw equal numbers."""
-    of_torch = [generator.get_state(), torch.get_rng_state()]
-    if generator.device.type == "cuda":
-        of_torch.append(torch.cuda.get_rng_state(generator.device))
-    numpy_state = np.random.get_state()  # noqa: NPY002
-    return pickle.dumps(([s.numpy() for s in of_torch], numpy_state, random.getstate()))
+@contextmanager
+def watched_randomness(given: torch.Generator) -> Iterator[Callable[[], bytes]]:
+    """Yields what tells the state of all randomness in this process.
+
+    As long as it does not change, or comes back to where it was, nothing was drawn but what is
+    drawn again. It sees every generator that Python can reach, the global ones among them, and
+    requests to the system for entropy, which fresh generators of numpy and the module ``secrets``
+    make. It does not see generators that C code keeps or seeds for itself.
+
+    Args:
+        given: the generator that a mechanism is handed.
+    """
+    requests = 0
+
+    def counted(source: Callable[[int], bytes]) -> Callable[[int], bytes]:
+        def urandom(size: int, /) -> bytes:
+            nonlocal requests
+            requests += 1
+            return source(size)
+
+        return urandom
+
+    generators = [given, torch.default_generator, *_living_generators()]
+    sources: list[tuple[Any, str]] = [(os, "urandom"), (random, "_urandom")]
+    kept = [getattr(module, name) for module, name in sources]
+    for (module, name), source in zip(sources, kept, strict=True):
+        setattr(module, name, counted(source))
+    try:
+        yield lambda: pickle.dumps((requests, [_state(one) for one in generators]))
+    finally:
+        for (module, name), source in zip(sources, kept, strict=True):
+            setattr(module, name, source)
+
+
+def _living_generators() -> list[Any]:
+    """Every random generator that some object of this process refers to."""
+    held = gc.get_referents(*gc.get_objects())
+    untracked = [one for one in held if type(one) in (dict, tuple) and not gc.is_tracked(one)]
+    held += gc.get_referents(*untracked)
+    wanted = {kind for kind in set(map(type, held)) if not _KINDS.isdisjoint(kind.__mro__)}
+    return list({id(one): one for one in held if type(one) in wanted}.values())
+
+
+def _state(generator: Any) -> object:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().numpy().tobytes()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, np.random.BitGenerator):
+        return generator.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state()
+    return None if isinstance(generator, random.SystemRandom) else generator.getstate()

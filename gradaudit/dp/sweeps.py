@@ -71,8 +71,8 @@ def _settings(
 def point_of(
     game: Game, mechanism: AdditiveMechanism, at: float, statistic: Statistic, delta: float
 ) -> Point | None:
-    """The epsilons of one setting; None where they were decided without trials."""
-    if isinstance(game.result, Verdict) or game.pair is None:
+    """The epsilons of one setting; None where they were decided without trials, or not at all."""
+    if isinstance(game.result, Verdict) or game.result.dependent or game.pair is None:
         return None
     score, board = game.result.scores[statistic], game.board
     return Point(

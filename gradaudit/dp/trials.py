@@ -5,6 +5,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gradaudit.dp.board import Board, Ruler, score_releases, shifts
 from gradaudit.dp.laws import DistanceLaw, ProjectionLaw, Samples
@@ -29,13 +30,29 @@ def laws_of(mechanism: Mechanism, board: Board, ruler: Ruler) -> Laws:
     }
 
 
+@dataclass(frozen=True)
+class Played:
+    """Trials in the order in which they were played.
+
+    Attributes:
+        coins: (releases,) bool, whether a fair coin picked the alternative.
+        statistics: (releases,) by name.
+    """
+
+    coins: NDArray[np.bool_]
+    statistics: dict[Statistic, FloatArray]
+
+    def samples(self, name: Statistic) -> Samples:
+        """A statistic under the null hypothesis, and under the alternative."""
+        series = self.statistics[name]
+        return series[~self.coins], series[self.coins]
+
+
 class Trials(Protocol):
     """Where the statistics of trials come from."""
 
-    def draw(
-        self, trials: int, seed: np.random.SeedSequence, advance: Advance
-    ) -> dict[Statistic, Samples]:
-        """Both statistics of ``trials`` releases under each hypothesis."""
+    def draw(self, trials: int, seed: np.random.SeedSequence, advance: Advance) -> Played:
+        """Twice ``trials`` releases, each under a hypothesis that a fair coin of its own picks."""
         ...
 
 
@@ -48,31 +65,22 @@ class ReleaseTrials:
     ruler: Ruler
     memory: int
 
-    def draw(
-        self, trials: int, seed: np.random.SeedSequence, advance: Advance
-    ) -> dict[Statistic, Samples]:
-        """Release under the null hypothesis, and with values drawn evenly from the others."""
-        of_null, of_choice, of_other = seed.spawn(3)
+    def draw(self, trials: int, seed: np.random.SeedSequence, advance: Advance) -> Played:
+        """Release under the null hypothesis, or with a value drawn evenly from the others."""
+        of_coins, of_choice, of_releases = seed.spawn(3)
+        coins = _fair_coins(2 * trials, of_coins)
         values = len(self.board.alternatives)
-        even = np.full(values, 1 / values)
-        counts = np.random.default_rng(of_choice).multinomial(trials, even)
-        null = self._scores(self.board.null, trials, of_null, advance)
-        others = [
-            self._scores(record, int(count), own, advance)
-            for record, count, own in zip(
-                self.board.alternatives, counts, of_other.spawn(values), strict=True
-            )
-        ]
-        other = np.concatenate(others, axis=1)
-        return {"projection": (null[0], other[0]), "distance": (null[1], other[1])}
-
-    def _scores(
-        self, record: torch.Tensor, count: int, seed: np.random.SeedSequence, advance: Advance
-    ) -> FloatArray:
-        batch = self.board.batch(record)
-        return score_releases(
-            self.mechanism, batch, self.ruler, count, seed, memory=self.memory, advance=advance
+        others = np.random.default_rng(of_choice).integers(1, values + 1, len(coins))
+        projection, distance = score_releases(
+            self.mechanism,
+            [self.board.batch(record) for record in (self.board.null, *self.board.alternatives)],
+            self.ruler,
+            np.where(coins, others, 0),
+            of_releases,
+            memory=self.memory,
+            advance=advance,
         )
+        return Played(coins, {"projection": projection, "distance": distance})
 
 
 @dataclass(frozen=True)
@@ -81,11 +89,20 @@ class LawTrials:
 
     laws: Laws
 
-    def draw(
-        self, trials: int, seed: np.random.SeedSequence, advance: Advance
-    ) -> dict[Statistic, Samples]:
+    def draw(self, trials: int, seed: np.random.SeedSequence, advance: Advance) -> Played:
         """Sample both laws, independently of each other."""
-        rng = np.random.default_rng(seed)
-        found = {name: law.sample(trials, rng) for name, law in self.laws.items()}
-        advance(2 * trials)
-        return found
+        of_coins, of_laws = seed.spawn(2)
+        coins, rng = _fair_coins(2 * trials, of_coins), np.random.default_rng(of_laws)
+        counts = len(coins) - int(coins.sum()), int(coins.sum())
+        statistics: dict[Statistic, FloatArray] = {}
+        for name, law in self.laws.items():
+            samples = law.sample(max(counts), rng)
+            statistics[name] = np.empty(len(coins))
+            for side, sample, count in zip((~coins, coins), samples, counts, strict=True):
+                statistics[name][side] = sample[:count]
+        advance(len(coins))
+        return Played(coins, statistics)
+
+
+def _fair_coins(count: int, seed: np.random.SeedSequence) -> NDArray[np.bool_]:
+    return np.random.default_rng(seed).integers(2, size=count).astype(bool)

@@ -1,7 +1,25 @@
-"""Verdicts that need no trials: no difference to tell, no noise, or noise that repeats."""
+"""Verdicts that need no trials: no difference to tell, no noise, or noise that repeats.
+
+Releases can never show that ε is infinite: one that was equal a thousand times may differ the
+next. An infinite verdict therefore needs more than they show, either of
+
+- **exact repetition that cannot be chance**: over ``CONFIRMED`` releases under each hypothesis the
+  release is the same, or goes through the same few in the same order, bit for bit, and all
+  randomness that the process knows of (``watched_randomness``) comes back to where it was. A
+  discrete law, as of randomised response, draws; what draws where nobody can see still differs
+  once in 2,000 releases with probability 1 − 1e-6 at ε = 5;
+- **a kernel of the noise**: differences between releases span fewer dimensions than there are of
+  them, to rounding. Noise of any law with a density spans as many. Every difference and every
+  element counts in units of its own, so that a random or an uneven scale is not taken for missing
+  noise, and singular values between noise and rounding leave the question to the trials. Repeated
+  releases are of a discrete law and are left to them too.
+"""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -9,19 +27,24 @@ from torch import Tensor
 
 from gradaudit.dp.board import Board, shifts
 from gradaudit.dp.mechanisms import AdditiveMechanism, Mechanism
-from gradaudit.dp.randomness import randomness_state, reproducible
+from gradaudit.dp.randomness import reproducible, watched_randomness
 from gradaudit.errors import AuditError
 
 LOOKS = 16
 """Releases that are looked at under each hypothesis."""
+CONFIRMED = 1000
+"""Releases under each hypothesis that must repeat exactly for a verdict."""
 
-_FULL_RANK = 1e-3
-"""Singular values below this share of the largest are rounding."""
+_NOISE = 1e-3
+"""Singular values above this share of the largest are noise: of fresh noise in so few dimensions
+none is below a tenth."""
 _ELEMENTS_A_LOOK = 2
-"""With so many elements a look, or more, no singular value of fresh noise is near to that."""
+"""With so many elements a look, or more, that holds."""
 _ROUNDINGS = 10
 _DENSE = 0.9
 """Share of elements that continuous noise changes from one release to the next."""
+_BALANCES = 4
+"""Rounds of scaling elements and differences in turns."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +73,7 @@ def verdict_without_trials(
         return Verdict("the record's gradient is the same with either value", 0.0)
     if mechanism.deterministic:
         return _certain(mechanism, board, seed)
-    if not isinstance(mechanism, AdditiveMechanism) or mechanism.foreign:
+    if mechanism.foreign or not isinstance(mechanism, AdditiveMechanism):
         return find_repetition(mechanism, board, seed)
     if not shifts(mechanism, board).any():
         return Verdict("the noiseless release is the same with either value", 0.0)
@@ -77,81 +100,127 @@ def find_repetition(
 ) -> Verdict | None:
     """Look whether a mechanism's releases, or its noise, repeat.
 
-    Equal releases count only if the mechanism leaves every generator in a state that it has been
-    in before: a random answer that happens to be the same does not repeat. Noise repeats if the
-    differences between releases span fewer dimensions than fresh noise would: seeds that come
-    round again, one number for all elements. The release is then certain in every other direction,
-    and a pair that differs there is told apart for sure.
-
     Raises:
         AuditError: the mechanism's batched form repeats its noise within a batch.
     """
-    first, second = seed.spawn(2)
-    null, null_repeats = _look(mechanism, board.batch(board.null), first)
-    other, other_repeats = _look(mechanism, board.batch(board.alternatives[0]), second)
-    if _constant(null) and _constant(other):
-        if not (null_repeats and other_repeats):
-            return None
-        rest = zip(board.alternatives[1:], seed.spawn(len(board.alternatives) - 1), strict=True)
-        released = [other, *(_look(mechanism, board.batch(v), child)[0] for v, child in rest)]
-        apart = any(not torch.equal(null[0], found[0]) for found in released)
-        reason = f"{LOOKS} of {LOOKS} releases are equal bit for bit under each hypothesis"
-        return Verdict(reason, math.inf if apart else 0.0)
-    if _some_equal(null) and not null_repeats:
+    batches = [board.batch(record) for record in (board.null, *board.alternatives)]
+    first, second, third = seed.spawn(3)
+    null, other = (
+        _look(mechanism, batch, own)
+        for batch, own in zip(batches[:2], (first, second), strict=True)
+    )
+    if _period([*map(_digest, null)]) and _period([*map(_digest, other)]):
+        return _repetition(mechanism, batches, third)
+    if len(torch.unique(torch.cat([null, other]), dim=0)) < 2 * LOOKS:
         return None
-    return _narrow(null, other)
+    return _kernel(null, other)
 
 
-def _look(mechanism: Mechanism, batch: Tensor, seed: np.random.SeedSequence) -> tuple[Tensor, bool]:
-    """Releases (LOOKS, elements), and whether the randomness comes back to where it was."""
-    releases, states = [], []
+def _look(mechanism: Mechanism, batch: Tensor, seed: np.random.SeedSequence) -> Tensor:
+    """Releases (LOOKS, elements)."""
     with reproducible(seed, batch.device) as generator:
-        for _ in range(LOOKS):
-            releases.append(mechanism.release(batch, generator).to(torch.float64))
-            states.append(randomness_state(generator))
-        pair = mechanism.releases(batch, 2, generator)
-    found = torch.stack(releases)
-    if _constant(pair) and not _some_equal(found):
+        released = [mechanism.release(batch, generator) for _ in range(LOOKS)]
+        together = mechanism.releases(batch, LOOKS, generator)
+    found = torch.stack(released).to(torch.float64)
+    if bool((together == together[0]).all()) and len(torch.unique(found, dim=0)) == LOOKS:
         raise AuditError(
             f"--mechanism {mechanism.description}: its batched form repeats one release within a "
             "batch; draw noise for each"
         )
-    return found, len(set(states)) < LOOKS
+    return found
 
 
-def _narrow(null: Tensor, other: Tensor) -> Verdict | None:
-    """A verdict where the noise of both hypotheses spans too few dimensions.
+def _repetition(
+    mechanism: Mechanism, batches: list[Tensor], seed: np.random.SeedSequence
+) -> Verdict | None:
+    """The verdict where every batch's releases repeat exactly; else, or in doubt, none."""
+    found = []
+    device = batches[0].device
+    with reproducible(seed, device) as generator, watched_randomness(generator) as state:
+        for batch in batches:
+            repeated = _repeated(partial(mechanism.release, batch, generator), state)
+            if not repeated:
+                return None
+            found.append(repeated)
+    null, *others = found
+    apart = any(null.isdisjoint(other) for other in others)
+    if not apart and any(other != null for other in others):
+        return None
+    reason = f"{CONFIRMED} of {CONFIRMED} releases repeat bit for bit under each hypothesis"
+    return Verdict(reason, math.inf if apart else 0.0)
 
-    Every element counts in units of its own noise, so that loud elements do not hide quiet ones.
-    """
-    noise = torch.cat([null[1:] - null[0], other[1:] - other[0]])
+
+def _repeated(release: Callable[[], Tensor], state: Callable[[], bytes]) -> set[bytes]:
+    """Releases that are made again and again, without anything new being drawn; none if not so."""
+    releases, states = [], []
+    for _ in range(LOOKS):
+        releases.append(_digest(release()))
+        states.append(state())
+    if len(set(states)) > LOOKS // 2:
+        return set()
+    releases += [_digest(release()) for _ in range(CONFIRMED - LOOKS)]
+    return set(releases) if _period(releases) and state() in states else set()
+
+
+def _digest(release: Tensor) -> bytes:
+    """Equal for equal releases (and zeros of either sign)."""
+    return blake2b((release.to(torch.float64) + 0.0).cpu().numpy().tobytes()).digest()
+
+
+def _period(releases: list[bytes]) -> int | None:
+    """After how many releases, at most half of ``LOOKS``, they come again in the same order."""
+    return next(
+        (n for n in range(1, LOOKS // 2 + 1) if releases[n:] == releases[:-n]),
+        None,
+    )
+
+
+def _kernel(null: Tensor, other: Tensor) -> Verdict | None:
+    """A verdict where the noise of both hypotheses is none in a direction that tells them apart."""
+    pairs = [_neighbours(null), _neighbours(other), (null[:1], other[:1])]
+    before, after = (torch.cat(side) for side in zip(*pairs, strict=True))
+    differences = after - before
+    rounding = torch.finfo(torch.float32).eps * torch.maximum(before.abs(), after.abs())
+    noise = differences[:-1]
     if noise.shape[1] < _ELEMENTS_A_LOOK * len(noise) or not _dense(noise):
         return None
-    unit = noise.square().mean(dim=0).sqrt()
-    unit[unit == 0] = math.inf
-    _, values, directions = torch.linalg.svd(noise / unit, full_matrices=False)
-    spanned = directions[values > _FULL_RANK * values[0]]
-    gap = (other[0] - null[0]) / unit
-    outside = torch.linalg.vector_norm(gap - spanned.T @ (spanned @ gap))
-    rounding = torch.finfo(torch.float32).eps * torch.linalg.vector_norm(null[0] / unit)
-    if len(spanned) == len(noise) or outside <= _ROUNDINGS * rounding:
+    by_element, by_row = _balance(noise)
+    differences, rounding = differences / by_element, _ROUNDINGS * rounding / by_element
+    _, values, directions = torch.linalg.svd(noise / by_element / by_row, full_matrices=False)
+    spanned = values > _NOISE * values[0]
+    nothing = values <= torch.linalg.norm(rounding[:-1] / by_row)
+    if spanned.all() or not (spanned ^ nothing).all():
+        return None
+    basis, gap = directions[spanned], differences[-1]
+    outside = torch.linalg.vector_norm(gap - basis.T @ (basis @ gap))
+    if outside <= torch.linalg.vector_norm(rounding[-1]):
         return None
     reason = (
-        f"the noise of {2 * LOOKS} releases spans {len(spanned)} of {len(gap)} dimensions and is "
+        f"the noise of {2 * LOOKS} releases spans {len(basis)} of {len(gap)} dimensions and is "
         "no noise in the others"
     )
     return Verdict(reason, math.inf)
 
 
-def _constant(releases: Tensor) -> bool:
-    return bool((releases == releases[0]).all())
+def _neighbours(releases: Tensor) -> tuple[Tensor, Tensor]:
+    """Releases and those next in the size of their noise: a loud one hides only its neighbours."""
+    size = torch.linalg.vector_norm(releases - releases.median(dim=0).values, dim=1)
+    ordered = releases[size.argsort()]
+    return ordered[:-1], ordered[1:]
 
 
-def _some_equal(releases: Tensor) -> bool:
-    return len(torch.unique(releases, dim=0)) < len(releases)
+def _balance(noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales of elements (elements,) and of differences (rows, 1) that make all of one size."""
+    by_element = torch.ones_like(noise[0])
+    by_row = torch.ones_like(noise[:, :1])
+    for _ in range(_BALANCES):
+        size = (noise / by_row).square().mean(dim=0).sqrt()
+        by_element = torch.where(size > 0, size, math.inf)
+        by_row = torch.linalg.vector_norm(noise / by_element, dim=1, keepdim=True)
+    return by_element, by_row
 
 
 def _dense(noise: Tensor) -> bool:
-    """Whether releases that differ do so nearly everywhere, as continuous noise makes them."""
+    """Whether releases differ nearly everywhere, as continuous noise makes them."""
     changed = (noise != 0).to(torch.float64).mean(dim=1)
-    return bool((changed[changed > 0] > _DENSE).all())
+    return bool((changed > _DENSE).all())

@@ -6,7 +6,7 @@ from gradaudit.families.forest import Forest
 class ExtraTrees(Forest):
     """Fifty trees with random thresholds, on all rows instead of bootstrap samples.
 
-    Source: P. Geurts et al., "Extremely randomized trees" (2006).
+    Source: P. Geurts et al., "Extremely randomized trees" (2006), table 1.
     """
 
     name = "extra-trees"

@@ -16,6 +16,8 @@ class Logistic(Family):
 
     The penalty is that of features whose rows have length about one, so it holds as well for ten
     features as for ten thousand.
+
+    Source: C. Bishop, "Pattern recognition and machine learning" (2006), section 4.3.4.
     """
 
     name = "logistic"

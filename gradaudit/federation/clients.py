@@ -12,10 +12,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradaudit.defenses.modules.privacy import private_names
 from gradaudit.errors import AuditError
-from gradaudit.federation.randomness import Draw, generator
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import drawing_from, running, unwrap
 from gradaudit.loading.records import Records
+from gradaudit.randomness import torch_rng
 from gradaudit.target import Target
 from gradaudit.updates.share import share
 from gradaudit.updates.sharing import Sharing
@@ -142,7 +142,7 @@ class Workplace:
 
     def _noise(self, client: Client, round_: int) -> torch.Generator:
         device = self.target.device
-        return generator(self.seed, Draw.DEFENSE, round_, client.number, device=device)
+        return torch_rng(self.seed, "federation", "defense", round_, client.number, device=device)
 
     def _differentiate(self, client: Client, rows: Tensor, round_: int) -> float:
         """Leave the gradients of the rows' loss on the parameters; the loss."""
@@ -173,7 +173,7 @@ class Workplace:
     @contextmanager
     def _working(self, client: Client, state: State, round_: int) -> Iterator[torch.Generator]:
         """The model as the client has it, in its mode, with draws of its own."""
-        draws = generator(self.seed, Draw.CLIENT, round_, client.number)
+        draws = torch_rng(self.seed, "federation", "client", round_, client.number)
         self.target.model.load_state_dict({**state, **client.private})
         with (
             running(self.target.model, self.target.mode),

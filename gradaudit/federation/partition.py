@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.errors import UsageError
-from gradaudit.federation.randomness import Draw, numbers
 from gradaudit.loading.records import Records
 from gradaudit.loading.specs import suggest
+from gradaudit.randomness import rng
 
 Indices = NDArray[np.int64]
 
@@ -28,7 +28,7 @@ def split(records: Records, test_share: float | None, seed: int) -> tuple[Indice
     if test_share is None and records.members is not None:
         train, test = np.flatnonzero(records.members), np.flatnonzero(~records.members)
     else:
-        order = numbers(seed, Draw.SPLIT).permutation(len(records))
+        order = rng(seed, "federation", "split").permutation(len(records))
         tested = round(len(records) * (0.2 if test_share is None else test_share))
         test, train = np.sort(order[:tested]), np.sort(order[tested:])
     if not len(train):

@@ -14,12 +14,12 @@ from gradaudit.federation.algorithms import choose_algorithm
 from gradaudit.federation.clients import Client, Workplace, diverged
 from gradaudit.federation.parameters import Server
 from gradaudit.federation.partition import Indices, partition
-from gradaudit.federation.randomness import Draw, generator, numbers
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.loading.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.loading.records import Records
 from gradaudit.progress import Progress, Silent
+from gradaudit.randomness import rng, torch_rng
 from gradaudit.target import Target
 from gradaudit.updates.sharing import Sharing
 
@@ -82,7 +82,7 @@ class Training:
         self.target = defended_target(target, defenses, seed)
         self.records, self.test = records, test
         _expect_fitting(self.target, records)
-        draws = numbers(seed, Draw.PARTITION)
+        draws = rng(seed, "federation", "partition")
         self.parts = partition(options.partition, records.labels.numpy(), options.clients, draws)
         self.clients = self._make_clients(self.parts, seed)
         self.server = Server(self.target, options)
@@ -102,7 +102,7 @@ class Training:
         clients = []
         for number, part in enumerate(parts):
             for private in private_parts(model) if number else ():
-                private.draw(generator(seed, Draw.PRIVATE, number))
+                private.draw(torch_rng(seed, "federation", "private part", number))
             own = {name: model.state_dict()[name].clone() for name in private_names(model)}
             clients.append(Client(number, self.records.take(part), own))
         if clients[0].private:

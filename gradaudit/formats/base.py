@@ -5,6 +5,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
+from rich.console import Console
+
 from gradaudit.judging import Policy
 from gradaudit.report import Report, write_atomically
 
@@ -37,6 +39,21 @@ class Format(ABC):
     def show(self, report: Report, policy: Policy | None = None) -> None:
         """Write the report to standard output, in UTF-8 whatever the terminal's encoding."""
         write_out(self.render(report, policy))
+
+
+class Stdout(Console):
+    """Standard output as it is now; a reader that is gone is an error like any other."""
+
+    def __init__(self) -> None:
+        super().__init__(file=sys.stdout)
+
+    def on_broken_pipe(self) -> None:
+        """Let the error through, where rich ends the program with status 1, that of a verdict.
+
+        Raises:
+            BrokenPipeError: nobody reads standard output any more.
+        """
+        raise
 
 
 def write_out(text: str) -> None:

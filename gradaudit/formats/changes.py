@@ -8,7 +8,7 @@ from gradaudit.comparison import Change, side
 from gradaudit.formats.layout import Column, grid
 from gradaudit.formats.markdown import code, table
 from gradaudit.formats.page import Page
-from gradaudit.wording import variant_text
+from gradaudit.wording import DOUBTS, variant_text
 
 HEADINGS = ("metric", "old", "new", "change", "intervals")
 WHOLE_MODEL = "(whole model)"
@@ -39,7 +39,9 @@ def markdown_changes(changed: Sequence[Change], unchanged: int) -> str:
 def tally(changed: Sequence[Change], unchanged: int) -> str:
     """How many rows changed, and of how many the intervals lie apart."""
     apart = sum(change.overlap is False for change in changed)
-    return f"{len(changed)} rows changed ({apart} beyond their intervals), {unchanged} did not"
+    told = f"{len(changed)} rows changed ({apart} beyond their intervals), {unchanged} did not"
+    doubts = any(row.doubts for change in changed for row in (change.old, change.new) if row)
+    return f"{told}; {DOUBTS}" if doubts else told
 
 
 def _cells(change: Change) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from gradaudit.formats.view import FAILED, View, view
 from gradaudit.judging import Policy
 from gradaudit.report import Report
 from gradaudit.text import printable
-from gradaudit.wording import estimate, variant_text
+from gradaudit.wording import marked, variant_text
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -56,7 +56,7 @@ class Html(Format):
                     (
                         row,
                         variant_text(row.variant),
-                        estimate(row) if row.status == "measured" else "",
+                        marked(row) if row.status == "measured" else "",
                     )
                     for row in report.measurements[:MOST_ROWS]
                 ],

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from xml.etree import ElementTree as ET
 
 from gradaudit.formats.base import Format
-from gradaudit.judging import FAILING, Policy
+from gradaudit.judging import Policy, says
 from gradaudit.judging.risk import why, with_findings
 from gradaudit.report import Finding, Report
 from gradaudit.text import printable
@@ -22,7 +22,8 @@ class Junit(Format):
         """The findings as test suites.
 
         A failure is an error rule's; a warning passes and says so on its standard output, and what
-        is not applicable, ignored or known is skipped with the reason.
+        is unclear, not applicable, ignored or known is skipped with the reason. What is unclear
+        and may be by the policy passes and says so too.
         """
         findings = with_findings(report, policy).findings
         root = ET.Element("testsuites", {"name": "gradaudit", **_counts(findings)})
@@ -40,12 +41,12 @@ def _case(suite: ET.Element, finding: Finding) -> None:
         suite, "testcase", classname=_text(finding.metric), name=_text(_name(finding))
     )
     message = _text(finding.message)
-    if _fails(finding):
+    if says(finding) == "error":
         failure = ET.SubElement(case, "failure", message=message, type=finding.outcome)
         failure.text = f"{message}\n{why(finding.metric)}".strip()
-    elif finding.outcome in FAILING:
-        ET.SubElement(case, "system-out").text = f"warning: {message}"
-    elif finding.outcome != "passed":
+    elif says(finding) == "warning" or finding.unclear == "pass":
+        ET.SubElement(case, "system-out").text = f"{says(finding)}: {message}"
+    elif _skipped(finding):
         ET.SubElement(case, "skipped", message=message)
 
 
@@ -63,17 +64,16 @@ def _name(finding: Finding) -> str:
 
 def _counts(findings: Iterable[Finding]) -> dict[str, str]:
     findings = list(findings)
-    skipped = [f for f in findings if f.outcome not in FAILING and f.outcome != "passed"]
     return {
         "tests": str(len(findings)),
-        "failures": str(sum(map(_fails, findings))),
+        "failures": str(sum(says(finding) == "error" for finding in findings)),
         "errors": "0",
-        "skipped": str(len(skipped)),
+        "skipped": str(sum(map(_skipped, findings))),
     }
 
 
-def _fails(finding: Finding) -> bool:
-    return finding.level == "error" and finding.outcome in FAILING
+def _skipped(finding: Finding) -> bool:
+    return says(finding) not in ("error", "warning", "passed") and finding.unclear != "pass"
 
 
 def _text(text: str) -> str:

@@ -10,8 +10,15 @@ from gradaudit.judging import Policy
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
 from gradaudit.text import printable
+from gradaudit.wording import DOUBTED
 
-_MARKS: dict[Level, str] = {"high": "🔴", "medium": "🟠", "low": "🟢", "unknown": "⚪"}
+_MARKS: dict[Level, str] = {
+    "high": "🔴",
+    "medium": "🟠",
+    "low": "🟢",
+    "unknown": "⚪",
+    "not tested": "⚪",
+}
 _PLAIN = re.compile(r"[\w ./()-]+", re.ASCII)
 _ACTIVE = re.compile(
     r"[&<>|`*~#@\\$]"
@@ -71,8 +78,8 @@ def _lines(shown: View) -> Iterator[str]:
     for warning in shown.warnings:
         yield ""
         yield f"> **Warning:** {escape(warning)}"
-    for section in (_layers(shown), _model(shown), _troubles(shown), _notes(shown)):
-        lines = list(section)
+    for section in (_layers, _model, _doubts, _troubles, _notes):
+        lines = list(section(shown))
         if lines:
             yield ""
             yield from lines
@@ -87,7 +94,7 @@ def _layers(shown: View) -> Iterator[str]:
             [
                 [
                     code(line.name),
-                    f"{_MARKS[line.level]} {line.level}",
+                    f"{_MARKS[line.level]} {line.risk}",
                     escape(line.kind),
                     "" if line.parameters is None else f"{line.parameters:,}",
                     *line.cells,
@@ -110,10 +117,17 @@ def _model(shown: View) -> Iterator[str]:
         yield from (f"- {code(line.metric)}: {escape(line.remark)}" for line in remarked)
 
 
+def _doubts(shown: View) -> Iterator[str]:
+    for doubt in shown.doubts:
+        where = escape(abridged(doubt.layers))
+        yield f"- {DOUBTED} {code(doubt.what)} in {where}: {escape(doubt.reason)}"
+
+
 def _troubles(shown: View) -> Iterator[str]:
     for trouble in shown.troubles:
         why = f"<br>{escape(trouble.why)}" if trouble.why else ""
-        yield f"- {_MARKS[trouble.level]} **{trouble.level}** {escape(trouble.sentence)}{why}"
+        mark = f"{_MARKS[trouble.level]} " if trouble.shown else ""
+        yield f"- {mark}**{trouble.word}** {escape(trouble.sentence)}{why}"
 
 
 def _notes(shown: View) -> Iterator[str]:

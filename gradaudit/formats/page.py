@@ -14,6 +14,7 @@ STYLES: dict[Level, str] = {
     "medium": "yellow",
     "low": "green",
     "unknown": "magenta",
+    "not tested": "magenta",
 }
 _PLAIN_CHARACTERS = str.maketrans({"–": "-", "─": "-", "…": "...", "²": "2", "×": "x"})
 

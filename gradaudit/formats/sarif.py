@@ -1,4 +1,8 @@
-"""SARIF 2.1.0 for code scanning: one result for each row that is beyond a limit or unmeasured.
+"""SARIF 2.1.0 for code scanning: one result for each row that is not within its limit.
+
+What is beyond a limit, or could not be measured, is of the kind ``fail`` with its rule's level;
+what is unclear is ``open`` ("insufficient information to decide", 3.27.9) and has no level, unless
+the policy lets it fail.
 
 Code scanning shows no logical locations and tells results of one file apart by the fingerprint
 ``primaryLocationLineHash``, so the layer's name stands in the message and in the fingerprint.
@@ -13,14 +17,14 @@ from urllib.parse import quote
 from pydantic import JsonValue
 
 from gradaudit.formats.base import Format
-from gradaudit.judging import Policy, known_metrics
-from gradaudit.judging.risk import BEYOND, why, with_findings
+from gradaudit.judging import Policy, known_metrics, says
+from gradaudit.judging.risk import BEYOND, OPEN, why, with_findings
 from gradaudit.report import Finding, Report
 from gradaudit.text import printable
 from gradaudit.wording import variant_text
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-SHOWN = BEYOND | {"unmeasured"}
+TOLD = BEYOND | OPEN
 NOTHING_MEASURED = "report.incomplete"
 
 Json = dict[str, JsonValue]
@@ -35,7 +39,7 @@ class Sarif(Format):
 
     def render(self, report: Report, policy: Policy | None = None) -> str:
         """The findings as one SARIF run."""
-        findings = [f for f in with_findings(report, policy).findings if f.outcome in SHOWN]
+        findings = [f for f in with_findings(report, policy).findings if f.outcome in TOLD]
         rules = list(dict.fromkeys(map(_rule_id, findings)))
         results: list[JsonValue] = [_result(report, finding, rules) for finding in findings]
         driver: Json = {
@@ -71,10 +75,12 @@ def _rule(name: str) -> Json:
 
 def _result(report: Report, finding: Finding, rules: Sequence[str]) -> Json:
     rule = _rule_id(finding)
+    undecided = says(finding) == "unclear"
     result: Json = {
         "ruleId": rule,
         "ruleIndex": rules.index(rule),
-        "level": finding.level,
+        "kind": "open" if undecided else "fail",
+        "level": "none" if undecided else finding.level,
         "message": {"text": _message(finding)},
         "locations": [_location(report, finding)],
         "partialFingerprints": {"primaryLocationLineHash": _fingerprint(finding)},

@@ -7,7 +7,7 @@ from rich.console import Console
 from gradaudit.formats.layout import Column, grid
 from gradaudit.formats.page import Page
 from gradaudit.report import Measurement, Report
-from gradaudit.wording import estimate, variant_text
+from gradaudit.wording import DOUBTS, marked, variant_text
 
 WHOLE_MODEL = "(whole model)"
 
@@ -38,9 +38,11 @@ def print_sweep(report: Report, metric: str, names: Mapping[str, object], consol
     key = Column(page.safe(metric), [page.text(layer or WHOLE_MODEL) for layer in layers])
     page.print([page.text("")])
     page.print(grid(key, columns, page.width, page.rule))
+    if any(row.doubts for row in rows):
+        page.print(page.prose(DOUBTS))
 
 
 def _cell(row: Measurement | None) -> str:
     if row is None or row.status == "skipped":
         return "–"
-    return "failed" if row.status == "failed" else estimate(row)
+    return "failed" if row.status == "failed" else marked(row)

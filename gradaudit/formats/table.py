@@ -1,19 +1,19 @@
 """The risk table for a terminal, or as plain text: layer by layer, then why, then what next."""
 
 import io
-import sys
 from collections.abc import Iterator
 
 from rich.console import Console
 from rich.text import Text
 
-from gradaudit.formats.base import Format
+from gradaudit.formats.base import Format, Stdout
 from gradaudit.formats.layout import Column, grid
 from gradaudit.formats.page import STYLES, Page
 from gradaudit.formats.troubles import abridged
 from gradaudit.formats.view import FAILED, LayerLine, View, view
 from gradaudit.judging import Policy
 from gradaudit.report import Report
+from gradaudit.wording import DOUBTED
 
 PLAIN_WIDTH = 100
 """Terminal cells of a line where the table goes to a file."""
@@ -36,7 +36,7 @@ class Table(Format):
 
     def show(self, report: Report, policy: Policy | None = None) -> None:
         """The table as the terminal can show it: its width, colours and characters."""
-        print_report(report, Console(file=sys.stdout), policy=policy)
+        print_report(report, Stdout(), policy=policy)
 
 
 def print_report(report: Report, console: Console, policy: Policy | None = None) -> None:
@@ -57,7 +57,8 @@ class _TablePage(Page):
             yield from self.prose(note, "checkpoint: ", "  ", style="dim")
         for warning in self.view.warnings:
             yield from self.prose(warning, "warning: ", "  ", style="bold yellow")
-        for section in (self.layers(), self.model(), self.troubles(), self.notes(), self.end()):
+        sections = (self.layers(), self.model(), self.doubts(), self.troubles(), self.notes())
+        for section in (*sections, self.end()):
             lines = list(section)
             if lines:
                 yield Text()
@@ -69,7 +70,7 @@ class _TablePage(Page):
             return
         names = Column("layer", [self.text(line.name) for line in lines])
         others = [
-            Column("risk", [Text(line.level, STYLES[line.level]) for line in lines]),
+            Column("risk", [self.risk(line) for line in lines]),
             Column("kind", [self.text(line.kind) for line in lines]),
             Column("parameters", [Text(_count(line)) for line in lines], right=True),
             *(
@@ -100,12 +101,22 @@ class _TablePage(Page):
             if line.remark:
                 yield from self.prose(f"{line.metric}: {line.remark}", "", "  ", style="dim")
 
+    def risk(self, line: LayerLine) -> Text:
+        text = Text(line.risk)
+        text.stylize(STYLES[line.level], 0, len(line.level))
+        return text
+
+    def doubts(self) -> Iterator[Text]:
+        for doubt in self.view.doubts:
+            where = abridged(doubt.layers)
+            yield from self.prose(f"{DOUBTED} {doubt.what} in {where}: {doubt.reason}", "", "  ")
+
     def troubles(self) -> Iterator[Text]:
         for trouble in self.view.troubles:
-            level = f"{trouble.level:<8}"
+            level = f"{trouble.word:<8}"
             for i, line in enumerate(self.prose(trouble.sentence, level, " " * len(level))):
                 if i == 0:
-                    line.stylize(STYLES[trouble.level], 0, len(trouble.level))
+                    line.stylize(STYLES[trouble.level] if trouble.shown else "", 0, len(level))
                 yield line
             yield from self.prose(trouble.why, " " * len(level), style="dim")
 

@@ -1,32 +1,40 @@
 """Findings gathered for reading: one trouble for each limit, with the layers it befell."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gradaudit.judging.risk import BEYOND, LEVELS, Level, why
+from gradaudit.judging import known_metrics
+from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
 from gradaudit.report import Finding, Key, Measurement, Report
-from gradaudit.wording import estimate, variant_text
+from gradaudit.wording import estimate, settling, variant_text
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """A limit that rows went beyond, or that could not be judged.
+    """A limit that rows are beyond, or may be, or that could not be judged.
 
     Attributes:
-        level: the risk that it makes.
+        level: the risk that it makes, or leaves possible.
+        shown: whether it makes it.
         metric: ``audit.metric``.
         what: what happened, in words.
         places: the layers, or ``whole model``, in the report's order.
-        worst: the value, and of several the worst with its place; empty without any.
-        why: what it means, as the audit says.
+        worst: the value, and of several the worst with its place and variant.
+        why: what it means, as the audit says; of what is not shown, what would settle it.
     """
 
     level: Level
+    shown: bool
     metric: str
     what: str
     places: tuple[str, ...]
     worst: str
     why: str
+
+    @property
+    def word(self) -> str:
+        """The level, with a question mark where it is only not excluded."""
+        return self.level if self.shown else f"{self.level}?"
 
     @property
     def sentence(self) -> str:
@@ -46,47 +54,82 @@ _ACCEPTED = {"ignored": " (ignored by the policy)", "known": " (known from the b
 
 
 def troubles_of(judged: Report) -> tuple[Trouble, ...]:
-    """The troubles of a judged report, the gravest first."""
-    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    """The troubles of a judged report: what is shown, then what may be, the gravest first."""
+    groups: dict[tuple[Level, bool, str, str], list[Finding]] = {}
     for finding in _gravest(judged):
-        groups.setdefault((_level(finding), finding.metric, _what(finding)), []).append(finding)
+        shown = finding.outcome != "unclear"
+        key = (_level(finding), shown, finding.metric, _what(finding))
+        groups.setdefault(key, []).append(finding)
     rows = judged.by_key()
-    troubles = [
-        Trouble(
-            level=_level(findings[0]),
-            metric=metric,
-            what=what,
-            places=tuple(_place(finding) for finding in findings if not _is_general(finding)),
-            worst=_worst(rows, findings),
-            why=why(metric) if findings[0].outcome in BEYOND else "",
-        )
-        for (_, metric, what), findings in groups.items()
-    ]
-    return tuple(sorted(troubles, key=lambda trouble: LEVELS.index(trouble.level)))
+    troubles = [_trouble(*key, findings, rows) for key, findings in groups.items()]
+    return tuple(sorted(troubles, key=lambda each: (not each.shown, LEVELS.index(each.level))))
 
 
-def _gravest(judged: Report) -> list[Finding]:
-    """One finding a row: where an error rule and a warning rule both speak, the error."""
-    gravest: dict[Key | int, Finding] = {}
+def _trouble(
+    level: Level,
+    shown: bool,
+    metric: str,
+    what: str,
+    findings: Sequence[Finding],
+    rows: Mapping[Key, Measurement],
+) -> Trouble:
+    worst = _worst(rows, findings)
+    words = estimate(rows[worst.key]) if worst else ""
+    meaning = _meaning(worst, rows) if worst else ""
+    places = tuple(dict.fromkeys(_layer(each) for each in findings if not _is_general(each)))
+    where = _place(worst, alone=len(places) == 1) if worst else ""
+    return Trouble(
+        level=level,
+        shown=shown,
+        metric=metric,
+        what=what,
+        places=places,
+        worst=f"{where}, {words}" if where else words,
+        why=f"{where}: {meaning}" if where and not shown else meaning,
+    )
+
+
+def _meaning(finding: Finding, rows: Mapping[Key, Measurement]) -> str:
+    """What a value beyond the limit means; of one that may be, what would tell."""
+    if finding.outcome in BEYOND:
+        return why(finding.metric)
+    row, metric = rows[finding.key], known_metrics().get(finding.metric)
+    if row.imprecise:
+        return row.doubts[0]
+    return settling(finding.times, row.n, metric.counts if metric else "")
+
+
+def _gravest(judged: Report) -> Iterator[Finding]:
+    """What is to be told of a metric in a layer: the gravest shown, and what may be beyond that."""
+    by_place: dict[tuple[str, str | None] | int, list[Finding]] = {}
     for i, finding in enumerate(judged.findings):
-        if finding.outcome not in BEYOND | {"unmeasured"}:
-            continue
-        key = i if _is_general(finding) else finding.key
-        if key not in gravest or (finding.level, gravest[key].level) == ("error", "warning"):
-            gravest[key] = finding
-    return list(gravest.values())
+        if finding.outcome in BEYOND | OPEN:
+            place = i if _is_general(finding) else (finding.metric, finding.layer)
+            by_place.setdefault(place, []).append(finding)
+    for findings in by_place.values():
+        least = len(LEVELS)
+        for unclear in (False, True):
+            found = [each for each in findings if (each.outcome == "unclear") is unclear]
+            gravest = min(map(_rank, found), default=least)
+            if gravest < least:
+                yield from (each for each in found if _rank(each) == gravest)
+                least = gravest
+
+
+def _rank(finding: Finding) -> int:
+    return LEVELS.index(_level(finding))
 
 
 def _level(finding: Finding) -> Level:
-    if finding.outcome == "unmeasured":
-        return "unknown"
-    return "high" if finding.level == "error" else "medium"
+    return "unknown" if finding.outcome == "unmeasured" else level_of(finding)
 
 
 def _what(finding: Finding) -> str:
     if finding.outcome == "unmeasured":
         return finding.message
     limit = f"above {finding.max:.10g}" if finding.max is not None else f"below {finding.min:.10g}"
+    if finding.outcome == "unclear":
+        return f"{limit} is not shown and not excluded"
     return limit + _ACCEPTED.get(finding.outcome, "")
 
 
@@ -101,21 +144,25 @@ def _is_general(finding: Finding) -> bool:
     return finding.outcome == "unmeasured" and finding.layer is None
 
 
-def _place(finding: Finding) -> str:
-    variant = f" ({variant_text(finding.variant)})" if finding.variant else ""
-    return (MODEL if finding.layer is None else finding.layer) + variant
+def _layer(finding: Finding) -> str:
+    return MODEL if finding.layer is None else finding.layer
 
 
-def _worst(rows: Mapping[Key, Measurement], findings: list[Finding]) -> str:
-    """``conv1, 3.10 [2.90, 3.30]``, without the place where there is only one."""
-    sign = 1 if findings[0].max is not None else -1
-    measured = [
-        (sign * value, finding)
+def _place(finding: Finding, *, alone: bool) -> str:
+    """Layer and variant; of the only layer, which is named already, the variant alone."""
+    variant = variant_text(finding.variant)
+    if alone:
+        return variant
+    return _layer(finding) + (f" ({variant})" if variant else "")
+
+
+def _worst(rows: Mapping[Key, Measurement], findings: Sequence[Finding]) -> Finding | None:
+    """The finding of the riskiest value; None where none has a value."""
+    measured = {
+        finding.key: value
         for finding in findings
         if finding.key in rows and (value := rows[finding.key].number) is not None
-    ]
-    if not measured:
-        return ""
-    _, worst = max(measured, key=lambda pair: pair[0])
-    words = estimate(rows[worst.key])
-    return words if len(findings) == 1 else f"{_place(worst)}, {words}"
+    }
+    sign = 1 if findings[0].max is not None else -1
+    found = [finding for finding in findings if finding.key in measured]
+    return max(found, key=lambda finding: sign * measured[finding.key], default=None)

@@ -7,15 +7,21 @@ from rich.console import Console
 from rich.text import Text
 
 from gradaudit.formats.page import Page
-from gradaudit.judging import FAILING, passed
+from gradaudit.judging import passed, says
 from gradaudit.report import Finding, Report
 from gradaudit.wording import variant_text
 
-STYLES = {"error": "bold red", "warning": "yellow", "ignored": "dim", "known": "dim"}
+STYLES = {
+    "error": "bold red",
+    "warning": "yellow",
+    "unclear": "yellow",
+    "ignored": "dim",
+    "known": "dim",
+}
 
 
 def print_verdict(judged: Report, console: Console) -> None:
-    """Print every row beyond its limit or not measured, and whether the report passes."""
+    """Print every row that is not within its limit, and whether the report passes."""
     page = Page(console)
     for finding in judged.findings:
         page.print(_lines(page, finding))
@@ -25,13 +31,11 @@ def print_verdict(judged: Report, console: Console) -> None:
 
 def verdict(judged: Report) -> str:
     """The gate's verdict in one sentence with the counts behind it."""
-    counts: Counter[str] = Counter(
-        finding.level if finding.outcome in FAILING else finding.outcome
-        for finding in judged.findings
-    )
+    counts: Counter[str] = Counter(map(says, judged.findings))
     words = {
         "error": "failed",
         "warning": "warned of",
+        "unclear": "unclear",
         "passed": "passed",
         "not-applicable": "not applicable",
         "known": "known from the baseline",
@@ -42,7 +46,7 @@ def verdict(judged: Report) -> str:
 
 
 def _lines(page: Page, finding: Finding) -> Iterator[Text]:
-    word = finding.level if finding.outcome in FAILING else finding.outcome
+    word = says(finding)
     if word not in STYLES:
         return
     for i, line in enumerate(page.prose(_sentence(finding), f"{word:<8} ", " " * 9)):

@@ -11,15 +11,16 @@ from gradaudit.audits import audits
 from gradaudit.formats.facts import checkpoint_notes, data_facts, how, title, warnings
 from gradaudit.formats.troubles import Trouble, troubles_of
 from gradaudit.judging.policy import Policy
-from gradaudit.judging.risk import LEVELS, Level, risks_of, with_findings
+from gradaudit.judging.risk import LEVELS, Level, Risk, risks_of, with_findings
 from gradaudit.report import Measurement, Report
-from gradaudit.wording import estimate, variant_text
+from gradaudit.wording import marked, variant_text
 
 MOST_MODEL_LINES = 24
 """Rows of the whole model that are shown; a sweep may have thousands."""
 
 SKIPPED = "–"
 FAILED = "failed"
+WHOLE_MODEL = "the whole model"
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,13 @@ class LayerLine:
     kind: str
     parameters: int | None
     level: Level
+    possible: Level | None
     cells: tuple[str, ...]
+
+    @property
+    def risk(self) -> str:
+        """What is shown, and with a question mark what is not excluded: ``low, high?``."""
+        return self.level + (f", {self.possible}?" if self.possible else "")
 
 
 @dataclass(frozen=True)
@@ -66,20 +73,24 @@ class View:
     model: tuple[ModelLine, ...]
     troubles: tuple[Trouble, ...]
     notes: tuple[Note, ...]
+    doubts: tuple[Note, ...]
     unshown: int
     how: str
-    whole: Level | None = None
+    whole: Risk | None = None
 
     @property
     def tally(self) -> str:
         """How many layers have each risk level: ``2 high, 1 low of 3 layers``.
 
-        The whole model is named where a rule judged it: ``…; whole model high``.
+        What is not excluded stands beside it: ``…; high not excluded in 1``. The whole model is
+        named where a rule judged it: ``…; whole model high``.
         """
         found = Counter(line.level for line in self.layers)
         counts = ", ".join(f"{found[level]} {level}" for level in LEVELS if found[level])
+        left = Counter(line.possible for line in self.layers)
+        more = [f"; {level} not excluded in {left[level]}" for level in LEVELS if left[level]]
         whole = f"; whole model {self.whole}" if self.whole else ""
-        return f"{counts} of {len(self.layers)} layers{whole}"
+        return f"{counts} of {len(self.layers)} layers{''.join(more)}{whole}"
 
 
 def view(report: Report, policy: Policy | None = None) -> View:
@@ -107,11 +118,12 @@ def view(report: Report, policy: Policy | None = None) -> View:
         model=tuple(map(_model_line, shown)),
         troubles=troubles_of(judged),
         notes=_notes(headlines, report),
+        doubts=_doubts([*filled, *shown]),
         unshown=sum(row.status == "measured" for row in report.measurements)
         - len(filled)
         - len(shown),
         how=how(report),
-        whole=risks[None].level if None in risks else None,
+        whole=risks.get(None),
     )
 
 
@@ -140,20 +152,33 @@ def _layer_lines(judged: Report, columns: Sequence[str]) -> Iterable[LayerLine]:
     for name in dict.fromkeys([*known, *(row.layer for row in judged.measurements)]):
         if name is None:
             continue
-        layer = known.get(name)
+        layer, risk = known.get(name), risks.get(name, Risk("not tested"))
         yield LayerLine(
             name=name,
             kind=layer.kind if layer else "",
             parameters=layer.parameters if layer else None,
-            level=risks[name].level if name in risks else "unknown",
+            level=risk.level,
+            possible=risk.possible,
             cells=tuple(cells.get((metric, name), "") for metric in columns),
         )
 
 
 def _cell(row: Measurement) -> str:
     if row.status == "measured":
-        return estimate(row)
+        return marked(row)
     return SKIPPED if row.status == "skipped" else FAILED
+
+
+def _doubts(rows: Sequence[Measurement]) -> tuple[Note, ...]:
+    """What casts doubt on numbers that are shown, and of which layers."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for doubt in row.doubts:
+            groups.setdefault((row.id, doubt), []).append(row.layer or WHOLE_MODEL)
+    return tuple(
+        Note(what=metric, layers=tuple(layers), status="measured", reason=doubt)
+        for (metric, doubt), layers in groups.items()
+    )
 
 
 def _model_rows(report: Report, chosen: Mapping[str, None]) -> list[Measurement]:
@@ -172,7 +197,7 @@ def _model_line(row: Measurement) -> ModelLine:
     return ModelLine(
         metric=row.id,
         variant=variant_text(row.variant),
-        value=estimate(row),
+        value=marked(row),
         remark=remark if isinstance(remark, str) else "",
     )
 

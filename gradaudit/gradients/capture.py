@@ -143,14 +143,14 @@ def _convolution(func: Callable[..., Tensor], call: Call) -> Applied | None:
         return None
     out = func(**call)
     shape, outputs = tuple(out.shape), weight.shape[0]
-    dilation = _each(call.get("dilation", 1), len(kernel))
+    dilation = _per_dimension(call.get("dilation", 1), len(kernel))
     operation = Convolution(
         groups,
         weight.shape[1] * math.prod(kernel),
         outputs // groups,
         shape,
         kernel=kernel,
-        stride=_each(call.get("stride", 1), len(kernel)),
+        stride=_per_dimension(call.get("stride", 1), len(kernel)),
         padding=_padding(call.get("padding", 0), kernel, dilation),
         dilation=dilation,
     )
@@ -193,7 +193,7 @@ def _embedding(func: Callable[..., Tensor], call: Call) -> Applied | None:
     return Applied(call["input"], out, operation)
 
 
-def _each(value: int | Sequence[int], count: int) -> tuple[int, ...]:
+def _per_dimension(value: int | Sequence[int], count: int) -> tuple[int, ...]:
     values = (value,) if isinstance(value, int) else tuple(value)
     return values * count if len(values) == 1 else values
 
@@ -205,7 +205,7 @@ def _padding(
     if padding == "same":
         total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         return tuple((t // 2, t - t // 2) for t in total)
-    sides = _each(0 if isinstance(padding, str) else padding, len(kernel))
+    sides = _per_dimension(0 if isinstance(padding, str) else padding, len(kernel))
     return tuple((side, side) for side in sides)
 
 

@@ -7,6 +7,8 @@
   with operations that have no forward mode or that ``torch.func`` does not take).
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +45,7 @@ class Batch:
     targets: Tensor
     indices: range
 
-    def part(self, at: slice) -> "Batch":
+    def part(self, at: slice) -> Batch:
         """The records at these positions of this batch.
 
         They are copied: next to a point that begins inside another tensor's memory, forward mode
@@ -57,7 +59,7 @@ class Batch:
             self.indices[at],
         )
 
-    def moved(self, name: Variable, step: Tensor) -> "Batch":
+    def moved(self, name: Variable, step: Tensor) -> Batch:
         """The same records with another point or target."""
         if name == "point":
             return replace(self, points=self.points + step)
@@ -90,16 +92,16 @@ class Mapped:
     def gradients(self, batch: Batch) -> Gradients:
         """Each record's gradients."""
         every = torch.func.vmap(batch.trace.gradients)
-        found: Gradients = every(batch.points, batch.targets, batch.records)
-        return found
+        gradients: Gradients = every(batch.points, batch.targets, batch.records)
+        return gradients
 
     def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
         """Their tangents. Nothing is computed twice that does not depend on the record."""
         one = _forward(batch.trace, by)
         several = torch.func.vmap(one, in_dims=(None, None, None, 0))
         every = torch.func.vmap(several, in_dims=(0, 0, 0, None))
-        found: Gradients = every(batch.points, batch.targets, batch.records, directions)
-        return found
+        tangents: Gradients = every(batch.points, batch.targets, batch.records, directions)
+        return tangents
 
 
 class Looped:
@@ -109,16 +111,16 @@ class Looped:
 
     def gradients(self, batch: Batch) -> Gradients:
         """Each record's gradients."""
-        return _stacked([trace.gradients(*record) for trace, record in _each(batch)])
+        return _stacked([trace.gradients(*record) for trace, record in _one_by_one(batch)])
 
     def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
         """Their tangents; a record has the same random numbers in every direction."""
-        found = []
-        for trace, record in _each(batch):
+        tangents = []
+        for trace, record in _one_by_one(batch):
             one = _forward(trace, by)
             several = torch.func.vmap(one, in_dims=(None, None, None, 0), randomness="same")
-            found.append(several(*record, directions))
-        return _stacked(found)
+            tangents.append(several(*record, directions))
+        return _stacked(tangents)
 
 
 class Doubled:
@@ -129,15 +131,17 @@ class Doubled:
     def gradients(self, batch: Batch) -> Gradients:
         """Each record's gradients."""
         return _stacked(
-            [tree_map(torch.detach, trace.connected(*record)) for trace, record in _each(batch)]
+            [
+                tree_map(torch.detach, trace.connected(*record))
+                for trace, record in _one_by_one(batch)
+            ]
         )
 
     def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
         """Their tangents."""
-        return _stacked([_doubled(trace, record, directions, by) for trace, record in _each(batch)])
-
-
-WAYS: tuple[Differentiation, ...] = (Mapped(), Looped(), Doubled())
+        return _stacked(
+            [_doubled(trace, record, directions, by) for trace, record in _one_by_one(batch)]
+        )
 
 
 def fastest(batch: Batch, by: Variable) -> Differentiation:
@@ -213,8 +217,8 @@ def _forward(trace: Trace, by: Variable) -> Callable[..., Gradients]:
             return trace.gradients(point, moving, record)
 
         function, at = (by_point, point) if by == "point" else (by_target, target)
-        found: Gradients = torch.func.jvp(function, (at,), (direction,))[1]
-        return found
+        moved: Gradients = torch.func.jvp(function, (at,), (direction,))[1]
+        return moved
 
     return tangent
 
@@ -222,8 +226,8 @@ def _forward(trace: Trace, by: Variable) -> Callable[..., Gradients]:
 def _doubled(trace: Trace, record: Record, directions: Tensor, by: Variable) -> Gradients:
     point, target, data = record
     moving = (point if by == "point" else target).clone().requires_grad_()
-    found = trace.connected(*((moving, target) if by == "point" else (point, moving)), data)
-    leaves, structure = tree_flatten(found)
+    gradients = trace.connected(*((moving, target) if by == "point" else (point, moving)), data)
+    leaves, structure = tree_flatten(gradients)
     weights = [torch.zeros_like(leaf, requires_grad=True) for leaf in leaves]
     live = [k for k, leaf in enumerate(leaves) if leaf.requires_grad]
     (pulled,) = torch.autograd.grad(
@@ -249,7 +253,7 @@ def _pushed(pulled: Tensor, weights: list[Tensor], direction: Tensor) -> list[Te
     )
 
 
-def _each(batch: Batch) -> list[tuple[Trace, Record]]:
+def _one_by_one(batch: Batch) -> list[tuple[Trace, Record]]:
     records = zip(batch.points, batch.targets, batch.records, strict=True)
     return [
         (batch.trace.seeded(index), record)
@@ -258,5 +262,5 @@ def _each(batch: Batch) -> list[tuple[Trace, Record]]:
 
 
 def _stacked(parts: Sequence[Gradients]) -> Gradients:
-    found: Gradients = tree_map(lambda *leaves: torch.stack(leaves), *parts)
-    return found
+    stacked: Gradients = tree_map(lambda *leaves: torch.stack(leaves), *parts)
+    return stacked

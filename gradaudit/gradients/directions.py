@@ -1,5 +1,7 @@
 """The directions that a Jacobian's norms are measured in: all columns, some, or Gaussian probes."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,7 +62,7 @@ class SampledColumns:
     elements: tuple[int, ...]
 
     @classmethod
-    def draw(cls, count: int, of: int, seed: int) -> "SampledColumns":
+    def draw(cls, count: int, of: int, seed: int) -> SampledColumns:
         """``count`` of the elements ``range(of)``."""
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_SAMPLED,)))
         return cls(tuple(int(k) for k in generator.choice(of, size=count, replace=False)))

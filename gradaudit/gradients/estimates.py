@@ -1,8 +1,8 @@
 """Means of norms over records and probes, and how sure they are.
 
 A record's norm is known exactly, or as the mean over probes (of squares, for the F norm). The same
-probes serve every record, so the errors of records are dependent, and every interval here
-resamples or weighs whole probes.
+probes serve every record, so the errors of records are dependent, and the intervals of estimates
+look at whole probes.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-CONFIDENCE = 0.95
-REPLICATES = 2000
+from gradaudit.statistics import CONFIDENCE
 
 Array = NDArray[np.float64]
 
@@ -49,19 +48,6 @@ class Sample:
         """The mean over records."""
         return float(self.values.mean())
 
-    def replicates(self, records: Array, probes: Array) -> Array:
-        """The mean over records and probes drawn with replacement, (replicates,).
-
-        Args:
-            records: how often each record was drawn, (replicates, all records).
-            probes: the weight of each probe, (replicates, probes), summing to one.
-        """
-        values = self._rooted(probes @ self.parts.T)
-        weights = records[:, self.defined]
-        total, count = (weights * values).sum(axis=1), weights.sum(axis=1)
-        means: Array = np.divide(total, count, where=count > 0, out=np.full(len(count), np.nan))
-        return means
-
     def interval(self) -> tuple[float, float]:
         """An interval for the exact mean over these records: how far off the probes may be.
 
@@ -87,30 +73,35 @@ class Sample:
         low, high = mean * np.sqrt(count * freedom / stats.chi2.ppf(tails[::-1], count * freedom))
         return float(low), float(high)
 
+    @property
+    def by_probe(self) -> Array:
+        """What each probe alone says of the mean over records, to first order, (probes,)."""
+        alone = self._each_probe()
+        return (alone + self.mean) / 2 if self.squared else alone
+
     def _rooted(self, means: Array) -> Array:
         found: Array = np.sqrt(means) if self.squared else means
         return found
 
     def _each_probe(self) -> Array:
-        """What each probe alone says of the mean, to first order, (probes,)."""
+        """The mean over records of what a probe finds, for squares over the norm, (probes,)."""
         values = self.values[:, None] if self.squared else np.ones((len(self.parts), 1))
         ratios = np.divide(self.parts, values, where=values > 0, out=np.zeros_like(self.parts))
         alone: Array = ratios.mean(axis=0)
         return alone
 
 
-def drawn(count: int, seed: int, key: int) -> Array:
-    """How often each of ``count`` is drawn with replacement, (replicates, count)."""
-    generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_BOOTSTRAP, key)))
-    times = generator.multinomial(count, np.full(count, 1 / count), REPLICATES)
-    return times.astype(np.float64)
+def joined(
+    value: float, first: tuple[float, float], second: tuple[float, float]
+) -> tuple[float, float]:
+    """The interval of a positive value whose error has two independent sources.
 
-
-def percentiles(replicates: Array) -> tuple[float, float]:
-    """The bootstrap's percentile interval; replicates that drew nothing do not count."""
-    tails = np.array([1 - CONFIDENCE, 1 + CONFIDENCE]) / 2
-    low, high = np.nanquantile(replicates, tails)
-    return float(low), float(high)
-
-
-_BOOTSTRAP = 3
+    Each alone has one of these intervals; distances in logarithms add in squares (G. Zou and A.
+    Donner, "Construction of confidence limits about effect measures", 2008).
+    """
+    if value <= 0:
+        return first
+    with np.errstate(divide="ignore"):
+        ends = np.log(np.maximum([first, second], 0.0) / value)
+    low, high = np.sqrt(np.square(ends).sum(axis=0))
+    return float(value * np.exp(-low)), float(value * np.exp(high))

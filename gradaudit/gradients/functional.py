@@ -5,6 +5,8 @@ parameters and buffers in one precision, the mode the clients run (BatchNorm, dr
 through ``torch.func.functional_call``. It works inside ``torch.func`` transforms.
 """
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -20,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from gradaudit.errors import AuditError
 from gradaudit.loading.losses import Loss
 from gradaudit.target import Mode, Target
+from gradaudit.text import listed
 
 Parameters = Mapping[str, Tensor]
 
@@ -49,7 +52,7 @@ class FunctionalModel:
     @classmethod
     def of(
         cls, target: Target, *, dtype: torch.dtype = torch.float64, seed: int = 0
-    ) -> "FunctionalModel":
+    ) -> FunctionalModel:
         """A functional copy of the target on its device (in float32 where that has no float64)."""
         device = target.device
         dtype = torch.float32 if device.type == "mps" else dtype
@@ -77,7 +80,8 @@ class FunctionalModel:
 
         Args:
             parameters: some or all of the trainable parameters; the others are the target's.
-            inputs: (records, …), as ``cast`` gives them.
+            inputs: (records, …), as ``cast`` gives them; the model gets a copy to work on, for its
+                ``forward`` may write into what it is given.
         """
         state = {name: constant.clone() for name, constant in self.constants.items()}
         state |= {**self.parameters, **parameters}
@@ -87,7 +91,7 @@ class FunctionalModel:
             default_dtype(self.dtype),
             _BatchStatisticsOnly() if self.mode == "train" else nullcontext(),
         ):
-            return unwrap(torch.func.functional_call(self.module, state, (inputs,)))
+            return unwrap(torch.func.functional_call(self.module, state, (inputs.clone(),)))
 
     def losses(self, parameters: Parameters, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each record, (records,), of ``targets`` as ``Loss.per_record`` takes them."""
@@ -105,18 +109,20 @@ class FunctionalModel:
         """The outputs for these records, after a look at whether they can be audited at all.
 
         Raises:
-            AuditError: the model cannot be called on the inputs, gives something else than one
-                output a record, or the labels do not fit the outputs and the loss.
+            AuditError: the model cannot be called on the inputs, writes into its own weights, gives
+                something else than one output a record, or the labels do not fit the outputs and
+                the loss.
         """
         with torch.no_grad():
             try:
-                outputs = self.outputs({}, inputs)
+                outputs = self._outputs_of_kept_weights(inputs)
             except AuditError:
                 raise
             except Exception as error:
                 raise AuditError(
                     f"the model cannot be run on inputs of shape {tuple(inputs.shape)} "
-                    f"({inputs.dtype}): {_first_line(error)}"
+                    f"({inputs.dtype}): {_first_line(error)}; name the model for such inputs "
+                    "(--model, its ?k=v) or the records that it takes (--data, its drop=, scale=)"
                 ) from error
             if outputs.dim() == 0 or len(outputs) != len(inputs):
                 raise AuditError(
@@ -124,6 +130,18 @@ class FunctionalModel:
                     f"{len(inputs)} records; one output a record is needed"
                 )
             self.loss.check(outputs, labels)
+        return outputs
+
+    def _outputs_of_kept_weights(self, inputs: Tensor) -> Tensor:
+        """The outputs, from copies of the weights that must be as before afterwards."""
+        copies = {name: parameter.clone() for name, parameter in self.parameters.items()}
+        outputs = self.outputs(copies, inputs)
+        changed = [name for name, p in self.parameters.items() if not torch.equal(copies[name], p)]
+        if changed:
+            raise AuditError(
+                f"the model writes into its own weights when it is run ({listed(changed)}), so "
+                "that no two calls see the same model; leave them as they are in forward"
+            )
         return outputs
 
     def stochastic(self, inputs: Tensor) -> bool:

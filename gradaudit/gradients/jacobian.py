@@ -13,9 +13,9 @@ import torch
 from gradaudit.gradients import sizes
 from gradaudit.gradients.differentiation import Batch, Differentiation, Mapped, Variable
 from gradaudit.gradients.directions import Gaussian
-from gradaudit.gradients.piecewise import PiecewiseLinear
+from gradaudit.gradients.fast.piecewise import PiecewiseLinear
+from gradaudit.gradients.fast.tables import Tabulated, tables_pay
 from gradaudit.gradients.sources import General, Point, Source
-from gradaudit.gradients.tables import Tabulated, tables_pay
 from gradaudit.gradients.tally import LayerNorms, Pass, Tally
 from gradaudit.progress import Advance
 from gradaudit.target import Layer

@@ -44,8 +44,8 @@ def draw_each(
     noise: Noise, like: Tensor, rows: int, records: int, generator: torch.Generator
 ) -> Tensor:
     """The mean of ``records`` draws of standard noise, (rows, elements)."""
-    each = draw_noise(noise, like, rows * records, generator)
-    return each.view(rows, records, -1).mean(dim=1)
+    draws = draw_noise(noise, like, rows * records, generator)
+    return draws.view(rows, records, -1).mean(dim=1)
 
 
 def noise_of_mean(

@@ -3,8 +3,8 @@
 The gradient of one record's loss by a weight is the sum of outer products G = Σ_t δ_t a_tᵀ over the
 positions where the weight is used (Goodfellow 2015, arXiv:1510.01799; Rochette et al. 2019,
 arXiv:1912.06015, for convolutions). Parameters that ``Trace`` takes apart are done in this way, at
-about the cost of a batched backward pass; the others by vmap of grad; and models that vmap cannot
-follow, record by record.
+about the cost of a batched backward pass; the others by vmap of grad, which takes 1.1 to 1.4 times
+as long (benchmarks/per_sample_speed.py); and models that vmap cannot follow, record by record.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +22,6 @@ from gradaudit.gradients.ways import (
     Way,
     at_once,
     choose_ways,
-    mean_gradient,
-    names_of,
     one_by_one,
     product,
     traced,
@@ -69,9 +67,9 @@ class PerSampleGradients:
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         for start in range(0, len(self), self.batch):
             stop = min(start + self.batch, len(self))
-            found = self.run(start, stop)
+            gradients = self.run(start, stop)
             for first in range(0, stop - start, self.chunk):
-                yield self.formed(found, slice(first, first + self.chunk))
+                yield self.formed(gradients, slice(first, first + self.chunk))
 
     def run(self, start: int, stop: int) -> Gradients:
         """What the model gives for a batch of records: the gradients taken apart, or whole."""
@@ -81,20 +79,22 @@ class PerSampleGradients:
         in_a_loop = "loop" in self.ways.values()
         return (one_by_one if in_a_loop else at_once)(trace, records, targets)
 
-    def formed(self, found: Gradients, rows: slice) -> dict[str, Tensor]:
+    def formed(self, gradients: Gradients, rows: slice) -> dict[str, Tensor]:
         """The gradients of some records of a batch, (records, elements), by layer."""
-        return {layer.name: self.formed_layer(found, rows, layer) for layer in self.layers}
+        return {layer.name: self.formed_layer(gradients, rows, layer) for layer in self.layers}
 
-    def formed_layer(self, found: Gradients, rows: slice, layer: Layer) -> Tensor:
+    def formed_layer(self, gradients: Gradients, rows: slice, layer: Layer) -> Tensor:
         """One layer's gradients of some records of a batch, (records, elements)."""
-        formed = {name: self._formed(found, rows, name) for name in layer.parameter_names}
+        formed = {name: self._formed(gradients, rows, name) for name in layer.parameter_names}
         return _joined(layer, formed)
 
-    def _formed(self, found: Gradients, rows: slice, name: str) -> Tensor:
-        if name in found.whole:
-            return found.whole[name][rows].flatten(1)
+    def _formed(self, gradients: Gradients, rows: slice, name: str) -> Tensor:
+        if name in gradients.whole:
+            return gradients.whole[name][rows].flatten(1)
         uses = self.trace.uses[name]
-        terms = [product(use, found.deltas[k][rows], found.seen[k][rows]) for k, use in uses]
+        terms = [
+            product(use, gradients.deltas[k][rows], gradients.seen[k][rows]) for k, use in uses
+        ]
         return reduce(torch.add, terms)
 
 
@@ -139,51 +139,18 @@ def per_sample_gradients(
     return _sized(gradients, memory)
 
 
-def batch_gradient(
-    target: Target,
-    inputs: Tensor,
-    labels: Tensor,
-    layers: Sequence[Layer],
-    *,
-    dtype: torch.dtype = torch.float32,
-    seed: int = 0,
-) -> dict[str, Tensor]:
-    """The gradient of the mean loss of one batch, also where its records are coupled.
-
-    Args:
-        target: the audited model; it is left as it was.
-        inputs: (records, …), the batch.
-        labels: (records, …).
-        layers: whose gradients are wanted.
-        dtype: of the computation and of the gradients.
-        seed: what dropout in training mode draws from.
-
-    Returns:
-        Each layer's gradient (elements,) by its name.
-
-    Raises:
-        AuditError: the model cannot be run on the batch, or the labels do not fit.
-    """
-    view = FunctionalModel.of(target, dtype=dtype, seed=seed)
-    records, targets = view.cast(inputs), view.cast(labels)
-    view.check(records, targets)
-    found = mean_gradient(view, names_of(layers), records, targets)
-    rows = {name: gradient.reshape(1, -1) for name, gradient in found.items()}
-    return {layer.name: _joined(layer, rows)[0] for layer in layers}
-
-
 def _sized(gradients: PerSampleGradients, memory: int) -> PerSampleGradients:
     """With the batch and the chunk that take half of the memory each, or less where that is quick.
 
     Sizes go by what one record takes and what a second one adds.
     """
-    found: list[Gradients] = []
+    runs: list[Gradients] = []
 
     def run(records: int) -> None:
-        found.append(gradients.run(0, records))
+        runs.append(gradients.run(0, records))
 
     running = [peak_bytes(partial(run, n)) for n in (1, _TRIAL)]
-    forming = [peak_bytes(partial(gradients.formed, found[-1], slice(0, n))) for n in (1, _TRIAL)]
+    forming = [peak_bytes(partial(gradients.formed, runs[-1], slice(0, n))) for n in (1, _TRIAL)]
     quick = _QUICK_BYTES if gradients.trace.view.device.type == "cpu" else None
     chunk = min(_fitting(forming, memory // 2, quick), len(gradients))
     batch = min(_fitting(running, memory // 2, quick), len(gradients))

@@ -1,8 +1,9 @@
 """Sensitivity of every layer's gradient to the input and to the label, record by record.
 
-A record's number is ‖J‖_p / (ψ range(G_l)), with J = ∂G_l/∂x (Mo et al. 2022, eq. 7–8) or ∂G_l/∂y
-(Mo et al. 2021, eq. 9–10), range the largest minus the smallest element of G_l, and ψ = √|W|, |W|,
-1 for p = F, 1, ∞. Where J is zero that is zero; where J is not but the range is, it is undefined.
+A record's number is ‖J‖_p, with J = ∂G_l/∂x (Mo et al. 2022, eq. 7–8) or ∂G_l/∂y (Mo et al. 2021,
+eq. 9). *Bounded* it is ‖J‖_p / (ψ range(G_l)), with range the largest minus the smallest element of
+G_l, and ψ = √|W|, |W|, 1 for p = F, 1, ∞ (Mo et al. 2021, eq. 10). Where J is zero that is zero;
+where J is not but the range is, it is undefined.
 """
 
 import math
@@ -38,13 +39,15 @@ class Measured:
     """The sensitivity of every layer to one variable.
 
     Attributes:
-        samples: by layer and norm; no norm where the gradients are not finite, and no largest
-            entry where there are only probes.
+        raw: by layer and norm; no norm where the gradients are not finite, and no largest entry
+            where there are only probes.
+        bounded: the same over range and ψ; without layers of one element, which have no range.
         method: how it was measured, for the report.
         probes: how many, 0 where it is exact.
     """
 
-    samples: dict[str, dict[Norm, Sample]]
+    raw: dict[str, dict[Norm, Sample]]
+    bounded: dict[str, dict[Norm, Sample]]
     method: str
     probes: int
 
@@ -131,11 +134,26 @@ class Observed:
         passes = by_probes(jacobians.size, probes, seed) if probes else exactly(jacobians.size)
         with progress.task(_TASKS[by], len(records) * sum(len(p.plan) for p in passes)) as advance:
             found = jacobians.norms(passes, advance)
-        samples = {layer.name: _samples(found[layer.name], layer, passes) for layer in self.layers}
+        wide = [layer for layer in self.layers if layer.parameters > 1]
+        raw = {layer.name: _samples(found[layer.name], passes) for layer in self.layers}
+        bounded = {layer.name: _samples(found[layer.name], passes, layer) for layer in wide}
         methods = frozenset().union(*(norms.methods for norms in found.values()))
         return Measured(
-            samples, "; ".join(sorted(methods)), 0 if passes[0].total else len(passes[0].plan)
+            raw, bounded, "; ".join(sorted(methods)), 0 if passes[0].total else len(passes[0].plan)
         )
+
+    def within(self, work: float, by: Variable) -> int:
+        """How many records like the first can be measured exactly in so many multiply-adds.
+
+        Raises:
+            AuditError: the loss has no gradient.
+            NotApplicable: the loss takes no real-valued labels.
+        """
+        targets = self.labels if by == "point" else self._soft()
+        names = [name for layer in self.layers for name in layer.parameter_names]
+        trace = Trace.of(self.view, names, self.inputs[:1], targets[:1])
+        varied = targets if by == "target" else self._points(trace, by)
+        return int(work / (varied[0].numel() * _multiply_adds(trace)))
 
     def _soft(self) -> Tensor:
         try:
@@ -160,8 +178,10 @@ _TASKS: dict[Variable, str] = {
 _PSI: dict[Norm, float] = {"f": 0.5, "1": 1.0, "inf": 0.0}
 
 
-def _samples(norms: LayerNorms, layer: Layer, passes: Sequence[Pass]) -> dict[Norm, Sample]:
-    """The layer's norms divided by range and ψ; none if anything is not finite."""
+def _samples(
+    norms: LayerNorms, passes: Sequence[Pass], layer: Layer | None = None
+) -> dict[Norm, Sample]:
+    """A layer's norms, divided by range and ψ where it is given; none if any is not finite."""
     ranges = norms.ranges.cpu().double().numpy()
     found: dict[Norm, Sample] = {}
     for each in passes:
@@ -170,15 +190,14 @@ def _samples(norms: LayerNorms, layer: Layer, passes: Sequence[Pass]) -> dict[No
             if not (np.isfinite(parts).all() and np.isfinite(ranges).all()):
                 return {}
             squared = norm == "f"
-            divisor = (ranges * layer.parameters ** _PSI[norm]) ** (2 if squared else 1)
-            defined = (ranges > 0) | (parts == 0).all(axis=1)
+            defined = np.ones(len(parts), dtype=bool)
+            if layer is not None:
+                divisor = (ranges * layer.parameters ** _PSI[norm]) ** (2 if squared else 1)
+                defined = (ranges > 0) | (parts == 0).all(axis=1)
+                parts = parts / np.where(ranges > 0, divisor, 1)[:, None]
             some = isinstance(each.plan, SampledColumns)
-            found[norm] = Sample(
-                parts=(parts / np.where(ranges > 0, divisor, 1)[:, None])[defined],
-                defined=defined,
-                squared=squared,
-                columns=round(each.factor) if some else None,
-            )
+            columns = round(each.factor) if some else None
+            found[norm] = Sample(parts[defined], defined, squared, columns)
     return found
 
 

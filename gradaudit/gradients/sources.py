@@ -1,5 +1,7 @@
 """Where the tangents of every parameter's gradient come from, chunk of directions by chunk."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -10,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from gradaudit.gradients.differentiation import Batch, Differentiation, Variable
 from gradaudit.gradients.directions import Directions
-from gradaudit.gradients.factors import Factors, Tangents, over_uses
+from gradaudit.gradients.fast.factors import Factors, Tangents, over_uses
 from gradaudit.gradients.norms import Norm, Norms, norms_of
 from gradaudit.gradients.trace import Gradients
 
@@ -32,7 +34,7 @@ class Point:
     factors: dict[str, Factors]
 
     @classmethod
-    def of(cls, batch: Batch, way: Differentiation) -> "Point":
+    def of(cls, batch: Batch, way: Differentiation) -> Point:
         """Compute the gradients of a batch."""
         gradients = way.gradients(batch)
         seen = gradients.seen | _tokens(batch)
@@ -42,7 +44,7 @@ class Point:
         }
         return cls(batch, gradients, seen, factors)
 
-    def part(self, at: slice) -> "Point":
+    def part(self, at: slice) -> Point:
         """The records at these positions."""
         return Point(
             self.batch.part(at),
@@ -78,7 +80,7 @@ class Source(Protocol):
         """The gradients that move."""
         ...
 
-    def part(self, at: slice) -> "Source":
+    def part(self, at: slice) -> Source:
         """The source for the records at these positions."""
         ...
 
@@ -103,14 +105,14 @@ class General:
     def norms(self, directions: Directions, wanted: Collection[Norm]) -> dict[str, Norms]:
         """By parameter, (records, directions) norms of Ġ."""
         moved = self.moved(directions.vectors)
-        found = {name: norms_of(tangents.clone(), wanted) for name, tangents in moved.whole.items()}
+        norms = {name: norms_of(tangents.clone(), wanted) for name, tangents in moved.whole.items()}
         seen = unstretched(moved.seen)
         for name, uses in self.point.batch.trace.uses.items():
             left = over_uses([use.left(moved.deltas[site]) for site, use in uses])
-            found[name] = Tangents(self.point.factors[name], uses, seen, left).norms(wanted)
-        return found
+            norms[name] = Tangents(self.point.factors[name], uses, seen, left).norms(wanted)
+        return norms
 
-    def part(self, at: slice) -> "General":
+    def part(self, at: slice) -> General:
         """The source for the records at these positions."""
         return replace(self, point=self.point.part(at))
 
@@ -128,5 +130,5 @@ def unstretched(seen: Mapping[int, Tensor]) -> dict[int, Tensor]:
 def _tokens(batch: Batch) -> dict[int, Tensor]:
     if batch.trace.embedded is None:
         return {}
-    each = [batch.trace.tokens(record) for record in batch.records]
-    return {site: torch.stack([tokens[site] for tokens in each]) for site in each[0]}
+    by_record = [batch.trace.tokens(record) for record in batch.records]
+    return {site: torch.stack([tokens[site] for tokens in by_record]) for site in by_record[0]}

@@ -1,5 +1,7 @@
 """Adding up the norms of every layer's tangents over passes of directions."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -30,15 +32,15 @@ class Pass(NamedTuple):
     total: bool
     factor: float = 1.0
 
-    def reduced(self, found: Norms) -> Norms:
+    def reduced(self, norms: Norms) -> Norms:
         """A chunk's norms as they are kept."""
         if self.total:
-            return over_directions(found)
-        return {norm: x * self.factor for norm, x in found.items()}
+            return over_directions(norms)
+        return {norm: x * self.factor for norm, x in norms.items()}
 
-    def merged(self, found: Norms, more: Norms) -> Norms:
+    def merged(self, norms: Norms, more: Norms) -> Norms:
         """The norms of two chunks of the directions."""
-        return joined([found, more]) if self.total else side_by_side([found, more])
+        return joined([norms, more]) if self.total else side_by_side([norms, more])
 
 
 def exactly(size: int) -> list[Pass]:
@@ -73,7 +75,7 @@ class LayerNorms:
     methods: frozenset[str]
 
     @classmethod
-    def of_all(cls, parts: Sequence["LayerNorms"]) -> "LayerNorms":
+    def of_all(cls, parts: Sequence[LayerNorms]) -> LayerNorms:
         """One part's records after the other's."""
         return cls(
             {norm: torch.cat([part.samples[norm] for part in parts]) for norm in parts[0].samples},
@@ -88,25 +90,25 @@ class Tally:
 
     source: Source
     layers: Sequence[Layer]
-    _found: dict[tuple[str, Pass], Norms] = field(default_factory=dict)
+    _norms: dict[tuple[str, Pass], Norms] = field(default_factory=dict)
 
-    def add(self, each: Pass, directions: Directions) -> int:
+    def add(self, taken: Pass, directions: Directions) -> int:
         """Take in a chunk of a pass's directions; returns for how many records and directions."""
-        norms = self.source.norms(directions, each.norms)
+        norms = self.source.norms(directions, taken.norms)
         for layer in self.layers:
-            key = layer.name, each
-            more = each.reduced(joined(norms[name] for name in layer.parameter_names))
-            self._found[key] = each.merged(self._found[key], more) if key in self._found else more
+            key = layer.name, taken
+            more = taken.reduced(joined(norms[name] for name in layer.parameter_names))
+            self._norms[key] = taken.merged(self._norms[key], more) if key in self._norms else more
         return len(directions.vectors) * len(self.source.point.batch.records)
 
     def norms(self) -> dict[str, LayerNorms]:
         """By layer, what has come in."""
-        found: dict[str, Norms] = {layer.name: {} for layer in self.layers}
-        for (name, _), norms in self._found.items():
-            found[name] |= norms
+        by_layer: dict[str, Norms] = {layer.name: {} for layer in self.layers}
+        for (name, _), norms in self._norms.items():
+            by_layer[name] |= norms
         return {
             layer.name: LayerNorms(
-                found[layer.name],
+                by_layer[layer.name],
                 self.source.point.ranges(layer.parameter_names),
                 frozenset({self.source.title}),
             )

@@ -1,5 +1,7 @@
 """The gradient of one record's loss, taken apart at the places where parameters are used."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -56,7 +58,7 @@ class Trace:
     @classmethod
     def of(
         cls, view: FunctionalModel, names: Sequence[str], records: Tensor, targets: Tensor
-    ) -> "Trace":
+    ) -> Trace:
         """Find the uses of the named parameters, and which of them the uses explain.
 
         A parameter's gradient must equal the sum over its uses, G = Σ Δ Aᵀ, on the first records;
@@ -88,7 +90,7 @@ class Trace:
             len(records), *self.embedded, dtype=self.view.dtype, device=self.view.device
         )
 
-    def seeded(self, index: int) -> "Trace":
+    def seeded(self, index: int) -> Trace:
         """The trace with random numbers of its own for the record of this index."""
         return replace(self, view=replace(self.view, seed=self.view.seed + index))
 
@@ -127,13 +129,13 @@ class Trace:
         with torch.enable_grad():
             outputs, capture = self._run(point, record, whole, zeros)
             loss = self.view.loss.per_record(outputs, target.unsqueeze(0))[0]
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 loss, [*zeros, *whole.values()], create_graph=True, materialize_grads=True
             )
         return Gradients(
-            tuple(found[: len(zeros)]),
+            tuple(gradients[: len(zeros)]),
             _real(capture.seen),
-            dict(zip(whole, found[len(zeros) :], strict=True)),
+            dict(zip(whole, gradients[len(zeros) :], strict=True)),
         )
 
     def tokens(self, record: Tensor) -> dict[int, Tensor]:
@@ -167,7 +169,7 @@ class Trace:
 
     def _watching(
         self, names: Iterable[str], record: Tensor, every: Sequence[str] | None = None
-    ) -> "Trace":
+    ) -> Trace:
         """The trace that takes these parameters apart, if all of a parameter's uses are alike."""
         watched = {name: self.view.parameters[name] for name in names}
         capture = Capture(watched)
@@ -197,9 +199,12 @@ class Trace:
             loss = self.view.loss.per_record(outputs, target.unsqueeze(0))[0]
             if not loss.requires_grad:
                 raise AuditError("the loss cannot be differentiated by the model's parameters")
-            own = [leaves[name] for name in self.uses]
-            found = torch.autograd.grad(loss, [*zeros, *own], materialize_grads=True)
-        deltas, wholes = found[: len(zeros)], dict(zip(self.uses, found[len(zeros) :], strict=True))
+            watched = [leaves[name] for name in self.uses]
+            gradients = torch.autograd.grad(loss, [*zeros, *watched], materialize_grads=True)
+        deltas, wholes = (
+            gradients[: len(zeros)],
+            dict(zip(self.uses, gradients[len(zeros) :], strict=True)),
+        )
         return {
             name
             for name, uses in self.uses.items()

@@ -64,20 +64,24 @@ def at_once(trace: Trace, records: Tensor, targets: Tensor) -> Gradients:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop")  # of a single operator
         points = trace.point(records)
-        found = torch.func.vmap(trace.gradients, randomness="different")(points, targets, records)
+        gradients = torch.func.vmap(trace.gradients, randomness="different")(
+            points, targets, records
+        )
         if trace.embedded is None:
-            return found
+            return gradients
         tokens = torch.func.vmap(trace.tokens, randomness="different")(records)
-        return found._replace(seen={**found.seen, **tokens})
+        return gradients._replace(seen={**gradients.seen, **tokens})
 
 
 def one_by_one(trace: Trace, records: Tensor, targets: Tensor) -> Gradients:
     """The gradients of one record after the other, whole, with a leading dimension."""
-    found = [
+    gradients = [
         mean_gradient(trace.seeded(index).view, trace.whole, record[None], target[None])
         for index, (record, target) in enumerate(zip(records, targets, strict=True))
     ]
-    whole = {name: torch.stack([each[name] for each in found]) for name in trace.whole}
+    whole = {
+        name: torch.stack([of_record[name] for of_record in gradients]) for name in trace.whole
+    }
     return Gradients((), {}, whole)
 
 
@@ -95,8 +99,8 @@ def mean_gradient(
     leaves = {name: view.parameters[name].clone().requires_grad_() for name in names}
     with torch.enable_grad():
         loss = view.batch_loss(leaves, records, targets)
-        found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-    return dict(zip(names, found, strict=True))
+        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+    return dict(zip(names, gradients, strict=True))
 
 
 def names_of(layers: Sequence[Layer]) -> list[str]:

@@ -9,6 +9,7 @@ from threadpoolctl import threadpool_limits
 from gradaudit.inference.members import Labelled, Sets
 from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.usable import Usable, usable_information
+from gradaudit.progress import Advance
 
 Rows = NDArray[np.float32]
 
@@ -36,9 +37,13 @@ class Adversary:
 
 
 def estimate(
-    rows: Rows, repetition: Repetition, adversary: Adversary, seed: np.random.SeedSequence
+    rows: Rows,
+    repetition: Repetition,
+    adversary: Adversary,
+    seed: np.random.SeedSequence,
+    advance: Advance,
 ) -> Usable:
-    """One estimate, on one thread."""
+    """One estimate, on one thread, which is one unit of work."""
     ends = np.cumsum([len(batches.labels) for batches in repetition.batches])[:-1]
     *folds, score = (
         Labelled(own, batches.labels)
@@ -46,7 +51,7 @@ def estimate(
     )
     sets = Sets(tuple(folds), score, repetition.independent)
     with threadpool_limits(1):
-        return usable_information(
+        usable = usable_information(
             sets,
             adversary.of(repetition),
             adversary.members,
@@ -54,3 +59,5 @@ def estimate(
             paper=adversary.paper,
             curve=adversary.curve and not repetition.permuted,
         )
+    advance(1)
+    return usable

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 from gradaudit.inference.estimating import Adversary, Rows, estimate
@@ -15,6 +15,7 @@ from gradaudit.target import Layer
 from gradaudit.updates.draws import beside
 from gradaudit.updates.observer import Observer
 from gradaudit.updates.reduction import Reduction
+from gradaudit.workers import shared_out
 
 _TOGETHER = 8
 """Repetitions whose batches are observed in one pass over the records."""
@@ -54,18 +55,13 @@ class Layerwise:
         if not planned:
             return found
         total = len(planned) * len(self.layers)
-        with (
-            progress.task(title, total) as advance,
-            Parallel(self.jobs, return_as="generator") as workers,
-        ):
+        with progress.task(title, total) as advance:
             for layer, repetition_rows in self._observed(planned):
-                tasks = (
-                    delayed(estimate)(rows, each, adversary, self._child(1, layer.position, each))
+                tasks = [
+                    partial(estimate, rows, each, adversary, self._child(1, layer.position, each))
                     for each, rows in repetition_rows
-                )
-                for usable in workers(tasks):
-                    found[layer.name].append(usable)
-                    advance(1)
+                ]
+                found[layer.name] += shared_out(tasks, self.jobs, advance)
         return found
 
     def _observed(

@@ -79,7 +79,7 @@ def expect_enough(
     rarest = int(counts.min(axis=0).argmin())
     place = int(counts[:, rarest].argmin())
     held = int((codes == rarest).sum())
-    share = min(len(part) for part in parts.values()) / len(codes)
+    share = max(1, min(len(part) for part in parts.values())) / len(codes)
     raise NotApplicable(
         f"{what}: {held} of the records looked at have the value {values[rarest]!r}, which leaves "
         f"{counts[place, rarest]} in {list(parts)[place]}; {fewest} are needed in each "

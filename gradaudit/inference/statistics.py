@@ -1,8 +1,4 @@
-"""Scores of guesses as functions of the trials' weights, so that a bootstrap is one array.
-
-Every function takes weights (replicates, trials) and gives (replicates,); NaN where a replicate
-has no trial to compare.
-"""
+"""Scores of guesses, and what each trial adds to their errors."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +20,6 @@ def losses(log_probabilities: FloatArray, labels: IntArray) -> FloatArray:
     return np.asarray(-log_probabilities[np.arange(len(labels)), labels])
 
 
-def weighted_mean(values: FloatArray, weights: FloatArray) -> FloatArray:
-    """Mean of the trials' values."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(weights @ values / weights.sum(axis=1))
-
-
 def log_odds(log_probabilities: FloatArray, value: int) -> FloatArray:
     """Log-odds of a value against all others, (trials,), exact also where p is almost 1."""
     others = np.delete(log_probabilities, value, axis=1)
@@ -39,7 +29,16 @@ def log_odds(log_probabilities: FloatArray, value: int) -> FloatArray:
 
 
 def auroc(scores: FloatArray, positive: NDArray[np.bool_], weights: FloatArray) -> FloatArray:
-    """Probability that a positive trial scores higher than a negative one, ties counting half."""
+    """Probability that a positive trial scores higher than a negative one, ties counting half.
+
+    Args:
+        scores: (trials,).
+        positive: (trials,).
+        weights: (replicates, trials) of the trials.
+
+    Returns:
+        (replicates,); NaN where a replicate has no pair to compare.
+    """
     positives, negatives = _by_score(scores, positive, weights)
     below = np.cumsum(negatives, axis=1) - negatives / 2
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -47,20 +46,28 @@ def auroc(scores: FloatArray, positive: NDArray[np.bool_], weights: FloatArray) 
         return np.asarray((positives * below).sum(axis=1) / pairs)
 
 
-def true_positives_at(
-    scores: FloatArray,
-    positive: NDArray[np.bool_],
-    weights: FloatArray,
-    limit: float = FALSE_POSITIVES,
-) -> FloatArray:
-    """Largest share of positives above a threshold that at most ``limit`` of negatives pass."""
-    positives, negatives = _by_score(-scores, positive, weights)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        false = np.cumsum(negatives, axis=1) / negatives.sum(axis=1, keepdims=True)
-        true = np.cumsum(positives, axis=1) / positives.sum(axis=1, keepdims=True)
-    allowed = np.maximum.accumulate(false, axis=1) <= limit + 1e-12
-    reached = np.where(allowed, true, 0).max(axis=1)
-    return np.where(np.isnan(false[:, -1] + true[:, -1]), np.nan, reached)
+def placements(scores: FloatArray, positive: NDArray[np.bool_]) -> FloatArray:
+    """Share of the other side that each trial is on the right side of, (trials,), ties half.
+
+    The mean over positives, and that over negatives, is the AUROC; less that mean it is what a
+    trial adds to the AUROC's error (DeLong, DeLong and Clarke-Pearson 1988).
+    """
+    found = np.empty(len(scores))
+    for side in (True, False):
+        others = np.sort(scores[positive != side])
+        own = scores[positive == side]
+        below = np.searchsorted(others, own, "left") + np.searchsorted(others, own, "right")
+        share = below / (2 * len(others))
+        found[positive == side] = share if side else 1 - share
+    return found
+
+
+def above(scores: FloatArray, positive: NDArray[np.bool_], share: float) -> NDArray[np.bool_]:
+    """Which positive trials are above a threshold that at most ``share`` of negatives pass."""
+    negatives = np.sort(scores[~positive])[::-1]
+    allowed = int(share * len(negatives) + 1e-9)
+    least = negatives[allowed] if allowed < len(negatives) else -np.inf
+    return np.asarray(scores[positive] > least)
 
 
 def _by_score(

@@ -1,5 +1,7 @@
 """What every layer of a target gives out for every record, without changing the model."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,7 +45,7 @@ class Activations:
     @classmethod
     def of(
         cls, target: Target, layers: Sequence[Layer], inputs: Tensor, labels: Tensor, memory: int
-    ) -> "Activations":
+    ) -> Activations:
         """Look at two records to see what there is, and how many fit into memory.
 
         Raises:
@@ -58,7 +60,9 @@ class Activations:
         widths = {name: values.shape[1] for name, values in alone[0].items()}
         together = _run(view, layers, trial)
         chunk = 1
-        if all(_agree(together.get(name), [each.get(name) for each in alone]) for name in widths):
+        if all(
+            _agree(together.get(name), [outputs.get(name) for outputs in alone]) for name in widths
+        ):
             runs = [partial(_run, view, layers, trial[:count]) for count in (1, _TRIAL)]
             one, two = map(peak_bytes, runs)
             chunk = max(1, 1 + (memory // 2 - one) // max(1, two - one))
@@ -73,11 +77,11 @@ class Activations:
         layers = [layer for layer in self.layers if layer.name in names]
         for start in range(0, len(self.inputs), self.chunk):
             records = self.view.cast(self.inputs[start : start + self.chunk])
-            found = _run(self.view, layers, records)
+            outputs = _run(self.view, layers, records)
             for name in names:
-                if name not in found or found[name].shape[1] != self.widths[name]:
+                if name not in outputs or outputs[name].shape[1] != self.widths[name]:
                     raise AuditError(f"{name} gives other numbers of activations to other records")
-            yield found
+            yield outputs
 
 
 def _expect_own_activations(view: FunctionalModel, records: Tensor) -> None:
@@ -90,8 +94,8 @@ def _expect_own_activations(view: FunctionalModel, records: Tensor) -> None:
 
 def _agree(together: Tensor | None, alone: list[Tensor | None]) -> bool:
     """Whether a batch's activations are those of its records, in the order of the records."""
-    single = [each for each in alone if each is not None]
-    if together is None or len(single) < len(alone) or len({each.shape for each in single}) > 1:
+    single = [output for output in alone if output is not None]
+    if together is None or len(single) < len(alone) or len({output.shape for output in single}) > 1:
         return False
     expected = torch.cat(single)
     tolerance = torch.finfo(expected.dtype).eps ** 0.5
@@ -110,9 +114,9 @@ def _run(view: FunctionalModel, layers: Sequence[Layer], records: Tensor) -> dic
         view.outputs({}, records)
     outputs = {layer.name: called[layer.name] or uses.outputs[layer.name] for layer in layers}
     return {
-        name: torch.cat([output.reshape(len(records), -1) for output in each], dim=1)
-        for name, each in outputs.items()
-        if each and all(output.numel() % len(records) == 0 for output in each)
+        name: torch.cat([output.reshape(len(records), -1) for output in value], dim=1)
+        for name, value in outputs.items()
+        if value and all(output.numel() % len(records) == 0 for output in value)
     }
 
 

@@ -69,10 +69,10 @@ class Pairs:
     def squared_distances(self) -> Array:
         """(records, records), exact zeros on the diagonal."""
         norms = self._gram.diagonal()
-        found: Array = norms[:, None] + norms - 2 * self._gram
-        np.maximum(found, 0.0, out=found)
-        np.fill_diagonal(found, 0.0)
-        return found
+        distances: Array = norms[:, None] + norms - 2 * self._gram
+        np.maximum(distances, 0.0, out=distances)
+        np.fill_diagonal(distances, 0.0)
+        return distances
 
 
 def information(distances: Array, sigma2: float, alpha: float, memory: int = 1 << 28) -> Bound:

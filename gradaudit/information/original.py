@@ -4,6 +4,8 @@ Source: F. Mo et al., "Quantifying and localizing usable information leakage fro
 gradients" (2022), definitions 2 and 3, equations 4 and 6.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 
@@ -24,8 +26,8 @@ _BOOTSTRAP = 21
 
 def log_success(successes: FloatArray, restarts: int) -> FloatArray:
     """Log of f = (s + ½) / (R + 1), for s successes of R restarts: finite even for none."""
-    found: FloatArray = np.log((successes + 0.5) / (restarts + 1))
-    return found
+    logarithms: FloatArray = np.log((successes + 0.5) / (restarts + 1))
+    return logarithms
 
 
 def ceiling(restarts: int) -> float:
@@ -49,20 +51,23 @@ class Tally:
 
     @classmethod
     def of(
-        cls, found: FloatArray, guesses: FloatArray, thresholds: tuple[float, ...] = THRESHOLDS
-    ) -> "Tally":
+        cls,
+        similarities: FloatArray,
+        guesses: FloatArray,
+        thresholds: tuple[float, ...] = THRESHOLDS,
+    ) -> Tally:
         """Count similarities that reach thresholds; those that are NaN reach none.
 
         Args:
-            found: (members, updates, records, restarts) similarities of reconstructions; NaN where
-                a restart diverged.
-            guesses: (kinds, updates, records, guesses) similarities of random reconstructions.
+            similarities: (members, updates, records, restarts) of reconstructions; NaN where a
+                restart diverged.
+            guesses: (kinds, updates, records, guesses) of random reconstructions.
             thresholds: τ.
         """
         levels = np.asarray(thresholds).reshape(-1, 1, 1, 1, 1)
-        successes = (found >= levels).sum(axis=-1).astype(np.float64)
+        successes = (similarities >= levels).sum(axis=-1).astype(np.float64)
         guessed = (guesses >= levels).mean(axis=-1)
-        return cls(successes, guessed, found.shape[-1])
+        return cls(successes, guessed, similarities.shape[-1])
 
     @property
     def gains(self) -> FloatArray:
@@ -80,8 +85,8 @@ class Tally:
     def comparable(self) -> NDArray[np.bool_]:
         """(thresholds,) whether any reconstruction or any guess succeeds."""
         most = self.successes.max(axis=(1, 2, 3)), self.guessed.max(axis=(1, 2, 3))
-        found: NDArray[np.bool_] = np.maximum(*most) > 0
-        return found
+        mask: NDArray[np.bool_] = np.maximum(*most) > 0
+        return mask
 
     @property
     def rates(self) -> FloatArray:
@@ -107,14 +112,14 @@ class Original:
     @property
     def best(self) -> NDArray[np.int64]:
         """(thresholds,) the member with the most."""
-        found: NDArray[np.int64] = self.members.argmax(axis=1)
-        return found
+        indices: NDArray[np.int64] = self.members.argmax(axis=1)
+        return indices
 
     @property
     def values(self) -> FloatArray:
         """(thresholds,) of the whole family: guessing is in it, so never negative."""
-        found: FloatArray = np.maximum(self.members.max(axis=1), 0.0)
-        return found
+        values: FloatArray = np.maximum(self.members.max(axis=1), 0.0)
+        return values
 
 
 def information(tally: Tally) -> Original:
@@ -166,5 +171,5 @@ def spread(tally: Tally, seed: int) -> Spread | None:
 def _percentiles(draws: FloatArray, clusters: int) -> FloatArray:
     quantile = stats.t.ppf((1 + CONFIDENCE) / 2, clusters - 1)
     tail = float(stats.norm.sf(quantile * math.sqrt(clusters / (clusters - 1))))
-    found: FloatArray = np.quantile(draws, (tail, 1 - tail), axis=1).T
-    return found
+    percentiles: FloatArray = np.quantile(draws, (tail, 1 - tail), axis=1).T
+    return percentiles

@@ -2,12 +2,11 @@
 
 from gradaudit.judging.baseline import differences, refuse_another_model
 from gradaudit.judging.default import default_policy, default_policy_yaml, known_metrics
-from gradaudit.judging.judge import FAILING, gate, passed
+from gradaudit.judging.judge import gate, passed, says
 from gradaudit.judging.policy import Ignore, Policy, Rule, read_policy
 from gradaudit.judging.risk import Risk, layer_risks
 
 __all__ = [
-    "FAILING",
     "Ignore",
     "Policy",
     "Risk",
@@ -21,4 +20,5 @@ __all__ = [
     "passed",
     "read_policy",
     "refuse_another_model",
+    "says",
 ]

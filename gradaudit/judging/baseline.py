@@ -4,26 +4,31 @@ from gradaudit.errors import UsageError
 from gradaudit.report import Finding, Measurement, Report
 from gradaudit.wording import estimate
 
+_EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
+"""What an outcome of the baseline excuses."""
 TOLERANCE = 0.01
 """Share by which a value may move before it is worse, where the baseline has no interval."""
 
 
 def excuse_known(judged: Report, baseline: Report) -> Report:
-    """The judged report, where failures that the judged baseline had too are ``known``.
+    """The judged report, where what the judged baseline had too is excused.
 
-    A failure is known where the same rule failed the same row of the baseline, and the value now
-    is no worse than it was: not beyond the unfavourable end of the baseline's interval, or, where
-    the baseline has none, not beyond its value by more than ``TOLERANCE`` of it. Rows that could
-    not be measured are never known: what nobody looked at is excused by nothing.
+    A failure is ``known`` where the same rule failed the same row of the baseline, and the value
+    now is no worse than it was: not beyond the unfavourable end of the baseline's interval, or,
+    where the baseline has none, not beyond its value by more than ``TOLERANCE`` of it. What is
+    unclear passes, and stays unclear, where it was unclear or failed in the baseline and is no
+    worse. Rows that could not be measured are never known: what nobody looked at is excused by
+    nothing.
     """
     earlier = {
-        (finding.rule, finding.key) for finding in baseline.findings if finding.outcome == "failed"
+        (finding.rule, finding.key): _EXCUSED[finding.outcome]
+        for finding in baseline.findings
+        if finding.outcome in _EXCUSED
     }
     before, now = baseline.by_key(), judged.by_key()
     findings = [
         _known(finding, before[finding.key])
-        if finding.outcome == "failed"
-        and (finding.rule, finding.key) in earlier
+        if finding.outcome in earlier.get((finding.rule, finding.key), ())
         and not worse(now[finding.key], before[finding.key], upwards=finding.max is not None)
         else finding
         for finding in judged.findings
@@ -83,4 +88,5 @@ def differences(report: Report, earlier: Report) -> list[str]:
 
 def _known(finding: Finding, before: Measurement) -> Finding:
     words = f"{finding.message}; known: {estimate(before)} in the baseline"
-    return finding.model_copy(update={"outcome": "known", "message": words})
+    excused = {"unclear": "pass"} if finding.outcome == "unclear" else {"outcome": "known"}
+    return finding.model_copy(update={**excused, "message": words})

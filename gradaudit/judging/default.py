@@ -9,8 +9,9 @@ from gradaudit.judging.policy import Policy, Rule
 from gradaudit.report import Report
 
 _HEADER = """\
-# gradaudit's default policy: what each audit declares about its metrics. A number beyond the
-# limit of an error rule makes a layer's risk high, beyond that of a warning rule medium.
+# gradaudit's default policy: what each audit declares about its metrics. An interval that lies
+# beyond the limit of an error rule shows a high risk, beyond that of a warning rule a medium one;
+# an interval that holds the limit shows neither and excludes neither.
 """
 
 
@@ -43,6 +44,16 @@ def known_metrics() -> dict[str, Metric]:
     return {
         f"{audit.reports_as()}.{metric.id}": metric
         for audit in audits().values()
+        for metric in audit.metrics
+    }
+
+
+def proxies() -> set[str]:
+    """The metrics of audits that try to learn nothing, by ``audit.metric``."""
+    return {
+        f"{audit.reports_as()}.{metric.id}"
+        for audit in audits().values()
+        if audit.proxy
         for metric in audit.metrics
     }
 

@@ -1,16 +1,21 @@
 """Holm's step-down correction (Holm 1979) of the intervals that a policy judges together.
 
-Each judged row is a claim "the metric stays within its limit", granted when the unfavourable end
-of its interval does. Of many claims, some are granted by luck; ``family: holm`` bounds the
-probability that *any* granted claim is false. The null hypothesis of a claim is that the limit is
-exceeded; a claim's p-value is read off its interval, taken as normal around the estimate, and the
-k-th smallest of m p-values must be at most α/(m − k + 1). Written as intervals: the unfavourable
-end moves outwards to the confidence 1 − α/(m − k + 1), and once a claim is refused, all with a
-larger p-value are judged at its confidence.
+Each judged row makes two claims, "the metric is within its limit" and "it is beyond": it passes
+where the first is granted, is shown to fail where the second is, and is unclear where neither is.
+Of many claims, some are granted by luck; ``family: holm`` bounds the probability that *any* granted
+claim is false by 1 - confidence, whichever way it errs.
 
-α is (1 − confidence)/2, that of the unfavourable end of a two-sided interval, and of the
-strictest row where they differ. No assumption about dependence between rows is needed. Intervals
-that are not normal (Student with few repeats, Clopper–Pearson) are extended as if they were.
+The claims "within" are one family and the claims "beyond" another, each corrected at α =
+(1 - confidence)/2, that of one end of a two-sided interval, and of the strictest row where they
+differ. The null hypothesis of a claim is its contrary; its p-value is read off the interval, taken
+as Student's with as many degrees of freedom as the row counts, less one, and the k-th smallest of m
+p-values must be at most α/(m - k + 1). Written as intervals: the end moves outwards to the
+confidence 1 - α/(m - k + 1), and once a claim is refused, all with a larger p-value are judged at
+its confidence. Within a family Holm's proof needs no assumption about dependence between rows, and
+Bonferroni joins the two. (One step-down over both directions, with 2α in all, is not known to
+control errors of direction: Shaffer 1980 needs independent rows.)
+
+Intervals of other kinds (Clopper-Pearson, bootstrap) are extended as if they were Student's.
 """
 
 import math
@@ -26,13 +31,15 @@ class Claim:
     """The claim that a metric is at most ``limit``, with the upper end of its interval.
 
     A lower limit is the same claim with every sign turned. ``half_width`` is the distance from
-    the estimate to an end of the two-sided interval at ``confidence``.
+    the estimate to an end of the two-sided interval at ``confidence``, and ``degrees`` are those of
+    freedom; infinite ones make it normal.
     """
 
     limit: float
     upper: float
     half_width: float
     confidence: float
+    degrees: float = math.inf
 
     @property
     def alpha(self) -> float:
@@ -42,19 +49,31 @@ class Claim:
     @property
     def deviation(self) -> float:
         """Standard deviation of the estimate, from the interval's width."""
-        return self.half_width / _quantile(self.alpha)
+        return self.half_width / self._quantile(self.alpha)
 
     @property
     def p_value(self) -> float:
         """Probability of so low an upper end where the metric equals the limit."""
         if self.deviation == 0:
             return 0.0 if self.upper <= self.limit else 1.0
-        z = _quantile(self.alpha) + (self.limit - self.upper) / self.deviation
-        return _NORMAL.cdf(-z)
+        t = self._quantile(self.alpha) + (self.limit - self.upper) / self.deviation
+        if math.isinf(self.degrees):
+            return _NORMAL.cdf(-t)
+        from scipy.special import stdtr
+
+        return float(stdtr(self.degrees, -t))
 
     def upper_at(self, alpha: float) -> float:
         """The upper end at another one-sided level."""
-        return self.upper + self.deviation * (_quantile(alpha) - _quantile(self.alpha))
+        return self.upper + self.deviation * (self._quantile(alpha) - self._quantile(self.alpha))
+
+    def _quantile(self, alpha: float) -> float:
+        """Of Student's distribution, exceeded with probability ``alpha``."""
+        if math.isinf(self.degrees):
+            return _NORMAL.inv_cdf(1 - alpha)
+        from scipy.special import stdtrit
+
+        return -float(stdtrit(self.degrees, alpha))
 
 
 def corrected_ends(claims: Sequence[Claim]) -> list[float]:
@@ -78,7 +97,3 @@ def corrected_ends(claims: Sequence[Claim]) -> list[float]:
         ends[i] = claims[i].upper_at(share)
         refused = refused or ends[i] > claims[i].limit
     return ends
-
-
-def _quantile(alpha: float) -> float:
-    return _NORMAL.inv_cdf(1 - alpha)

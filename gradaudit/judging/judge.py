@@ -3,19 +3,19 @@
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
+from typing import Any, Literal
 
+from gradaudit.gathering import members
 from gradaudit.judging.baseline import excuse_known
-from gradaudit.judging.case import Case, correct, unfavourable_end
+from gradaudit.judging.case import Case, correct, ends_of
 from gradaudit.judging.default import default_policy
 from gradaudit.judging.policy import Ignore, Policy, Rule, layer_matches
 from gradaudit.report import Finding, Key, Measurement, Outcome, Report
 
-FAILING = frozenset({"failed", "unmeasured"})
-"""Outcomes that fail the gate where the rule's level is ``error``."""
-
 CLOSE = 0.7
 """How alike names must be for one to be offered instead of the other."""
 
+Says = Outcome | Literal["error", "warning"]
 Met = list[tuple[int, Rule, list[Measurement]]]
 
 
@@ -25,22 +25,27 @@ def gate(
     *,
     baseline: Report | None = None,
     today: date | None = None,
+    strict: bool = False,
 ) -> Report:
     """A copy of the report with the findings of every rule.
 
-    The unfavourable end of an interval is judged, the value where there is none; infinity is
-    beyond every ``max``. A rule fails where one of its globs meets no row, or a row that failed;
-    a skipped row is not applicable. A report in which nothing was measured fails whatever the
-    rules, and so does a policy without any.
+    A row fails where its whole interval is beyond the limit, passes where all of it is within, and
+    is unclear in between; without an interval its value is judged. Infinity is beyond every
+    ``max``; an imprecise row is always unclear. A headline that stands for several runs is judged
+    by each of them. A rule fails where one of its globs meets no row, or a row that failed; a
+    skipped row is not applicable. A report in which nothing was measured fails whatever the rules,
+    and so does a policy without any.
 
     Args:
         report: what was measured; findings it holds already are replaced.
         policy: the rules; ``default_policy(report)`` without one.
+        strict: let what is unclear fail, whatever the policy makes of it.
         baseline: an earlier report, judged by the same policy; rows that were beyond the same
             limit there, and are no worse now, are ``known``.
         today: the day that ``until`` is compared with; the current day in UTC without it.
     """
     policy = policy or default_policy(report)
+    policy = policy.strict() if strict else policy
     today = today or datetime.now(UTC).date()
     judged = _judged(report, policy, today)
     return judged if baseline is None else excuse_known(judged, _judged(baseline, policy, today))
@@ -48,32 +53,42 @@ def gate(
 
 def passed(judged: Report) -> bool:
     """Whether a judged report passes: it has findings, and no error among them."""
-    return bool(judged.findings) and not any(
-        finding.level == "error" and finding.outcome in FAILING for finding in judged.findings
-    )
+    return bool(judged.findings) and not any(says(each) == "error" for each in judged.findings)
+
+
+def says(finding: Finding) -> Says:
+    """What a finding says at the gate: an error fails it, a warning does not.
+
+    What failed, could not be measured, or is unclear where the policy lets that fail, is of the
+    rule's level; else the outcome speaks for itself.
+    """
+    if finding.outcome in ("failed", "unmeasured") or finding.unclear == "fail":
+        return finding.level
+    return finding.outcome
 
 
 def _judged(report: Report, policy: Policy, today: date) -> Report:
     met: Met = [(i, rule, _rows_of(rule, report)) for i, rule in enumerate(policy.rules, start=1)]
     cases = _cases(met, policy, today)
     verdicts = {
-        (case.number, case.row.key): _verdict(case)
+        (case.number, case.row.key): _verdict(case, policy)
         for case in (correct(cases) if policy.family == "holm" else cases)
     }
     return report.model_copy(update={"findings": _findings(report, met, verdicts)})
 
 
 def _rows_of(rule: Rule, report: Report) -> list[Measurement]:
-    return [
+    met = [
         row
         for row in report.measurements
         if rule.judges(row) and any(layer_matches(row.layer, glob) for glob in rule.layers)
     ]
+    return [each for row in met for each in members(row, report)]
 
 
 def _cases(met: Met, policy: Policy, today: date) -> list[Case]:
     return [
-        Case(number, rule, row, unfavourable_end(rule, row, value), *_ignores(policy, row, today))
+        Case(number, rule, row, ends_of(row, value), *_ignores(policy, row, today))
         for number, rule, rows in met
         for row in rows
         if (value := row.number) is not None
@@ -108,16 +123,23 @@ def _nothing_to_judge(report: Report, met: Met) -> list[Finding]:
     return [Finding(rule=0, metric="*", level="error", outcome="unmeasured", message=message)]
 
 
-def _verdict(case: Case) -> Finding:
-    words = case.verdict
-    outcome: Outcome = "failed" if case.beyond else "passed"
-    if case.beyond and case.ignore:
-        outcome = "ignored"
+def _verdict(case: Case, policy: Policy) -> Finding:
+    """A finding; exceptions change what is beyond the limit, or may be."""
+    words: str = case.words
+    outcome: Outcome = case.outcome
+    more: dict[str, Any] = {}
+    if outcome == "unclear":
+        more = {"unclear": case.rule.unclear or policy.unclear, "times": case.times}
+    if outcome != "passed" and case.ignore:
         until = f" until {case.ignore.until}" if case.ignore.until else ""
         words += f"; ignored{until}: {case.ignore.reason}"
-    elif case.beyond and case.lapsed:
+        if outcome == "unclear":
+            more["unclear"] = "pass"
+        else:
+            outcome = "ignored"
+    elif outcome != "passed" and case.lapsed:
         words += f"; no longer ignored since {case.lapsed.until}: {case.lapsed.reason}"
-    return _finding(case.number, case.rule, case.row, outcome, words)
+    return _finding(case.number, case.rule, case.row, outcome, words, **more)
 
 
 def _without_value(number: int, rule: Rule, row: Measurement) -> Finding:
@@ -126,7 +148,9 @@ def _without_value(number: int, rule: Rule, row: Measurement) -> Finding:
     return _finding(number, rule, row, "unmeasured", f"could not be measured: {row.reason}")
 
 
-def _finding(number: int, rule: Rule, row: Measurement, outcome: Outcome, words: str) -> Finding:
+def _finding(
+    number: int, rule: Rule, row: Measurement, outcome: Outcome, words: str, **more: Any
+) -> Finding:
     return Finding(
         rule=number,
         metric=row.id,
@@ -137,6 +161,7 @@ def _finding(number: int, rule: Rule, row: Measurement, outcome: Outcome, words:
         min=rule.min,
         outcome=outcome,
         message=words,
+        **more,
     )
 
 

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from gradaudit.errors import UsageError
-from gradaudit.report import Measurement, Variant
+from gradaudit.report import Measurement, Unclear, Variant
 from gradaudit.yaml_file import read_yaml
 
 
@@ -66,6 +66,7 @@ class Rule(_Entry):
     max: Limit | None = None
     min: Limit | None = None
     level: Literal["error", "warning"] = "error"
+    unclear: Unclear | None = None
 
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": ["max"]}, {"required": ["min"]}]}
@@ -115,11 +116,21 @@ class Ignore(_Entry):
 
 
 class Policy(_Entry):
-    """Rules, exceptions, and whether intervals are corrected for the number of claims."""
+    """Rules, exceptions, and whether intervals are corrected for the number of claims.
+
+    ``unclear`` is what becomes of a row whose interval holds the limit, where a rule does not say
+    otherwise: it passes, is warned of, or fails as what is shown does.
+    """
 
     rules: tuple[Rule, ...] = Field(json_schema_extra={"minItems": 1})
     ignore: tuple[Ignore, ...] = ()
     family: Literal["none", "holm"] = "none"
+    unclear: Unclear = "warn"
+
+    def strict(self) -> Self:
+        """The same policy, where what is unclear fails."""
+        rules = tuple(rule.model_copy(update={"unclear": None}) for rule in self.rules)
+        return self.model_copy(update={"rules": rules, "unclear": "fail"})
 
 
 def read_policy(path: Path) -> Policy:

@@ -4,33 +4,50 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from gradaudit.judging.default import known_metrics
+from gradaudit.judging.default import known_metrics, proxies
 from gradaudit.judging.judge import gate
 from gradaudit.judging.policy import Policy
 from gradaudit.report import Finding, Report
 
-Level = Literal["high", "medium", "unknown", "low"]
+Level = Literal["high", "medium", "unknown", "low", "not tested"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 """The gravest first."""
 
 BEYOND = frozenset({"failed", "known", "ignored"})
 """Outcomes of values beyond their limit: accepting a risk does not remove it."""
+OPEN = frozenset({"unclear", "unmeasured"})
+"""Outcomes that exclude nothing."""
+TRIED = frozenset({"passed", "unclear"}) | BEYOND
+"""Outcomes of rows with a value."""
+UNTRIED = "nothing that a rule judges tried to learn anything from its gradient"
 
 
 @dataclass(frozen=True)
 class Risk:
-    """How risky a layer is, and why in sentences (none for ``low``)."""
+    """How risky a layer is, and why in sentences (none for ``low``).
+
+    Attributes:
+        level: the highest that is shown.
+        possible: the highest that is not excluded, where that is higher.
+    """
 
     level: Level
     reasons: tuple[str, ...] = ()
+    possible: Level | None = None
+
+    def __str__(self) -> str:
+        """In words: ``low, high not excluded``."""
+        return self.level + (f", {self.possible} not excluded" if self.possible else "")
 
 
 def layer_risks(report: Report, policy: Policy | None = None) -> dict[str | None, Risk]:
     """The risk of every layer, and of the whole model under None where a rule speaks of it.
 
-    A layer's risk is high where a value is beyond the limit of an error rule, medium where one is
-    beyond that of a warning rule, unknown where something that a rule asks for could not be
-    measured or no rule judged the layer at all, and low otherwise.
+    A layer's risk is the highest level that is shown: high where an interval as a whole is beyond
+    the limit of an error rule, medium where one is beyond that of a warning rule; else unknown
+    where something that a rule asks for could not be measured, not tested where nothing was judged
+    but metrics that try nothing (``Audit.proxy``), and low otherwise. Beside it stands the
+    highest level that what is unclear leaves possible.
 
     Args:
         report: a report; its findings are used where it has any and no policy is given.
@@ -59,18 +76,37 @@ def why(metric: str) -> str:
 
 
 def _risk(findings: Sequence[Finding]) -> Risk:
-    beyond = [finding for finding in findings if finding.outcome in BEYOND]
-    errors = [finding for finding in beyond if finding.level == "error"]
+    beyond = _gravest([finding for finding in findings if finding.outcome in BEYOND])
+    unsettled = _gravest([finding for finding in findings if finding.outcome in OPEN])
     if beyond:
-        return Risk("high" if errors else "medium", tuple(map(_sentence, errors or beyond)))
+        return _with_open(level_of(beyond[0]), beyond, unsettled)
     unmeasured = [finding for finding in findings if finding.outcome == "unmeasured"]
     if unmeasured:
         return Risk("unknown", tuple(map(_sentence, unmeasured)))
-    if not any(finding.outcome == "passed" for finding in findings):
-        return Risk("unknown", ("no rule judged this layer",))
-    return Risk("low")
+    if {finding.metric for finding in findings if finding.outcome in TRIED} <= proxies():
+        return _with_open("not tested", [], unsettled)
+    return _with_open("low", [], unsettled)
+
+
+def level_of(finding: Finding) -> Level:
+    """The level that a value beyond the limit shows, and one that may be beyond leaves possible."""
+    return "high" if finding.level == "error" else "medium"
+
+
+def _gravest(findings: Sequence[Finding]) -> Sequence[Finding]:
+    """Those of error rules, or all where there are none."""
+    return [finding for finding in findings if finding.level == "error"] or findings
+
+
+def _with_open(level: Level, reasons: Sequence[Finding], unsettled: Sequence[Finding]) -> Risk:
+    """A level with what makes it, and what leaves a higher one possible."""
+    words = [UNTRIED] if level == "not tested" else []
+    possible = level_of(unsettled[0]) if unsettled else None
+    if possible is None or LEVELS.index(possible) >= LEVELS.index(level):
+        return Risk(level, (*words, *map(_sentence, reasons)))
+    return Risk(level, (*words, *map(_sentence, (*reasons, *unsettled))), possible)
 
 
 def _sentence(finding: Finding) -> str:
-    explanation = why(finding.metric)
+    explanation = why(finding.metric) if finding.outcome in BEYOND else ""
     return f"{finding.metric}: {finding.message}" + (f": {explanation}" if explanation else "")

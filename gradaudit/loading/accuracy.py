@@ -9,11 +9,13 @@ import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
 from scipy.special import ndtri
+from scipy.stats import binomtest
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from gradaudit.errors import AuditError
 from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.loading.preprocessing import Expected, doubt, watching
 from gradaudit.loading.records import Records
 from gradaudit.target import Target
 
@@ -24,10 +26,7 @@ FLOPS = 2e11
 """Floating-point operations that the accuracy may cost: some seconds on one core."""
 
 _RESAMPLES = 1000
-_AT_CHANCE = (
-    "the model is no better than chance on these records ({value:.3f}, chance {chance:.3f}): the "
-    "preprocessing is then probably not the one the model was trained with"
-)
+_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,9 @@ class TaskAccuracy:
         interval: Wilson's, or the bootstrap percentiles of R², at ``confidence``.
         chance: the share of the largest class among these labels, or R² of the mean, 0.
         n: how many records were looked at.
-        warning: what to tell the user where the interval reaches down to chance.
+        at_chance: whether chance explains the value: by a binomial test at 5 %, of R² where the
+            interval reaches down to 0. None where all labels are the same.
+        warning: what to tell the user of a model that does not do what it should.
     """
 
     metric: Literal["accuracy", "r2", "none"]
@@ -49,6 +50,7 @@ class TaskAccuracy:
     chance: float | None
     n: int
     confidence: float = CONFIDENCE
+    at_chance: bool | None = None
     warning: str | None = None
 
     def to_json(self) -> dict[str, JsonValue]:
@@ -56,7 +58,9 @@ class TaskAccuracy:
         return {**asdict(self), "interval": list(self.interval) if self.interval else None}
 
 
-def task_accuracy(target: Target, records: Records, *, batch: int = 256) -> TaskAccuracy:
+def task_accuracy(
+    target: Target, records: Records, *, batch: int = 256, expected: Expected | None = None
+) -> TaskAccuracy:
     """Accuracy of a model in evaluation mode, which is left as it was.
 
     With class labels it is the share of records whose largest output (or the sign of a single
@@ -67,20 +71,23 @@ def task_accuracy(target: Target, records: Records, *, batch: int = 256) -> Task
         target: model and loss.
         records: the data.
         batch: records a call of the model takes.
+        expected: the accuracy that the model is known to have.
 
     Raises:
         AuditError: the model cannot be run on these inputs, the labels do not fit its outputs and
             its loss, or an output is not finite.
     """
     records = _some(records, affordable(target, records))
-    outputs = torch.cat(list(_outputs(target, records, batch)))
+    with watching(target.model) as seen:
+        outputs = torch.cat(list(_outputs(target, records, batch)))
     broken = int((~outputs.isfinite()).flatten(1).any(dim=1).sum())
     if broken:
         raise AuditError(
             f"the model's outputs are NaN or infinite for {broken} of {len(records)} records; "
             "check its weights and the preprocessing of the data"
         )
-    return _judged(outputs, records.labels, target.loss.name)
+    found = _judged(outputs, records.labels, target.loss.name)
+    return replace(found, warning=doubt(target, found, records, seen, expected))
 
 
 def wilson(successes: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -161,8 +168,11 @@ def _accuracy(right: Tensor, labels: Tensor) -> TaskAccuracy:
     value = int(right.sum()) / n
     chance = int(labels.bincount().max()) / n
     interval = wilson(int(right.sum()), n)
-    warning = _warning(value, interval, chance) if chance < 1 else None
-    return TaskAccuracy("accuracy", value, interval, chance, n, warning=warning)
+    at_chance = None
+    if chance < 1:
+        test = binomtest(int(right.sum()), n, chance, alternative="greater")
+        at_chance = bool(test.pvalue > _LEVEL)
+    return TaskAccuracy("accuracy", value, interval, chance, n, at_chance=at_chance)
 
 
 def _r2(outputs: NDArray[np.float64], targets: NDArray[np.float64]) -> TaskAccuracy:
@@ -175,7 +185,8 @@ def _r2(outputs: NDArray[np.float64], targets: NDArray[np.float64]) -> TaskAccur
     errors = np.square(outputs - targets).sum(axis=1)
     value = 1 - float(errors.sum()) / total
     interval = _bootstrapped(errors, centred)
-    return TaskAccuracy("r2", value, interval, 0.0, n, warning=_warning(value, interval, 0.0))
+    at_chance = interval is not None and interval[0] <= 0
+    return TaskAccuracy("r2", value, interval, 0.0, n, at_chance=at_chance)
 
 
 def _bootstrapped(
@@ -199,9 +210,3 @@ def _bootstrapped(
     tail = 50 * (1 - CONFIDENCE)
     low, high = np.percentile(redrawn, [tail, 100 - tail])
     return float(low), float(high)
-
-
-def _warning(value: float, interval: tuple[float, float] | None, chance: float) -> str | None:
-    if interval is None or interval[0] > chance:
-        return None
-    return _AT_CHANCE.format(value=value, chance=chance)

@@ -43,7 +43,7 @@ class CustomLoss(Loss):
         named = getattr(self.function, "weights", None)
         if not callable(named):
             return None
-        found = named(targets)
+        found = named(targets.clone())
         if not isinstance(found, Tensor) or found.shape != targets.shape[:1] or (found < 0).any():
             raise AuditError(
                 f"--loss {self.name}: weights(targets) must give one weight a record, "
@@ -104,8 +104,8 @@ class CustomLoss(Loss):
         return labels.to(outputs.dtype)
 
     def _called(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """A scalar, or (records,)."""
-        losses = self.function(outputs, targets)
+        """A scalar, or (records,); the function gets copies, which it may write into."""
+        losses = self.function(outputs.clone(), targets.clone())
         if losses.shape in ((), outputs.shape[:1]):
             return losses
         raise AuditError(

@@ -1,7 +1,6 @@
 """From a MODEL spec and a ``--loss`` to a fresh ``nn.Module`` and a :class:`Loss`."""
 
 import random
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -36,7 +35,7 @@ def load_model(spec: str, *, seed: int = 0) -> nn.Module:
     Args:
         spec: ``zoo:NAME``, ``torchvision:NAME``, ``path/to/file.py:factory`` or
             ``package.module:factory``, each with ``?option=value&…``, or a ``torch.export``
-            archive, which brings its own weights.
+            archive (``.pt2``), which is run as code too and brings its own weights.
         seed: of the fresh weights.
 
     Raises:
@@ -77,7 +76,7 @@ def _factory(spec: Spec) -> Callable[[], Any]:
         return _bound(spec, zoo.factory(spec.rest))
     if spec.scheme == "torchvision":
         return partial(_bound(spec, _torchvision(spec.rest), _NO_OPTIONS), weights=None)
-    if spec.name.endswith(".pt2") or zipfile.is_zipfile(spec.name):
+    if spec.name.endswith(".pt2"):
         return _bound(spec, partial(load_exported, Path(spec.name)))
     if ":" not in spec.name:
         raise UsageError(f"--model {spec.text}: {_no_form(spec.name)}")
@@ -110,7 +109,10 @@ def _no_form(name: str) -> str:
     if name.endswith(".py"):
         return f"name the function in it that returns the model, as in {name}:factory"
     if Path(name).is_file():
-        return "a file of weights is no model; give it with --checkpoint"
+        return (
+            "a file of weights is no model; give it with --checkpoint (a torch.export archive "
+            "whose code you trust is named .pt2)"
+        )
     return f"unknown; write {_FORMS}"
 
 

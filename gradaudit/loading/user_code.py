@@ -1,6 +1,7 @@
 """Import of the user's own code: ``path/file.py:NAME`` and ``package.module:NAME``.
 
-This runs the user's code, as any import does; nothing else a user hands over is ever run.
+This runs the user's code, as any import does. Besides it only ``torch.export`` archives named by
+``--model`` are run (``loading.exported``).
 """
 
 import hashlib
@@ -15,7 +16,11 @@ from types import ModuleType
 from typing import Any
 
 from gradaudit.errors import UsageError
+from gradaudit.files import read_file
 from gradaudit.loading.specs import suggest
+
+MAX_BYTES = 16 << 20
+"""What a file of code may have."""
 
 
 def load_callable(location: str, option: str) -> Callable[..., Any]:
@@ -75,9 +80,9 @@ def _import(source: str, where: str) -> ModuleType:
 
 def _read(file: Path, where: str) -> bytes:
     try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{where}: {file} cannot be read: {error.strerror}") from error
+        return read_file(file, MAX_BYTES)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
 
 
 @cache

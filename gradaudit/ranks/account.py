@@ -7,12 +7,12 @@ from pydantic import JsonValue
 
 from gradaudit.ranks.bases import Gap
 from gradaudit.ranks.convolution import LayerRank
-from gradaudit.ranks.group import Found
+from gradaudit.ranks.group import Evidence
 from gradaudit.ranks.matrix_free import ALPHA, ALPHA_SMALLEST, Nullity
 
-_STRONGEST: tuple[Found, ...] = ("exact", "dense", "craig", "generic", "bracket")
+_STRONGEST: tuple[Evidence, ...] = ("exact", "dense", "craig", "generic", "bracket")
 
-_MEANING: dict[Found, str] = {
+_MEANING: dict[Evidence, str] = {
     "exact": "follows from the ranks of filters and output gradients by a theorem",
     "dense": "singular values of U, rows orthonormalised",
     "craig": "probes certify that no more is left open, but for the stated probability",
@@ -24,7 +24,7 @@ _CLEAR_GAP = 1e3
 _ROUNDING = 1e-14
 
 
-def weakest_method(ranks: Sequence[LayerRank]) -> Found:
+def weakest_method(ranks: Sequence[LayerRank]) -> Evidence:
     """The method that says least, of all groups of some convolutions."""
     return max((group.method for rank in ranks for group in rank.groups), key=_STRONGEST.index)
 

@@ -1,5 +1,7 @@
 """Orthonormal row bases, with the numerical rank and the gap that decides it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +27,7 @@ class Gap:
     tolerance: float
 
     @classmethod
-    def at(cls, values: Tensor, tolerance: float) -> "Gap":
+    def at(cls, values: Tensor, tolerance: float) -> Gap:
         """From relative singular values in descending order."""
         rank = int((values > tolerance).sum())
         return cls(

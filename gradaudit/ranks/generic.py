@@ -70,8 +70,8 @@ class _CoordinatePoint:
 
     def spread(self, filters: int) -> list[int]:
         """How many taps each input channel gets, as even as can be."""
-        each, rest = divmod(filters, self.geometry.channels)
-        wanted = [each + (channel < rest) for channel in range(self.geometry.channels)]
+        share, rest = divmod(filters, self.geometry.channels)
+        wanted = [share + (channel < rest) for channel in range(self.geometry.channels)]
         return [min(taps, len(self.order)) for taps in wanted]
 
     def rank(self, spread: list[int]) -> int:

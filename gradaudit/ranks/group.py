@@ -1,5 +1,7 @@
 """Rank of U of one group of a convolution, by the method that suits it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -7,17 +9,16 @@ import torch
 from torch import Tensor
 
 from gradaudit.errors import NotApplicable
-from gradaudit.ranks import dense
 from gradaudit.ranks.bases import Gap, row_basis
 from gradaudit.ranks.bound import RowSpace
 from gradaudit.ranks.generic import confirmed
 from gradaudit.ranks.geometry import Geometry
 from gradaudit.ranks.matrix_free import Nullity, nullity
-from gradaudit.ranks.operator import ReducedU
+from gradaudit.ranks.operator import MOST_ELEMENTS, NULL, ReducedU
 from gradaudit.ranks.sides import smaller_side
 
 Method = Literal["auto", "dense", "structured", "generic"]
-Found = Literal["exact", "dense", "craig", "generic", "bracket"]
+Evidence = Literal["exact", "dense", "craig", "generic", "bracket"]
 
 _CHEAP_FLOPS = 5e8
 
@@ -42,7 +43,7 @@ class GroupRank:
 
     low: int
     high: int
-    method: Found
+    method: Evidence
     bound: int
     touched: int
     filters: Gap
@@ -56,12 +57,12 @@ class GroupRank:
         rows: RowSpace,
         low: int,
         high: int,
-        method: Found,
+        method: Evidence,
         *,
         bound: int | None = None,
         spectrum: Gap | None = None,
         search: Nullity | None = None,
-    ) -> "GroupRank":
+    ) -> GroupRank:
         """With the facts about U that ``rows`` holds."""
         operator = rows.operator
         return cls(
@@ -110,13 +111,13 @@ def group_rank(
         return GroupRank.of(rows, rows.bound, rows.bound, "generic")
     if method != "structured" and _affordable(rows.operator, _CHEAP_FLOPS):
         return _dense(rows)
-    found = _by_probes(rows, flops, generator)
-    if method == "structured" or _settled(found):
-        return found
+    probed = _by_probes(rows, flops, generator)
+    if method == "structured" or _settled(probed):
+        return probed
     if _affordable(rows.operator, flops):
         return _dense(rows)
-    generic = found.low < found.high and confirmed(filters, rows)
-    return replace(found, method="generic") if generic else found
+    generic = probed.low < probed.high and confirmed(filters, rows)
+    return replace(probed, method="generic") if generic else probed
 
 
 def _closed_form(operator: ReducedU) -> int | None:
@@ -137,17 +138,17 @@ def _closed_form(operator: ReducedU) -> int | None:
 
 
 def _dense(rows: RowSpace) -> GroupRank:
-    size = dense.elements(rows.operator)
-    if size > dense.MOST_ELEMENTS:
+    size = rows.operator.elements
+    if size > MOST_ELEMENTS:
         raise NotApplicable(
             f"U would take {8e-9 * size:.3g} GB as a dense matrix; use --method auto"
         )
-    gap = dense.singular_values(rows.operator)
+    gap = rows.operator.singular_values()
     return GroupRank.of(rows, gap.rank, gap.rank, "dense", spectrum=gap)
 
 
 def _affordable(operator: ReducedU, flops: float) -> bool:
-    return dense.elements(operator) <= dense.MOST_ELEMENTS and dense.flops(operator) <= flops
+    return operator.elements <= MOST_ELEMENTS and operator.dense_flops <= flops
 
 
 def _by_probes(rows: RowSpace, flops: float, generator: torch.Generator) -> GroupRank:
@@ -157,7 +158,7 @@ def _by_probes(rows: RowSpace, flops: float, generator: torch.Generator) -> Grou
     return GroupRank.of(rows, low, high, "craig" if low == high else "bracket", search=left)
 
 
-def _settled(found: GroupRank) -> bool:
+def _settled(probed: GroupRank) -> bool:
     """Whether the probes gave one rank, without singular values that another method drops."""
-    smallest = found.search.smallest if found.search else None
-    return found.low == found.high and (smallest is None or smallest > dense.NULL)
+    smallest = probed.search.smallest if probed.search else None
+    return probed.low == probed.high and (smallest is None or smallest > NULL)

@@ -8,7 +8,7 @@ import torch
 from gradaudit.ranks.bases import EPSILON
 from gradaudit.ranks.certificate import largest_nullity, least_norm
 from gradaudit.ranks.craig import Residuals, leave_residuals
-from gradaudit.ranks.dense import NULL
+from gradaudit.ranks.operator import NULL
 from gradaudit.ranks.sides import Side
 
 ALPHA = 1e-9
@@ -66,13 +66,13 @@ def nullity(side: Side, *, least: int, flops: float, generator: torch.Generator)
         looks += 1
         left = _follow(side, count, flops, generator)
         flops -= _cost(side, count) * left.iterations
-        found = _judge(side, left)
-        low = max(low, found.low)
-        high = max(low, min(high, found.high))
+        judged = _judge(side, left)
+        low = max(low, judged.low)
+        high = max(low, min(high, judged.high))
         before, count = count, _probes_for(left)
         settled = low == high or count <= before or left.others > _enough(before)
         if settled or not _fits(side, count, flops):
-            return replace(found, low=low, high=high, looks=looks)
+            return replace(judged, low=low, high=high, looks=looks)
 
 
 def _follow(side: Side, count: int, flops: float, generator: torch.Generator) -> Residuals:

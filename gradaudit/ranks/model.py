@@ -70,7 +70,7 @@ def ranks_of(
     Raises:
         AuditError: a weight or gradient is not finite.
     """
-    found: dict[str, list[LayerRank]] = {}
+    by_layer: dict[str, list[LayerRank]] = {}
     sizes: dict[str, int] = {}
     reasons: dict[str, str] = {}
     for number in range(len(inputs)):
@@ -85,12 +85,12 @@ def ranks_of(
             except NotApplicable as error:
                 reasons[use.layer] = str(error)
                 continue
-            found.setdefault(use.layer, []).append(rank)
+            by_layer.setdefault(use.layer, []).append(rank)
             sizes[use.layer] = math.prod(use.shape)
             advance(1)
     return {
         name: LayerRanks(name, sizes[name], tuple(ranks))
-        for name, ranks in found.items()
+        for name, ranks in by_layer.items()
         if name not in reasons
     }, reasons
 

@@ -16,8 +16,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gradaudit.ranks.bases import RowBasis
+from gradaudit.ranks.bases import Gap, RowBasis
 from gradaudit.ranks.geometry import Geometry
+
+NULL = 1e-10
+"""Singular values of Û below this share of ‖im2col‖₂ count as zero."""
+
+MOST_ELEMENTS = 40_000_000
+"""Elements of Û (320 MB) above which it is never formed."""
 
 _PATCH_ELEMENTS = 1 << 19
 """Elements of im2col(x) at a time: 4 MB stay in the cache between its two uses."""
@@ -64,6 +70,30 @@ class ReducedU:
         both = self.filters.rank + self.deltas.rank
         project = 4 * width * self.filters.rank * self.deltas.rank
         return 2 * positions * width * (both + 5) + project + _FLOPS_OF_CALLS
+
+    @property
+    def elements(self) -> int:
+        """Elements of Û as a dense matrix."""
+        return self.columns * self.height
+
+    @property
+    def dense_flops(self) -> float:
+        """About the floating-point operations of ``singular_values``, the forming included."""
+        low, high = sorted((self.columns, self.height))
+        return 6.0 * high * low**2 + low * self.flops
+
+    def singular_values(self) -> Gap:
+        """The numerical rank of Û, formed, by its singular values, over ‖im2col‖₂."""
+        if not self.elements:
+            return Gap.at(torch.zeros(0), NULL)
+        wide = self.columns > self.height
+        unit = torch.eye(
+            min(self.columns, self.height),
+            dtype=torch.float64,
+            device=self.geometry.sources.device,
+        )
+        matrix = self.apply_transposed(unit) if wide else self.apply(unit)
+        return Gap.at(torch.linalg.svdvals(matrix) / self.geometry.scale, NULL)
 
     @property
     def _split(self) -> int:

@@ -1,12 +1,14 @@
 """What a comparison of two groups found, and how it stands among permuted ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
+from gradaudit.errors import NotApplicable
 from gradaudit.subspaces.angles import DISTANCES
 
 Array = NDArray[np.float64]
@@ -14,7 +16,7 @@ Array = NDArray[np.float64]
 STATISTIC = "grassmann"
 """The distance that the permutation test orders by."""
 _TIES = 1e-6
-"""Permuted distances as near as this count as reaching the observed one."""
+"""Permuted distances as near as this count as reaching the observed one: they are quick ones."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,26 @@ class Compared:
         tied = np.abs(permuted - observed) <= _TIES * (1 + observed)
         return np.concatenate([[observed], np.where(tied, observed, permuted)])
 
+    def expect_different(self) -> None:
+        """Raise where all groupings lie equally far apart, so that a test has nothing to order.
+
+        Raises:
+            NotApplicable: with the distance.
+        """
+        distances = self.among(STATISTIC)
+        if np.ptp(distances) > 0:
+            return
+        k, dimensions = self.facts["k"], self.facts["dimensions"]
+        if distances[0] > _TIES:
+            raise NotApplicable(
+                f"the {k} directions of any two groups of these records, drawn at random or not, "
+                f"are {distances[0]:.3g} rad apart: nothing tells them apart"
+            )
+        raise NotApplicable(
+            f"any two groups of these records, drawn at random or not, span the same {k} of "
+            f"{dimensions} dimensions: the subspaces cannot differ"
+        )
+
     def p_value(self, name: str) -> float:
         """Share of labellings with at least the observed distance: (1 + b) / (1 + N)."""
         return _reaching(self.among(name))
@@ -52,25 +74,43 @@ def distances(angles: Array) -> dict[str, Array]:
     return {name: of(angles) for name, of in DISTANCES.items()}
 
 
-def most_significant(compared: Sequence[Compared]) -> tuple[int, dict[str, float]]:
-    """Which of several comparisons stands out most, and the p-values of its doing so by chance.
+@dataclass(frozen=True)
+class Family:
+    """Comparisons that are looked at together, of one layer or of several.
 
-    Each distance is put in standard deviations of its own permutations; the largest over the
-    comparisons is compared with the largest under every permutation, which all comparisons share
-    (P. H. Westfall and S. S. Young, "Resampling-based multiple testing", 1993).
+    Each distance is put in standard deviations of its own permutations; a comparison's is compared
+    with the largest of all under every permutation, which all comparisons share, so that one of
+    many does not stand out by luck (P. H. Westfall and S. S. Young, "Resampling-based multiple
+    testing", 1993, single-step maxT).
 
-    Returns:
-        The index of the comparison whose Grassmann distance stands out most, and a p-value for
-        each distance, corrected for the number of comparisons.
+    Attributes:
+        most: the largest standardised distance under every labelling, (1 + permutations,), by the
+            distance's name.
     """
-    p_values = {}
-    best = 0
-    for name in DISTANCES:
-        scores = np.stack([_standardised(each.among(name)) for each in compared])
-        p_values[name] = _reaching(scores.max(axis=0))
-        if name == STATISTIC:
-            best = int(scores[:, 0].argmax())
-    return best, p_values
+
+    most: Mapping[str, Array]
+
+    @classmethod
+    def of(cls, compared: Iterable[Compared]) -> "Family":
+        """The family of these comparisons, at least one."""
+        most: dict[str, Array] = {}
+        for each, name in product(compared, DISTANCES):
+            scores = _standardised(each.among(name))
+            most[name] = np.maximum(most[name], scores) if name in most else scores
+        return cls(most)
+
+    def p_values(self, compared: Compared) -> dict[str, float]:
+        """By the distance's name, the p-value of a member, corrected for the others."""
+        found = {}
+        for name, most in self.most.items():
+            observed = _standardised(compared.among(name))[0]
+            found[name] = (1 + int((most[1:] >= observed).sum())) / len(most)
+        return found
+
+
+def most_significant(compared: Sequence[Compared]) -> int:
+    """The index of the comparison whose Grassmann distance stands out most."""
+    return int(np.argmax([_standardised(each.among(STATISTIC))[0] for each in compared]))
 
 
 def _reaching(values: Array) -> float:
@@ -78,6 +118,8 @@ def _reaching(values: Array) -> float:
 
 
 def _standardised(values: Array) -> Array:
-    spread = values.std()
-    found: Array = (values - values.mean()) / (spread if spread > 0 else 1.0)
+    """In standard deviations from the mean; zeros where all are equal."""
+    if np.ptp(values) == 0:  # their standard deviation may be a rounding error
+        return np.zeros_like(values)
+    found: Array = (values - values.mean()) / values.std()
     return found

@@ -19,7 +19,6 @@ from gradaudit.subspaces.matrices import MatrixForm
 from gradaudit.subspaces.splits import Split
 
 Array = NDArray[np.float64]
-Orders = NDArray[np.int64]
 
 NOT_FINITE = "its gradients are not finite; look at the weights and the inputs"
 _ROUGHLY = 1e-6
@@ -51,9 +50,15 @@ class Means:
         """Singular values of a mean up to this are rounding error."""
         return negligible((self.form.rows, self.form.columns)) * self.norm
 
-    def matrices(self, sums: Array, split: Split) -> tuple[Array, Array]:
-        """Both groups' means, (…, rows, columns), from the sum with the value (…, elements)."""
-        inside, outside = split.sizes
+    def matrices(self, sums: Array, members: NDArray[np.bool_]) -> tuple[Array, Array]:
+        """Both groups' means, (…, rows, columns).
+
+        Args:
+            sums: over the records with the value, (…, elements).
+            members: which these are, (…, records).
+        """
+        inside = members.sum(axis=-1, keepdims=True)
+        outside = members.shape[-1] - inside
         return self.form.matrix(sums / inside), self.form.matrix((self.total - sums) / outside)
 
     def rank(self, number: int, split: Split) -> int:
@@ -65,7 +70,7 @@ class Means:
         """
         if not np.isfinite(self.norm):
             raise AuditError(NOT_FINITE)
-        means = self.matrices(self.sums[number], split)
+        means = self.matrices(self.sums[number], split.member)
         k = min(numerical_rank(mean, self.floor) for mean in means)
         if k == 0:
             raise NotApplicable("a group's mean gradient is zero and spans nothing")
@@ -80,15 +85,15 @@ class Means:
         """Principal angles (k,) between the row spaces of a split's groups."""
         first, second = (
             leading_directions(mean, k, self.floor)
-            for mean in self.matrices(self.sums[number], split)
+            for mean in self.matrices(self.sums[number], split.member)
         )
         return principal_angles(first, second)
 
-    def quick_angles(self, sums: Array, split: Split, k: int) -> Array:
+    def quick_angles(self, sums: Array, members: NDArray[np.bool_], k: int) -> Array:
         """The same under permutations, (permutations, k), from the permuted groups' sums."""
         first, second = (
             leading_directions(mean, k, self.floor, reliable=_ROUGHLY)
-            for mean in self.matrices(sums, split)
+            for mean in self.matrices(sums, members)
         )
         return quick_angles(first, second)
 
@@ -127,16 +132,19 @@ class Permuting:
     Attributes:
         stream: gives the gradients.
         means: of the observed groups, by layer.
-        splits: the comparisons.
-        orders: permutations of the labels, (permutations, records).
+        splits: the comparisons, with as many permutations each.
         memory: bytes that permuted means may take.
     """
 
     stream: Stream
     means: Mapping[str, Means]
     splits: Sequence[Split]
-    orders: Orders
     memory: int
+
+    @property
+    def count(self) -> int:
+        """How many permutations there are."""
+        return len(self.splits[0].orders)
 
     def expect_affordable(self, name: str) -> None:
         """Raise where the permutations of a layer would take too long.
@@ -146,10 +154,10 @@ class Permuting:
         """
         form = self.means[name].form
         few, many = sorted((form.rows, form.columns))
-        work = 2 * len(self.orders) * (6 * many + 20 * few) * few**2
+        work = 2 * self.count * (6 * many + 20 * few) * few**2
         if work > _MOST_WORK:
             raise NotApplicable(
-                f"row spaces of {form.rows} x {form.columns} for {len(self.orders)} permutations "
+                f"row spaces of {form.rows} x {form.columns} for {self.count} permutations "
                 "would take too long; use --reading samples, or fewer --permutations"
             )
 
@@ -167,14 +175,14 @@ class Permuting:
         keys = {str(position): key for position, key in enumerate(ranks)}
         costs = {each: self._bytes(name) for each, (name, _) in keys.items()}
         parts: list[dict[str, Array]] = []
-        for pieces in passes(dict.fromkeys(keys, len(self.orders)), self.memory, costs):
+        for pieces in passes(dict.fromkeys(keys, self.count), self.memory, costs):
             sums = self._sums([(*keys[piece.layer], piece) for piece in pieces])
             for piece in pieces:
                 name, number = key = keys[piece.layer]
                 own = self.means[name]
-                angles = own.quick_angles(sums.pop(0), self.splits[number], ranks[key])
+                angles = own.quick_angles(sums.pop(0), self._members(number, piece), ranks[key])
                 parts.append(distances(angles))
-                if piece.stop == len(self.orders):
+                if piece.stop == self.count:
                     yield key, {each: np.concatenate([p[each] for p in parts]) for each in parts[0]}
                     parts = []
 
@@ -184,9 +192,14 @@ class Permuting:
         for rows, chunk in counted(self.stream(list({name: 0 for name, _, _ in wanted}))):
             values = {name: as_array(each) for name, each in chunk.items()}
             for (name, number, piece), total in zip(wanted, sums, strict=True):
-                orders = self.orders[piece.start : piece.stop, rows]
-                total += self.splits[number].member[orders].astype(np.float64) @ values[name]
+                members = self._members(number, piece)[:, rows]
+                total += members.astype(np.float64) @ values[name]
         return sums
+
+    def _members(self, number: int, piece: Piece) -> NDArray[np.bool_]:
+        """Who has the value under a piece of the permutations, (width, records)."""
+        split = self.splits[number]
+        return split.member[split.orders[piece.start : piece.stop]]
 
     def _bytes(self, name: str) -> int:
         """What one permutation of a layer takes."""

@@ -36,7 +36,6 @@ class Comparison:
         records: those looked at.
         layers: whose gradients are compared.
         splits: groups of the records, large enough to be compared.
-        orders: permutations of the labels, (permutations, records).
         seed: what dropout in training mode draws from.
         memory: bytes that gradients, sums or bases held at one time may take.
     """
@@ -45,7 +44,6 @@ class Comparison:
     records: Records
     layers: tuple[Layer, ...]
     splits: tuple[Split, ...]
-    orders: NDArray[np.int64]
     seed: int
     memory: int
     _streams: dict[tuple[str, ...], PerSampleGradients] = field(default_factory=dict, repr=False)
@@ -77,7 +75,7 @@ class Comparison:
         if not np.isfinite(vectors).all():
             return self._everywhere(AuditError(NOT_FINITE))
         try:
-            return compare_samples(vectors, self.splits, self.orders, self.memory)
+            return compare_samples(vectors, self.splits, self.memory)
         except NotApplicable as why:
             return self._everywhere(why)
 
@@ -85,7 +83,7 @@ class Comparison:
         forms, without = self._forms()
         yield from without.items()
         means = dict(mean_gradients(self._stream, forms, self.splits, self.memory))
-        permuting = Permuting(self._stream, means, self.splits, self.orders, self.memory)
+        permuting = Permuting(self._stream, means, self.splits, self.memory)
         found: dict[str, dict[int, Compared | GradauditError]] = {name: {} for name in means}
         ranks: dict[tuple[str, int], int] = {}
         for name, number in product(means, range(len(self.splits))):
@@ -98,7 +96,12 @@ class Comparison:
         for (name, number), permuted in permuting.distances(ranks):
             angles = means[name].angles(number, self.splits[number], ranks[name, number])
             facts: dict[str, JsonValue] = {"k": len(angles), "dimensions": means[name].form.columns}
-            found[name][number] = Compared(angles, permuted, facts)
+            compared = Compared(angles, permuted, facts)
+            try:
+                compared.expect_different()
+                found[name][number] = compared
+            except NotApplicable as why:
+                found[name][number] = why
         yield from found.items()
 
     def _everywhere(self, why: GradauditError) -> Outcome:

@@ -20,10 +20,9 @@ from gradaudit.subspaces.bases import (
     principal_coordinates,
 )
 from gradaudit.subspaces.comparing import Compared, distances
-from gradaudit.subspaces.splits import Split
+from gradaudit.subspaces.splits import Orders, Split
 
 Array = NDArray[np.float64]
-Orders = NDArray[np.int64]
 
 ENERGY = 0.95
 _AT_ONCE = 64
@@ -31,7 +30,7 @@ _ROUGHLY = 1e-6
 
 
 def compare_samples(
-    vectors: Array, splits: Sequence[Split], orders: Orders, memory: int
+    vectors: Array, splits: Sequence[Split], memory: int
 ) -> dict[int, Compared | GradauditError]:
     """Compare the groups of every split, by its number.
 
@@ -39,7 +38,6 @@ def compare_samples(
         vectors: the records' gradients by one layer, (records, elements), or their coordinates in
             a joint orthonormal basis.
         splits: those whose groups are large enough.
-        orders: permutations of the labels, (permutations, records).
         memory: bytes that the bases under some permutations may take.
 
     Raises:
@@ -52,22 +50,23 @@ def compare_samples(
     found: dict[int, Compared | GradauditError] = {}
     for number, split in enumerate(splits):
         try:
-            found[number] = _compare(coordinates, energies, split, orders, memory)
+            found[number] = _compare(coordinates, energies, split, memory)
         except NotApplicable as why:
             found[number] = why
     return found
 
 
-def _compare(
-    coordinates: Array, energies: Array, split: Split, orders: Orders, memory: int
-) -> Compared:
+def _compare(coordinates: Array, energies: Array, split: Split, memory: int) -> Compared:
+    """Compare a split's groups.
+
+    The number of directions is the same for every labelling: that of the pooled energy, or the
+    records of the smallest group that there is under any of them.
+
+    Raises:
+        NotApplicable: all labellings give the same distance.
+    """
     holding = directions_holding(ENERGY, energies)
-    k = min(holding, *split.sizes)
-    if k == len(energies):
-        raise NotApplicable(
-            f"the gradients of the records looked at span {k} directions, and {ENERGY:.0%} of "
-            "their energy needs them all: the subspaces cannot differ"
-        )
+    k = min(holding, split.smallest)
     floor = negligible(coordinates.shape) * float(np.sqrt(energies[0]))
     inside, outside = (
         leading_directions(coordinates[rows], k, floor) for rows in (split.member, ~split.member)
@@ -75,7 +74,7 @@ def _compare(
     angles = principal_angles(inside, outside)
     permuted = [
         distances(_angles(coordinates, split.member[some], k, floor))
-        for some in _portions(orders, coordinates.size, memory)
+        for some in _portions(split.orders, coordinates.size, memory)
     ]
     together = {name: np.concatenate([each[name] for each in permuted]) for name in permuted[0]}
     share = float(energies[:k].sum() / energies.sum())
@@ -85,18 +84,27 @@ def _compare(
         "energy_share": share,
         "k_for_95_percent": holding,
     }
-    return Compared(angles, together, facts)
+    compared = Compared(angles, together, facts)
+    compared.expect_different()
+    return compared
 
 
 def _angles(coordinates: Array, members: NDArray[np.bool_], k: int, floor: float) -> Array:
     """Angles (labellings, k) between the groups of each labelling (labellings, records)."""
+    padded = np.pad(coordinates, ((0, 1), (0, 0)))
     bases = [
-        leading_directions(
-            coordinates[np.nonzero(rows)[1].reshape(len(rows), -1)], k, floor, reliable=_ROUGHLY
-        )
+        leading_directions(padded[_indices(rows)], k, floor, reliable=_ROUGHLY)
         for rows in (members, ~members)
     ]
     return quick_angles(bases[0], bases[1])
+
+
+def _indices(members: NDArray[np.bool_]) -> Orders:
+    """The members of each labelling, (labellings, most members), filled up with a row past all."""
+    sizes = members.sum(axis=1)
+    found = np.full((len(members), sizes.max()), members.shape[1])
+    found[np.arange(sizes.max()) < sizes[:, None]] = np.nonzero(members)[1]
+    return found
 
 
 def _portions(orders: Orders, size: int, memory: int) -> Iterator[Orders]:

@@ -1,16 +1,29 @@
-"""Groups of records by an attribute's values, and permutations of the labels."""
+"""Groups of records by an attribute's values, and what is permuted to see what chance does.
+
+Records of one user depend on each other. Where all of a user's records have one value, users have
+labels, and those are permuted; the groups' sizes then vary with the users'. Where users have
+several values, labels are permuted among each user's own records, which leaves whatever tells users
+apart as it is. Without users, labels are permuted among records. Each is exact where the labels
+that it permutes have nothing to do with the gradients.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaln
 
 from gradaudit.loading.records import Attribute, Records
+from gradaudit.randomness import rng
 
 FEWEST = 5
-"""Records that a group needs: two groups of five can be told apart in 252 ways."""
-_PERMUTATIONS = 6
+"""Records, or users, that a group needs: two groups of five can be told apart in 252 ways."""
+_LOG_LABELLINGS = float(np.log(252))
+
+Orders = NDArray[np.int64]
+Permuted = Literal["records", "users", "records of each user"]
 
 
 @dataclass(frozen=True)
@@ -21,12 +34,17 @@ class Split:
         attribute: its name.
         value: the value; None where the attribute has but two.
         member: (records,) whether a record has the value.
+        permuted: whose labels are permuted.
+        orders: (permutations, records); under a permutation, record i has the label of the record
+            that ``orders`` has at i.
         refusal: why the two groups cannot be compared, if so.
     """
 
     attribute: str
     value: str | None
     member: NDArray[np.bool_]
+    permuted: Permuted
+    orders: Orders
     refusal: str | None = None
 
     @property
@@ -35,44 +53,109 @@ class Split:
         inside = int(self.member.sum())
         return inside, len(self.member) - inside
 
+    @property
+    def smallest(self) -> int:
+        """Records in the smallest group under any of the labellings, the observed one included."""
+        inside = np.append(self.member[self.orders].sum(axis=1), self.member.sum())
+        return int(np.minimum(inside, len(self.member) - inside).min())
 
-def splits_of(records: Records, names: Sequence[str]) -> tuple[Split, ...]:
+
+def splits_of(
+    records: Records, names: Sequence[str], permutations: int, seed: int
+) -> tuple[Split, ...]:
     """Every value of every attribute against the rest; an attribute of two values once.
+
+    Attributes whose labels are permuted alike share their permutations.
 
     Args:
         records: those to be looked at.
         names: the attributes.
+        permutations: how many to draw.
+        seed: that draws them.
     """
-    return tuple(split for name in names for split in _splits(name, records.attributes[name]))
+    users = np.arange(len(records))
+    if records.users is not None:
+        users = np.unique(records.users, return_inverse=True)[1]
+    orders: dict[Permuted, Orders] = {}
+    found: list[Split] = []
+    for name in names:
+        attribute = records.attributes[name]
+        permuted = _permuted(attribute.codes, users)
+        if permuted not in orders:
+            orders[permuted] = orders_of(permuted, users, permutations, seed)
+        found += _splits(name, attribute, permuted, orders[permuted], users)
+    return tuple(found)
 
 
-def _splits(name: str, attribute: Attribute) -> Iterator[Split]:
+def orders_of(permuted: Permuted, users: Orders, count: int, seed: int) -> Orders:
+    """Whose label each record has under random permutations, (count, records).
+
+    Args:
+        permuted: whose labels are permuted.
+        users: (records,) the number of each record's user, from 0.
+        count: of permutations.
+        seed: equal seeds give equal permutations.
+    """
+    generator = rng(seed, "subspace", "permutations", permuted)
+    if permuted == "users":
+        first = np.unique(users, return_index=True)[1]
+        return first[_shuffled(generator, len(first), count)][:, users]
+    if permuted == "records of each user":
+        orders = np.empty((count, len(users)), dtype=np.int64)
+        for user in range(users.max() + 1):
+            own = np.flatnonzero(users == user)
+            orders[:, own] = own[_shuffled(generator, len(own), count)]
+        return orders
+    return _shuffled(generator, len(users), count)
+
+
+def _shuffled(generator: np.random.Generator, size: int, count: int) -> Orders:
+    return generator.permuted(np.broadcast_to(np.arange(size), (count, size)), axis=1)
+
+
+def _permuted(codes: NDArray[np.int64], users: Orders) -> Permuted:
+    if users.max() + 1 == len(users):
+        return "records"
+    first = codes[np.unique(users, return_index=True)[1]]
+    return "users" if (codes == first[users]).all() else "records of each user"
+
+
+def _splits(
+    name: str, attribute: Attribute, permuted: Permuted, orders: Orders, users: Orders
+) -> Iterator[Split]:
     codes = attribute.codes
     present = np.unique(codes)
     if len(present) < 2:
         everybody = f"all {len(codes)} records looked at have one value of {name}"
-        yield Split(name, None, codes < 0, f"{everybody}; look at more with --samples")
-    elif len(present) == 2:
-        yield _checked(name, None, codes == present[1], len(codes))
-    else:
-        for code in present:
-            yield _checked(name, attribute.values[code], codes == code, len(codes))
+        refusal = f"{everybody}; look at more with --samples"
+        yield Split(name, None, codes < 0, permuted, orders, refusal)
+    compared = {1: present[:0], 2: present[1:]}.get(len(present), present)
+    for code in compared:
+        value = None if len(present) == 2 else attribute.values[code]
+        why = _refusal(name, codes == code, permuted, users)
+        yield Split(name, value, codes == code, permuted, orders, why)
 
 
-def _checked(name: str, value: str | None, member: NDArray[np.bool_], records: int) -> Split:
-    split = Split(name, value, member)
-    smaller = min(split.sizes)
-    if smaller >= FEWEST:
-        return split
-    reason = (
-        f"one group of {name} has {smaller} of the {records} records looked at, and {FEWEST} are "
-        "needed; look at more with --samples"
-    )
-    return Split(name, value, member, reason)
+def _refusal(name: str, member: NDArray[np.bool_], permuted: Permuted, users: Orders) -> str | None:
+    """Why the groups are too small to be told from chance, with the number needed."""
+    whose, labels = "records", member
+    if permuted == "users":
+        whose, labels = "users", member[np.unique(users, return_index=True)[1]]
+    smaller = min(int(labels.sum()), int((~labels).sum()))
+    if smaller < FEWEST:
+        return (
+            f"one group of {name} has {smaller} of the {len(labels)} {whose} looked at, and "
+            f"{FEWEST} are needed; look at more with --samples"
+        )
+    if permuted == "records of each user" and _log_labellings(member, users) < _LOG_LABELLINGS:
+        return (
+            f"{name} varies within too few of the users looked at, and only labels of one user's "
+            "records can be permuted; look at more with --samples"
+        )
+    return None
 
 
-def permutations(records: int, count: int, seed: int) -> NDArray[np.int64]:
-    """Orders of the records' labels drawn at random, (count, records); the same for a seed."""
-    generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PERMUTATIONS,)))
-    orders = np.broadcast_to(np.arange(records, dtype=np.int64), (count, records))
-    return generator.permuted(orders, axis=1)
+def _log_labellings(member: NDArray[np.bool_], users: Orders) -> float:
+    """The logarithm of how many ways there are to permute labels within users."""
+    own, inside = np.bincount(users), np.bincount(users, weights=member)
+    return float((gammaln(own + 1) - gammaln(inside + 1) - gammaln(own - inside + 1)).sum())

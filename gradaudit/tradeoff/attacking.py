@@ -27,13 +27,11 @@ from gradaudit.defenses.modules.target import seen_by_outsiders
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.loading.records import Records
 from gradaudit.progress import Progress
+from gradaudit.randomness import sequence, torch_rng
 from gradaudit.target import Layer, Target
 from gradaudit.tradeoff.scores import FloatArray, clipped
 from gradaudit.updates.share import share
 from gradaudit.updates.sharing import Sharing
-
-_KEY = 13
-"""Sets these draws apart from others of the same seed."""
 
 
 @dataclass(frozen=True)
@@ -187,17 +185,15 @@ def _insider(observed: Observed, target: Target) -> Observed:
 
 
 def _draws(target: Target, seed: int, index: int) -> torch.Generator:
-    sequence = np.random.SeedSequence(seed, spawn_key=(_KEY, index, 0))
-    state = int(sequence.generate_state(1, np.uint64)[0]) >> 1
-    return torch.Generator(target.device).manual_seed(state)
+    return torch_rng(seed, "tradeoff", "update", index, device=target.device)
 
 
 def _answer(
     attack_: Attack, observed: Observed, seed: int, index: int, progress: Progress
 ) -> tuple[Tensor | None, NDArray[np.int64] | None]:
     """The records (k, …) that the attacker hands in and their labels; None for no answer."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(_KEY, index, 1))
-    found = attack(attack_.method, observed.view, attack_.restarts, sequence, progress)
+    draws = sequence(seed, "tradeoff", "attack", index)
+    found = attack(attack_.method, observed.view, attack_.restarts, draws, progress)
     if found.answer is None:
         return None, None
     inputs = found.inputs[found.answer].detach().cpu()

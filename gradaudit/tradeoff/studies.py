@@ -15,6 +15,7 @@ from gradaudit.federation.partition import split
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.loading.records import Records
 from gradaudit.progress import Progress
+from gradaudit.randomness import number as seed_of
 from gradaudit.target import Subject, Target, shared_parameters
 from gradaudit.tradeoff.attacking import Attack, Outcome, attacked, has_secret
 from gradaudit.tradeoff.mechanisms import Mechanism, Setting
@@ -22,7 +23,6 @@ from gradaudit.tradeoff.scores import FloatArray
 from gradaudit.tradeoff.training import Trained, train
 from gradaudit.updates.sharing import Sharing
 
-_KEY = 14
 """Sets repetitions apart from other draws of the same seed."""
 
 Weights = Literal["initial", "trained"]
@@ -147,8 +147,7 @@ def repetition_seed(seed: int, number: int) -> int:
     """The seed of a repetition; that of the first is the run's."""
     if not number:
         return seed
-    sequence = np.random.SeedSequence(seed, spawn_key=(_KEY, number))
-    return int(sequence.generate_state(1, np.uint64)[0]) >> 1
+    return seed_of(seed, "tradeoff", "repetition", number)
 
 
 def _views(plan: Plan, target: Target) -> list[View]:

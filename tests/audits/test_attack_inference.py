@@ -23,6 +23,7 @@ SMALL: dict[str, Any] = {
     "batches": 80,
     "shadow": 200,
     "family": "logistic",
+    "repeats": 1,
 }
 SCORES = {"asr", "auroc", "advantage", "tpr_at_1pct_fpr"}
 
@@ -78,6 +79,49 @@ def test_a_column_of_the_inputs_is_found_and_a_shuffled_one_is_not(
     assert beside == {"value": floor.value, "interval": list(floor.interval)}
 
 
+def test_a_gain_is_what_is_above_the_same_adversary_of_a_shuffled_secret(
+    plain: list[Measurement],
+) -> None:
+    for layer in (None, "0", "2"):
+        row = one(plain, "auroc_gain", layer)
+        floor = value(plain, "auroc", layer, attribute_permuted=True)
+        assert row.value == pytest.approx(value(plain, "auroc", layer) - floor)
+        assert row.interval is not None
+        assert row.interval[0] < (row.value or 0) < row.interval[1]
+        right = value(plain, "asr", layer) - value(plain, "asr", layer, attribute_permuted=True)
+        blind = float(one(plain, "asr").details["blind_guess"])  # type: ignore[arg-type]
+        assert value(plain, "advantage_gain", layer) == pytest.approx(right / (1 - blind))
+
+
+def test_few_separate_batches_are_said_to_be_too_few(plain: list[Measurement]) -> None:
+    row = one(plain, "auroc_gain")
+    assert row.details["imprecise"] is True
+    assert "without a record in common" in str(row.details["imprecise_because"])
+    enough = attack("attribute", subject(people(), "sex"), batch_size=1)
+    assert "imprecise" not in one(enough, "auroc_gain").details
+
+
+def test_repetitions_play_on_other_splits_and_share_the_trials() -> None:
+    rows = attack("attribute", subject(people(), "sex"), trials=160, repeats=4)
+    assert one(rows, "asr").n == 160
+    assert one(rows, "asr").details["repetitions"] == 4
+    reads = one(rows, "auroc").details["reads"]
+    assert isinstance(reads, dict)
+    assert set(reads) <= {"all layers", "0", "2"}
+    assert sum(reads.values()) == 4  # type: ignore[arg-type]
+
+
+def test_rare_values_are_merged_on_demand() -> None:
+    audited = subject(people(), "race")
+    with pytest.raises(NotApplicable, match="--merge-rare 200"):
+        attack("attribute", audited, batch_size=80)
+    fewest = int(np.bincount(audited.records.attributes["race"].codes).min())
+    rows = attack("attribute", audited, batch_size=20, shadow=400, merge_rare=fewest + 1)
+    details = one(rows, "asr").details
+    assert details["values"][-1] == "other"  # type: ignore[index]
+    assert len(details["merged_values"]) >= 2  # type: ignore[arg-type]
+
+
 def test_the_headline_says_what_the_adversary_was_given(plain: list[Measurement]) -> None:
     given = one(plain, "asr").details
     assert given["batch_size"] == 8
@@ -108,9 +152,12 @@ def test_the_same_seed_gives_the_same_rows(plain: list[Measurement]) -> None:
 
 def test_a_property_is_not_read_from_its_own_column() -> None:
     """Sex goes with the label alone (by construction), and its own column says nothing."""
-    rows = attack("property", subject(people(), "sex"))
+    rows, of_column = (
+        attack(name, subject(people(), "sex"), repeats=4, trials=400)
+        for name in ("property", "attribute")
+    )
     assert one(rows, "asr").details["column"]
-    assert value(rows, "auroc") < value(attack("attribute", subject(people(), "sex")), "auroc")
+    assert value(rows, "auroc", "0") < value(of_column, "auroc", "0")
 
 
 def test_a_share_is_found_from_a_column_of_the_inputs() -> None:
@@ -135,7 +182,7 @@ def test_users_are_found_by_other_records_of_theirs() -> None:
 
 
 def test_the_adaptive_adversary_sees_through_the_sign_and_the_static_one_is_beside_it() -> None:
-    rows = attack("attribute", subject(people(), "sex", defense="sign"))
+    rows = attack("attribute", subject(people(), "sex", defense="sign"), repeats=4, trials=400)
     headline = one(rows, "auroc")
     assert headline.details["adversary"] == "adaptive"
     assert headline.details["defense"] == "sign"
@@ -289,7 +336,7 @@ def test_options_out_of_range(options: dict[str, Any]) -> None:
 def test_what_a_dry_run_says() -> None:
     audit = audits()["attack attribute"]
     assert audit(audit.Options()).passes(subject(people())) == 0
-    assert audit(audit.Options()).passes(subject(people(), "sex")) == 3 * 2 * 400
+    assert audit(audit.Options()).passes(subject(people(), "sex")) == 5 * 3 * 2 * 400
 
 
 def test_a_perturbed_update_fools_only_those_who_do_not_know() -> None:
@@ -304,6 +351,7 @@ def test_a_perturbed_update_fools_only_those_who_do_not_know() -> None:
 
 @pytest.mark.parametrize("options", [{"reduce": "pca:5"}, {"reduce": "maxpool:3"}, {"others": 2}])
 def test_other_ways_of_looking(options: dict[str, Any]) -> None:
-    rows = attack("attribute", subject(people(), "sex", defense="prune:0.5"), rounds=1, **options)
+    pruned = subject(people(), "sex", defense="prune:0.5")
+    rows = attack("attribute", pruned, rounds=1, trials=160, repeats=4, **options)
     assert {row.status for row in rows if row.metric in SCORES} == {"measured"}
     assert value(rows, "auroc") > 0.5

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from gradaudit.audits.dp_audit import DpAudit
 from gradaudit.defenses import parse_defense
-from gradaudit.dp.claim import claim_exceeded
+from gradaudit.dp.claim import claim_exceeded, claim_untested
 from gradaudit.dp.theory import epsilon_gaussian
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.formats.table import Table as TableFormat
@@ -67,6 +67,24 @@ def sign(gradients, generator):
 
 def broken(gradients, generator):
     return gradients
+
+class Walk:
+    """Noise that is carried on from step to step."""
+    carried = 0
+    def __call__(self, gradients, generator):
+        fresh = torch.randn(gradients.shape[1], generator=generator)
+        self.carried = 0.9 * self.carried + SIGMA * fresh
+        return (clip(gradients, CLIP).sum(0) + self.carried) / len(gradients)
+
+class Factorised:
+    """Noise of a matrix factorisation: steps cancel part of what those before them added."""
+    last = 0
+    def __call__(self, gradients, generator):
+        fresh = torch.randn(gradients.shape[1], generator=generator)
+        noise, self.last = SIGMA * (fresh - 0.5 * self.last), fresh
+        return (clip(gradients, CLIP).sum(0) + noise) / len(gradients)
+
+walk, factorised = Walk(), Factorised()
 '''
 
 
@@ -93,7 +111,8 @@ def mechanisms(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_metric_has_a_headline_and_the_report_is_whole() -> None:
-    found = report("sex", mechanism=HONEST)
+    found = report("sex", mechanism=HONEST, trials=1000)
+    assert found.measurements[0].metric == "epsilon_lower"
     headline = {row.metric for row in found.measurements if not row.variant}
     assert headline == {metric.id for metric in DpAudit.metrics}
     assert all(row.status == "measured" and row.layer is None for row in found.measurements)
@@ -104,6 +123,9 @@ def test_the_headline_says_what_it_rests_on() -> None:
     rows = measure("sex", mechanism=HONEST, trials=1000)
     lower = one(rows, "epsilon_lower")
     assert lower.n == 1000
+    assert sum(lower.details["releases"]) == 2000
+    assert {"unit": "record", "relation": "replace"}.items() <= lower.details.items()
+    assert lower.details["bound"] == "two-tailed guesses"
     assert lower.confidence == 0.95
     assert {"attribute": "sex", "record": "crafted", "batch": 1, "elements": 114}.items() <= (
         lower.details.items()
@@ -111,7 +133,7 @@ def test_the_headline_says_what_it_rests_on() -> None:
     assert "proves no privacy" in lower.details["limits"]
     assert "claimed" not in lower.details
     histogram = lower.details["histogram"]
-    assert sum(histogram["null"]) == sum(histogram["alternative"]) == 1000
+    assert [sum(histogram["null"]), sum(histogram["alternative"])] == lower.details["releases"]
     assert len(histogram["edges"]) == len(histogram["null"]) + 1
     assert lower.details["ceiling"] == one(rows, "epsilon_ceiling").value
     assert 0 < lower.value <= one(rows, "epsilon_pair").value
@@ -247,8 +269,14 @@ def test_a_mechanism_from_a_file_has_bounds_and_no_theory(mechanisms: Path) -> N
     assert "not known" in skipped["epsilon_pair"]
     assert one(rows, "epsilon_lower").details["pilots"] == 200
     assert one(rows, "canary_gap").details["measured_by"] == "releases with common noise"
-    declared = measure("sex", mechanism=f"{mechanisms}:honest", clip=0.5, noise="gaussian")
-    assert one(declared, "mu_lower").status == "measured"
+
+    def declared(trials: int) -> Measurement:
+        mine = {"mechanism": f"{mechanisms}:honest", "clip": 0.5, "noise": "gaussian"}
+        return one(measure("sex", trials=trials, **mine), "mu_lower")
+
+    assert declared(1000).status == "measured"
+    assert "999 releases" in str(declared(999).reason)
+    assert "1000 are needed" in str(declared(999).reason)
 
 
 CLAIM = epsilon_gaussian(2 * 0.5 / 1.0, 1e-5)
@@ -260,7 +288,7 @@ HARD = {"trials": 5000, "domain": "free", "restarts": 9, "iterations": 100}
     ("name", "options"),
     [
         ("quiet", {}),
-        ("half", {"trials": 60_000}),
+        ("half", {"trials": 20_000}),
         ("unclipped", {}),
         ("layered", {}),
         ("late", {"companions": 7}),
@@ -296,7 +324,7 @@ def test_a_deterministic_defense_is_judged_without_trials(mechanisms: Path) -> N
     assert claim_exceeded(found) == "dp-audit: epsilon is infinite, claimed was 100.0"
     for metric in ("epsilon_lower_gaussian", "mu_lower", "epsilon_point"):
         (row,) = found.select(f"dp-audit.{metric}", variant={})
-        assert "decided without trials: 16 of 16 releases are equal" in row.reason
+        assert "decided without trials: 1000 of 1000 releases repeat" in row.reason
 
 
 def test_a_claim_below_the_bound_is_exceeded_and_one_above_is_not() -> None:
@@ -313,7 +341,7 @@ def test_a_claim_below_the_bound_is_exceeded_and_one_above_is_not() -> None:
 
 
 def test_what_a_number_is_not_is_said_in_the_table() -> None:
-    shown = TableFormat().render(report("sex", mechanism="dp:clip=0.5,sigma=0.01"))
+    shown = TableFormat().render(report("sex", mechanism="dp:clip=0.5,sigma=0.01", trials=1000))
     told = " ".join(shown.split())
     assert "dp-audit.epsilon_classical: out of range: proved only up to epsilon = 1" in told
     assert "dp-audit.epsilon_lower: no trial erred: epsilon is at least this." in told
@@ -328,6 +356,38 @@ def test_a_defense_beside_the_mechanism_is_warned_of(caplog: pytest.LogCaptureFi
     caplog.clear()
     list(audit.run(replace(subject("sex"), defenses=(parse_defense("dropout:p=0.5"),)), Silent()))
     assert not caplog.text
+
+
+def test_a_promise_above_the_claim_is_said_first() -> None:
+    """Though the trials cannot exceed it."""
+    found = report("sex", mechanism="dp:clip=0.5,sigma=1", claimed_epsilon=4)
+    (lower,) = found.select("dp-audit.epsilon_lower", variant={})
+    assert (lower.details["theory_exceeds_claim"], lower.details["exceeded"]) == (True, False)
+    promise = f"The mechanism promises epsilon {CLAIM:.4g}, more than the claim of 4. "
+    assert str(lower.details["remark"]).startswith(promise)
+    assert claim_exceeded(found) is None
+    shown = " ".join(TableFormat().render(found).split())
+    remarks = shown[shown.index("dp-audit.epsilon_lower: ") :]
+    assert remarks.startswith(f"dp-audit.epsilon_lower: {promise}")
+    assert "dp-audit.epsilon_classical: " in remarks
+    kept = report("sex", mechanism="dp:clip=0.5,sigma=1", claimed_epsilon=5)
+    (lower,) = kept.select("dp-audit.epsilon_lower", variant={})
+    assert lower.details["theory_exceeds_claim"] is False
+    assert "promises" not in str(lower.details["remark"])
+
+
+@pytest.mark.parametrize("name", ["walk", "factorised"])
+def test_releases_that_depend_on_each_other_give_no_bound(mechanisms: Path, name: str) -> None:
+    rows = measure("sex", mechanism=f"{mechanisms}:{name}", claimed_epsilon=1, noise="gaussian")
+    for metric in ("epsilon_lower", "epsilon_lower_gaussian", "mu_lower", "epsilon_point"):
+        row = one(rows, metric)
+        assert (row.status, "depend on each other" in str(row.reason)) == ("skipped", True)
+    assert one(rows, "canary_gap").status == "measured"
+    found = Report.model_validate(
+        report("sex", mechanism=HONEST).model_dump() | {"measurements": rows}
+    )
+    assert claim_exceeded(found) is None
+    assert "depend on each other" in str(claim_untested(found))
 
 
 @pytest.mark.parametrize("claim", [math.inf, math.nan])
@@ -349,8 +409,8 @@ def test_a_mixture_of_values_is_weaker_than_the_worst(mechanisms: Path) -> None:
 
 
 def test_several_attributes_are_played_and_corrected() -> None:
-    alone = measure("sex", mechanism=HONEST)
-    rows = measure("sex", "race", mechanism=HONEST)
+    alone = measure("sex", mechanism=HONEST, trials=1000)
+    rows = measure("sex", "race", mechanism=HONEST, trials=1000)
     headline = one(rows, "epsilon_lower")
     each = [one(rows, "epsilon_lower", attribute=name) for name in ("sex", "race")]
     assert headline.value == max(row.value for row in each)
@@ -416,6 +476,9 @@ def test_sweeps_and_pictures(tmp_path: Path) -> None:
         )
 
     rows = draw(tmp_path / "first")
+    compared = {row.details["comparisons"] for row in rows if row.metric == "epsilon_lower"}
+    assert compared == {5}, "the game itself and four settings"
+    assert len({row.value for row in rows if row.metric == "epsilon_ceiling"}) == 1
     pairs = {
         (name, at): one(rows, "epsilon_pair", **{name: at}).value
         for name, values in (("clip", (0.25, 1.0)), ("sigma", (0.25, 1.0)))

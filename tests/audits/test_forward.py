@@ -103,6 +103,18 @@ def test_memory_changes_nothing(memory: int) -> None:
     assert found == pytest.approx([row.value for row in rows_of(subject)], rel=1e-12)
 
 
+def test_rows_at_their_ceiling_are_no_finding() -> None:
+    """Records that all lie apart give log2 N in any layer; through more noise they do not."""
+    subject = subject_of(net(), records=20)
+    apart = rows_of(subject, sigma2=1e-6)
+    assert {row.value for row in apart if row.metric == "fraction"} == {1.0}
+    for row in apart:
+        assert (row.details["ceiling"], row.details["imprecise"]) == (True, True)
+        assert "log2 20; look at more records" in str(row.details["imprecise_because"])
+    for row in rows_of(subject, sigma2=1.0):
+        assert not {"ceiling", "imprecise", "imprecise_because"} & set(row.details)
+
+
 def test_identical_records_tell_nothing() -> None:
     subject = subject_of(net())
     same = replace(subject.records, inputs=subject.records.inputs[:1].expand(12, 4))

@@ -22,7 +22,7 @@ from gradaudit.loading.records import Attribute, Records
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.subspaces.angles import DISTANCES
-from gradaudit.subspaces.splits import permutations
+from gradaudit.subspaces.splits import orders_of
 from gradaudit.target import Subject, Target
 from tests.cases import CASES, Case
 from tests.command_line import run
@@ -123,7 +123,7 @@ def test_rows_against_dense_gradients(reading: str, layer: str, shape: tuple[int
             else sample_angles(gradients, rows)
         )
 
-    orders = permutations(RECORDS, PERMUTATIONS, 0)
+    orders = orders_of("records", np.arange(RECORDS), PERMUTATIONS, 0)
     for name, distance in DISTANCES.items():
         expected = float(distance(angles(member)))
         permuted = np.array([float(distance(angles(member[order]))) for order in orders])
@@ -131,10 +131,13 @@ def test_rows_against_dense_gradients(reading: str, layer: str, shape: tuple[int
         assert row.value == pytest.approx(expected, rel=1e-6)
         assert row.details["permuted_mean"] == pytest.approx(permuted.mean(), rel=1e-6)
         p_value = (1 + int((permuted >= expected).sum())) / (1 + PERMUTATIONS)
-        assert row.details["p_value"] == pytest.approx(p_value)
+        assert row.details["p_value_alone"] == pytest.approx(p_value)
+        assert row.details["p_value"] >= p_value  # type: ignore[operator]
         assert (row.interval, row.n) == (None, RECORDS)
         if name == "grassmann":
-            assert one(rows, "p_value", layer).value == pytest.approx(p_value)
+            own = one(rows, "p_value", layer)
+            assert own.details["p_value_alone"] == pytest.approx(p_value)
+            assert (own.value or 0) >= p_value
             noise = one(rows, "grassmann_permuted", layer)
             assert noise.value == pytest.approx(permuted.mean(), rel=1e-6)
             assert noise.interval == pytest.approx(np.quantile(permuted, [0.025, 0.975]), rel=1e-6)
@@ -180,7 +183,7 @@ def test_a_row_space_that_is_everything() -> None:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(2, 9, 2), nn.Tanh(), nn.Flatten(), nn.Linear(81, 3))
     subject = subject_of(model.double())
-    rows = rows_of(subject)
+    rows = rows_of(subject, reading="mean")
     for metric in METRICS:
         row = one(rows, metric, "0")
         assert row.status == "skipped"
@@ -196,7 +199,7 @@ def test_several_values_are_variants_of_the_most_significant() -> None:
     for layer in ("0", "3"):
         own = [one(rows, "grassmann", layer, **variant) for variant in variants]
         headline = one(rows, "grassmann", layer)
-        assert headline.details["comparisons"] == 4
+        assert headline.details["comparisons"] == 8
         (chosen,) = [row for row in own if row.value == headline.value]
         assert chosen.details.get("value") == headline.details.get("value")
         smallest = min(one(rows, "p_value", layer, **variant).value or 0 for variant in variants)
@@ -206,7 +209,41 @@ def test_several_values_are_variants_of_the_most_significant() -> None:
     alone = rows_of(subject_of(attributes=("a",)))
     for row in alone:
         same = one(rows, row.metric, str(row.layer), attribute="a")
-        assert same.value == pytest.approx(row.value)
+        by_itself = row.details["p_value_alone"] if row.metric == "p_value" else row.value
+        assert same.value == pytest.approx(by_itself)
+
+
+@pytest.mark.parametrize("reading", ["mean", "samples"])
+def test_users_are_permuted_and_the_rows_say_so(reading: str) -> None:
+    subject = subject_of(codes=[i // 2 % 2 for i in range(RECORDS)])
+    plain = rows_of(subject, reading=reading)
+    users = np.array([str(i // 2) for i in range(RECORDS)])
+    rows = rows_of(replace(subject, records=replace(subject.records, users=users)), reading=reading)
+    for layer in ("0", "3"):
+        row = one(rows, "p_value", layer)
+        assert row.details["permuted"] == "labels of users"
+        assert one(plain, "p_value", layer).details["permuted"] == "labels of records"
+        assert one(rows, "grassmann", layer).value == one(plain, "grassmann", layer).value
+    observed = {one(rows, "grassmann", layer).value for layer in ("0", "3")}
+    assert len(observed) == 2
+
+
+def test_row_spaces_that_every_group_spans_are_skipped() -> None:
+    """Seven of eight inputs are alive: both groups' row spaces are those seven dimensions."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(32, 40), nn.Tanh(), nn.Linear(40, 3))
+    subject = subject_of(model.double())
+    inputs = subject.records.inputs.clone()
+    inputs.flatten(1)[:, 7:] = 0
+    subject = replace(subject, records=replace(subject.records, inputs=inputs))
+    row = one(rows_of(subject, reading="mean"), "p_value", "1")
+    assert (row.status, row.reason) == (
+        "skipped",
+        "any two groups of these records, drawn at random or not, span the same 7 of 32 "
+        "dimensions: the subspaces cannot differ",
+    )
+    assert one(rows_of(subject), "p_value", "1").status == "measured"
 
 
 def test_older_checkpoints_are_rounds() -> None:
@@ -237,8 +274,8 @@ def test_without_an_attribute_there_is_nothing_to_do() -> None:
 
 def test_the_plan_counts_gradients() -> None:
     subject = subject_of(net(), net(1))
-    assert Subspace(SubspaceOptions(reading="samples")).passes(subject) == 2 * RECORDS * 2
-    assert Subspace(SubspaceOptions()).passes(subject) == 2 * RECORDS * 2 * 2
+    assert Subspace(SubspaceOptions()).passes(subject) == 2 * RECORDS * 2
+    assert Subspace(SubspaceOptions(reading="mean")).passes(subject) == 2 * RECORDS * 2 * 2
 
 
 @pytest.mark.parametrize("reading", ["mean", "samples"])
@@ -271,7 +308,7 @@ def test_row_spaces_too_large_to_permute_are_skipped(monkeypatch: pytest.MonkeyP
     from gradaudit.subspaces import means
 
     monkeypatch.setattr(means, "_MOST_WORK", 2 * PERMUTATIONS * (6 * 8 + 20 * 3) * 9)
-    rows = rows_of(subject_of())
+    rows = rows_of(subject_of(), reading="mean")
     assert one(rows, "p_value", "0").status == "measured"
     assert "use --reading samples, or fewer --permutations" in str(one(rows, "p_value", "3").reason)
 
@@ -317,7 +354,7 @@ def test_wrong_options(wrong: dict[str, Any]) -> None:
         SubspaceOptions(**wrong)
 
 
-@pytest.mark.parametrize("preset", [Subspace.quick, Subspace.thorough])
+@pytest.mark.parametrize("preset", [Subspace.quick, Subspace.plain, Subspace.thorough])
 def test_presets_can_reach_the_limit(preset: dict[str, Any]) -> None:
     (limit,) = [metric.warning for metric in Subspace.metrics if metric.warning is not None]
     assert 1 / (SubspaceOptions(**preset).permutations + 1) < limit
@@ -338,7 +375,7 @@ def test_the_sample_model_on_the_command_line(reading: str) -> None:
 def test_an_attribute_among_the_inputs_is_found() -> None:
     """A column of the table: random groups never lie as far apart as the two sexes."""
     done = run(
-        *("subspace", "-a", "sex", "--reading", "samples", "--permutations", "39", "-f", "json"),
+        *("subspace", "-a", "sex", "--permutations", "39", "-f", "json"),
         *("-m", "sample_models/models.py:diabetes_mlp", "-d", "diabetes", "--device", "cpu"),
         *("-c", "sample_models/diabetes/round-20.safetensors"),
     )

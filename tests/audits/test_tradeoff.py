@@ -24,7 +24,7 @@ from tests.command_line import run
 NOISE = "dp:clip=1e6,sigma=0.001|10,per=release"
 SMALL: dict[str, Any] = {
     "iterations": 2,
-    "rounds": 40,
+    "rounds": 80,
     "clients": 2,
     "batches": 5,
     "weights": "initial",
@@ -111,7 +111,7 @@ def test_the_headline_is_the_first_view_and_the_grid_is_part_of_it(
 
 
 def test_the_same_seed_gives_the_same_rows_and_another_others() -> None:
-    options: dict[str, Any] = {"batches": 2, "participants": 2, "iterations": 1, "rounds": 2}
+    options: dict[str, Any] = {"batches": 2, "participants": 2, "iterations": 1, "rounds": 80}
     first, again, other = (
         tradeoff(subject(seed=seed), defense=(NOISE,), **options) for seed in (1, 1, 2)
     )

@@ -39,20 +39,47 @@ def test_a_report_that_passes(tmp_path: Path) -> None:
 def test_a_report_that_fails(tmp_path: Path) -> None:
     report = saved(
         tmp_path,
-        row(M, "conv1", 0.9, interval=(0.7, 1.2)),
-        row(M, "fc1", 0.5),
+        row(M, "conv1", 1.1, interval=(1.02, 1.2)),
+        row(M, "fc1", 0.5, interval=(0.0, 1.2)),
         failed_row(M, "fc2", "the loss is NaN"),
     )
     text = ONE_RULE[:-2] + ", {metric: leak.note, layers: fc*, max: 1, level: warning}]\n"
     done = run("gate", report, "--policy", policy(tmp_path, text))
     assert done == Result(
         1,
-        "error    conv1 leak.bits 0.900 [0.700, 1.20] exceeds the max of 1 (rule 1)\n"
+        "error    conv1 leak.bits 1.10 [1.02, 1.20] exceeds the max of 1 (rule 1)\n"
+        "unclear  fc1 leak.bits 0.500 [0, 1.20] neither shows nor excludes a value above the max of"
+        " 1; about\n         2 times as many records or trials would settle it (rule 1)\n"
         "error    fc2 leak.bits could not be measured: the loss is NaN (rule 1)\n"
         "warning  leak.note no row of this metric (rule 2)\n"
-        "gate failed: 2 failed, 1 warned of, 1 passed\n",
+        "gate failed: 2 failed, 1 warned of, 1 unclear\n",
         "",
     )
+
+
+@pytest.mark.parametrize(
+    ("extra", "options", "status"),
+    [
+        ("", [], 0),
+        ("", ["--strict"], 1),
+        ("unclear: pass\n", [], 0),
+        ("unclear: pass\n", ["--strict"], 1),
+        ("unclear: fail\n", [], 1),
+    ],
+)
+def test_what_is_unclear_fails_only_where_it_is_told_to(
+    tmp_path: Path, extra: str, options: list[str], status: int
+) -> None:
+    report = saved(tmp_path, row(M, "fc1", 0.5, interval=(0, 2)))
+    out = tmp_path / "judged.json"
+    rules = policy(tmp_path, ONE_RULE + extra)
+    done = run("gate", report, "--policy", rules, "-o", out, *options)
+    assert done.status == status
+    verdict = done.out.splitlines()[-1]
+    assert verdict == ("gate failed: 1 failed" if status else "gate passed: 1 unclear")
+    (finding,) = Report.from_file(out).findings
+    assert (finding.outcome, finding.times) == ("unclear", 9.0)
+    assert finding.unclear == ("fail" if status else "pass" if extra else "warn")
 
 
 def test_warnings_do_not_fail(tmp_path: Path) -> None:

@@ -5,11 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 from fake_command_line import write_distribution
+from report_builder import make_report, row
+
+from gradaudit.report import write_atomically
 
 DATA = ("-d", "diabetes", "--device", "cpu")
 
@@ -91,13 +95,48 @@ def test_code_that_ends_the_program_never_looks_like_a_pass(folder: Path) -> Non
     assert err == "imported\ngradaudit: unexpected SystemExit: 0 (-v shows where)\n"
 
 
-def test_an_interrupt_ends_with_130(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status", "words"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
+def test_a_signal_ends_with_its_status_and_one_line(
+    folder: Path, number: signal.Signals, status: int, words: str
+) -> None:
     process = start(folder, "counting", "-m", "mine.py:waits", *DATA)
-    while not (folder / "waiting").exists():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
+    wait_for(folder / "waiting", process)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, "", "imported\ngradaudit: interrupted\n")
+    assert (process.returncode, out, err) == (status, "", f"imported\ngradaudit: {words}\n")
+
+
+SWALLOWING = """
+    import time
+    try:
+        open("waiting", "w").close()
+        time.sleep(60)
+    except BaseException as error:  # as extension modules do
+        raise ImportError("cannot be imported") from error
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_heeded_while_modules_are_imported(
+    folder: Path, number: signal.Signals
+) -> None:
+    """Before any command is known: the plug-in is imported to list the commands."""
+    (folder / "fake_audit.py").write_text(dedent(SWALLOWING))
+    process = start(folder, "list")
+    wait_for(folder / "waiting", process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    words = "interrupted" if number == signal.SIGINT else "terminated"
+    assert (process.returncode, out, err) == (128 + number, "", f"gradaudit: {words}\n")
+
+
+def wait_for(file: Path, process: "subprocess.Popen[str]") -> None:
+    while not file.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
@@ -109,5 +148,25 @@ def test_a_full_disk_under_stdout_is_told_in_one_line(folder: Path, shape: str) 
         _, err = process.communicate(timeout=60)
     assert process.returncode == 3
     assert err == (
-        "gradaudit: unexpected OSError: [Errno 28] No space left on device (-v shows where)\n"
+        "gradaudit: standard output: cannot be written: No space left on device; "
+        "what is there is not whole\n"
     )
+
+
+@pytest.mark.parametrize("command", ["list", "gate r.json", "gate r.json -f json"])
+@pytest.mark.parametrize("closed", ["| true", ">&-"])
+def test_a_closed_stdout_is_told_in_one_line_and_is_no_verdict(
+    folder: Path, command: str, closed: str
+) -> None:
+    report = make_report(*(row("leak.bits", "fc1", 0.5, variant={"n": n}) for n in range(2000)))
+    write_atomically(folder / "r.json", report.to_json())
+    shell = f"set -o pipefail; {sys.executable} -m gradaudit {command} {closed}"
+    if closed == "| true":
+        shell = shell.replace("| true", "| (exec <&-; sleep 1)")
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    done = subprocess.run(
+        ["bash", "-c", shell], capture_output=True, text=True, timeout=60, cwd=folder, env=own
+    )
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.startswith("gradaudit: standard output: cannot be written: ")
+    assert len(done.stderr.splitlines()) == 1

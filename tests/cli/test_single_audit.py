@@ -19,8 +19,8 @@ TABLE = """\
 gradaudit 0.1.0: zoo:mlp?inputs=10&hidden=3&classes=2, 41 parameters in 2 layers, cross-entropy,
 eval mode
 diabetes, 442 records, task accuracy 0.281 (chance 0.500)
-warning: the model is no better than chance on these records (0.281, chance 0.500): the
-  preprocessing is then probably not the one the model was trained with
+warning: the weights are random: no checkpoint was given (--checkpoint), and every number is about
+  an untrained model
 
                                   counting
 layer   risk  kind    parameters  count

@@ -1,15 +1,15 @@
 """``gradaudit sweep`` as a user meets it, with an audit that only counts."""
 
 import json
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import typer
-from command_line import Result
+from command_line import Result, invoke
 from fake_audit import Counting
 from fake_command_line import only_counting
-from typer.testing import CliRunner
 
 from gradaudit.cli.guard import guarded
 from gradaudit.cli.sweep import sweep_command
@@ -30,15 +30,16 @@ SUBJECT = (
 PLAIN = ("-m", "zoo:mlp?inputs=10&hidden=3&classes=2", *SUBJECT[2:])
 
 
-def run(*arguments: object) -> Result:
+@cache
+def build() -> typer.Typer:
+    """``gradaudit counting``, swept."""
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command("counting")(guarded(sweep_command(Counting)))
-    done = CliRunner().invoke(
-        app,
-        [str(argument) for argument in arguments],
-        env={"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"},
-    )
-    return Result(done.exit_code, done.stdout, done.stderr)
+    return app
+
+
+def run(*arguments: object) -> Result:
+    return invoke(build(), *arguments)
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_every_point_is_a_variant_and_the_riskiest_the_headline(swept: Report) -
         (None, None): 1000,
     }
     (headline,) = (row for row in rows if not row.variant)
-    assert headline.details == {"h": 5, "scale": 10}
+    assert headline.details == {"h": 5, "scale": 10, "riskiest_by": ["h", "scale"]}
     assert swept.provenance["sweep"] == {"h": ["3", "5"], "scale": ["1", "10"]}
 
 

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from command_line import HANGS
 from scipy.stats import kstest
 
 from gradaudit.defenses import Chain, defenses, parse_defense
@@ -283,4 +284,4 @@ def test_listing_and_parsing_import_no_torch() -> None:
         "parse_defense('dp:clip=1,sigma=1'), SharingOptions(reduce='pca:3')\n"
         "assert not {'torch', 'scipy'} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=HANGS)

@@ -17,11 +17,12 @@ from gradaudit.defenses.modules.target import defended_target, seen_by_outsiders
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.gradients.per_sample import batch_gradient, per_sample_gradients
+from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.loading.records import Records
 from gradaudit.target import Target, layers_of, shared_parameters
 from gradaudit.updates.share import share
 from gradaudit.updates.sharing import Sharing
+from tests.gradients.batches import batch_gradient
 
 NAMED = {str(case): case for case in CASES}
 WITH_LINEAR = [

@@ -1,4 +1,7 @@
+import os
 import random
+import secrets
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,13 +13,14 @@ from gradaudit.dp.board import (
     Ruler,
     known_ruler,
     releases_in_chunks,
+    releases_interleaved,
     score_releases,
     shifts,
     way,
 )
 from gradaudit.dp.mechanisms import FileMechanism
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.dp.randomness import randomness_state, reproducible
+from gradaudit.dp.randomness import reproducible, watched_randomness
 
 SEED = np.random.SeedSequence(5)
 
@@ -61,13 +65,14 @@ def test_a_mixture_is_ruled_by_the_mean_of_its_shifts() -> None:
 )
 def test_memory_does_not_change_the_scores(mechanism: ClippedNoise) -> None:
     played = board(1.0, companions=2)
-    batch = played.batch(played.null)
+    batches = [played.batch(record) for record in (played.null, *played.alternatives)]
+    order = np.random.default_rng(0).integers(2, size=100)
     small, large = (
         score_releases(
             mechanism,
-            batch,
+            batches,
             known_ruler(mechanism, played),
-            100,
+            order,
             SEED,
             memory=memory,
             advance=lambda units: None,
@@ -93,9 +98,9 @@ def test_every_release_is_told() -> None:
     mechanism, played, heard = ClippedNoise(clip=1, sigma=1), board(1.0), []
     scores = score_releases(
         mechanism,
-        played.batch(played.null),
+        [played.batch(played.null)],
         known_ruler(mechanism, played),
-        1000,
+        np.zeros(1000, int),
         SEED,
         memory=1 << 16,
         advance=heard.append,
@@ -117,27 +122,81 @@ def test_randomness_repeats_by_seed_and_is_put_back() -> None:
         with reproducible(np.random.SeedSequence(entropy), torch.device("cpu")) as generator:
             return everywhere(generator)
 
-    before = torch.Generator().manual_seed(3)
-    state = randomness_state(before)
-    first, again, other = draw(1), draw(1), draw(2)
+    with watched_randomness(torch.Generator()) as state:
+        before = state()
+        first, again, other = draw(1), draw(1), draw(2)
+        after = state()
     assert first == again
     assert all(a != b for a, b in zip(first, other, strict=True))
     assert len(set(first)) == 4
-    assert randomness_state(before) == state
+    assert before == after
 
 
-@pytest.mark.parametrize("place", range(4))
-def test_a_draw_from_anywhere_changes_the_state(place: int) -> None:
-    with reproducible(SEED, torch.device("cpu")) as generator:
-        state = randomness_state(generator)
-        draws = (
-            lambda: torch.rand((), generator=generator),
-            lambda: torch.rand(()),
-            lambda: np.random.rand(),  # noqa: NPY002
-            random.random,
-        )
-        draws[place]()
-        assert randomness_state(generator) != state
+class Holder:
+    """Keeps generators where a class, a closure or a file may keep them."""
+
+    def __init__(self) -> None:
+        self.kept = np.random.default_rng(1)
+        self.old = {"here": np.random.RandomState(2)}
+        self.python = (random.Random(3),)
+        self.torch = torch.Generator().manual_seed(4)
+
+
+HOLDER = Holder()
+DRAWS = {
+    "torch": lambda: torch.rand(()),
+    "numpy": lambda: np.random.rand(),  # noqa: NPY002
+    "python": random.random,
+    "an attribute": lambda: HOLDER.kept.random(),
+    "a dictionary": lambda: HOLDER.old["here"].rand(),
+    "a tuple": lambda: HOLDER.python[0].random(),
+    "a generator of torch": lambda: torch.rand((), generator=HOLDER.torch),
+    "fresh numpy": lambda: np.random.default_rng().random(),
+    "secrets": lambda: secrets.randbelow(5),
+    "the system": lambda: os.urandom(4),
+    "random.SystemRandom": lambda: random.SystemRandom().random(),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_a_draw_from_anywhere_changes_the_state(draw: Callable[[], object]) -> None:
+    given = torch.Generator()
+    with watched_randomness(given) as state:
+        before = state()
+        assert state() == before
+        draw()
+        assert state() != before
+        again = state()
+        torch.rand((), generator=given)
+        assert state() != again
+
+
+def test_watching_leaves_the_sources_as_they_were() -> None:
+    sources = os.urandom, random._urandom  # type: ignore[attr-defined]
+    with watched_randomness(torch.Generator()):
+        assert os.urandom is not sources[0]
+    assert (os.urandom, random._urandom) == sources  # type: ignore[attr-defined]
+
+
+def test_code_that_is_not_known_is_asked_in_just_the_order_of_the_coins() -> None:
+    asked: list[float] = []
+
+    def stateful(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        asked.append(float(gradients[0, 0]))
+        return gradients[0] + len(asked)
+
+    played = board(1.0, values=2)
+    batches = [played.batch(record) for record in (played.null, *played.alternatives)]
+    order = np.random.default_rng(0).integers(3, size=50)
+    released = torch.empty(50, 40)
+    mechanism = FileMechanism(stateful, "f.py:m")
+    generator = torch.Generator()
+    for which, chunk in releases_interleaved(mechanism, batches, order, generator, 7 * 40 * 4 * 12):
+        released[torch.from_numpy(which)] = chunk
+    assert asked == [float(batches[index][0, 0]) for index in order]
+    torch.testing.assert_close(
+        released, torch.stack([batches[i][0] + n + 1 for n, i in enumerate(order)])
+    )
 
 
 def test_a_mechanism_that_fails_half_way_leaves_randomness_as_it_was() -> None:
@@ -150,9 +209,9 @@ def test_a_mechanism_that_fails_half_way_leaves_randomness_as_it_was() -> None:
     with pytest.raises(Exception, match="ValueError: no"):
         score_releases(
             FileMechanism(broken, "f.py:m"),
-            played.batch(played.null),
+            [played.batch(played.null)],
             Ruler(played.null, played.null),
-            3,
+            np.zeros(3, int),
             SEED,
             memory=1,
             advance=lambda units: None,

@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from gradaudit.dp.bounds import (
     epsilon_ceiling,
     epsilon_lower,
     epsilon_of_rates,
-    largest,
     lower_bound,
 )
 
@@ -126,38 +124,41 @@ def test_counts_of_many_audits_at_once():
 def test_lower_bound_says_what_it_rests_on():
     null = np.repeat([0.0, 1.0], [990, 10])
     alternative = np.repeat([0.0, 1.0], [300, 700])
-    bound = lower_bound(null, alternative, 0.5, delta=1e-5, confidence=0.9)
-    assert bound.value == epsilon_lower(10, 300, 1000, delta=1e-5, alpha=1 - 0.9)
-    assert bound.ceiling == epsilon_ceiling(1000, delta=1e-5, alpha=1 - 0.9)
-    assert (bound.false_positives, bound.false_negatives, bound.trials) == (10, 300, 1000)
-    assert (bound.direction, bound.threshold) == ("false positives", 0.5)
-    assert not bound.at_ceiling
+    bound = lower_bound(null, alternative, 0.5, delta=1e-5, alpha=0.1)
+    assert bound.value == epsilon_lower(10, 300, 1000, delta=1e-5, alpha=0.1)
+    assert bound.ceiling == epsilon_ceiling(1000, delta=1e-5, alpha=0.1)
+    assert bound.evidence == {
+        "false_positives": 10,
+        "false_negatives": 300,
+        "direction": "false positives",
+    }
+    assert (bound.method, bound.thresholds) == ("clopper-pearson", (0.5, 0.5))
+    assert not bound.flawless
 
 
 def test_separated_hypotheses_reach_the_ceiling_and_the_other_direction_is_named():
-    assert lower_bound([0] * 50, [1] * 50, 1, delta=0).at_ceiling
+    separated = lower_bound([0] * 50, [1] * 50, 1, delta=0)
+    assert separated.flawless
+    assert separated.value == separated.ceiling
     null, alternative = [1] * 20 + [0] * 30, [1] * 50
-    assert lower_bound(null, alternative, 1, delta=0).direction == "false negatives"
+    assert lower_bound(null, alternative, 1, delta=0).evidence["direction"] == "false negatives"
 
 
-def test_comparisons_split_the_error_probability():
-    releases = [0] * 90 + [1] * 10, [1] * 90 + [0] * 10
-    corrected = lower_bound(*releases, 1, delta=0, confidence=0.95, comparisons=5)
-    alone = lower_bound(*releases, 1, delta=0, confidence=0.99)
-    assert corrected.value == pytest.approx(alone.value)
-    assert largest([corrected, replace(corrected, value=9.0)]).value == 9
-    with pytest.raises(ValueError, match="corrected for 2 comparisons"):
-        largest([alone, alone])
+def test_numbers_of_trials_may_be_unequal():
+    found = lower_bound([0] * 90 + [1] * 10, [1] * 180 + [0] * 20, 1, delta=0, alpha=0.05)
+    positive = clopper_pearson_upper(10, 100, 0.025)
+    negative = clopper_pearson_upper(20, 200, 0.025)
+    expected = max(math.log((1 - negative) / positive), math.log((1 - positive) / negative))
+    assert found.value == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("null", "alternative", "options", "message"),
     [
-        ([0], [0, 1], {}, "as many trials"),
-        ([], [], {}, "as many trials"),
+        ([0], [], {}, "both hypotheses"),
+        ([], [0], {}, "both hypotheses"),
         ([0], [1], {"delta": 1.0}, "delta < 1"),
-        ([0], [1], {"confidence": 1.0}, "confidence < 1"),
-        ([0], [1], {"comparisons": 0}, "comparisons >= 1"),
+        ([0], [1], {"alpha": 1.0}, "alpha < 1"),
     ],
 )
 def test_lower_bound_refuses(null, alternative, options, message):

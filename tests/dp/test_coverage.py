@@ -18,8 +18,9 @@ from gradaudit.dp.bounds import (
     epsilon_lower,
     epsilon_of_rates,
 )
+from gradaudit.dp.decision import best_threshold
 from gradaudit.dp.gaussian import mu_lower
-from gradaudit.dp.laws import LaplaceLaw, PilotLaw, ProjectionLaw, best_threshold
+from gradaudit.dp.laws import LaplaceLaw, PilotLaw, ProjectionLaw
 from gradaudit.dp.point import epsilon_point
 from gradaudit.dp.theory import epsilon_gaussian
 

@@ -58,6 +58,17 @@ def test_estimate_is_finite_where_the_formula_is_not():
     assert estimate.interval[0] <= estimate.value <= estimate.interval[1] < math.inf
 
 
-def test_refuses_unequal_groups():
-    with pytest.raises(ValueError, match="as many trials"):
+def test_groups_may_be_unequal():
+    null, alternative = np.repeat([0, 1], [90, 10]), np.repeat([0, 1], [20, 30])
+    estimate = epsilon_point(null, alternative, delta=DELTA)
+    assert estimate.value == pytest.approx(math.log((1 - DELTA - 0.4) / 0.1))
+    low = (1 - DELTA - clopper_pearson_upper(20, 50, 0.025)) / clopper_pearson_upper(10, 100, 0.025)
+    assert estimate.interval[0] == pytest.approx(math.log(low))
+    mirrored = epsilon_point(1 - alternative, 1 - null, delta=DELTA)
+    assert (mirrored.value, mirrored.interval) == (estimate.value, estimate.interval)
+    assert mirrored.direction == "false negatives"
+
+
+def test_refuses_a_hypothesis_without_trials():
+    with pytest.raises(ValueError, match="both hypotheses"):
         epsilon_point([1], [], delta=0)

@@ -1,4 +1,8 @@
 import math
+import os
+import random
+import secrets
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -100,7 +104,7 @@ def test_what_repeats_is_judged_infinite(function: object) -> None:
     verdict = verdict_without_trials(from_file(function), board(1.0, elements=ELEMENTS), SEED)
     assert verdict is not None
     assert verdict.epsilon == math.inf
-    assert "equal bit for bit" in verdict.reason or "dimensions" in verdict.reason
+    assert "repeat bit for bit" in verdict.reason or "dimensions" in verdict.reason
 
 
 @pytest.mark.parametrize("function", [honest, coin, sparse, empty_batch, uneven])
@@ -109,6 +113,117 @@ def test_what_is_random_is_not_judged(function: object) -> None:
         seed = np.random.SeedSequence(entropy)
         played = board(1.0, elements=ELEMENTS)
         assert verdict_without_trials(from_file(function), played, seed) is None
+
+
+def loud_or_quiet(generator: torch.Generator) -> torch.Tensor:
+    return torch.tensor(1e4 if torch.rand((), generator=generator) < 0.5 else 1.0)
+
+
+def power_law(generator: torch.Generator) -> torch.Tensor:
+    return torch.rand((), generator=generator).clamp(min=1e-6) ** -2
+
+
+def far_apart(generator: torch.Generator) -> torch.Tensor:
+    return 10.0 ** torch.randint(0, 20, (), generator=generator)
+
+
+def student(generator: torch.Generator) -> torch.Tensor:
+    """The scale that makes the multivariate Cauchy law of a normal vector."""
+    return 1 / torch.randn((), generator=generator).abs()
+
+
+@pytest.mark.parametrize("scale", [loud_or_quiet, power_law, far_apart, student])
+@pytest.mark.parametrize("elements", [60, 400])
+def test_a_common_random_scale_is_not_missing_noise(scale: object, elements: int) -> None:
+    def scaled(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return gradients.sum(0) + scale(generator) * noise(generator, elements)  # type: ignore[operator]
+
+    played = board(1.0, elements=elements)
+    for entropy in range(20):
+        seed = np.random.SeedSequence(entropy)
+        assert verdict_without_trials(from_file(scaled), played, seed) is None
+
+
+@pytest.mark.parametrize("power", [-1.0, -2.0, -8.0])
+def test_heavy_tails_in_each_element_are_not_missing_noise(power: float) -> None:
+    def heavy(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        uniform = torch.rand(ELEMENTS, generator=generator, dtype=torch.float64).clamp(min=1e-4)
+        return gradients.sum(0) + uniform**power * noise(generator).sign()
+
+    played = board(1.0, elements=ELEMENTS)
+    for entropy in range(20):
+        seed = np.random.SeedSequence(entropy)
+        assert verdict_without_trials(from_file(heavy), played, seed) is None
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
+def test_missing_noise_is_seen_at_any_scale(scale: float) -> None:
+    def plane(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        along = torch.linspace(-1, 1, ELEMENTS)
+        return gradients.sum(0) + scale * (noise(generator, 1) + noise(generator, 1) * along)
+
+    verdict = verdict_without_trials(from_file(plane), board(1.0, elements=ELEMENTS), SEED)
+    assert verdict is not None
+    assert (verdict.epsilon, "spans 2 of 80" in verdict.reason) == (math.inf, True)
+
+
+KEPT = np.random.default_rng(5)
+LIE = 1e-5
+SOURCES = {
+    "a generator of its file's": KEPT.random,
+    "fresh generators": lambda: np.random.default_rng().random(),
+    "secrets": lambda: secrets.randbelow(10**6) / 10**6,
+    "the system": lambda: int.from_bytes(os.urandom(4)) / 2**32,
+}
+
+
+@pytest.mark.parametrize("draw", SOURCES.values(), ids=SOURCES)
+def test_randomised_response_on_randomness_of_its_own_is_not_judged(
+    draw: Callable[[], float],
+) -> None:
+    """Though it tells the truth in every release that is looked at: ε is 11.5."""
+
+    def response(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        truth = gradients.sum(0).sign()
+        return -truth if draw() < LIE else truth
+
+    assert verdict_without_trials(from_file(response), board(1.0, elements=ELEMENTS), SEED) is None
+
+
+def test_randomness_that_nobody_sees_shows_in_many_releases() -> None:
+    """Each response draws from a generator that C code seeds, and lies in 2 % of releases."""
+
+    def response(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        truth = gradients.sum(0).sign()
+        return -truth if random.Random().random() < 0.02 else truth
+
+    for entropy in range(5):
+        seed = np.random.SeedSequence(entropy)
+        played = board(1.0, elements=ELEMENTS)
+        assert verdict_without_trials(from_file(response), played, seed) is None
+
+
+@pytest.mark.parametrize("elements", [1, 4, ELEMENTS])
+@pytest.mark.parametrize("batched", [True, False])
+def test_a_discrete_law_is_not_judged(elements: int, batched: bool) -> None:
+    """Rounded noise of few elements, and choices among few vectors, are often released alike."""
+    vectors = torch.randn(64, elements, generator=torch.Generator().manual_seed(1))
+
+    def rounded(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return (gradients.sum(0) + 0.3 * noise(generator, elements)).round()
+
+    def chosen(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return vectors[torch.randint(64, (), generator=generator)] + 0 * gradients.sum(0)
+
+    for function in (rounded, chosen):
+        if batched:
+            function.releases = lambda gradients, count, generator, one=function: torch.stack(  # type: ignore[attr-defined]
+                [one(gradients, generator) for _ in range(count)]
+            )
+        for entropy in range(10):
+            seed = np.random.SeedSequence(entropy)
+            played = board(1.0, elements=elements)
+            assert verdict_without_trials(from_file(function), played, seed) is None
 
 
 @pytest.mark.parametrize("elements", [1, 3, 30, 31, 59, 60])

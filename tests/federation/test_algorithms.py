@@ -226,7 +226,7 @@ class Scaled(nn.Module):
 def test_parameters_that_are_no_weight_are_trained_too(algorithm: str, spec: str) -> None:
     _, records = problem(NAMED["mlp-tanh"])
     target = Target(Scaled(), CROSS_ENTROPY, mode="train")
-    options = TrainingOptions(algorithm=algorithm, clients=2, rounds=1)
+    options = TrainingOptions(algorithm=algorithm, clients=3, rounds=1)  # an odd number of signs
     chain = [parse_defense(spec)]
     (first, last) = train_rounds(target, records, options, defenses=chain, scored=False)
     assert all(not torch.equal(first.state[name], last.state[name]) for name in first.state)

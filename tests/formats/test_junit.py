@@ -60,6 +60,25 @@ def test_the_whole_document() -> None:
     assert Junit().render(report, POLICY) == WHOLE
 
 
+@pytest.mark.parametrize(
+    ("unclear", "child", "counts"),
+    [
+        ("pass", "system-out", {"failures": "0", "skipped": "0"}),
+        ("warn", "skipped", {"failures": "0", "skipped": "1"}),
+        ("fail", "failure", {"failures": "1", "skipped": "0"}),
+    ],
+)
+def test_what_is_unclear_neither_fails_nor_passes_unless_the_policy_says_so(
+    unclear: str, child: str, counts: dict[str, str]
+) -> None:
+    policy = Policy.model_validate({"rules": [{"metric": M, "max": 1}], "unclear": unclear})
+    report = make_report(row(M, "fc1", 0.5, interval=(0, 2)))
+    root = ET.fromstring(Junit().render(report, policy))
+    (case,) = root.iter("testcase")
+    assert [each.tag for each in case] == [child]
+    assert {key: root.attrib[key] for key in counts} == counts
+
+
 def test_a_variant_is_part_of_the_name() -> None:
     policy = {"rules": [{"metric": M, "max": 1, "variant": {"round": "*"}}]}
     report = make_report(row(M, "fc1", 3, variant={"round": 2}))

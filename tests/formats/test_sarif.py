@@ -58,6 +58,7 @@ def test_one_result_whole() -> None:
     assert first == {
         "ruleId": "leak.bits",
         "ruleIndex": 0,
+        "kind": "fail",
         "level": "error",
         "message": {
             "text": "Layer conv1: leak.bits 3 [2, 4] exceeds the max of 1. an attacker learns the "
@@ -88,6 +89,22 @@ def test_which_findings_become_results() -> None:
     ]
     assert results[3]["message"]["text"].startswith("The whole model: leak.note 4 is below")
     assert results[4]["message"]["text"] == "Layer fc1: leak.note could not be measured: NaN."
+
+
+@pytest.mark.parametrize(
+    ("unclear", "kind", "level"),
+    [("pass", "open", "none"), ("warn", "open", "none"), ("fail", "fail", "error")],
+)
+def test_what_is_unclear_is_open_unless_the_policy_lets_it_fail(
+    unclear: str, kind: str, level: str
+) -> None:
+    policy = Policy.model_validate({"rules": [{"metric": M, "max": 1}], "unclear": unclear})
+    (result,) = run_of(make_report(row(M, "fc1", 0.5, interval=(0, 2))), policy)["results"]
+    assert (result["kind"], result["level"]) == (kind, level)
+    assert result["message"]["text"] == (
+        "Layer fc1: leak.bits 0.500 [0, 2] neither shows nor excludes a value above the max of 1; "
+        "about 9 times as many records or trials would settle it."
+    )
 
 
 def test_every_rule_has_its_texts() -> None:

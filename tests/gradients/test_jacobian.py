@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -55,21 +56,34 @@ def measured(
     return jacobians.norms(passes, lambda units: None)
 
 
-def assert_dense(
-    found: dict[str, LayerNorms],
-    target: Target,
-    inputs: Tensor,
-    labels: Tensor,
-    by: Variable,
-    *,
-    with_bias: bool = False,
-) -> None:
+Dense = list[dict[str, tuple[Tensor, Tensor]]]
+"""Of each record, by parameter: its gradient and the gradient's Jacobian."""
+
+
+def dense_of(target: Target, inputs: Tensor, labels: Tensor, by: Variable) -> Dense:
+    sizes = {name: p.numel() for name, p in target.model.named_parameters() if p.requires_grad}
     what = "input" if by == "point" else "label"
+    found = []
+    for record, label in zip(inputs, labels, strict=True):
+        whole = dense_jacobians(target, record, label, list(sizes), by=what)
+        gradients, jacobians = (each.split(list(sizes.values())) for each in whole)
+        found.append(dict(zip(sizes, zip(gradients, jacobians, strict=True), strict=True)))
+    return found
+
+
+@cache
+def dense_of_case(case: Case) -> Dense:
+    """By the input, for all who compare with it."""
+    return dense_of(case.target(), case.inputs, case.labels, "point")
+
+
+def assert_dense(
+    found: dict[str, LayerNorms], target: Target, references: Dense, *, with_bias: bool = False
+) -> None:
     for layer in layers_of(target.model, with_bias=with_bias):
-        for k in range(len(inputs)):
-            gradient, dense = dense_jacobians(
-                target, inputs[k], labels[k], layer.parameter_names, by=what
-            )
+        for k, reference in enumerate(references):
+            own = [reference[name] for name in layer.parameter_names]
+            gradient, dense = (torch.cat(parts) for parts in zip(*own, strict=True))
             norms = found[layer.name].samples
             got = torch.stack([norms["f"][k].sqrt(), norms["1"][k], norms["inf"][k]])[:, 0]
             expected = torch.stack([dense.norm(), dense.abs().sum(), dense.abs().max()])
@@ -84,7 +98,7 @@ def assert_dense(
 def test_by_the_input(case: Case, with_bias: bool) -> None:
     data = case.target(), case.inputs, case.labels
     found = measured(*data, with_bias=with_bias)
-    assert_dense(found, *data, "point", with_bias=with_bias)
+    assert_dense(found, data[0], dense_of_case(case), with_bias=with_bias)
 
 
 @pytest.mark.parametrize("case", SOFT, ids=str)
@@ -92,16 +106,18 @@ def test_by_the_label(case: Case) -> None:
     if not case.labels.is_floating_point() and case.id.startswith("mlp-custom"):
         pytest.skip("integer labels of a custom loss are not real numbers")
     data = case.target(), case.inputs, case.labels
-    assert_dense(measured(*data, "target"), *data, "target")
+    assert_dense(measured(*data, "target"), data[0], dense_of(*data, "target"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["point", "target"])
 @pytest.mark.parametrize("way", [Looped(), Doubled()], ids=lambda way: way.title)
 @pytest.mark.parametrize("case", SOFT, ids=str)
 def test_slower_ways_give_the_same(case: Case, way: Differentiation, by: Variable) -> None:
     data = case.target(), case.inputs, case.labels
+    slower = measured(*data, by, way)
     for layer, norms in measured(*data, by).items():
-        other = measured(*data, by, way)[layer]
+        other = slower[layer]
         assert other.methods == {way.title}
         for norm in NORMS:
             torch.testing.assert_close(
@@ -178,7 +194,7 @@ def test_the_fastest_way_that_works_is_taken(
     data = Target(model(), CrossEntropy()), torch.randn(4, 3).double(), torch.arange(4) % 2
     by: Variable = "point" if way else "target"
     found = measured(*data, by)
-    assert_dense(found, *data, by)
+    assert_dense(found, data[0], dense_of(*data, by))
     assert all(norms.methods == {(way or Doubled).title} for norms in found.values())
 
 
@@ -198,6 +214,7 @@ def test_a_model_that_cannot_be_differentiated_is_refused(
         measured(target, torch.randn(2, 3).double(), torch.tensor([0, 1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [c for c in CASES if c.id.startswith(("conv", "res", "text"))], ids=str
 )
@@ -231,7 +248,7 @@ def test_as_many_probes_as_columns_are_the_columns() -> None:
 def test_each_record_is_a_batch_of_its_own_in_training_mode() -> None:
     case = next(case for case in CASES if case.id == "batch-norm")
     data = replace(case.target(), mode="train"), case.inputs, case.labels
-    assert_dense(measured(*data), *data, "point")
+    assert_dense(measured(*data), data[0], dense_of(*data, "point"))
 
 
 class RecurrentText(nn.Module):
@@ -256,10 +273,11 @@ def test_recurrent_networks_of_tokens(by: Variable) -> None:
     data = (
         Target(RecurrentText(0.0), CrossEntropy()),
         torch.tensor([[1, 2, 3], [3, 3, 8], [5, 0, 0]]),
+        torch.arange(3) % 2,
     )
-    found = measured(*data, torch.arange(3) % 2, by)
+    found = measured(*data, by)
     assert found["lstm"].methods == {Looped.title}
-    assert_dense(found, *data, torch.arange(3) % 2, by)
+    assert_dense(found, data[0], dense_of(*data, by))
 
 
 def test_tokens_behind_dropout_can_be_measured_in_training_mode() -> None:

@@ -12,11 +12,11 @@ from gradaudit.gradients import ways
 from gradaudit.gradients.memory import peak_bytes
 from gradaudit.gradients.per_sample import (
     PerSampleGradients,
-    batch_gradient,
     per_sample_gradients,
 )
 from gradaudit.loading.losses import CrossEntropy, MeanSquaredError
 from gradaudit.target import Target, layers_of
+from tests.gradients.batches import batch_gradient
 
 EACH = pytest.mark.parametrize("case", CASES, ids=str)
 COUPLING = pytest.mark.parametrize("case", [case for case in CASES if case.couples], ids=str)

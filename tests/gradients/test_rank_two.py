@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradaudit.gradients import rank_two
+from gradaudit.gradients.fast import rank_two
+from gradaudit.gradients.fast.rank_two import rank_two_norms
 from gradaudit.gradients.norms import Norms
-from gradaudit.gradients.rank_two import rank_two_norms
 
 RECORDS, DIRECTIONS = 2, 3
 

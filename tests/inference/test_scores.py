@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from gradaudit.inference.batches import draw_batches
-from gradaudit.inference.scores import Game
-from gradaudit.inference.statistics import auroc, log_odds, true_positives_at
+from gradaudit.inference.batches import draw_any
+from gradaudit.inference.scores import Score, Scores, Trials, gain
+from gradaudit.inference.statistics import above, auroc, log_odds, placements
+from gradaudit.statistics.u_statistic import Draws
 
 
 def probabilities(trials: int, values: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -17,63 +18,62 @@ def probabilities(trials: int, values: int, seed: int) -> tuple[np.ndarray, np.n
     return scores - np.log(np.exp(scores).sum(axis=1, keepdims=True)), labels
 
 
+def scores_of(labels: np.ndarray, members: np.ndarray | None = None) -> Scores:
+    members = np.arange(len(labels))[:, None] if members is None else members
+    return Scores([Trials(labels, Draws.of(members, labels, members))])
+
+
 @pytest.mark.parametrize("values", [2, 4])
 def test_scores_are_those_of_their_definitions(values: int) -> None:
     found, labels = probabilities(300, values, 0)
-    game = Game(found, labels, np.arange(300))
-    assert game.asr().value == np.mean(found.argmax(axis=1) == labels)
+    scores = scores_of(labels)
+    rates = scores.rates([found])
+    assert rates["asr"].value == pytest.approx(np.mean(found.argmax(axis=1) == labels))
     expected = roc_auc_score(
         labels,
         np.exp(found) if values > 2 else np.exp(found[:, 1]),
         multi_class="ovr",
         average="macro",
     )
-    np.testing.assert_allclose(game.auroc().value, expected)
-    np.testing.assert_allclose(game.log_loss().value, log_loss(labels, np.exp(found)))
+    np.testing.assert_allclose(rates["auroc"].value, expected)
+    np.testing.assert_allclose(scores.log_loss([found]).value, log_loss(labels, np.exp(found)))
 
 
 def test_ties_count_half() -> None:
     scores, positive = np.array([1.0, 1.0, 0.0, 2.0]), np.array([True, False, False, False])
     assert auroc(scores, positive, np.ones((1, 4)))[0] == pytest.approx(1.5 / 3)
-    blind = Game(np.log(np.full((10, 2), 0.5)), np.arange(10) % 2, np.arange(10))
-    assert blind.asr().value == 0.5
-    assert blind.auroc().value == 0.5
+    assert placements(scores, positive).tolist() == [0.5, 0.5, 1, 0]
+    labels = np.arange(10) % 2
+    blind = scores_of(labels).rates([np.log(np.full((10, 2), 0.5))])
+    assert (blind["asr"].value, blind["auroc"].value) == (0.5, 0.5)
 
 
 def test_weights_are_repetitions() -> None:
     rng = np.random.default_rng(0)
     scores, positive = rng.integers(0, 8, 30).astype(float), rng.random(30) < 0.4
     weights = rng.integers(0, 4, (5, 30))
-    for statistic in (auroc, lambda *a: true_positives_at(*a, limit=0.2)):
-        found = statistic(scores, positive, weights.astype(float))
-        for row, value in zip(weights, found, strict=True):
-            each = np.repeat(np.arange(30), row)
-            alone = statistic(scores[each], positive[each], np.ones((1, len(each))))
-            np.testing.assert_allclose(value, alone[0])
+    found = auroc(scores, positive, weights.astype(float))
+    for row, value in zip(weights, found, strict=True):
+        each = np.repeat(np.arange(30), row)
+        alone = auroc(scores[each], positive[each], np.ones((1, len(each))))
+        np.testing.assert_allclose(value, alone[0])
+
+
+def test_both_sides_placements_have_the_auroc_for_their_mean() -> None:
+    rng = np.random.default_rng(0)
+    scores, positive = rng.integers(0, 8, 50).astype(float), rng.random(50) < 0.4
+    placed = placements(scores, positive)
+    expected = auroc(scores, positive, np.ones((1, 50)))[0]
+    assert placed[positive].mean() == pytest.approx(expected)
+    assert placed[~positive].mean() == pytest.approx(expected)
 
 
 def test_true_positives_are_counted_above_the_threshold_that_one_in_a_hundred_passes() -> None:
     scores = np.r_[np.arange(200.0), [150.5, 197.5, 198.5, 199.5]]
     positive = np.arange(204) >= 200
-    assert true_positives_at(scores, positive, np.ones((1, 204)))[0] == 3 / 4
-    assert true_positives_at(scores, positive, np.ones((1, 204)), 0.0)[0] == 1 / 4
-
-
-def test_the_true_positive_rate_is_of_one_value_or_the_average() -> None:
-    found, labels = probabilities(400, 2, 1)
-    game = Game(found, labels, np.arange(400))
-    each = [game.tpr_at_1pct_fpr(value).value for value in (0, 1)]
-    assert game.tpr_at_1pct_fpr().value == pytest.approx(np.mean(each))
-
-
-def test_the_advantage_is_the_share_of_errors_spared() -> None:
-    found, labels = probabilities(500, 2, 0)
-    game = Game(found, labels, np.arange(500))
-    rate = game.asr()
-    advantage = game.advantage(0.5)
-    assert advantage.value == pytest.approx((rate.value - 0.5) / 0.5)
-    assert advantage.interval == pytest.approx(tuple((end - 0.5) / 0.5 for end in rate.interval))
-    assert game.advantage(0.99).value == 0
+    assert above(scores, positive, 0.01).mean() == 3 / 4
+    assert above(scores, positive, 0.0).mean() == 1 / 4
+    assert above(scores, positive, 1.0).all()
 
 
 def test_log_odds_do_not_saturate() -> None:
@@ -84,73 +84,56 @@ def test_log_odds_do_not_saturate() -> None:
 
 def test_all_scores_have_an_interval_around_the_value() -> None:
     found, labels = probabilities(90, 3, 0)
-    for score in Game(found, labels, np.arange(90)).all(1 / 3).values():
+    scores = scores_of(labels)
+    for score in (*scores.rates([found]).values(), scores.log_loss([found])):
         assert score.interval[0] <= score.value <= score.interval[1]
         assert score.interval[0] < score.interval[1]
 
 
-def test_the_same_seed_gives_the_same_interval() -> None:
-    found, labels = probabilities(90, 3, 0)
-    first, again, other = (
-        Game(found, labels, np.arange(90), seed=seed).auroc().interval for seed in (1, 1, 2)
-    )
-    assert first == again != other
-
-
-def test_a_perfect_game_does_not_prove_perfection() -> None:
-    labels = np.arange(40) % 2
+def test_a_perfect_game_proves_no_more_than_its_separate_batches() -> None:
+    labels = np.arange(400) % 2
     found = np.log(np.where(np.eye(2)[labels] == 1, 0.99, 0.01))
-    game = Game(found, labels, np.arange(40))
-    assert game.asr().interval == (pytest.approx(0.025 ** (1 / 40)), 1)
-    assert game.auroc().interval == (pytest.approx(0.025 ** (1 / 20)), 1)
+    rng = np.random.default_rng(0)
+    members = draw_any(np.arange(40), 2, 400, rng) + 40 * labels[:, None]
+    for score in scores_of(labels, members).rates([found]).values():
+        assert score.value == score.interval[1] == 1
+        assert 0.85 < score.interval[0] < 0.95
 
 
-def world(records: int, size: int, trials: int, seed: int) -> Game:
+def test_a_gain_is_a_difference_in_units() -> None:
+    found = gain(Score(0.8, (0.7, 0.9)), Score(0.5, (0.45, 0.55)), 0.5)
+    assert found.value == pytest.approx(0.6)
+    margin = 2 * np.hypot(0.1, 0.05)
+    assert found.interval == pytest.approx((0.6 - margin, 0.6 + margin))
+
+
+def game(records: int, size: int, trials: int, seed: int) -> tuple[Scores, np.ndarray]:
     """A Bayesian adversary of batches of Gaussian records; records in a batch share its value."""
     rng = np.random.default_rng(seed)
-    codes = rng.integers(0, 2, records)
-    shift = 0.5 / np.sqrt(size) * 2
+    shift = 1 / np.sqrt(size)
+    codes = np.arange(records) % 2
     values = rng.normal(size=records) + shift * codes
-    batches = draw_batches(codes, np.arange(records), size, trials // 2, rng)
-    odds = (values[batches.indices].mean(axis=1) - shift / 2) * shift * size
+    labels = np.repeat([0, 1], trials // 2)
+    drawn = [draw_any(np.flatnonzero(codes == v), size, trials // 2, rng) for v in (0, 1)]
+    members = np.concatenate(drawn)
+    odds = (values[members].mean(axis=1) - shift / 2) * shift * size
     found = -np.logaddexp(0, np.stack([odds, -odds], axis=1))
-    return Game(found, batches.labels, batches.indices, replicates=150)
+    return scores_of(labels, members), found
 
 
-@pytest.mark.parametrize(("records", "size", "trials"), [(150, 1, 60), (200, 4, 200)])
+@pytest.mark.parametrize(
+    ("records", "size", "trials"), [(150, 1, 60), (200, 4, 400), (400, 8, 400)]
+)
 def test_intervals_of_batches_that_share_records_cover(
     records: int, size: int, trials: int
 ) -> None:
-    truth = np.mean([world(20_000, size, 8000, seed).auroc().value for seed in (900, 901)])
-    intervals = [world(records, size, trials, seed).auroc().interval for seed in range(100)]
-    covered = np.mean([low <= truth <= high for low, high in intervals])
-    assert 0.88 <= covered <= 1
-    assert np.mean([high - low for low, high in intervals]) < 0.45
-
-
-def test_intervals_over_users_cover_where_those_over_records_do_not() -> None:
-    covered = {"users": 0, "records": 0}
-    for seed in range(100):
-        rng = np.random.default_rng(seed)
-        users = np.repeat(np.arange(30), 20)
-        labels = users % 2
-        right = np.repeat(rng.random(30) < 0.7, 20)
-        found = np.log(np.where((np.eye(2)[labels] == 1) == right[:, None], 0.9, 0.1))
-        for name, clusters in (("users", users), ("records", np.arange(600))):
-            low, high = Game(found, labels, clusters, replicates=200).asr().interval
-            covered[name] += low <= 0.7 <= high
-    assert covered["users"] >= 88
-    assert covered["records"] <= 60
-
-
-def test_a_batch_of_few_users_counts_once_for_each_of_them() -> None:
-    trials, users = 400, 40
-    generator = np.random.default_rng(0)
-    pairs = generator.integers(0, users // 2, (trials, 1)) * 2 + np.array([0, 1])
-    labels = np.arange(trials) % 2
-    certain = np.log(np.where(np.eye(2)[labels] > 0, 1 - 1e-9, 1e-9))
-    clusters = np.repeat(pairs, 8, axis=1)
-    game = Game(log_probabilities=certain, labels=labels, clusters=clusters)
-    low, high = game.asr().interval
-    assert low == pytest.approx(0.025 ** (1 / 20))
-    assert high == 1
+    """A unit gap in units of the batches' deviation: an AUROC of Φ(1/√2), an ASR of Φ(1/2)."""
+    truth, covered = {"auroc": 0.760250, "asr": 0.691462}, {"auroc": 0, "asr": 0}
+    for seed in range(200):
+        scores, found = game(records, size, trials, seed)
+        rates = scores.rates([found])
+        for name in covered:
+            low, high = rates[name].interval
+            covered[name] += low <= truth[name] <= high
+            assert high - low < 0.45
+    assert min(covered.values()) >= 182

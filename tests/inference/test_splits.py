@@ -55,3 +55,9 @@ def test_too_few_records_of_a_value_are_refused_with_the_number_needed() -> None
     ):
         expect_enough(sets, codes, ("a", "b"), 16, "race")
     expect_enough(sets, codes, ("a", "b"), 2, "race")
+
+
+def test_a_set_without_a_record_is_named_too() -> None:
+    sets = {"first": np.array([0, 1]), "second": np.array([], dtype=np.int64)}
+    with pytest.raises(NotApplicable, match="leaves 0 in second; 1 are needed"):
+        expect_enough(sets, np.array([0, 1]), ("a", "b"), 1, "race")

@@ -26,9 +26,44 @@ CASES: list[tuple[str, Measurement, Measurement, dict[str, float], str]] = [
     (
         "within its interval",
         row(M, "fc1", 3.0, interval=(2, 4)),
-        row(M, "fc1", 3.9, interval=(1, 9)),
+        row(M, "fc1", 3.9, interval=(1.1, 9)),
         {"max": 1},
         "known",
+    ),
+    (
+        "shown where it was unclear",
+        row(M, "fc1", 3.0, interval=(0, 9)),
+        row(M, "fc1", 2.9, interval=(2, 4)),
+        {"max": 1},
+        "failed",
+    ),
+    (
+        "unclear where it was within",
+        row(M, "fc1", 0.5, interval=(0.4, 0.6)),
+        row(M, "fc1", 0.5, interval=(0, 2)),
+        {"max": 1},
+        "unclear, fail",
+    ),
+    (
+        "unclear where it was unclear",
+        row(M, "fc1", 0.5, interval=(0, 2)),
+        row(M, "fc1", 1.5, interval=(0, 3)),
+        {"max": 1},
+        "unclear, pass",
+    ),
+    (
+        "unclear where it was shown",
+        row(M, "fc1", 3.0, interval=(2, 4)),
+        row(M, "fc1", 3.0, interval=(0, 6)),
+        {"max": 1},
+        "unclear, pass",
+    ),
+    (
+        "unclear and worse",
+        row(M, "fc1", 0.5, interval=(0, 2)),
+        row(M, "fc1", 2.5, interval=(0, 5)),
+        {"max": 1},
+        "unclear, fail",
     ),
     (
         "beyond its interval",
@@ -84,9 +119,12 @@ def test_a_failure_is_known_where_it_is_no_worse(
     before: Measurement, now: Measurement, rule: dict[str, float], outcome: str
 ) -> None:
     other = row("rank.deficit", "fc1", 1.0)
-    judged = gate(make_report(now, other), limit(**rule), baseline=make_report(before, other))
-    assert [f.outcome for f in judged.findings] == [outcome]
-    assert passed(judged) == (outcome in ("known", "passed"))
+    policy = limit(**rule).model_copy(update={"unclear": "fail"})
+    judged = gate(make_report(now, other), policy, baseline=make_report(before, other))
+    (finding,) = judged.findings
+    assert ", ".join(filter(None, (finding.outcome, finding.unclear))) == outcome
+    assert passed(judged) == (outcome in ("known", "passed", "unclear, pass"))
+    assert ("known: " in finding.message) is (outcome in ("known", "unclear, pass"))
 
 
 def test_the_message_says_what_it_was() -> None:

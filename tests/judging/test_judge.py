@@ -7,10 +7,17 @@ import pytest
 from pydantic import ValidationError
 from report_builder import failed_row, infinite_row, make_report, row, skipped_row
 
+from gradaudit.audits import Metric
 from gradaudit.judging import Policy, default_policy, gate, passed
-from gradaudit.report import Finding, Measurement, Report
+from gradaudit.report import RISKIEST_BY, Finding, Measurement, Report
 
 M = "leak.bits"
+BECAUSE = "12 disjoint batches for a value; 20 are needed"
+
+
+def imprecise_row(metric: str, layer: str | None, value: float, **fields: Any) -> Measurement:
+    details = {"imprecise": True, "imprecise_because": BECAUSE}
+    return row(metric, layer, value, details=details, **fields)
 
 
 def policy(*rules: dict[str, Any], **fields: Any) -> Policy:
@@ -25,12 +32,17 @@ ONE_ROW: list[tuple[str, Measurement, dict[str, Any], str]] = [
     ("value below max", row(M, "fc1", 0.9), {"max": 1}, "passed"),
     ("value at max", row(M, "fc1", 1.0), {"max": 1}, "passed"),
     ("value above max", row(M, "fc1", 1.1), {"max": 1}, "failed"),
-    ("upper end above max", row(M, "fc1", 0.9, interval=(0.7, 1.1)), {"max": 1}, "failed"),
+    ("all above max", row(M, "fc1", 1.2, interval=(1.01, 9)), {"max": 1}, "failed"),
+    ("max inside, value within", row(M, "fc1", 0.9, interval=(0.7, 1.1)), {"max": 1}, "unclear"),
+    ("max inside, value beyond", row(M, "fc1", 1.1, interval=(0.9, 9)), {"max": 1}, "unclear"),
+    ("max at the lower end", row(M, "fc1", 1.1, interval=(1, 9)), {"max": 1}, "unclear"),
     ("upper end below max", row(M, "fc1", 0.9, interval=(-9, 1)), {"max": 1}, "passed"),
     ("value above min", row(M, "fc1", 1.1), {"min": 1}, "passed"),
     ("value at min", row(M, "fc1", 1.0), {"min": 1}, "passed"),
     ("value below min", row(M, "fc1", 0.9), {"min": 1}, "failed"),
-    ("lower end below min", row(M, "fc1", 1.1, interval=(0.9, 9)), {"min": 1}, "failed"),
+    ("all below min", row(M, "fc1", 0.9, interval=(-9, 0.99)), {"min": 1}, "failed"),
+    ("min inside", row(M, "fc1", 1.1, interval=(0.9, 9)), {"min": 1}, "unclear"),
+    ("min at the upper end", row(M, "fc1", 0.9, interval=(0.5, 1)), {"min": 1}, "unclear"),
     ("lower end above min", row(M, "fc1", 1.5, interval=(1, 9)), {"min": 1}, "passed"),
     ("infinite above every max", infinite_row(M, "fc1"), {"max": 1e308}, "failed"),
     (
@@ -40,6 +52,9 @@ ONE_ROW: list[tuple[str, Measurement, dict[str, Any], str]] = [
         "failed",
     ),
     ("infinite above every min", infinite_row(M, "fc1"), {"min": 1e308}, "passed"),
+    ("imprecise within", imprecise_row(M, "fc1", 0.1, interval=(0, 0.2)), {"max": 1}, "unclear"),
+    ("imprecise beyond", imprecise_row(M, "fc1", 9.0, interval=(8, 10)), {"max": 1}, "unclear"),
+    ("imprecise, without width", imprecise_row(M, "fc1", 0.0), {"max": 1}, "unclear"),
     ("not applicable", skipped_row(M, "fc1", "no rank"), {"max": 1}, "not-applicable"),
     ("broken", failed_row(M, "fc1", "NaN"), {"max": 1}, "unmeasured"),
     ("negative limit", row(M, "fc1", -0.5), {"max": -1}, "failed"),
@@ -58,6 +73,63 @@ def test_one_row_against_one_limit(
     judged = gate(report, policy({"metric": M, "level": level, **limit}))
     assert outcomes(judged) == [("fc1", outcome)]
     assert passed(judged) == (level == "warning" or outcome not in ("failed", "unmeasured"))
+    strict = gate(report, policy({"metric": M, "level": level, **limit}), strict=True)
+    assert outcomes(strict) == outcomes(judged)
+    not_shown = ("passed", "not-applicable")
+    assert passed(strict) == (level == "warning" or outcome in not_shown)
+
+
+SETTINGS: list[tuple[str | None, str | None, str]] = [
+    (None, None, "warn"),
+    ("pass", None, "pass"),
+    ("fail", None, "fail"),
+    ("fail", "pass", "pass"),
+    ("pass", "fail", "fail"),
+]
+
+
+@pytest.mark.parametrize(("of_policy", "of_rule", "effect"), SETTINGS)
+def test_what_becomes_of_the_unclear(
+    of_policy: str | None, of_rule: str | None, effect: str
+) -> None:
+    rule = {"metric": M, "max": 1, **({"unclear": of_rule} if of_rule else {})}
+    rules = policy(rule, **({"unclear": of_policy} if of_policy else {}))
+    report = make_report(row(M, "fc1", 0.5, interval=(0, 2)))
+    (finding,) = gate(report, rules).findings
+    assert (finding.outcome, finding.unclear) == ("unclear", effect)
+    assert passed(gate(report, rules)) == (effect != "fail")
+    assert not passed(gate(report, rules, strict=True))
+
+
+def test_a_headline_that_stands_for_several_is_judged_by_each() -> None:
+    """The riskiest value shows nothing here, and the next one does."""
+    wide = row(M, "fc1", 1.6, interval=(0.5, 2.7), variant={"leak": "b"})
+    sure = row(M, "fc1", 1.5, interval=(1.3, 1.7), variant={"leak": "a"})
+    low = row(M, "fc1", 0.1, interval=(0, 0.2), variant={"leak": "c"})
+    away = skipped_row(M, "fc1", "no", variant={"leak": "d"})
+    deeper = row(M, "fc1", 9, variant={"leak": "a", "round": 1})
+    headline = wide.model_copy(update={"variant": {}, "details": {RISKIEST_BY: ["leak"]}})
+    judged = gate(
+        make_report(headline, sure, wide, low, away, deeper), policy({"metric": M, "max": 1})
+    )
+    assert [(f.variant["leak"], f.outcome) for f in judged.findings] == [
+        ("a", "failed"),
+        ("b", "unclear"),
+        ("c", "passed"),
+    ]
+
+
+def test_headlines_of_headlines_are_judged_by_what_they_stand_for() -> None:
+    by_round = {RISKIEST_BY: ["round"]}
+    rows = [
+        row(M, "fc1", 3, details={RISKIEST_BY: ["leak"]}),
+        row(M, "fc1", 3, variant={"leak": "a"}, details=by_round),
+        row(M, "fc1", 2, variant={"leak": "b"}),
+        row(M, "fc1", 3, variant={"leak": "a", "round": 1}),
+        row(M, "fc1", 1, variant={"leak": "a", "round": 2}),
+    ]
+    judged = gate(make_report(*rows), policy({"metric": M, "max": 9}))
+    assert [f.variant for f in judged.findings] == [rows[i].variant for i in (3, 4, 2)]
 
 
 MATCHING: list[tuple[str, dict[str, Any], list[str]]] = [
@@ -237,9 +309,32 @@ def test_an_ignore_leaves_what_passes_alone() -> None:
 
 MESSAGES: list[tuple[Measurement, dict[str, float], str]] = [
     (
-        row(M, "l", 0.714, interval=(0.65, 0.78)),
+        row(M, "l", 0.734, interval=(0.71, 0.78)),
         {"max": 0.7},
-        "0.714 [0.650, 0.780] exceeds the max of 0.7",
+        "0.734 [0.710, 0.780] exceeds the max of 0.7",
+    ),
+    (
+        row(M, "l", 0.75, interval=(0.65, 0.85), n=400),
+        {"max": 0.7},
+        "0.750 [0.650, 0.850] neither shows nor excludes a value above the max of 0.7; "
+        "about 4 times as many records or trials would settle it",
+    ),
+    (
+        row("leak.counted", "l", 0.75, interval=(0.65, 0.85), n=400),
+        {"max": 0.7},
+        "0.750 [0.650, 0.850] neither shows nor excludes a value above the max of 0.7; "
+        "about 1,600 releases instead of 400 would settle it",
+    ),
+    (
+        row(M, "l", 0.7, interval=(0.65, 0.9)),
+        {"min": 0.7},
+        "0.700 [0.650, 0.900] neither shows nor excludes a value below the min of 0.7; "
+        "it lies at the limit; while it does, more records or trials will not settle it",
+    ),
+    (
+        imprecise_row(M, "l", 0.7, interval=(0.65, 0.9)),
+        {"max": 0.95},
+        "0.700 [0.650, 0.900] neither shows nor excludes a value above the max of 0.95; " + BECAUSE,
     ),
     (row(M, "l", 0.714), {"min": 0.7}, "0.714 reaches the min of 0.7"),
     (row(M, "l", 0.699), {"min": 0.7}, "0.699 is below the min of 0.7"),
@@ -252,9 +347,66 @@ MESSAGES: list[tuple[Measurement, dict[str, float], str]] = [
 @pytest.mark.parametrize(
     ("measurement", "limit", "message"), MESSAGES, ids=[m[2] for m in MESSAGES]
 )
-def test_messages(measurement: Measurement, limit: dict[str, float], message: str) -> None:
-    judged = gate(make_report(measurement), policy({"metric": M, **limit}))
+def test_messages(
+    measurement: Measurement,
+    limit: dict[str, float],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = Metric(id="counted", title="Counted", counts="releases")
+    monkeypatch.setattr("gradaudit.judging.case.known_metrics", lambda: {"leak.counted": counted})
+    judged = gate(make_report(measurement), policy({"metric": measurement.id, **limit}))
     assert [f.message for f in judged.findings] == [message]
+
+
+TIMES: list[tuple[float, tuple[float, float], float | None]] = [
+    (0.5, (0.0, 1.5), 4.0),  # upper half-width 1, distance 0.5
+    (1.5, (0.5, 9.0), 4.0),  # lower half-width 1, distance 0.5; the other side does not matter
+    (0.91, (0.0, 1.80), 98.0),
+    (0.92, (0.0, 1.92), None),  # would take 156 times as many
+    (1.0, (0.0, 2.0), None),
+]
+
+
+@pytest.mark.parametrize(("value", "interval", "times"), TIMES)
+def test_how_much_more_would_settle_it(
+    value: float, interval: tuple[float, float], times: float | None
+) -> None:
+    judged = gate(
+        make_report(row(M, "l", value, interval=interval)), policy({"metric": M, "max": 1})
+    )
+    assert [f.times for f in judged.findings] == [times]
+    turned = row(M, "l", -value, interval=(-interval[1], -interval[0]))
+    judged = gate(make_report(turned), policy({"metric": M, "min": -1}))
+    assert [f.times for f in judged.findings] == [times]
+
+
+def test_so_much_more_settles_it() -> None:
+    """The half-width shrinks with the root of the number: at ``times`` the limit is its end."""
+    value, (low, high) = 0.8, (0.3, 1.3)
+    report = make_report(row(M, "l", value, interval=(low, high)))
+    times = gate(report, policy({"metric": M, "max": 1})).findings[0].times
+    assert times is not None
+    for share, outcome in ((0.95, "unclear"), (1.1, "passed")):
+        half = (high - low) / 2 / (share * times) ** 0.5
+        more = make_report(row(M, "l", value, interval=(value - half, value + half)))
+        assert outcomes(gate(more, policy({"metric": M, "max": 1}))) == [("l", outcome)]
+
+
+@pytest.mark.parametrize("until", [None, "2026-05-01", "2026-04-30"])
+def test_an_ignore_lets_the_unclear_pass_and_leaves_it_unclear(until: str | None) -> None:
+    ignore = {"metric": M, "reason": "accepted", **({"until": until} if until else {})}
+    judged = gate(
+        make_report(row(M, "fc1", 0.5, interval=(0, 2))),
+        policy({"metric": M, "max": 1}, ignore=[ignore], unclear="fail"),
+        today=TODAY,
+    )
+    over = until == "2026-04-30"
+    assert [(f.outcome, f.unclear) for f in judged.findings] == [
+        ("unclear", "fail" if over else "pass")
+    ]
+    assert passed(judged) is not over
+    assert "accepted" in judged.findings[0].message
 
 
 def test_findings_name_the_rule_and_follow_the_order_of_rules_and_rows() -> None:
@@ -298,8 +450,10 @@ def test_the_default_policy_asks_only_for_what_the_report_holds(two_audits: None
         {"rule": 1, "outcome": "failed"},
         {"rule": 1, "outcome": "failed", "max": 1.0, "min": 0.0},
         {"rule": 0, "outcome": "passed"},
+        {"rule": 1, "outcome": "unclear", "max": 1.0},
+        {"rule": 1, "outcome": "passed", "max": 1.0, "unclear": "warn"},
     ],
 )
 def test_a_finding_that_contradicts_itself_is_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match=r"either max or min|only ever unmeasured"):
+    with pytest.raises(ValidationError, match=r"either max or min|only ever unmeas|an unclear"):
         Finding(metric=M, level="error", message="m", **fields)

@@ -16,10 +16,12 @@ rules:
     min: -1.0e-3
     level: warning
     variant: {round: 2, method: dlg*}
+    unclear: pass
 ignore:
   - {metric: leak.*, layers: fc1, reason: known since spring, until: 2026-12-31}
   - {metric: leak.bits, reason: ok}
 family: holm
+unclear: fail
 """
 
 
@@ -39,6 +41,7 @@ def test_a_whole_policy_is_read(tmp_path: Path) -> None:
                 min=-0.001,
                 level="warning",
                 variant={"round": 2, "method": "dlg*"},
+                unclear="pass",
             ),
         ),
         ignore=(
@@ -51,6 +54,7 @@ def test_a_whole_policy_is_read(tmp_path: Path) -> None:
             Ignore(metric="leak.bits", reason="ok"),
         ),
         family="holm",
+        unclear="fail",
     )
 
 
@@ -72,6 +76,8 @@ BAD: list[tuple[str, str, str]] = [
     ("metric without audit", "rules:\n  - {metric: b, max: 1}", "line 2: rules.0.metric: String"),
     ("no layer", RULE + "max: 1\n    layers: []", "line 4: rules.0.layers: Value should have at"),
     ("layer", RULE + "max: 1\n    layers: [1.5]", "line 4: rules.0.layers.0: Input should be a"),
+    ("unclear", RULE + "max: 1\nunclear: maybe", "line 4: unclear: Input should be 'pass'"),
+    ("unclear of a rule", RULE + "max: 1\n    unclear: no", "line 4: rules.0.unclear: Input"),
     ("family", RULE + "max: 1\nfamily: bonferroni", "line 4: family: Input should be 'none'"),
     (
         "ignore without reason",
@@ -118,6 +124,13 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
         read_policy(written(tmp_path, "\n".join(lines)))
 
 
+@pytest.mark.parametrize("text", ["rules: !!bool 7", "rules: !!float x", "rules: !!int x"])
+def test_a_value_that_is_not_of_its_tag_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="not valid YAML") as caught:
+        read_policy(written(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nowhere\.yaml: cannot be read: No such file"):
         read_policy(tmp_path / "nowhere.yaml")
@@ -133,9 +146,10 @@ def test_the_default_policy_is_a_policy_file(tmp_path: Path, two_audits: None) -
     text = default_policy_yaml()
     assert read_policy(written(tmp_path, text)) == default_policy()
     assert text == (
-        "# gradaudit's default policy: what each audit declares about its metrics. A number"
-        " beyond the\n# limit of an error rule makes a layer's risk high, beyond that of a"
-        " warning rule medium.\nrules:\n"
+        "# gradaudit's default policy: what each audit declares about its metrics. An interval"
+        " that lies\n# beyond the limit of an error rule shows a high risk, beyond that of a"
+        " warning rule a medium one;\n# an interval that holds the limit shows neither and"
+        " excludes neither.\nrules:\n"
         "  # Leaked bits: an attacker learns the attribute from this layer's gradient\n"
         "  - {metric: leak.bits, max: 2.0, level: error}\n"
         "  # Leaked bits: an attacker learns the attribute from this layer's gradient\n"

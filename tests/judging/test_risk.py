@@ -1,15 +1,26 @@
 """Risk levels and their reasons."""
 
 import pytest
-from report_builder import failed_row, infinite_row, make_report, row, skipped_row
+from report_builder import Leak, failed_row, infinite_row, make_report, row, skipped_row
 
 from gradaudit.judging import Policy, Risk, gate, layer_risks
+from gradaudit.judging.risk import UNTRIED
 from gradaudit.report import Measurement
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 
+
+class Proxies(Leak):
+    """The same limits, of metrics that try nothing."""
+
+    proxy = True
+
+
 B, E = "leak.bits", "leak.effort"
 WHY = "an attacker learns the attribute from this layer's gradient"
+
+NEITHER = "neither shows nor excludes a value above the max of"
+MORE = "times as many records or trials would settle it"
 
 CASES: list[tuple[str, list[Measurement], Risk]] = [
     ("low", [row(B, "fc1", 0.5), row(E, "fc1", 20)], Risk("low")),
@@ -42,11 +53,43 @@ CASES: list[tuple[str, list[Measurement], Risk]] = [
     (
         "broken beside a failed one",
         [failed_row(B, "fc1", "NaN"), row(E, "fc1", 1)],
-        Risk("medium", ("leak.effort: 1 is below the min of 10",)),
+        Risk(
+            "medium",
+            ("leak.effort: 1 is below the min of 10", "leak.bits: could not be measured: NaN"),
+            "high",
+        ),
     ),
     ("skipped beside a passed one", [row(B, "fc1", 0.5), skipped_row(E, "fc1", "no")], Risk("low")),
-    ("skipped", [skipped_row(B, "fc1", "no")], Risk("unknown", ("no rule judged this layer",))),
-    ("nothing", [], Risk("unknown", ("no rule judged this layer",))),
+    ("skipped", [skipped_row(B, "fc1", "no")], Risk("not tested", (UNTRIED,))),
+    ("no rule", [row("rank.deficit", "fc1", 3)], Risk("not tested", (UNTRIED,))),
+    ("nothing", [], Risk("not tested", (UNTRIED,))),
+    (
+        "ignorance",
+        [row(B, "fc1", 1.5, interval=(0.1, 2.9))],
+        Risk("low", (f"{B}: 1.50 [0.100, 2.90] {NEITHER} 2; about 7.8 {MORE}",), "high"),
+    ),
+    (
+        "medium shown, high open",
+        [row(B, "fc1", 1.6, interval=(1.5, 2.4))],
+        Risk(
+            "medium",
+            (
+                f"leak.bits: 1.60 [1.50, 2.40] exceeds the max of 1: {WHY}",
+                f"{B}: 1.60 [1.50, 2.40] {NEITHER} 2; about 4 {MORE}",
+            ),
+            "high",
+        ),
+    ),
+    (
+        "medium open, high excluded",
+        [row(B, "fc1", 0.9, interval=(0.7, 1.1))],
+        Risk("low", (f"{B}: 0.900 [0.700, 1.10] {NEITHER} 1; about 4 {MORE}",), "medium"),
+    ),
+    (
+        "medium open beside high",
+        [row(B, "fc1", 3), row(E, "fc1", 11, interval=(9, 13))],
+        Risk("high", (f"leak.bits: 3 exceeds the max of 2: {WHY}",)),
+    ),
 ]
 
 
@@ -57,6 +100,16 @@ def test_the_risk_of_a_layer(rows: list[Measurement], risk: Risk) -> None:
     assert risks["fc1"] == risk
     assert risks["fc2"] == Risk("low")
     assert list(risks) == ["conv1", "fc1", "fc2"]
+
+
+def test_a_layer_that_only_proxies_looked_at_is_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradaudit.judging.default.audits", lambda: {"leak": Proxies})
+    risks = layer_risks(
+        make_report(row(B, "conv1", 0.5), row(B, "fc1", 1.5), row(B, "fc2", 1.5, interval=(0, 3)))
+    )
+    assert risks["conv1"] == Risk("not tested", (UNTRIED,))
+    assert risks["fc1"].level == "medium"
+    assert str(risks["fc2"]) == "not tested, high not excluded"
 
 
 def test_the_whole_model_has_a_risk_where_a_rule_speaks_of_it() -> None:

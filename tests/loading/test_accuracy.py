@@ -71,27 +71,28 @@ def test_a_model_that_guesses_the_largest_class_is_at_chance() -> None:
     labels = torch.tensor([0] * 70 + [1] * 30)
     always = measure(identity(), CrossEntropy(), logits_for(torch.zeros(100, dtype=int), 2), labels)
     assert always.value == always.chance == 0.7
+    assert always.at_chance is True
     assert WARNING in (always.warning or "")
     right = measure(identity(), CrossEntropy(), logits_for(labels, 2), labels)
-    assert (right.value, right.warning) == (1.0, None)
+    assert (right.value, right.at_chance, right.warning) == (1.0, False, None)
 
 
-def test_the_warning_looks_at_the_interval_and_not_at_the_value() -> None:
-    def result(n: int) -> TaskAccuracy:
-        labels = torch.arange(n) % 2
-        guesses = torch.where(torch.arange(n) % 5 < 3, labels, 1 - labels)
-        return measure(identity(), CrossEntropy(), logits_for(guesses, 2), labels)
-
-    few, many = result(20), result(2000)
-    assert few.value == many.value == 0.6
-    assert few.warning is not None
-    assert many.warning is None
+@pytest.mark.parametrize(("n", "doubted"), [(20, False), (40, True), (2000, False)])
+def test_chance_is_tested_and_few_records_say_nothing(n: int, doubted: bool) -> None:
+    """Six of ten right: of 40, chance gives as many in 13 of 100 cases."""
+    labels = torch.arange(n) % 2
+    guesses = torch.where(torch.arange(n) % 5 < 3, labels, 1 - labels)
+    found = measure(identity(), CrossEntropy(), logits_for(guesses, 2), labels)
+    assert found.value == 0.6
+    assert (found.warning is not None) is doubted
+    assert found.at_chance is (n < 2000)
 
 
 def test_labels_of_a_single_class_say_nothing_of_chance() -> None:
     labels = torch.zeros(50, dtype=torch.int64)
     result = measure(identity(), CrossEntropy(), logits_for(labels, 2), labels)
     assert (result.value, result.chance, result.warning) == (1.0, 1.0, None)
+    assert result.at_chance is None
 
 
 @pytest.mark.parametrize(

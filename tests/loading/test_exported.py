@@ -1,12 +1,9 @@
-"""Exported models against the originals, and hostile archives that must not run anything."""
+"""Exported models against the originals."""
 
 import copy
-import json
 import pickle
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -30,11 +27,8 @@ SEVERAL = [
     for case in CASES
     if case.id
     in {
-        "mlp-tanh",
-        "conv-strided",
         "conv-grouped-dilated",
         "conv-padding-modes",
-        "conv-autoencoder",
         "batch-norm",
         "residual",
         "tied-weights",
@@ -214,10 +208,8 @@ def test_records_of_another_shape_are_refused(tmp_path: Path) -> None:
 def test_load_model_takes_an_archive_and_no_options(tmp_path: Path) -> None:
     file = save(Dropping().eval(), (torch.randn(4, 1, 5),), tmp_path / "m.pt2")
     assert isinstance(load_model(str(file)), ExportedModel)
-    renamed = file.rename(tmp_path / "model.bin")
-    assert isinstance(load_model(str(renamed)), ExportedModel)
     with pytest.raises(UsageError, match="unknown option 'classes'; it takes no options"):
-        load_model(f"{renamed}?classes=3")
+        load_model(f"{file}?classes=3")
     with pytest.raises(UsageError, match=r"none\.pt2: no such file"):
         load_model(str(tmp_path / "none.pt2"))
 
@@ -245,7 +237,7 @@ def test_graphs_that_cannot_be_audited(tmp_path: Path) -> None:
 
     assert "fixed to batches of exactly 4 records" in refusal(nn.Linear(3, 2), x, dynamic=False)
     assert "takes 2 input tensors" in refusal(Two(), x, x)
-    assert "torch.ops.higher_order.cond, which is no plain ATen operator" in refusal(Branching(), x)
+    assert "its graph runs cond, which is no plain operator" in refusal(Branching(), x)
 
 
 def test_decomposed_exports_are_refused(tmp_path: Path) -> None:
@@ -258,214 +250,31 @@ def test_decomposed_exports_are_refused(tmp_path: Path) -> None:
             load_exported(file)
 
 
-# -- hostile archives ----------------------------------------------------------------------------
+def test_what_is_run_is_named_as_code_by_its_suffix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights given for a model by mistake are never opened as a program."""
+    monkeypatch.setattr("torch.export.load", Mock(side_effect=AssertionError("was run")))
+    weights, text = tmp_path / "weights.pt", tmp_path / "text.pt2"
+    torch.save({"weight": torch.zeros(2)}, weights)
+    text.write_text("hello")
+    with pytest.raises(UsageError, match="is no model; give it with --checkpoint"):
+        load_model(str(weights))
+    with pytest.raises(CheckpointError, match=r"is no torch\.export archive \(weights go to"):
+        load_model(str(weights.rename(tmp_path / "weights.pt2")))
+    with pytest.raises(CheckpointError, match="is a truncated or damaged zip archive"):
+        load_model(str(text))
 
 
-@pytest.fixture
-def archive(tmp_path: Path) -> Path:
-    return save(nn.Linear(3, 2), (torch.randn(4, 3),), tmp_path / "model.pt2")
-
-
-def rewrite(
-    file: Path,
-    edit: Callable[[str, bytes], bytes | None],
-    compression: int = zipfile.ZIP_STORED,
-    extra: tuple[tuple[str, bytes], ...] = (),
-) -> Path:
-    """The archive with every entry passed through ``edit``; None leaves it out."""
-    target = file.with_name("edited.pt2")
-    with zipfile.ZipFile(file) as old, zipfile.ZipFile(target, "w", compression) as new:
-        for name in old.namelist():
-            content = edit(name.partition("/")[2], old.read(name))
-            if content is not None:
-                new.writestr(name, content)
-        for name, content in extra:
-            new.writestr(f"model/{name}", content)
-    return target
-
-
-def with_program(file: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    def edit(name: str, content: bytes) -> bytes:
-        if name != "models/model.json":
-            return content
-        program = json.loads(content)
-        change(program)
-        return json.dumps(program).encode()
-
-    return rewrite(file, edit)
-
-
-def with_weights(file: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    def edit(name: str, content: bytes) -> bytes:
-        if name != "data/weights/model_weights_config.json":
-            return content
-        weights = json.loads(content)
-        change(weights["config"])
-        return json.dumps(weights).encode()
-
-    return rewrite(file, edit)
-
-
-def refused(file: Path) -> str:
-    with pytest.raises(CheckpointError) as caught:
+def test_a_damaged_archive_is_told_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "damaged.pt2"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("damaged/archive_format", "pt2")
+    with pytest.raises(
+        CheckpointError, match=r"damaged\.pt2: torch\.export\.load cannot"
+    ) as caught:
         load_exported(file)
     assert "\n" not in str(caught.value)
-    assert str(file) in str(caught.value)
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        "torch.os.system",
-        "torch.ops.aten.save.default",
-        "torch.ops.aten.from_file.default",
-        "torch.ops.aten._foreach_add.Scalar",
-        "torch.ops.aten.no_such_thing.default",
-        "torch.ops.aten.__class__.default",
-        "torch.ops.prim.print.default",
-        "torch.ops.quantized.add.default",
-        "_operator.attrgetter",
-        "_operator.call",
-        "math.sqrt",
-        "builtins.eval",
-        "#call_torchbind",
-        "a\x1b[31mb",
-    ],
-)
-def test_operators_that_may_not_run(archive: Path, target: str) -> None:
-    def change(program: dict[str, Any]) -> None:
-        program["graph_module"]["graph"]["nodes"][0]["target"] = target
-
-    message = refused(with_program(archive, change))
-    assert "operator" in message
-    assert "\x1b" not in message
-
-
-def test_names_in_messages_are_harmless(archive: Path) -> None:
-    def rename(program: dict[str, Any]) -> None:
-        specs = program["graph_module"]["signature"]["input_specs"]
-        specs[0] = {"user\x1b[31m": specs[0]["parameter"]}
-
-    def forget(program: dict[str, Any]) -> None:
-        specs = program["graph_module"]["signature"]["input_specs"]
-        specs[0]["parameter"]["parameter_name"] = "a\x1b]0;b"
-
-    assert "takes an input of kind user\ufffd[31m" in refused(with_program(archive, rename))
-    assert "there is no tensor a\ufffd]0;b" in refused(with_program(archive, forget))
-
-
-def test_expressions_in_the_graph_are_never_evaluated(archive: Path, tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
-    code = f"__import__('pathlib').Path({str(trace)!r}).touch()"
-
-    def poison(part: Any) -> None:
-        if isinstance(part, dict):
-            for key in part:
-                part[key] = code if key == "expr_str" else part[key]
-        for inner in part.values() if isinstance(part, dict) else part:
-            if isinstance(inner, dict | list):
-                poison(inner)
-
-    file = with_program(archive, poison)
-    with zipfile.ZipFile(file) as opened:
-        assert code in opened.read("model/models/model.json").decode()
-    load_exported(file)(torch.zeros(2, 3))
-    assert not trace.exists()
-
-
-class Touches:
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.trace,)
-
-
-def test_sample_inputs_are_never_unpickled(archive: Path, tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
-    bomb = pickle.dumps(Touches(trace))
-    pickle.loads(bomb)
-    assert trace.exists()
-    trace.unlink()
-    file = rewrite(
-        archive, lambda name, content: bomb if name.startswith("data/sample") else content
-    )
-    load_exported(file)
-    assert not trace.exists()
-
-
-def test_pickled_tensors_are_refused(archive: Path, tmp_path: Path) -> None:
-    def pickled(weights: dict[str, Any]) -> None:
-        weights["weight"]["use_pickle"] = True
-
-    assert "its tensor weight is pickled, which would run code" in refused(
-        with_weights(archive, pickled)
-    )
-    without = rewrite(
-        archive, lambda name, content: None if name.endswith("weights_config.json") else content
-    )
-    assert "its tensors are pickled" in refused(without)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("sizes", [{"as_int": 1 << 40}, {"as_int": 3}]),
-        ("sizes", [{"as_int": 2}, {"as_int": 300}]),
-        ("sizes", [{"as_int": -2}, {"as_int": 3}]),
-        ("strides", [{"as_int": 300}, {"as_int": 1}]),
-        ("storage_offset", {"as_int": 5}),
-        ("storage_offset", {"as_int": -1}),
-        ("dtype", 99),
-        ("layout", 1),
-    ],
-)
-def test_tensors_that_leave_their_bytes(archive: Path, field: str, value: object) -> None:
-    def change(weights: dict[str, Any]) -> None:
-        weights["weight"]["tensor_meta"][field] = value
-
-    assert "is damaged or of an unknown version" in refused(with_weights(archive, change))
-
-
-@pytest.mark.parametrize(
-    "name", ["forward", "a.forward", "weight.bias", "", "__class__", "_modules", "a..b", "training"]
-)
-def test_names_that_are_no_parameters(archive: Path, name: str) -> None:
-    def change(weights: dict[str, Any]) -> None:
-        weights[name] = dict(weights["bias"])
-
-    assert "is damaged or of an unknown version" in refused(with_weights(archive, change))
-
-
-def test_other_files_and_damaged_archives(archive: Path, tmp_path: Path) -> None:
-    checkpoint = tmp_path / "weights.pt"
-    torch.save({"weight": torch.zeros(2)}, checkpoint)
-    assert "is no torch.export archive (weights go to --checkpoint)" in refused(checkpoint)
-    text = tmp_path / "text.pt2"
-    text.write_text("hello")
-    assert "truncated or damaged zip archive" in refused(text)
-    cut = tmp_path / "cut.pt2"
-    cut.write_bytes(archive.read_bytes()[:-100])
-    assert "truncated or damaged zip archive" in refused(cut)
-    keep: Callable[[str, bytes], bytes | None] = lambda name, content: content  # noqa: E731
-    assert "compressed archive" in refused(rewrite(archive, keep, zipfile.ZIP_DEFLATED))
-    second = (("models/other.json", b"{}"),)
-    assert "holds 2 models" in refused(rewrite(archive, keep, extra=second))
-    assert "holds compiled code and no graph" in refused(
-        rewrite(archive, lambda name, content: None if "models/" in name else content)
-    )
-    assert "schema version 9, where 8 is known" in refused(
-        with_program(archive, lambda program: program["schema_version"].update(major=9))
-    )
-    assert "is damaged or of an unknown version (KeyError" in refused(
-        with_program(archive, lambda program: program.pop("graph_module"))
-    )
-    deep = rewrite(
-        archive,
-        lambda name, content: b"[" * 100_000 if name.startswith("models/") else content,
-    )
-    assert "is damaged or of an unknown version (RecursionError" in refused(deep)
 
 
 def chain() -> nn.Module:

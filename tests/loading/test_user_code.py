@@ -70,7 +70,7 @@ def test_refused_files(tmp_path: Path, content: str, name: str, message: str) ->
     [
         ("net.py", "name a function in it, as in path/file.py:NAME"),
         (r"C:\nets\net.py", "name a function in it"),
-        ("no/such/file.py:f", "no/such/file.py cannot be read: No such file"),
+        ("no/such/file.py:f", "no/such/file.py: cannot be read: No such file"),
         ("no_such_package_xyz:f", "No module named 'no_such_package_xyz'"),
         ("..relative:f", "importing it failed with "),
         (":f", "name a function in it"),

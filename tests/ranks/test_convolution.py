@@ -35,6 +35,7 @@ def test_the_bound_is_never_below_the_rank(case: Case) -> None:
     assert sum(group.bound for group in found.groups) >= case.true_rank()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["auto", "dense", "structured"])
 def test_rank_of_random_layers(method: Method) -> None:
     unsettled = 0
@@ -53,6 +54,7 @@ def test_random_layers_meet_every_way_to_settle_a_rank() -> None:
     assert methods == {"exact", "dense", "craig", "generic"}
 
 
+@pytest.mark.slow
 def test_generic_is_met_by_the_real_weights_of_random_layers() -> None:
     """Gaussian filters are almost all filters: a confirmed bound is their rank."""
     for case, truth in random_cases():

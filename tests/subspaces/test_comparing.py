@@ -1,5 +1,7 @@
 """The permutation test: exact counts, ties, its law where nothing differs, several comparisons."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -7,9 +9,9 @@ from scipy import stats
 
 from gradaudit.errors import NotApplicable
 from gradaudit.loading.records import Attribute, Records
-from gradaudit.subspaces.comparing import Compared, distances, most_significant
+from gradaudit.subspaces.comparing import Compared, Family, distances, most_significant
 from gradaudit.subspaces.samples import compare_samples
-from gradaudit.subspaces.splits import Split, permutations, splits_of
+from gradaudit.subspaces.splits import Permuted, Split, orders_of, splits_of
 
 Array = NDArray[np.float64]
 
@@ -33,8 +35,7 @@ def test_distances_that_differ_by_rounding_are_ties() -> None:
 
 def test_one_comparison_needs_no_correction() -> None:
     alone = compared(1.0, [0.5, 1.1, 1.2, 0.9])
-    best, p_values = most_significant([alone])
-    assert (best, p_values["grassmann"]) == (0, alone.p_value("grassmann"))
+    assert Family.of([alone]).p_values(alone)["grassmann"] == alone.p_value("grassmann")
 
 
 def test_the_comparison_that_stands_out_most_is_chosen_and_corrected() -> None:
@@ -42,28 +43,30 @@ def test_the_comparison_that_stands_out_most_is_chosen_and_corrected() -> None:
     generator = np.random.default_rng(0)
     large = Compared(np.array([1.0]), distances(generator.uniform(0.5, 1.5, size=(99, 1))))
     small = Compared(np.array([0.1]), distances(generator.uniform(0.01, 0.02, size=(99, 1))))
-    best, p_values = most_significant([large, small])
-    assert best == 1
-    assert p_values["grassmann"] == small.p_value("grassmann") == 0.01
-    _, none = most_significant([large] * 3)
-    assert none["grassmann"] == large.p_value("grassmann")
+    assert most_significant([large, small]) == 1
+    both = Family.of([large, small])
+    assert both.p_values(small)["grassmann"] == small.p_value("grassmann") == 0.01
+    assert both.p_values(large)["grassmann"] > large.p_value("grassmann")
+    assert Family.of([large] * 3).p_values(large)["grassmann"] == large.p_value("grassmann")
 
 
 def test_the_corrected_p_value_keeps_its_level() -> None:
-    """Eight comparisons without any difference: at most 10 % may come out below 0.1."""
+    """Eight comparisons without any difference: the best one's p-value is uniform."""
     generator = np.random.default_rng(1)
     found = []
     for _ in range(400):
         angles = generator.uniform(0.2, 1.2, size=(8, 40))
         every = [Compared(each[:1], distances(each[1:, None])) for each in angles]
-        found.append(most_significant(every)[1]["grassmann"])
+        best = every[most_significant(every)]
+        found.append(Family.of(every).p_values(best)["grassmann"])
     below = sum(p <= 0.1 for p in found)
     assert stats.binomtest(below, 400, 0.1).pvalue > 1e-4
     assert stats.kstest(found, "uniform").statistic < 0.1
 
 
-def split_of(inside: int, records: int) -> Split:
-    return Split("a", None, np.arange(records) < inside)
+def split_of(inside: int, records: int, count: int = 19, seed: int = 0) -> Split:
+    orders = orders_of("records", np.arange(records), count, seed)
+    return Split("a", None, np.arange(records) < inside, "records", orders)
 
 
 def test_p_values_of_single_gradients_are_uniform_where_nothing_differs() -> None:
@@ -72,8 +75,7 @@ def test_p_values_of_single_gradients_are_uniform_where_nothing_differs() -> Non
     found = []
     for seed in range(150):
         vectors = generator.normal(size=(30, 7)) * scales
-        orders = permutations(30, 39, seed)
-        (each,) = compare_samples(vectors, [split_of(12, 30)], orders, 1 << 20).values()
+        (each,) = compare_samples(vectors, [split_of(12, 30, 39, seed)], 1 << 20).values()
         assert isinstance(each, Compared)
         found.append(each.p_value("grassmann"))
     assert stats.kstest(found, "uniform").pvalue > 1e-3
@@ -83,8 +85,7 @@ def test_groups_that_differ_are_told_apart() -> None:
     generator = np.random.default_rng(3)
     vectors = generator.normal(size=(40, 12)) * np.where(np.arange(12) < 6, 3, 0.1)
     vectors[:15] = vectors[:15][:, ::-1]
-    orders = permutations(40, 99, 0)
-    (found,) = compare_samples(vectors, [split_of(15, 40)], orders, 1 << 20).values()
+    (found,) = compare_samples(vectors, [split_of(15, 40, 99)], 1 << 20).values()
     assert isinstance(found, Compared)
     assert found.p_value("grassmann") == 0.01
 
@@ -93,10 +94,9 @@ def test_directions_of_single_gradients_by_hand() -> None:
     """Directions by the pooled energy, subspaces by each group's own decomposition."""
     generator = np.random.default_rng(4)
     vectors = generator.normal(size=(20, 50)) * 10.0 ** -np.linspace(0, 4, 50)
-    orders = permutations(20, 25, 5)
     vectors[:, 20:] *= 0.1
-    split = split_of(9, 20)
-    found = compare_samples(vectors, [split], orders, 1 << 20)[0]
+    split = split_of(9, 20, 25, 5)
+    found = compare_samples(vectors, [split], 1 << 20)[0]
     assert isinstance(found, Compared)
     energies = np.linalg.svd(vectors, compute_uv=False) ** 2
     k = int((np.cumsum(energies) < 0.95 * energies.sum()).sum()) + 1
@@ -109,13 +109,13 @@ def test_directions_of_single_gradients_by_hand() -> None:
         return np.arccos(np.minimum(cosines, 1))
 
     np.testing.assert_allclose(found.angles, angles(split.member), atol=1e-7)
-    expected = [np.linalg.norm(angles(split.member[order])) for order in orders]
+    expected = [np.linalg.norm(angles(split.member[order])) for order in split.orders]
     np.testing.assert_allclose(found.permuted["grassmann"], expected, rtol=1e-6)
 
 
 def test_a_group_smaller_than_the_directions_needed() -> None:
     vectors = np.random.default_rng(5).normal(size=(40, 60))
-    found = compare_samples(vectors, [split_of(5, 40)], permutations(40, 19, 0), 1 << 20)[0]
+    found = compare_samples(vectors, [split_of(5, 40)], 1 << 20)[0]
     assert isinstance(found, Compared)
     assert (found.facts["k"], len(found.angles)) == (5, 5)
     assert found.facts["k_for_95_percent"] > 5  # type: ignore[operator]
@@ -124,16 +124,15 @@ def test_a_group_smaller_than_the_directions_needed() -> None:
 def test_a_group_whose_gradients_are_zero_is_as_far_as_can_be() -> None:
     vectors = np.random.default_rng(6).normal(size=(20, 9))
     vectors[:8] = 0
-    found = compare_samples(vectors, [split_of(8, 20)], permutations(20, 19, 0), 1 << 20)[0]
+    found = compare_samples(vectors, [split_of(8, 20)], 1 << 20)[0]
     assert isinstance(found, Compared)
     np.testing.assert_allclose(found.angles, np.pi / 2)
 
 
 def test_memory_changes_nothing() -> None:
     vectors = np.random.default_rng(7).normal(size=(20, 30))
-    orders = permutations(20, 30, 0)
     all_at_once, one_by_one = (
-        compare_samples(vectors, [split_of(9, 20)], orders, memory)[0] for memory in (1 << 30, 1)
+        compare_samples(vectors, [split_of(9, 20, 30)], memory)[0] for memory in (1 << 30, 1)
     )
     assert isinstance(all_at_once, Compared)
     assert isinstance(one_by_one, Compared)
@@ -141,21 +140,112 @@ def test_memory_changes_nothing() -> None:
         np.testing.assert_allclose(one_by_one.permuted[name], values, atol=1e-9)
 
 
-def test_gradients_that_leave_nothing_to_differ_in() -> None:
-    orders = permutations(20, 19, 0)
+def test_groupings_that_all_lie_alike_are_no_test() -> None:
+    """Two directions that any group spans, and records that are all orthogonal to each other."""
     flat = np.random.default_rng(8).normal(size=(20, 2))
-    found = compare_samples(flat, [split_of(9, 20)], orders, 1 << 20)[0]
-    assert isinstance(found, NotApplicable)
-    assert "needs them all" in str(found)
+    same = compare_samples(flat, [split_of(9, 20)], 1 << 20)[0]
+    assert isinstance(same, NotApplicable)
+    assert "span the same 2 of 2 dimensions" in str(same)
+    apart = compare_samples(np.eye(20), [split_of(9, 20)], 1 << 20)[0]
+    assert isinstance(apart, NotApplicable)
+    assert "4.71 rad apart: nothing tells them apart" in str(apart)
     with pytest.raises(NotApplicable, match="zero"):
-        compare_samples(np.zeros((20, 4)), [split_of(9, 20)], orders, 1 << 20)
+        compare_samples(np.zeros((20, 4)), [split_of(9, 20)], 1 << 20)
+
+
+def test_spaces_that_coincide_among_ones_that_do_not_are_a_finding_of_nothing() -> None:
+    """A third direction that one record of each group holds, and random groups often lack."""
+    vectors = np.random.default_rng(9).normal(size=(20, 3)) * [1, 1, 0]
+    vectors[[0, 19]] = [0, 0, 3]
+    found = compare_samples(vectors, [split_of(10, 20, 99)], 1 << 20)[0]
+    assert isinstance(found, Compared)
+    assert found.distance("grassmann") == pytest.approx(0, abs=1e-7)
+    assert found.permuted["grassmann"].max() > 1
+    assert found.p_value("grassmann") == 1
+
+
+def test_groups_that_together_span_everything_can_be_apart() -> None:
+    vectors = np.zeros((20, 2))
+    vectors[:9, 0], vectors[9:, 1] = 1, 1
+    found = compare_samples(vectors, [split_of(9, 20, 99)], 1 << 20)[0]
+    assert isinstance(found, Compared)
+    assert found.p_value("grassmann") == 0.01
+
+
+def test_equal_distances_stand_out_by_nothing() -> None:
+    """Their standard deviation is a rounding error: 0.1 a hundred times over has one of 4e-17."""
+    equal = compared(0.1, [0.1] * 99)
+    varied = Compared(np.array([1.0]), distances(np.linspace(0.1, 1.1, 99)[:, None]))
+    family = Family.of([equal, varied])
+    assert most_significant([equal, varied]) == 1
+    assert family.p_values(varied)["grassmann"] == varied.p_value("grassmann")
+    assert Family.of([equal]).p_values(equal)["grassmann"] == 1
 
 
 def test_permutations_depend_on_the_seed_alone() -> None:
-    first, again, other = permutations(9, 50, 1), permutations(9, 50, 1), permutations(9, 50, 2)
+    first, again, other = (orders_of("records", np.arange(9), 50, seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
     np.testing.assert_array_equal(np.sort(first, axis=1), np.tile(np.arange(9), (50, 1)))
+
+
+def test_labels_of_users_are_permuted_as_a_whole() -> None:
+    users = np.array([0, 0, 1, 2, 2, 2, 3])
+    labels = np.array([5, 5, 6, 7, 7, 7, 8])
+    orders = orders_of("users", users, 2000, 0)
+    given = labels[orders]
+    for user in range(4):
+        assert (given[:, users == user] == given[:, users == user][:, :1]).all()
+    by_user = given[:, [0, 2, 3, 6]]
+    np.testing.assert_array_equal(np.sort(by_user, axis=1), np.tile([5, 6, 7, 8], (2000, 1)))
+    assert len(np.unique(by_user, axis=0)) == 24
+
+
+def test_labels_are_permuted_within_users() -> None:
+    users = np.array([0, 1, 0, 1, 0])
+    orders = orders_of("records of each user", users, 500, 0)
+    np.testing.assert_array_equal(users[orders], np.tile(users, (500, 1)))
+    assert len(np.unique(orders, axis=0)) == 6 * 2
+
+
+@pytest.mark.parametrize(
+    ("permuted", "constant"), [("users", True), ("records of each user", False)]
+)
+def test_p_values_are_uniform_where_users_differ_and_the_attribute_tells_nothing(
+    permuted: Permuted, constant: bool
+) -> None:
+    """Users of 1 to 6 records, whose gradients lie in a direction of their own."""
+    generator = np.random.default_rng(10)
+    users = np.repeat(np.arange(20), generator.integers(1, 7, 20))
+    found = []
+    for seed in range(150):
+        vectors = 2 * generator.normal(size=(20, 7))[users] + generator.normal(size=(len(users), 7))
+        vectors *= [5, 4, 3, 2, 1, 0.1, 0.1]
+        codes = generator.permutation(np.arange(20) % 2)[users]
+        codes = codes if constant else generator.permutation(len(users)) % 2
+        (split,) = splits_of(with_users(codes, users), ["a"], 39, seed)
+        assert split.permuted == permuted
+        compared = compare_samples(vectors, [split], 1 << 22)[0]
+        assert isinstance(compared, Compared)
+        found.append(compared.p_value("grassmann"))
+    assert stats.kstest(found, "uniform").pvalue > 1e-3
+
+
+def with_users(codes: NDArray[np.int64], users: NDArray[np.int64]) -> Records:
+    return replace(records_with(*codes, values=("x", "y")), users=users.astype(str))
+
+
+def test_groups_of_too_few_users_are_refused() -> None:
+    users = np.repeat(np.arange(12), 5)
+    (split,) = splits_of(with_users((users < 4).astype(np.int64), users), ["a"], 19, 0)
+    assert split.refusal == (
+        "one group of a has 4 of the 12 users looked at, and 5 are needed; look at more with "
+        "--samples"
+    )
+    codes = (users < 6).astype(np.int64)
+    codes[0] = 0
+    (split,) = splits_of(with_users(codes, users), ["a"], 19, 0)
+    assert "a varies within too few of the users" in str(split.refusal)
 
 
 def records_with(*codes: int, values: tuple[str, ...]) -> Records:
@@ -168,13 +258,13 @@ def records_with(*codes: int, values: tuple[str, ...]) -> Records:
 
 def test_an_attribute_of_two_values_is_compared_once() -> None:
     records = records_with(*[0] * 6, *[2] * 7, values=("x", "y", "z"))
-    (split,) = splits_of(records, ["a"])
+    (split,) = splits_of(records, ["a"], 19, 0)
     assert (split.value, split.sizes, split.refusal) == (None, (7, 6), None)
 
 
 def test_every_value_of_several_against_the_rest() -> None:
     records = records_with(*[0] * 6, *[1] * 4, *[2] * 5, values=("x", "y", "z"))
-    found = splits_of(records, ["a"])
+    found = splits_of(records, ["a"], 19, 0)
     assert [(split.value, split.sizes) for split in found] == [
         ("x", (6, 9)),
         ("y", (4, 11)),
@@ -188,7 +278,7 @@ def test_every_value_of_several_against_the_rest() -> None:
 
 
 def test_one_value_alone_is_refused() -> None:
-    (split,) = splits_of(records_with(1, 1, 1, values=("x", "y")), ["a"])
+    (split,) = splits_of(records_with(1, 1, 1, values=("x", "y")), ["a"], 19, 0)
     assert (
         split.refusal == "all 3 records looked at have one value of a; look at more with --samples"
     )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable
-from gradaudit.gradients.per_sample import batch_gradient, per_sample_gradients
+from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.loading.class_weighted import user_loss
 from gradaudit.loading.losses import CustomLoss, Loss
 from gradaudit.loading.records import Records
@@ -18,6 +18,7 @@ from gradaudit.target import Target, layers_of
 from gradaudit.updates.observer import Observer
 from gradaudit.updates.share import share
 from gradaudit.updates.sharing import Sharing
+from tests.gradients.batches import batch_gradient
 
 WEIGHT = torch.tensor([0.1, 1.0, 4.0])
 generator = torch.Generator().manual_seed(1)

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from command_line import HANGS
 from torch import nn
 
 from gradaudit.errors import UsageError
@@ -407,6 +408,6 @@ def test_the_listing_does_not_import_torch() -> None:
         "print(len(zoo_names()), 'torch' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANGS
     )
     assert done.stdout.split() == [str(len(zoo_names())), "False"]

@@ -1,5 +1,6 @@
 """Attribute inference: the secret is a column of the inputs (Li et al. 2024, section 3.2)."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -25,4 +26,5 @@ class AttributeGame(AttributeBased):
                 f"attribute {self.attribute!r} is no column of the inputs ({columns}); what is "
                 "not among them is guessed by `attack property`"
             )
-        return deal_homogeneous(records, attribute, self.attribute, setup, seed)
+        dealt = deal_homogeneous(records, attribute, self.attribute, setup, seed)
+        return replace(dealt, notes=self.merged(records))

@@ -78,7 +78,7 @@ class Deal:
         shadow: batches that the adversary fits on, with the secret of each.
         held: batches of its other records; may be none.
         observed: batches whose gradients are released, (trials, k), with the true values.
-        clusters: records or users behind each trial, (trials,) or (trials, k).
+        clusters: records or users behind each trial, (trials, k); of candidates, all their users.
         candidates: the candidates' own batches, (trials · values, k), trial by trial; or none.
         notes: what else the report should say.
     """
@@ -90,9 +90,19 @@ class Deal:
     shadow: Batches
     held: Batches
     observed: Batches
-    clusters: NDArray[np.generic]
+    clusters: IntArray
     candidates: IntArray | None = None
     notes: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """k, records in a batch."""
+        return int(self.observed.indices.shape[1])
+
+    @property
+    def by_user(self) -> bool:
+        """Whether trials are clustered by something else than their records."""
+        return self.clusters is not self.observed.indices
 
     @property
     def own(self) -> IntArray:
@@ -129,11 +139,23 @@ def deal_parts(
     """
     shadow, test, private = split(len(codes), users, SHARES, seed, codes=codes)
     needy = {"the shadow set": shadow, "the private set": private}
-    expect_enough(needy, codes, names, setup.batch_size, secret)
+    _expect_enough(needy, codes, names, setup.batch_size, secret)
     generator = np.random.default_rng(seed.spawn(1)[0])
     fit, held = _hold_out(shadow, codes, len(names), users, setup, generator)
     quotas = _private_quotas(np.bincount(codes[private], minlength=len(names)), setup, secret)
     return Parts(fit, held, test, _at_most(private, codes, quotas, generator))
+
+
+def _expect_enough(
+    parts: Mapping[str, IntArray], codes: IntArray, names: tuple[str, ...], size: int, secret: str
+) -> None:
+    """Enough records of every value, or a sentence that names the ways out."""
+    try:
+        expect_enough(parts, codes, names, size, secret)
+    except NotApplicable as why:
+        least = min(len(part) for part in parts.values()) / len(codes)
+        merge = f", or merge rare values (--merge-rare {int(np.ceil(size / least))})"
+        raise NotApplicable(f"{why}{merge if len(names) > 2 else ''}") from None
 
 
 def _hold_out(
@@ -248,6 +270,8 @@ def no_batches(size: int) -> Batches:
     return Batches(np.zeros((0, size), dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
-def members_of(batches: IntArray, users: NDArray[np.str_] | None) -> NDArray[np.generic]:
+def members_of(batches: IntArray, users: NDArray[np.str_] | None) -> IntArray:
     """The records of each batch, or their users: (batches, k)."""
-    return batches if users is None else np.unique(users, return_inverse=True)[1][batches]
+    if users is None:
+        return batches
+    return np.unique(users, return_inverse=True)[1].astype(np.int64)[batches]

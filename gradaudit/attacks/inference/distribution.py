@@ -22,6 +22,7 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families import Family
 from gradaudit.families.base import Features
 from gradaudit.inference.batches import Batches, draw_any
+from gradaudit.inference.scores import ENOUGH
 from gradaudit.loading.records import Attribute, Records
 
 _FEWEST = 8
@@ -43,11 +44,11 @@ class DistributionGame(AttributeBased):
     batch_size: ClassVar[int] = 128
 
     def fitting_batch_size(self, records: Records, shadow: int) -> int:
-        """The paper's, or as many as either kind of record has in the smallest set."""
+        """The paper's, or less, so that either kind has room for enough separate batches."""
         codes = self.column(records)
         counts = np.bincount((codes.codes == self._value(codes)).astype(np.int64), minlength=2)
-        smallest = min(int(counts.min() * min(SHARES[0], SHARES[2])), shadow // 2)
-        return max(min(self.batch_size, smallest), _FEWEST)
+        room = int(counts.min() * SHARES[2] / ENOUGH)
+        return max(min(self.batch_size, room, shadow // 2), _FEWEST)
 
     def deal(self, records: Records, setup: Setup, seed: np.random.SeedSequence) -> Deal:
         """Batches of every ratio bin, as many of each."""
@@ -71,7 +72,7 @@ class DistributionGame(AttributeBased):
             held=_drawn(codes, parts.held, setup, setup.batches // 4, generator),
             observed=observed,
             clusters=members_of(observed.indices, records.users),
-            notes={"property": name},
+            notes={"property": name, **self.merged(records)},
         )
 
     def answers(

@@ -84,15 +84,21 @@ class Channel:
     elements: int
 
     @classmethod
-    def of(cls, gram: NDArray[np.float64], elements: int) -> "Channel":
+    def of(
+        cls, gram: NDArray[np.float64], elements: int, strata: NDArray[np.int64] | None = None
+    ) -> "Channel":
         """From the inner products of samples.
 
         Args:
             gram: (samples, samples) of the gradients before the noise, in units of σ; at least 8,
                 in random order.
             elements: d.
+            strata: (samples,) the value behind each: both halves have as many of every value, or
+                a gap between values would count for more in one than in the other.
         """
-        choose, measure = np.arange(0, len(gram), 2), np.arange(1, len(gram), 2)
+        strata = np.zeros(len(gram), dtype=np.int64) if strata is None else strata
+        order = np.argsort(strata, kind="stable")
+        choose, measure = order[::2], order[1::2]
         values, vectors = np.linalg.eigh(_centred(gram[np.ix_(choose, choose)]))
         wanted = min(_DIRECTIONS, elements, len(choose) // 2)
         values, vectors = values[-wanted:], vectors[:, -wanted:]

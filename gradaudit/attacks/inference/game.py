@@ -1,12 +1,14 @@
 """The unified inference game: what the four games share (Li et al. 2024, definition 3.1)."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
+from pydantic import JsonValue
 
 from gradaudit.attacks.inference.deal import (
+    SHARES,
     Deal,
     FloatArray,
     IntArray,
@@ -21,7 +23,9 @@ from gradaudit.attacks.inference.deal import (
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families import Family
 from gradaudit.families.base import Features
+from gradaudit.inference.attributes import merge_rare, shuffled
 from gradaudit.inference.batches import Batches, draw_batches
+from gradaudit.inference.scores import ROOM
 from gradaudit.loading.records import Attribute, Records
 
 
@@ -92,9 +96,11 @@ class AttributeBased(InferenceGame):
 
     Attributes:
         attribute: its name.
+        fewest: records that a value must have to stand by itself; rarer ones are merged.
     """
 
     attribute: str
+    fewest: int = field(default=0, kw_only=True)
 
     def column(self, records: Records) -> Attribute:
         """The attribute, with only those of its values that occur.
@@ -106,18 +112,27 @@ class AttributeBased(InferenceGame):
         if self.attribute not in records.attributes:
             known = ", ".join(records.attributes) or "none"
             raise UsageError(f"--attribute {self.attribute}: no such attribute; there are: {known}")
-        found = records.attributes[self.attribute]
-        present, codes = np.unique(found.codes, return_inverse=True)
-        if len(present) < 2:
+        found, _ = merge_rare(records.attributes[self.attribute], self.fewest)
+        if len(found.values) < 2:
             raise NotApplicable(
                 f"attribute {self.attribute!r} has one value only: nothing to guess"
             )
-        return Attribute(codes.astype(np.int64), tuple(found.values[code] for code in present))
+        return found
+
+    def merged(self, records: Records) -> dict[str, JsonValue]:
+        """What the report says of rare values that were merged."""
+        names = merge_rare(records.attributes[self.attribute], self.fewest)[1]
+        return {"merged_values": list(names)} if names else {}
+
+    def fitting_batch_size(self, records: Records, shadow: int) -> int:
+        """The paper's, or less, so that the rarest value has room for enough separate batches."""
+        rarest = int(np.bincount(self.column(records).codes).min())
+        return int(np.clip(rarest * SHARES[2] / ROOM, 1, self.batch_size))
 
     def permuted(self, records: Records, seed: np.random.SeedSequence) -> Records:
-        """The records with the attribute's codes in another order."""
+        """The records with the attribute's codes in another order, or in other users' hands."""
         found = records.attributes[self.attribute]
-        codes = np.random.default_rng(seed).permutation(found.codes)
+        codes = shuffled(found.codes, records.users, np.random.default_rng(seed))
         return replace(
             records,
             attributes={**records.attributes, self.attribute: Attribute(codes, found.values)},

@@ -81,6 +81,7 @@ def _of_round(
     size = deal.observed.indices.shape[1]
     grams: dict[str | None, NDArray[np.float64]] = {}
     elements: dict[str | None, int] = {}
+    labels: dict[str | None, NDArray[np.int64]] = {}
     for layer in sight.layers:
         place = noisy[layer.name]
         if place is None:
@@ -89,11 +90,13 @@ def _of_round(
         sigma = noise_scale(place[1].options.per, place[1].options.sigma, size)
         grams[layer.name] = _gram(gradients / sigma)
         elements[layer.name] = gradients.shape[1]
+        labels[layer.name] = deal.observed.labels[_some_trials(sight, deal, layer)]
     if len(grams) == len(sight.layers) and len({len(gram) for gram in grams.values()}) == 1:
         grams[None] = np.sum(list(grams.values()), axis=0)
         elements[None] = sum(elements.values())
+        labels[None] = next(iter(labels.values()))
     return {
-        scope: _leak(grams[scope], elements[scope], deal, seed, confidence)
+        scope: _leak(grams[scope], elements[scope], labels[scope], deal, seed, confidence)
         if scope in grams
         else Leak(None, reason=NO_NOISE if scope else "some layers' gradients carry no noise")
         for scope in scopes
@@ -112,8 +115,7 @@ def _before_noise(sight: Sight, deal: Deal, layer: Layer, index: int) -> torch.T
         fraction=None,
         elements=None,
     )
-    most = min(max(sight.memory // (8 * layer.parameters), _FEWEST), _MOST)
-    order = np.random.default_rng(sight.seed).permutation(len(deal.observed.labels))[:most]
+    order = _some_trials(sight, deal, layer)
     observer = Observer(
         sight.target,
         sight.records,
@@ -132,6 +134,12 @@ def _before_noise(sight: Sight, deal: Deal, layer: Layer, index: int) -> torch.T
     return gradients.cpu()
 
 
+def _some_trials(sight: Sight, deal: Deal, layer: Layer) -> NDArray[np.int64]:
+    """Which trials the covariance is taken of: as many as fit, in random order."""
+    most = min(max(sight.memory // (8 * layer.parameters), _FEWEST), _MOST)
+    return np.random.default_rng(sight.seed).permutation(len(deal.observed.labels))[:most]
+
+
 def _gram(gradients: torch.Tensor) -> NDArray[np.float64]:
     """Inner products about the mean, in float64."""
     centred = gradients - gradients.mean(dim=0)
@@ -141,13 +149,14 @@ def _gram(gradients: torch.Tensor) -> NDArray[np.float64]:
 def _leak(
     gram: NDArray[np.float64],
     elements: int,
+    labels: NDArray[np.int64],
     deal: Deal,
     seed: np.random.SeedSequence,
     confidence: float,
 ) -> Leak:
     if len(gram) < _FEWEST:
         return Leak(None, reason=f"the covariance takes at least {_FEWEST} trials")
-    channel = Channel.of(gram, elements)
+    channel = Channel.of(gram, elements, labels)
     samples = len(channel.squares)
     independent = max(len(deal.parts.private) // deal.observed.indices.shape[1] // 2, 2)
     drawn = np.random.default_rng(seed).integers(

@@ -17,6 +17,7 @@ from gradaudit.progress import Advance
 
 Scope = str | None
 """A layer's name, or None for the whole update."""
+ALL_LAYERS = "all layers"
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,16 @@ class Guesses:
         rounds: the same of each round alone.
         temperature: what calibrates ``posterior``; None where no batches were held out.
         family: the predictive family that it chose.
+        held_out_loss: in nats, of batches held out, which is what it chooses by.
+        source: the layer it reads, or ``ALL_LAYERS``.
     """
 
     posterior: FloatArray
     rounds: tuple[FloatArray, ...]
     temperature: Temperature | None
     family: str
+    held_out_loss: float
+    source: str
 
 
 @dataclass(frozen=True)
@@ -70,10 +75,14 @@ class Table:
             name: [self.game.answers(self.deal, family_named(name), own, released, self.seed)]
             for name in self.families
         }
-        return self._chosen(said)
+        return self._chosen(said, ALL_LAYERS)
 
     def play(self, *, adaptive: bool, advance: Advance) -> dict[Scope, Guesses]:
-        """The adversary's guesses from every layer, and from the whole update (None)."""
+        """The adversary's guesses from every layer, and from the whole update (None).
+
+        Who sees the whole update reads all layers together, or the one layer that told more of
+        the batches that were held out.
+        """
         said: dict[Scope, dict[str, list[Answers]]] = {}
         for index, sight in enumerate(self.sights):
             for scope, own, released in sight.features(self.deal, adaptive=adaptive):
@@ -81,7 +90,11 @@ class Table:
                 for name, answers in self._answers(own, released, self.seed + index):
                     of_scope[name].append(answers)
             advance(1)
-        return {scope: self._chosen(of_scope) for scope, of_scope in said.items()}
+        found = {
+            scope: self._chosen(of_scope, scope or ALL_LAYERS) for scope, of_scope in said.items()
+        }
+        best = min((found[None], *found.values()), key=lambda guesses: guesses.held_out_loss)
+        return {**found, None: best}
 
     def _answers(
         self, own: Features, released: Features, seed: int
@@ -100,24 +113,24 @@ class Table:
         of = self.knowledge.of_batches
         return of(self.deal.own), of(self.deal.observed.indices)
 
-    def _chosen(self, said: Mapping[str, Sequence[Answers]]) -> Guesses:
+    def _chosen(self, said: Mapping[str, Sequence[Answers]], source: str) -> Guesses:
         """The guesses of the family with the least log loss on the held-out batches."""
-        each = {name: self._combined(name, rounds) for name, rounds in said.items()}
-        return min(each.values(), key=lambda pair: pair[0])[1]
+        each = [self._combined(name, rounds, source) for name, rounds in said.items()]
+        return min(each, key=lambda guesses: guesses.held_out_loss)
 
-    def _combined(self, name: str, rounds: Sequence[Answers]) -> tuple[float, Guesses]:
-        """Held-out log loss after calibration, and the guesses."""
+    def _combined(self, name: str, rounds: Sequence[Answers], source: str) -> Guesses:
+        """The guesses of all rounds, and their held-out log loss after calibration."""
         prior, labels = self.deal.prior, self.deal.held.labels
         even = np.full(len(prior), 1.0)
         observed = [answers.observed for answers in rounds]
         posterior = self._posterior(observed, prior)
         single = tuple(self._posterior([answers], prior) for answers in observed)
         if not len(labels):
-            return 0.0, Guesses(posterior, single, None, name)
+            return Guesses(posterior, single, None, name, np.inf, source)
         held = self._posterior([answers.held for answers in rounds], even)
         fitted = Temperature.fitted(held, labels, even)
         loss = log_loss(fitted.applied(held), labels)
-        return loss, Guesses(posterior, single, Temperature(fitted.value, prior), name)
+        return Guesses(posterior, single, Temperature(fitted.value, prior), name, loss, source)
 
     def _posterior(self, rounds: Sequence[FloatArray], prior: FloatArray) -> FloatArray:
         """The posterior of some rounds; classifiers are trained on balanced batches."""

@@ -25,8 +25,8 @@ class PropertyGame(AttributeBased):
     def deal(self, records: Records, setup: Setup, seed: np.random.SeedSequence) -> Deal:
         """Batches of one value each."""
         dealt = deal_homogeneous(records, self.column(records), self.attribute, setup, seed)
-        notes = {**dealt.notes, "column": HELD} if self.in_column(records) else dealt.notes
-        return replace(dealt, notes=notes)
+        notes = {"column": HELD} if self.in_column(records) else {}
+        return replace(dealt, notes={**notes, **self.merged(records)})
 
     def prepared(self, records: Records) -> Records:
         """The records with the attribute's own column held at its mean."""

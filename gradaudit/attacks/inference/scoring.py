@@ -1,9 +1,6 @@
-"""How well a game was played, with intervals clustered by the records or users behind the trials.
+"""How well a game was played over its repetitions, with intervals clustered by record or user."""
 
-Every adversary, round and layer is scored on the same trials, so the bootstrap's weights are drawn
-once for all of them.
-"""
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,95 +8,95 @@ import numpy as np
 
 from gradaudit.attacks.inference.deal import Deal, FloatArray
 from gradaudit.attacks.inference.rounds import Temperature
-from gradaudit.inference.resampling import repeated, shared_weights, single_weights
-from gradaudit.inference.scores import Game, Score, Statistic
+from gradaudit.inference.scores import ENOUGH, Score, Scores, Trials, gain
+from gradaudit.statistics import CONFIDENCE
+from gradaudit.statistics.u_statistic import Draws
 
 METRICS = ("asr", "auroc", "advantage", "tpr_at_1pct_fpr")
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """Weights of trials whose batches share records; see ``Game._shared_error``."""
-
-    of_records: FloatArray
-    scale: float
-    alone: FloatArray
-    surplus: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Played(Game):
-    """A game scored with weights that were drawn before."""
-
-    weights: _Weights | None = None
-
-    def _shared_error(
-        self, statistic: Statistic, value: float, generator: np.random.Generator
-    ) -> float:
-        if self.weights is None:
-            return super()._shared_error(statistic, value, generator)
-        found = self.weights
-        drawn = statistic(found.of_records)
-        of_records = found.scale**2 * float(np.mean((drawn - value) ** 2))
-        of_trials = float(np.mean((statistic(found.alone) - value) ** 2))
-        return float(np.sqrt(max(of_records - found.surplus * of_trials, of_trials)))
-
-    def _rarest(self) -> int:
-        """Trials that an average over values rests on: of more than two, each adds its own."""
-        counts = np.unique(self.labels, return_counts=True)[1]
-        return int(counts.min()) * (len(counts) if len(counts) > 2 else 1)
+GAINS = ("auroc_gain", "advantage_gain")
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores posteriors of the trials of one deal.
+    """Scores posteriors of the trials of a game's repetitions.
 
     Attributes:
-        deal: whose trials.
-        seed: of the bootstrap.
-        replicates: how many times records or users are drawn again.
+        deals: one for each repetition, of the same records.
         confidence: of the intervals.
     """
 
-    deal: Deal
-    seed: int = 0
-    replicates: int = 400
-    confidence: float = 0.95
+    deals: Sequence[Deal]
+    confidence: float = CONFIDENCE
 
-    def scores(self, posterior: FloatArray) -> dict[str, Score]:
-        """``METRICS`` of normalised log-posteriors (trials, values)."""
-        game = self._game(posterior)
-        asr, baseline = game.asr(), float(self.deal.prior.max())
-        gains = [max(rate - baseline, 0.0) / (1 - baseline) for rate in (asr.value, *asr.interval)]
+    def scores(self, posteriors: Sequence[FloatArray]) -> dict[str, Score]:
+        """``METRICS`` of normalised log-posteriors (trials, values) of each repetition."""
+        found = self._scores.rates(posteriors)
+        return {**found, "advantage": self._advantage(found["asr"])}
+
+    def gains(self, scores: dict[str, Score], floor: dict[str, Score]) -> dict[str, Score]:
+        """``GAINS``: how far scores are above those for the secret shuffled among the records.
+
+        The gain in advantage is that in success over 1 − p*, which no truncation at zero bends.
+        """
         return {
-            "asr": asr,
-            "auroc": game.auroc(),
-            "advantage": Score(gains[0], (gains[1], gains[2])),
-            "tpr_at_1pct_fpr": game.tpr_at_1pct_fpr(),
+            "auroc_gain": gain(scores["auroc"], floor["auroc"]),
+            "advantage_gain": gain(scores["asr"], floor["asr"], 1 - self.blind),
         }
 
-    def log_loss(self, posterior: FloatArray, temperature: Temperature) -> Score:
+    def log_loss(
+        self, posteriors: Sequence[FloatArray], temperatures: Sequence[Temperature]
+    ) -> Score:
         """Log loss in nats, after recalibration: posteriors of several rounds are too sure."""
-        found = self._game(temperature.applied(posterior)).log_loss()
-        return Score(found.value, (max(found.interval[0], 0.0), found.interval[1]))
+        pairs = zip(posteriors, temperatures, strict=True)
+        return self._scores.log_loss([heat.applied(posterior) for posterior, heat in pairs])
 
-    def _game(self, posterior: FloatArray) -> Game:
-        return _Played(
-            log_probabilities=posterior,
-            labels=self.deal.observed.labels,
-            clusters=self.deal.clusters,
-            seed=self.seed,
-            confidence=self.confidence,
-            replicates=self.replicates,
-            weights=self._weights,
-        )
+    @property
+    def trials(self) -> int:
+        """Of all repetitions."""
+        return sum(len(deal.observed.labels) for deal in self.deals)
+
+    @property
+    def blind(self) -> float:
+        """p*, the success of the best guess without the gradient."""
+        return float(self.deals[0].prior.max())
 
     @cached_property
-    def _weights(self) -> _Weights | None:
-        clusters, labels = self.deal.clusters, self.deal.observed.labels
-        if clusters.ndim == 1:
-            return None
-        generator = np.random.default_rng(self.seed)
-        of_records, scale = shared_weights(clusters, labels, self.replicates, generator)
-        alone = single_weights(labels, self.replicates, generator)
-        return _Weights(of_records, scale, alone, repeated(clusters) - 1)
+    def imprecise(self) -> str:
+        """Why the intervals are not to be trusted; empty where they are."""
+        rooms = self._scores.disjoint
+        rarest, first = int(rooms.argmin()), self.deals[0]
+        if rooms[rarest] >= ENOUGH:
+            return ""
+        users = first.candidates is not None or first.by_user
+        whose = "" if first.candidates is not None else f" of {first.values[rarest]!r}"
+        times = ENOUGH / rooms[rarest]
+        return (
+            f"there is room for {rooms[rarest]:.1f} batches{whose} without a "
+            f"{'user' if users else 'record'} in common, and an interval takes {ENOUGH}: give "
+            f"about {times:.1f} times as many {'users' if users else 'records'}"
+            + ("" if users or first.size == 1 else ", or smaller batches (--batch-size)")
+        )
+
+    def _advantage(self, rate: Score) -> Score:
+        """max(p − p*, 0)/(1 − p*), p the success rate (Li et al. 2024, section 5.1.2)."""
+        low, value, high = (
+            max(at - self.blind, 0.0) / (1 - self.blind)
+            for at in (rate.interval[0], rate.value, rate.interval[1])
+        )
+        return Score(value, (low, high))
+
+    @cached_property
+    def _scores(self) -> Scores:
+        names = max(int(deal.clusters.max()) for deal in self.deals) + 1
+        return Scores([_trials(deal, names) for deal in self.deals], self.confidence)
+
+
+def _trials(deal: Deal, names: int) -> Trials:
+    """Of candidates, who are dealt anew to every trial, the strata are one."""
+    labels, clusters = deal.observed.labels, deal.clusters
+    if deal.candidates is not None:
+        draws = Draws.of(clusters, np.zeros_like(labels), clusters, names)
+    else:
+        strata = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+        draws = Draws.of(deal.observed.indices, strata, clusters, names)
+    return Trials(labels, draws)

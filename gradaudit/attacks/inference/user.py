@@ -60,7 +60,7 @@ class UserGame(InferenceGame):
             shadow=shadow,
             held=no_batches(setup.batch_size),
             observed=Batches(observed, secrets),
-            clusters=candidates[np.arange(setup.trials), secrets],
+            clusters=candidates,
             candidates=batches,
             notes={"shadow_users": len(shadow_users), "attacked_users": len(targets)},
         )

@@ -1,5 +1,7 @@
 """The input of one fully connected layer, and the record behind it (Fan et al. 2020, section 2)."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +35,7 @@ class SingleLayer:
     of_record: bool
 
     @classmethod
-    def of(cls, view: AttackerView, wanted: str | None = None) -> "SingleLayer":
+    def of(cls, view: AttackerView, wanted: str | None = None) -> SingleLayer:
         """A layer of a model: the one that is wanted, else the first that reads the record.
 
         Where none reads the record it is the first that can be solved.
@@ -48,13 +50,13 @@ class SingleLayer:
         """
         generator = torch.Generator().manual_seed(0)
         record = torch.rand(1, *view.shape, generator=generator, dtype=torch.float64)
-        found = readers(view.model, view.model.cast(record))
+        candidates = readers(view.model, view.model.cast(record))
         if wanted is not None:
-            found = [reader for reader in found if reader.layer == wanted]
-            if not found:
+            candidates = [reader for reader in candidates if reader.layer == wanted]
+            if not candidates:
                 raise UsageError(f"layer={wanted}: no fully connected layer of the model has it")
-        reasons = {reader.layer: _unsolvable(reader, view) for reader in found}
-        usable = [reader for reader in found if reasons[reader.layer] is None]
+        reasons = {reader.layer: _unsolvable(reader, view) for reader in candidates}
+        usable = [reader for reader in candidates if reasons[reader.layer] is None]
         if not usable:
             raise NotApplicable(_refusal(reasons))
         chosen = next((reader for reader in usable if reader.of_record), usable[0])
@@ -117,10 +119,10 @@ def inverted(view: AttackerView, layer: str, wanted: Tensor, begin: Tensor, step
     """
     problem = Inversion(layer_input(view.model, layer), wanted, view.shape)
     start = begin.flatten().cpu().numpy()
-    found = minimise(problem, start, steps=steps, inner=500)
-    rank = problem.rank(found.z)
-    record = torch.from_numpy(found.z).to(wanted).reshape(view.shape)
-    return Inverse(record, found.residual, None if rank is None else rank == len(found.z))
+    minimum = minimise(problem, start, steps=steps, inner=500)
+    rank = problem.rank(minimum.z)
+    record = torch.from_numpy(minimum.z).to(wanted).reshape(view.shape)
+    return Inverse(record, minimum.residual, None if rank is None else rank == len(minimum.z))
 
 
 def _unsolvable(reader: Reader, view: AttackerView) -> str | None:
@@ -139,5 +141,5 @@ def _unsolvable(reader: Reader, view: AttackerView) -> str | None:
 def _refusal(reasons: dict[str, str | None]) -> str:
     if not reasons:
         return "the closed form is for fully connected layers; the model has none"
-    told = "; ".join(f"{layer} {reason}" for layer, reason in reasons.items())
-    return f"the closed form can be used on no fully connected layer: {told}"
+    listed = "; ".join(f"{layer} {reason}" for layer, reason in reasons.items())
+    return f"the closed form can be used on no fully connected layer: {listed}"

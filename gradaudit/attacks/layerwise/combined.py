@@ -5,6 +5,8 @@ minimised, with the pull-back constraint g A⁽ⁱ⁻¹⁾(z) = 0 where that is 
 ‖g A⁽ⁱ⁻¹⁾(z)‖²; here it is eliminated, as every z that fulfils it is W⁽ⁱ⁻¹⁾ y + B⁽ⁱ⁻¹⁾ for one y.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -94,7 +96,7 @@ class Start:
     outputs: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, chain: Chain, record: Tensor) -> "Start":
+    def of(cls, chain: Chain, record: Tensor) -> Start:
         """The way of a record in its shape."""
         inputs, outputs = {}, {}
         x = chain.entrance.value(record.flatten())
@@ -148,11 +150,11 @@ class Combined(Solver):
 
     def _search(self, given: Given, objective: Objective, z: Vector, determined: bool) -> Solved:
         begin = objective.unknown_of(z)
-        found = minimise(objective, begin, steps=self.steps, inner=self.inner)
-        end = torch.from_numpy(objective.z_of(found.z)).to(given.stage.weight)
+        minimum = minimise(objective, begin, steps=self.steps, inner=self.inner)
+        end = torch.from_numpy(objective.z_of(minimum.z)).to(given.stage.weight)
         x = given.before.value(end)
         layer = given.stage.layer
-        return Solved(layer, x, end, found.residual, found.steps, determined=determined)
+        return Solved(layer, x, end, minimum.residual, minimum.steps, determined=determined)
 
     def _solved(self, given: Given, linear: Solution, determined: bool) -> Solved:
         x = torch.from_numpy(linear.x).to(given.stage.weight)

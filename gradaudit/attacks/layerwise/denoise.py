@@ -22,18 +22,18 @@ def denoise(
     if weight <= 0:
         return pictures
     dual = pictures.new_zeros(2, *pictures.shape)
-    found, first, before = pictures, None, None
+    denoised, first, before = pictures, None, None
     for number in range(iterations):
-        found = pictures + _adjoint(dual)
-        slopes = _gradient(found)
+        denoised = pictures + _adjoint(dual)
+        slopes = _gradient(denoised)
         length = slopes.square().sum(dim=0).sqrt()
-        value = float((pictures - found).square().sum() + weight * length.sum())
+        value = float((pictures - denoised).square().sum() + weight * length.sum())
         dual = (dual - _STEP * slopes) / (1 + _STEP * length / weight)
         first = value if number == 0 else first
         if before is not None and first and abs(before - value) < tolerance * first:
             break
         before = value
-    return found
+    return denoised
 
 
 def _gradient(u: Tensor) -> Tensor:

@@ -151,5 +151,5 @@ def _same(read: Tensor, record: Tensor) -> bool:
 
 
 def _vector(tensor: Tensor) -> Vector:
-    found: Vector = tensor.detach().to("cpu", torch.float64).numpy()
-    return found
+    vector: Vector = tensor.detach().to("cpu", torch.float64).numpy()
+    return vector

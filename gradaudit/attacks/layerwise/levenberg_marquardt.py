@@ -70,8 +70,8 @@ def minimise(problem: Problem, start: Vector, *, steps: int, inner: int) -> Mini
 
 
 def _step(problem: Problem, z: Vector, left: Vector, damping: float, inner: int) -> Vector:
-    found = lsmr(
+    result = lsmr(
         problem.jacobian(z), -left, damp=damping, atol=1e-13, btol=1e-13, conlim=0, maxiter=inner
     )
-    step: Vector = found[0]
+    step: Vector = result[0]
     return step

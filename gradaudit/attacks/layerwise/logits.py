@@ -17,15 +17,20 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import brentq, minimize_scalar
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.scalar_roots import roots
 from gradaudit.errors import NotApplicable
 
 OutputGradient: TypeAlias = Callable[[Tensor], Tensor]
 """∂J/∂z of (logits, …) for outputs z (logits, …)."""
 
+Function: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+"""Of (points,) to (points,)."""
+
 _RANK_ONE = 1e-4
+_GRID = np.logspace(-6, 6, 1201)
+_PRECISION = float(4 * np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -110,3 +115,51 @@ def _rank_one(weight_gradient: Tensor) -> tuple[Tensor, float, Tensor]:
             "record is: noise or several records hide the direction"
         )
     return u[:, 0], float(values[0]), v[0]
+
+
+def roots(left: Function, right: float) -> list[float]:
+    """Every t with left(t) = right and 1e-6 ≤ |t| ≤ 1e6, positive ones first.
+
+    The brackets are neighbours on a logarithmic grid. Where the left side turns between two points
+    of it, its extremum is sought, so that two roots close together are not missed.
+
+    Args:
+        left: a continuous function.
+        right: the constant.
+    """
+
+    def difference(t: float) -> float:
+        return float(left(np.array([t]))[0]) - right
+
+    solutions: list[float] = []
+    for sign in (1.0, -1.0):
+        points = _with_extrema(difference, sign * _GRID, left(sign * _GRID) - right)
+        values = left(points) - right
+        crossed = np.flatnonzero(np.sign(values[:-1]) * np.sign(values[1:]) < 0)
+        solutions += [
+            float(brentq(difference, points[n], points[n + 1], xtol=1e-300, rtol=_PRECISION))
+            for n in crossed
+        ]
+        solutions += points[values == 0].tolist()
+    return solutions
+
+
+def _with_extrema(
+    difference: Callable[[float], float], points: NDArray[np.float64], values: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The points, in order of size, with those where the difference comes closest to zero."""
+    size = np.abs(values)
+    turns = np.flatnonzero((size[1:-1] < size[:-2]) & (size[1:-1] < size[2:])) + 1
+    extrema = [
+        _closest(difference, points[n - 1 : n + 2], float(np.sign(values[n]))) for n in turns
+    ]
+    return np.sort(np.concatenate([points, extrema]))
+
+
+def _closest(
+    difference: Callable[[float], float], points: NDArray[np.float64], sign: float
+) -> float:
+    """Where a difference of this sign is smallest between the outer ones of three points."""
+    low, high = sorted((float(points[0]), float(points[2])))
+    end = minimize_scalar(lambda t: sign * difference(float(t)), bounds=(low, high))
+    return float(end.x)

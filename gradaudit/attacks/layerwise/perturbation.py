@@ -96,11 +96,11 @@ def under_noise(
     e_w = observed[f"{layer}.weight"].double() - weight
     e_b = observed[f"{layer}.bias"].double() - bias
     best = int((bias + e_b).abs().argmax())
-    own = least_squares_bound(weight, bias, e_w, e_b)
+    bound = least_squares_bound(weight, bias, e_w, e_b)
     return {
         "all_rows": conditions(weight, bias, e_w, e_b).described(),
         "best_row": conditions(weight, bias, e_w, e_b, [best]).described(),
-        "least_squares_bound": own if math.isfinite(own) else None,
+        "least_squares_bound": bound if math.isfinite(bound) else None,
     }
 
 

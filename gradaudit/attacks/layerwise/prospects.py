@@ -75,12 +75,12 @@ def _ranks(
         chain = [ranks.get(name) for name in chain_of_convolutions(model, record, seed)]
     except NotApplicable:
         return ranks, None
-    known = [each for each in chain if each is not None]
+    known = [rank for rank in chain if rank is not None]
     if len(known) < len(chain):
         return ranks, None
-    sizes = [each.inputs for each in known]
-    (low,) = rank_deficiency([each.low for each in known], sizes)
-    (high,) = rank_deficiency([each.high for each in known], sizes)
+    sizes = [rank.inputs for rank in known]
+    (low,) = rank_deficiency([rank.low for rank in known], sizes)
+    (high,) = rank_deficiency([rank.high for rank in known], sizes)
     return ranks, (low, high)
 
 
@@ -88,8 +88,8 @@ def _applies(reasons: Mapping[str, str | None]) -> str:
     applying = [name for name, why in reasons.items() if why is None]
     if len(applying) == len(reasons):
         return f"layer-by-layer attacks apply: {' and '.join(applying)}"
-    own = ((name, why) for name, why in reasons.items() if why is not None)
-    whys = dict.fromkeys(why.removeprefix(name).strip() for name, why in own)
+    refusals = ((name, why) for name, why in reasons.items() if why is not None)
+    whys = dict.fromkeys(why.removeprefix(name).strip() for name, why in refusals)
     return f"layer-by-layer attacks do not apply: {'; '.join(whys)}"
 
 
@@ -99,8 +99,8 @@ def _leaves(left: Mapping[str, tuple[int, int]]) -> str:
     short = {name: ends for name, ends in left.items() if ends[1] > 0}
     if not short:
         return "no convolution's weights and gradient leave a dimension of its input open"
-    told = ", ".join(
+    listed = ", ".join(
         f"{name} {low}" if low == high else f"{name} {low} to {high}"
         for name, (low, high) in short.items()
     )
-    return f"dimensions of their inputs that convolutions leave open: {told}"
+    return f"dimensions of their inputs that convolutions leave open: {listed}"

@@ -5,7 +5,9 @@ Z⁽ⁱ⁻¹⁾ − B⁽ⁱ⁻¹⁾ lies in the range of W⁽ⁱ⁻¹⁾, so tha
 
     g(X⁽ⁱ⁾) = P ((A⁽ⁱ⁻¹⁾)⁻¹(X⁽ⁱ⁾) − B⁽ⁱ⁻¹⁾) = 0.
 
-Eq. 19 prints A⁽ⁱ⁾ for A⁽ⁱ⁻¹⁾ and leaves the bias out, and algorithm 1 prints the branch reversed.
+It is not evaluated but solved: Z⁽ⁱ⁻¹⁾ = W⁽ⁱ⁻¹⁾ y + B⁽ⁱ⁻¹⁾ (``image``) for exactly one y, which is
+W⁺ (Z⁽ⁱ⁻¹⁾ − B⁽ⁱ⁻¹⁾) (``preimage``), and y is what is searched. Eq. 19 prints A⁽ⁱ⁾ for A⁽ⁱ⁻¹⁾ and
+leaves the bias out, and algorithm 1 prints the branch reversed.
 """
 
 from dataclasses import dataclass
@@ -17,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import splu
-from torch import Tensor
 
 from gradaudit.attacks.layerwise.chain import Stage
 from gradaudit.attacks.layerwise.systems import weights_matrix
@@ -48,26 +49,13 @@ class PullBack:
 
     def preimage(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
         """W⁺ (z − B), the input (inputs,) whose output comes closest to z (outputs,)."""
-        found: NDArray[np.float64] = self._factors.solve(self.matrix.T @ (z - self.offset))
-        return found
+        y: NDArray[np.float64] = self._factors.solve(self.matrix.T @ (z - self.offset))
+        return y
 
     def image(self, y: NDArray[np.float64]) -> NDArray[np.float64]:
         """W y + B, (outputs,): every z that fulfils the constraint is one."""
-        image: NDArray[np.float64] = self.matrix @ y + self.offset
-        return image
-
-    def of_output(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """P (z − B), g∘A of an output (outputs,) before the activation."""
-        return z - self.image(self.preimage(z))
-
-    def of_input(self, x: Tensor, stage: Stage) -> NDArray[np.float64]:
-        """Eq. 19: g of the next layer's input x (outputs,).
-
-        Args:
-            x: values of the activation behind the layer.
-            stage: the layer itself.
-        """
-        return self.of_output(stage.activation.inverse(x).cpu().numpy())
+        z: NDArray[np.float64] = self.matrix @ y + self.offset
+        return z
 
 
 def pull_back_of(stage: Stage | None, seed: int = 0) -> PullBack | None:

@@ -14,7 +14,7 @@ from gradaudit.errors import NotApplicable
 
 
 @dataclass(frozen=True)
-class Found:
+class Recovered:
     """A record that an attack came up with.
 
     Attributes:
@@ -55,7 +55,7 @@ class Found:
         ]
 
 
-def best_of(setting: Setting, solver: Solver, *, box: bool) -> Found:
+def best_of(setting: Setting, solver: Solver, *, box: bool) -> Recovered:
     """The record whose gradient comes closest to what was shared.
 
     Args:
@@ -69,14 +69,14 @@ def best_of(setting: Setting, solver: Solver, *, box: bool) -> Found:
     ends = setting.last_layers()
     if not ends:
         raise NotApplicable("no output of the last layer gives the gradient that was shared")
-    found = []
+    recovered = []
     for last, target in ends:
         solved = unroll(setting.chain, setting.view.update, last, solver)
         record = record_of(setting.chain, solved)
         record = setting.view.clipped(record) if box else record
         mismatch = setting.mismatch(record, target)
-        found.append(Found(record, target, mismatch, solved, len(ends)))
-    return min(found, key=lambda one: one.mismatch if one.finite else math.inf)
+        recovered.append(Recovered(record, target, mismatch, solved, len(ends)))
+    return min(recovered, key=lambda one: one.mismatch if one.finite else math.inf)
 
 
 def starting_record(view: AttackerView, generator: torch.Generator | None) -> Tensor:

@@ -1,5 +1,7 @@
 """What layer-by-layer attacks ask of a view, and how they judge a candidate by themselves."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -29,7 +31,7 @@ class Setting:
     chain: Chain
 
     @classmethod
-    def of(cls, view: AttackerView, attack: str) -> "Setting":
+    def of(cls, view: AttackerView, attack: str) -> Setting:
         """The setting of an attack.
 
         Args:
@@ -88,10 +90,10 @@ class Setting:
         """
         stage, update = self.chain.stages[-1], self.view.update
         weight, bias = update[stage.weight_name], update.get(stage.bias_name or "")
-        found: list[tuple[LastLayer, Tensor]] = []
+        cases: list[tuple[LastLayer, Tensor]] = []
         for target in self.targets():
             if bias is not None:
-                found.append((with_bias(weight, bias), target))
+                cases.append((with_bias(weight, bias), target))
             elif stage.bias is None and not self.view.length_known:
                 raise NotApplicable(
                     f"{stage.layer} has no bias, so that its output follows from the gradient's "
@@ -99,13 +101,13 @@ class Setting:
                 )
             elif stage.bias is None:
                 ends = without_bias(weight, stage.weight, self._by(target))
-                found.extend((end, target) for end in ends)
+                cases.extend((end, target) for end in ends)
             else:
                 raise NotApplicable(
                     f"the update of {stage.layer}'s bias was not shared, so that the scale of its "
                     "output's gradient is not known"
                 )
-        return _plausible(found, [self._mismatch(stage, *end) for end in found])
+        return _plausible(cases, [self._mismatch(stage, *end) for end in cases])
 
     def mismatch(self, record: Tensor, target: Tensor) -> float:
         """‖ĝ − g‖² / ‖g‖² between the gradient that a record would have and what was shared."""
@@ -171,8 +173,8 @@ def _float64(tensors: Update, device: torch.device) -> Update:
 
 
 def _plausible(
-    found: Iterable[tuple[LastLayer, Tensor]], misses: list[float]
+    cases: Iterable[tuple[LastLayer, Tensor]], misses: list[float]
 ) -> list[tuple[LastLayer, Tensor]]:
     """The ends that explain the last layer's gradient, or the best one where none does."""
-    ranked = sorted(zip(misses, found, strict=True), key=lambda pair: pair[0])
+    ranked = sorted(zip(misses, cases, strict=True), key=lambda pair: pair[0])
     return [end for miss, end in ranked if miss <= max(_CLOSE, ranked[0][0])]

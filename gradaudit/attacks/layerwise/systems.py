@@ -163,7 +163,7 @@ def _lsmr(
     x, used = np.zeros(matrix.shape[1]), 0
     passes, tolerance = (1, 1e-10) if rough else (2, 1e-14)
     for _ in range(passes):
-        found = lsmr(
+        result = lsmr(
             matrix,
             right - matrix @ x,
             atol=tolerance,
@@ -171,7 +171,7 @@ def _lsmr(
             conlim=0,
             maxiter=iterations - used,
         )
-        x, used = x + found[0], used + int(found[2])
+        x, used = x + result[0], used + int(result[2])
         if used >= iterations:
             break
     return x, used
@@ -229,5 +229,5 @@ def _scale(matrix: csr_array) -> float:
 
 
 def _array(tensor: Tensor) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = tensor.detach().to("cpu", torch.float64).numpy()
-    return found
+    array: NDArray[np.float64] = tensor.detach().to("cpu", torch.float64).numpy()
+    return array

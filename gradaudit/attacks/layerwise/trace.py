@@ -113,10 +113,10 @@ class _Reader:
         data, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
         if data is not before or transposed:
             raise _NoChain("it has a transposed convolution")
-        found = self._parameters(weight, bias)
-        module = _described(found["weight"], stride, padding, dilation, groups)
+        parameters = self._parameters(weight, bias)
+        module = _described(parameters["weight"], stride, padding, dilation, groups)
         return {
-            **found,
+            **parameters,
             "input_shape": _shape(before),
             "output_shape": _shape(node),
             "convolution": module,
@@ -161,7 +161,7 @@ def _read(model: FunctionalModel, input_shape: tuple[int, ...]) -> Chain:
     for node in _path(start):
         reader.meet(node, before)
         before = node
-    stages = tuple(Stage(**found, activation=composed(passed)) for found, passed in reader.layers)
+    stages = tuple(Stage(**fields, activation=composed(passed)) for fields, passed in reader.layers)
     _check(stages)
     return Chain(composed(reader.entrance), stages, input_shape)
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.minimum import Minimum
-from gradaudit.attacks.reconstruction.replay import Evaluation
+from gradaudit.attacks.reconstruction.minimum import Evaluation, Minimum
 
 _FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
 _MILESTONES = (3 / 8, 5 / 8, 7 / 8)
@@ -62,10 +61,10 @@ def descend(
     best, values = points.clone(), points.new_full((len(points),), torch.nan)
     broken = torch.zeros(len(points), dtype=torch.bool, device=points.device)
     for iteration in range(iterations + 1):
-        found, gradients = evaluate(points)
-        broken |= ~found.isfinite() | ~gradients.isfinite().all(dim=1)
-        better = ~broken & ~(found >= values)
-        best[better], values[better] = points[better], found[better]
+        current, gradients = evaluate(points)
+        broken |= ~current.isfinite() | ~gradients.isfinite().all(dim=1)
+        better = ~broken & ~(current >= values)
+        best[better], values[better] = points[better], current[better]
         if iteration == iterations or bool(broken.all()):
             break
         gradients = gradients.sign() if pace.signed else gradients

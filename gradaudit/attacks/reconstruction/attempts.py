@@ -44,8 +44,8 @@ class Attempt:
     @property
     def usable(self) -> NDArray[np.bool_]:
         """(restarts,) those that did not diverge."""
-        found: NDArray[np.bool_] = self.candidates.usable.cpu().numpy()
-        return found
+        mask: NDArray[np.bool_] = self.candidates.usable.cpu().numpy()
+        return mask
 
 
 def attempt(
@@ -97,8 +97,8 @@ def answer_of(attempt: Attempt, observed: Observed) -> Tensor | None:
     """The attacker's answer (k, …) in the order of the true records; None where all diverged."""
     if attempt.answer is None:
         return None
-    found = attempt.candidates.inputs[attempt.answer][None].detach().cpu()
-    return assigned(observed.records.cpu(), found)[0]
+    candidate = attempt.candidates.inputs[attempt.answer][None].detach().cpu()
+    return assigned(observed.records.cpu(), candidate)[0]
 
 
 @contextmanager
@@ -112,10 +112,10 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _label_shares(view: AttackerView, truth: Tensor, found: Tensor | None) -> FloatArray | None:
-    if found is None or view.labels is not None or found.is_floating_point():
+def _label_shares(view: AttackerView, truth: Tensor, named: Tensor | None) -> FloatArray | None:
+    if named is None or view.labels is not None or named.is_floating_point():
         return None
     if truth.is_floating_point() or truth.dim() != 1:
         return None
-    common = labels_in_common(truth.cpu().numpy(), found.cpu().numpy())
+    common = labels_in_common(truth.cpu().numpy(), named.cpu().numpy())
     return common / len(truth)

@@ -65,6 +65,12 @@ class Reconstruction(ABC, Generic[O]):
     """Whether another start can end elsewhere; an attack in closed form is run once."""
     splits: ClassVar[bool] = False
     """Whether ``run`` can share restarts out among worker processes."""
+    default_steps: ClassVar[int | None] = None
+    """Of ``iterations`` where it is an option: how many there are by default."""
+    reads_labels: ClassVar[bool] = False
+    """Whether it reads the labels off the update, which costs no step."""
+    searches_labels: ClassVar[bool] = False
+    """Whether labels are unknowns as records are, and no answer tells one without the other."""
 
     def __init__(self, options: O) -> None:
         self.options = options

@@ -5,8 +5,8 @@ from functools import partial
 from typing import TypeVar
 
 from gradaudit.attacks.reconstruction.observing import Observed
-from gradaudit.attacks.reconstruction.workers import shared_out
 from gradaudit.progress import Advance, Progress, Silent
+from gradaudit.workers import shared_out
 
 T = TypeVar("T")
 Task = Callable[[Observed, int, Progress, int], T]
@@ -36,13 +36,13 @@ def over_batches(
     """
     jobs = jobs if observed[0].view.model.device.type == "cpu" else 1
     if min(jobs, len(observed)) > 1 and min(jobs, len(observed)) >= min(jobs, blocks):
-        tasks = [partial(_one, task, each, number) for number, each in enumerate(observed)]
+        tasks = [partial(_one, task, batch, number) for number, batch in enumerate(observed)]
         with progress.task(title, len(observed)) as advance:
             return shared_out(tasks, jobs, advance)
-    return [task(each, number, progress, jobs) for number, each in enumerate(observed)]
+    return [task(batch, number, progress, jobs) for number, batch in enumerate(observed)]
 
 
-def _one(task: Task[T], each: Observed, number: int, advance: Advance) -> T:
-    found = task(each, number, Silent(), 1)
+def _one(task: Task[T], batch: Observed, number: int, advance: Advance) -> T:
+    result = task(batch, number, Silent(), 1)
     advance(1)
-    return found
+    return result

@@ -15,17 +15,16 @@ import torch
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.evaluation import Evaluator
-from gradaudit.attacks.reconstruction.minimum import Minimum
+from gradaudit.attacks.reconstruction.minimum import Evaluation, Minimum
 from gradaudit.attacks.reconstruction.objectives import Objective
-from gradaudit.attacks.reconstruction.replay import Evaluation
-from gradaudit.attacks.reconstruction.workers import shared_out
 from gradaudit.progress import Advance
+from gradaudit.workers import shared_out
 
 MEMORY = 1 << 30
 """Bytes that the blocks which are worked on at one time may take."""
 _LEAST_ROWS, _MOST_ROWS, _MOST_ROWS_ON_A_GPU = 4, 8, 32
 _COSTS_OF_WORKERS = 10.0
-"""Seconds of work below which starting workers, each of which records anew, may not pay."""
+"""Seconds of work below which starting workers may not pay."""
 _BYTES_A_ROW = 64
 
 

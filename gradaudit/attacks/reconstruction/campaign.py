@@ -1,5 +1,7 @@
 """All batches that are attacked, and each method's attempts on them."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +14,9 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
+from gradaudit.attacks.layerwise.perturbation import under_noise
+from gradaudit.attacks.layerwise.prospects import prospects
+from gradaudit.attacks.membership import recovered_labels
 from gradaudit.attacks.reconstruction.attempts import Attempt, answer_of, attack, attempt
 from gradaudit.attacks.reconstruction.batches import Task, over_batches
 from gradaudit.attacks.reconstruction.blocks import blocks_of
@@ -72,7 +77,7 @@ class Campaign:
     @classmethod
     def prepare(
         cls, subject: Subject, choice: Choice, observer: Observer, restarts: int
-    ) -> "Campaign":
+    ) -> Campaign:
         """Draw batches and make their updates, or read a captured one.
 
         Raises:
@@ -106,14 +111,14 @@ class Campaign:
         Raises:
             NotApplicable: the method says nothing about these updates.
         """
-        return self._each(partial(self._alone._attempt, method), method, progress)
+        return self._over_batches(partial(self._alone._attempt, method), method, progress)
 
     @property
-    def _alone(self) -> "Campaign":
+    def _alone(self) -> Campaign:
         """Without the batches, which would travel to a worker with each one of them."""
         return replace(self, observed=())
 
-    def _each(self, task: Task[T], method: Method, progress: Progress) -> list[T]:
+    def _over_batches(self, task: Task[T], method: Method, progress: Progress) -> list[T]:
         blocks = blocks_of(self.restarts) if method.splits else 1
         return over_batches(task, self.observed, self.jobs, blocks, method.name, progress)
 
@@ -133,13 +138,11 @@ class Campaign:
         Raises:
             NotApplicable: the method names no labels here.
         """
-        return self._each(partial(self._alone._labels, method), method, progress)
+        return self._over_batches(partial(self._alone._labels, method), method, progress)
 
     def _labels(
         self, method: Method, observed: Observed, index: int, progress: Progress, jobs: int
     ) -> tuple[Tensor | None, float | None]:
-        from gradaudit.attacks.membership import recovered_labels
-
         return recovered_labels(
             method, observed.view, self.restarts, self._seed(index), progress, jobs
         )
@@ -150,7 +153,7 @@ class Campaign:
         Raises:
             NotApplicable: the method says nothing about these updates.
         """
-        return self._each(partial(self._alone._answer, method), method, progress)
+        return self._over_batches(partial(self._alone._answer, method), method, progress)
 
     def _answer(
         self, method: Method, observed: Observed, index: int, progress: Progress, jobs: int
@@ -161,8 +164,6 @@ class Campaign:
 
     def prospects(self) -> dict[str, JsonValue]:
         """What layer-by-layer attacks could do with the first update."""
-        from gradaudit.attacks.layerwise.prospects import prospects
-
         first = self.observed[0]
         return prospects(first.view, first.records[:1], first.labels[:1], self.seed)
 
@@ -171,15 +172,13 @@ class Campaign:
 
         None where nothing was in front of the update, or the attack solves for no layer.
         """
-        from gradaudit.attacks.layerwise.perturbation import under_noise
-
-        found: list[JsonValue] = []
-        for each, made in zip(self.observed, attempts, strict=True):
-            layer, update = made.candidates.details.get("layer"), each.view.update
-            if each.clean is None or not isinstance(layer, str):
+        conditions: list[JsonValue] = []
+        for observed, made in zip(self.observed, attempts, strict=True):
+            layer, update = made.candidates.details.get("layer"), observed.view.update
+            if observed.clean is None or not isinstance(layer, str):
                 return None
-            found.append({"layer": layer, **under_noise(each.clean, update, layer)})
-        return found
+            conditions.append({"layer": layer, **under_noise(observed.clean, update, layer)})
+        return conditions
 
     def _seed(self, index: int) -> np.random.SeedSequence:
         return np.random.SeedSequence(self.seed, spawn_key=(_KEY, index, 1))
@@ -187,10 +186,10 @@ class Campaign:
     def draw(self, folder: Path, text: str, attempts: Sequence[Attempt]) -> None:
         """Pictures of the answers of one method, originals beside them."""
         for index, (observed, made) in enumerate(zip(self.observed, attempts, strict=True)):
-            found = answer_of(made, observed)
-            if found is not None:
+            answer = answer_of(made, observed)
+            if answer is not None:
                 name = f"{text.partition(':')[0]}-{index + 1:02d}"
-                draw_examples(folder, name, observed.records if self.scored else None, found)
+                draw_examples(folder, name, observed.records if self.scored else None, answer)
 
 
 def chosen_batches(subject: Subject, options: Choice) -> list[Records]:
@@ -230,8 +229,8 @@ def _drawn(subject: Subject, batches: int, size: int) -> NDArray[np.int64]:
 def _captured(observer: Observer, batch: Records, captured: Captured) -> Observed:
     view = observer.view(batch, observer.visible(captured.update))
     if not captured.length_known:
-        told = {**view.knowledge, "length": "unknown, as the learning rate is"}
-        view = replace(view, length_known=False, knowledge=told)
+        knowledge = {**view.knowledge, "length": "unknown, as the learning rate is"}
+        view = replace(view, length_known=False, knowledge=knowledge)
     return Observed(view, batch.inputs, batch.labels)
 
 

@@ -74,13 +74,13 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
         records = inputs.reshape(2, 1, *view.shape) if layer.of_record else inputs
         if not layer.of_record:
             begin = starting_record(view, None)
-            found = [
+            inverses = [
                 inverted(view, layer.name, wanted, begin, self.options.search_steps)
                 for wanted in inputs
             ]
-            records = torch.stack([one.record for one in found])[:, None]
-            details["condition_1"] = found[0].determined
-            details["residual"] = found[0].residual
+            records = torch.stack([one.record for one in inverses])[:, None]
+            details["condition_1"] = inverses[0].determined
+            details["residual"] = inverses[0].residual
         return Candidates(
             inputs=(view.clipped(records) if self.options.box else records).to(view.dtype),
             labels=None if view.labels is None else _repeated(view.labels),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradaudit.attacks.layerwise.combined import Combined, Start
 from gradaudit.attacks.layerwise.denoise import denoise
-from gradaudit.attacks.layerwise.running import Found, best_of, starting_record
+from gradaudit.attacks.layerwise.running import Recovered, best_of, starting_record
 from gradaudit.attacks.layerwise.setting import Setting
 from gradaudit.attacks.reconstruction.base import (
     Candidates,
@@ -63,25 +63,25 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
         setting = Setting.of(view, self.name)
         if self.options.denoise and not view.pictures:
             raise NotApplicable("total variation denoising is for pictures: leave out denoise")
-        found: list[Found] = []
+        recovered: list[Recovered] = []
         constrained: list[str] = []
         with progress.task(self.name, restarts) as advance:
             for number in range(restarts):
-                if number and found[0].determined:
-                    found.append(found[0])
+                if number and recovered[0].determined:
+                    recovered.append(recovered[0])
                 else:
                     begin = starting_record(setting.view, generator if number else None)
                     solver = Combined(Start.of(setting.chain, begin), self.options.search_steps)
-                    found.append(best_of(setting, solver, box=self.options.box))
+                    recovered.append(best_of(setting, solver, box=self.options.box))
                     constrained = solver.constrained
                 advance(1)
-        records = torch.stack([self._finished(one.record) for one in found])
+        records = torch.stack([self._finished(one.record) for one in recovered])
         return Candidates(
             inputs=records[:, None].to(view.dtype),
-            labels=torch.stack([one.target for one in found]),
-            scores=torch.tensor([one.mismatch for one in found], dtype=torch.float64),
-            diverged=torch.tensor([not one.finite for one in found]),
-            details={"layers": found[0].layers(), "pull_back": _names(constrained)},
+            labels=torch.stack([one.target for one in recovered]),
+            scores=torch.tensor([one.mismatch for one in recovered], dtype=torch.float64),
+            diverged=torch.tensor([not one.finite for one in recovered]),
+            details={"layers": recovered[0].layers(), "pull_back": _names(constrained)},
         )
 
     def steps(self, restarts: int) -> float:

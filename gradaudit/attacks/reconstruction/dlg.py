@@ -24,6 +24,8 @@ class DeepLeakage(GradientMatching):
     name = "dlg"
     summary = "Match the gradient by L-BFGS over records and labels (Zhu et al. 2019)."
     Options: ClassVar[type[ReconstructionOptions]] = MatchingOptions
+    default_steps = 300
+    searches_labels = True
 
     def targets(self, view: AttackerView, generator: torch.Generator) -> Targets:
         """Known labels, or free ones."""

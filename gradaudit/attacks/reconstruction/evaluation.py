@@ -1,14 +1,17 @@
 """Values and gradients of an objective at several points at once."""
 
+from __future__ import annotations
+
 from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from gradaudit.attacks.reconstruction.minimum import Evaluation
 from gradaudit.attacks.reconstruction.objectives import Objective
 from gradaudit.attacks.reconstruction.products import SmallConvolutionsAsProducts
-from gradaudit.attacks.reconstruction.replay import WORTH, Evaluation, Replayed
+from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
 
 _FEW = 2
 """Points for which, on a CPU, setting up ``vmap`` costs more than it saves."""
@@ -37,7 +40,7 @@ class Evaluator:
                 self._mapped = False
         return _joined([self._alone(part) for part in torch.split(points, 1)])
 
-    def anew(self) -> "Evaluator":
+    def anew(self) -> Evaluator:
         """Itself, as if it had evaluated nothing; what it recorded is kept."""
         self._alone.forget_calls()
         self._several.forget_calls()

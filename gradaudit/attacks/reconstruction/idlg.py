@@ -16,12 +16,15 @@ class ImprovedDeepLeakage(GradientMatching):
     With cross-entropy only the true class's row of the last layer's gradient has a negative factor
     p_c − y_c. It holds for one record and for a last layer whose update was shared.
 
-    Source: B. Zhao, K. R. Mopuri and H. Bilen, "iDLG: Improved deep leakage from gradients" (2020).
+    Source: B. Zhao, K. R. Mopuri and H. Bilen, "iDLG: Improved deep leakage from gradients"
+    (2020), algorithm 1.
     """
 
     name = "idlg"
     summary = "Read the label off the last layer's signs, then match by L-BFGS (Zhao et al. 2020)."
     Options: ClassVar[type[ReconstructionOptions]] = MatchingOptions
+    default_steps = 300
+    reads_labels = True
 
     def targets(self, view: AttackerView, generator: torch.Generator) -> Targets:
         """Known labels, or the one that the signs tell."""

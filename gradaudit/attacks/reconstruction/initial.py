@@ -10,7 +10,11 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.errors import UsageError
+from gradaudit.files import expect_file
 from gradaudit.gradients.noise import draw_noise
+
+_MAX_BYTES = 1 << 30
+"""Of a file with a starting point."""
 
 Start = Literal["normal", "uniform", "pattern", "given"]
 
@@ -61,8 +65,9 @@ def read_start(path: Path) -> Tensor:
     Raises:
         UsageError: it is none.
     """
+    path = expect_file(path, _MAX_BYTES)
     try:
-        array = np.load(path, allow_pickle=False)
+        array = np.load(path, allow_pickle=False, mmap_mode="r")
         return torch.from_numpy(np.asarray(array, dtype=np.float64))
     except (OSError, ValueError) as error:
         raise UsageError(f"--start {path}: is no readable .npy array of numbers") from error

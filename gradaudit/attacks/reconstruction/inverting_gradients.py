@@ -42,6 +42,8 @@ class InvertingGradients(GradientMatching):
     name = "inverting-gradients"
     summary = "Match the gradient's direction under total variation (Geiping et al. 2020)."
     Options: ClassVar[type[ReconstructionOptions]] = InvertingOptions
+    default_steps = 2400
+    reads_labels = True
 
     def targets(self, view: AttackerView, generator: torch.Generator) -> Targets:
         """Known labels, the one that the signs tell, or a batch's estimated ones."""

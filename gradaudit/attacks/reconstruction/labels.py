@@ -8,6 +8,8 @@ gradient is the mean of p_c − y_c, so n_c = k (p̄_c − ∇b_c) with p̄ take
 attacker makes up.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -36,7 +38,7 @@ class Targets:
     fixed: Tensor | None
 
     @classmethod
-    def of(cls, view: AttackerView, fixed: Tensor | None) -> "Targets":
+    def of(cls, view: AttackerView, fixed: Tensor | None) -> Targets:
         """Fixed labels, or free ones.
 
         Raises:
@@ -54,8 +56,8 @@ class Targets:
         """Of the free numbers: logits of the classes, one logit of two classes, or targets."""
         if self.fixed is not None:
             return (0,)
-        own = (self.view.classes,) if self.view.classes else self.view.label_shape
-        return (self.view.batch, *own)
+        label = (self.view.classes,) if self.view.classes else self.view.label_shape
+        return (self.view.batch, *label)
 
     @property
     def size(self) -> int:
@@ -128,8 +130,8 @@ def infer_label(view: AttackerView) -> Tensor:
         )
     layer = last_layer(view)
     weight, bias = layer.weight, layer.bias
-    told = bias is not None and bool((bias < 0).any())
-    if weight is not None and not told and (bias is None or bool(weight.any())):
+    decided = bias is not None and bool((bias < 0).any())
+    if weight is not None and not decided and (bias is None or bool(weight.any())):
         return _by_rows(weight)[None]
     assert bias is not None
     return bias.argmin()[None]

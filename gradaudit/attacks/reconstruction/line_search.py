@@ -5,6 +5,8 @@ one state: ``low`` is the best step so far with sufficient decrease (0 at first)
 end of the bracket (infinite until there is one). Trial steps come from cubic interpolation.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,17 +29,17 @@ class End:
     value: FloatArray
     slope: FloatArray
 
-    def put(self, mask: BoolArray, other: "End") -> None:
+    def put(self, mask: BoolArray, other: End) -> None:
         """Take over the masked rows of another end."""
         for name in ("step", "value", "slope"):
             mine, theirs = getattr(self, name), getattr(other, name)
             setattr(self, name, np.where(mask, theirs, mine))
 
-    def rows(self, index: NDArray[np.int64]) -> "End":
+    def rows(self, index: NDArray[np.int64]) -> End:
         """Some of the rows."""
         return End(self.step[index], self.value[index], self.slope[index])
 
-    def store(self, index: NDArray[np.int64], other: "End") -> None:
+    def store(self, index: NDArray[np.int64], other: End) -> None:
         """Write rows back."""
         self.step[index], self.value[index], self.slope[index] = (
             other.step,

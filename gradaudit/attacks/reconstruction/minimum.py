@@ -1,10 +1,15 @@
-"""Where minimisations ended."""
+"""What is minimised, by rows of points, and where minimisations ended."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
+
+Evaluation = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Points (rows, n) to values (rows,) and gradients (rows, n)."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Minimum:
     evaluations: Tensor
 
     @classmethod
-    def joined(cls, parts: Sequence["Minimum"]) -> "Minimum":
+    def joined(cls, parts: Sequence[Minimum]) -> Minimum:
         """The problems of several blocks, in order."""
         if len(parts) == 1:
             return parts[0]

@@ -76,26 +76,26 @@ class Objective:
         """The objective at one point (unknowns,); see ``AttackerView.simulated``."""
         records = self.records(point)
         targets = self.targets.targets(point[self.view.elements :])
-        found = self._flat(self.view.simulated(records, targets, taped=taped))
+        update = self._flat(self.view.simulated(records, targets, taped=taped))
         if self.adaptive:
-            found = found * (self.shared != 0)
-        value = DISTANCES[self.distance](found, self.shared, self.length)
+            update = update * (self.shared != 0)
+        value = DISTANCES[self.distance](update, self.shared, self.length)
         return value + self.tv * total_variation(records) if self.tv else value
 
     def _flat(self, update: Update) -> Tensor:
         return torch.cat([update[name].flatten() for name in self.view.visible])
 
 
-def l2_distance(found: Tensor, shared: Tensor, length: Tensor) -> Tensor:
+def l2_distance(update: Tensor, shared: Tensor, length: Tensor) -> Tensor:
     """‖g' − g‖² / ‖g‖² over whole updates."""
-    gap = found - shared
+    gap = update - shared
     return gap.dot(gap) / length
 
 
-def cosine_distance(found: Tensor, shared: Tensor, length: Tensor) -> Tensor:
+def cosine_distance(update: Tensor, shared: Tensor, length: Tensor) -> Tensor:
     """1 − cosine of the angle between whole updates."""
-    lengths = found.dot(found) * length
-    return 1 - found.dot(shared) / lengths.clamp_min(torch.finfo(lengths.dtype).tiny).sqrt()
+    lengths = update.dot(update) * length
+    return 1 - update.dot(shared) / lengths.clamp_min(torch.finfo(lengths.dtype).tiny).sqrt()
 
 
 DISTANCES: dict[Distance, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

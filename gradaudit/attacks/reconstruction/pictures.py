@@ -30,27 +30,27 @@ def expect_folder(folder: Path) -> None:
         ) from error
 
 
-def draw_examples(folder: Path, name: str, truth: Tensor | None, found: Tensor) -> Path:
+def draw_examples(folder: Path, name: str, truth: Tensor | None, reconstructions: Tensor) -> Path:
     """Write ``NAME.png``: a row a record, the original at the left where it is known.
 
     Args:
         folder: exists.
         name: of the method and the batch; it is written above the pictures.
         truth: (k, channels, height, width) in [0, 1], or None.
-        found: the same shape; values outside are clipped.
+        reconstructions: the same shape; values outside are clipped.
 
     Raises:
         NotApplicable: the records are no pictures.
     """
-    if found.dim() != 4 or found.shape[1] not in (1, 3):
+    if reconstructions.dim() != 4 or reconstructions.shape[1] not in (1, 3):
         raise NotApplicable("--save-examples draws pictures, and these records are none")
-    columns = [("reconstruction", found)]
+    columns = [("reconstruction", reconstructions)]
     if truth is not None:
         columns.insert(0, ("original", truth))
-    scale = max(1, round(_SIDE / max(found.shape[-2:])))
-    height, width = (size * scale for size in found.shape[-2:])
+    scale = max(1, round(_SIDE / max(reconstructions.shape[-2:])))
+    height, width = (size * scale for size in reconstructions.shape[-2:])
     cell = max(width, 100) + _GAP
-    size = (_GAP + cell * len(columns), 2 * _LINE + (height + _GAP) * len(found) + _GAP)
+    size = (_GAP + cell * len(columns), 2 * _LINE + (height + _GAP) * len(reconstructions) + _GAP)
     sheet = Image.new("RGB", size, (255, 255, 255))
     ink, font = ImageDraw.Draw(sheet), ImageFont.load_default()
     ink.text((_GAP, 1), name, fill=_INK, font=font)

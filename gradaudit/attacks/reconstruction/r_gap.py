@@ -1,13 +1,15 @@
 """R-GAP: a chain of layers solved backwards, each as a linear system."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from pydantic import Field
 
-from gradaudit.attacks.layerwise.least_squares import LeastSquares
+from gradaudit.attacks.layerwise.recursion import Given, Solved, Solver, share_outside
 from gradaudit.attacks.layerwise.running import best_of
 from gradaudit.attacks.layerwise.setting import Setting
+from gradaudit.attacks.layerwise.systems import solve
 from gradaudit.attacks.reconstruction.base import (
     Candidates,
     Reconstruction,
@@ -35,7 +37,8 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
     shared is handed in. Where a layer's system does not determine its input, the shortest
     solution is taken, and what is solved before it builds on that: the residuals tell.
 
-    Source: J. Zhu and M. Blaschko, "R-GAP: Recursive gradient attack on privacy" (2021).
+    Source: J. Zhu and M. Blaschko, "R-GAP: Recursive gradient attack on privacy" (2021),
+    algorithm 1.
     """
 
     name = "r-gap"
@@ -55,16 +58,44 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
         setting = Setting.of(view, self.name)
         with progress.task(self.name, 1) as advance:
             solver = LeastSquares(self.options.solver_steps)
-            found = best_of(setting, solver, box=self.options.box)
+            recovered = best_of(setting, solver, box=self.options.box)
             advance(1)
         return Candidates(
-            inputs=found.record[None, None].to(view.dtype),
-            labels=found.target[None],
-            scores=torch.tensor([found.mismatch], dtype=torch.float64),
-            diverged=torch.tensor([not found.finite]),
-            details={"layers": found.layers(), "ends_tried": found.tried},
+            inputs=recovered.record[None, None].to(view.dtype),
+            labels=recovered.target[None],
+            scores=torch.tensor([recovered.mismatch], dtype=torch.float64),
+            diverged=torch.tensor([not recovered.finite]),
+            details={"layers": recovered.layers(), "ends_tried": recovered.tried},
         )
 
     def steps(self, restarts: int) -> float:
         """Most of the time goes to LSMR, an iteration of which costs about a gradient."""
         return float(min(self.options.solver_steps, _USUAL_STEPS))
+
+
+@dataclass(frozen=True)
+class LeastSquares(Solver):
+    """A convolution's input as the shortest solution of [W; ∇_Z J] x = [z; ∇_W J]: R-GAP's step.
+
+    Least squares on both blocks, each scaled to rows of length one on the average.
+
+    Attributes:
+        iterations: the most of LSMR.
+        dense: by singular values or by LSMR; None: by size.
+    """
+
+    iterations: int = 20_000
+    dense: bool | None = None
+
+    def solve(self, given: Given) -> Solved:
+        """The shortest input among those that fit best."""
+        matrix, right = given.system.balanced()
+        solution = solve(matrix, right, iterations=self.iterations, dense=self.dense)
+        x = torch.from_numpy(solution.x).to(given.stage.weight)
+        return Solved(
+            given.stage.layer,
+            x,
+            residual=solution.residual,
+            iterations=solution.iterations,
+            outside=share_outside(given.before, x),
+        )

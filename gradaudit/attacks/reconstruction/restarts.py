@@ -19,9 +19,8 @@ from gradaudit.attacks.reconstruction.evaluation import Evaluator
 from gradaudit.attacks.reconstruction.initial import Start, label_starts, starts
 from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, HISTORY, minimise
-from gradaudit.attacks.reconstruction.minimum import Minimum
+from gradaudit.attacks.reconstruction.minimum import Evaluation, Minimum
 from gradaudit.attacks.reconstruction.objectives import Distance, Objective
-from gradaudit.attacks.reconstruction.replay import Evaluation
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Advance, Progress
@@ -126,13 +125,13 @@ class GradientMatching(Reconstruction[MatchingOptions]):
 
     def steps(self, restarts: int) -> float:
         """Evaluations differentiate twice."""
-        each = EVALUATIONS if self.options.optimiser == "lbfgs" else 1
-        return _PASSES * restarts * self.options.iterations * each
+        evaluations = EVALUATIONS if self.options.optimiser == "lbfgs" else 1
+        return _PASSES * restarts * self.options.iterations * evaluations
 
     def calls(self) -> float:
         """Restarts are evaluated together."""
-        each = EVALUATIONS if self.options.optimiser == "lbfgs" else 1
-        return _CALLS * self.options.iterations * each
+        evaluations = EVALUATIONS if self.options.optimiser == "lbfgs" else 1
+        return _CALLS * self.options.iterations * evaluations
 
     def blocks(self, objective: Objective) -> Blocks:
         """The search for a minimum, from blocks of starting points."""

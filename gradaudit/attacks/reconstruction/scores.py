@@ -12,12 +12,12 @@ _SMALLEST = 3
 _C1, _C2 = 0.01**2, 0.03**2
 
 
-def scores_of(truth: Tensor, found: Tensor, *, pictures: bool) -> dict[str, Tensor]:
+def scores_of(truth: Tensor, reconstructed: Tensor, *, pictures: bool) -> dict[str, Tensor]:
     """Scores of candidate batches against the true one, each record against the one it stands for.
 
     Args:
         truth: (k, …) true records.
-        found: (candidates, k, …), in any order inside a batch.
+        reconstructed: (candidates, k, …), in any order inside a batch.
         pictures: whether records are (channels, height, width) in [0, 1].
 
     Returns:
@@ -25,37 +25,37 @@ def scores_of(truth: Tensor, found: Tensor, *, pictures: bool) -> dict[str, Tens
         ``ssim`` (from 3×3 on); means over the batch's records. NaN where a candidate is not finite.
     """
     truth = truth.detach().double()
-    found = assigned(truth, found.detach().double().to(truth.device))
+    reconstructed = assigned(truth, reconstructed.detach().double().to(truth.device))
     scores: dict[str, Tensor] = {
-        "mse": mse(truth, found).mean(dim=-1),
-        "relative_error": relative_error(truth, found).mean(dim=-1),
+        "mse": mse(truth, reconstructed).mean(dim=-1),
+        "relative_error": relative_error(truth, reconstructed).mean(dim=-1),
     }
     if pictures:
-        scores["psnr"] = psnr(truth, found).mean(dim=-1)
+        scores["psnr"] = psnr(truth, reconstructed).mean(dim=-1)
         if min(truth.shape[-2:]) >= _SMALLEST:
-            scores["ssim"] = ssim(truth, found).mean(dim=-1)
+            scores["ssim"] = ssim(truth, reconstructed).mean(dim=-1)
     return scores
 
 
-def mse(truth: Tensor, found: Tensor) -> Tensor:
+def mse(truth: Tensor, reconstructed: Tensor) -> Tensor:
     """Mean squared error of each record: (k, …) and (…, k, …) to (…, k)."""
-    return _records(found - truth, truth).square().mean(dim=-1)
+    return _records(reconstructed - truth, truth).square().mean(dim=-1)
 
 
-def relative_error(truth: Tensor, found: Tensor) -> Tensor:
+def relative_error(truth: Tensor, reconstructed: Tensor) -> Tensor:
     """‖x̂ − x‖ / ‖x‖ of each record (Fan et al. 2020, section 4.1); infinite for x = 0 ≠ x̂."""
-    missed = torch.linalg.vector_norm(_records(found - truth, truth), dim=-1)
+    missed = torch.linalg.vector_norm(_records(reconstructed - truth, truth), dim=-1)
     length = torch.linalg.vector_norm(truth.flatten(1), dim=-1)
     ratio: Tensor = torch.where(missed == 0, torch.zeros_like(missed), missed / length)
     return ratio
 
 
-def psnr(truth: Tensor, found: Tensor) -> Tensor:
+def psnr(truth: Tensor, reconstructed: Tensor) -> Tensor:
     """Peak signal-to-noise ratio of each record in dB, data range 1; infinite where exact."""
-    return -10 * mse(truth, found).log10()
+    return -10 * mse(truth, reconstructed).log10()
 
 
-def ssim(truth: Tensor, found: Tensor) -> Tensor:
+def ssim(truth: Tensor, reconstructed: Tensor) -> Tensor:
     """Structural similarity of each picture (Wang et al. 2004), data range 1.
 
     Gaussian window of 11, σ = 1.5, population covariances, mean over the positions where the
@@ -64,15 +64,15 @@ def ssim(truth: Tensor, found: Tensor) -> Tensor:
 
     Args:
         truth: (k, channels, height, width) in [0, 1].
-        found: (…, k, channels, height, width).
+        reconstructed: (…, k, channels, height, width).
 
     Returns:
         (…, k).
     """
-    lead = found.shape[:-3]
-    x = truth.expand(found.shape).reshape(-1, 1, *found.shape[-2:])
-    y = found.reshape(x.shape)
-    window = gaussian_window(window_for(tuple(found.shape[-2:])), x)
+    lead = reconstructed.shape[:-3]
+    x = truth.expand(reconstructed.shape).reshape(-1, 1, *reconstructed.shape[-2:])
+    y = reconstructed.reshape(x.shape)
+    window = gaussian_window(window_for(tuple(reconstructed.shape[-2:])), x)
     mean_x, mean_y, xx, yy, xy = (F.conv2d(t, window) for t in (x, y, x * x, y * y, x * y))
     covariance = xy - mean_x * mean_y
     variances = xx - mean_x.square() + yy - mean_y.square()

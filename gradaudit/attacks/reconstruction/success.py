@@ -26,8 +26,6 @@ FloatArray = NDArray[np.float64]
 Kind = Literal["normal", "uniform", "pattern", "blank"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Random reconstructions: where attacks start, cut to the range of values, and one colour."""
-SEARCHES_LABELS = "dlg"
-"""The member that optimises labels with the records, even where others are told them."""
 _ATTACKS, _GUESSES = 19, 20
 _CHUNK = 1 << 22
 """Elements of pictures that are compared at once."""
@@ -53,7 +51,7 @@ class Similarities:
     @property
     def failed(self) -> list[int]:
         """Restarts of each member that came to nothing."""
-        return [int(np.isnan(found[:, 0]).sum()) for found in self.own]
+        return [int(np.isnan(member[:, 0]).sum()) for member in self.own]
 
 
 def expect_pictures(records: Records) -> None:
@@ -93,13 +91,13 @@ def similarities(
     own: dict[str, FloatArray] = {}
     others: dict[str, FloatArray] = {}
     refused: dict[str, str] = {}
-    truths = [each.records for each in observed]
+    truths = [batch.records for batch in observed]
     for name, method in methods.items():
-        views = [_labelled(each.view, method) for each in observed]
-        found, why = _candidates(method, views, restarts, seed, progress, jobs)
-        if any(each is not None for each in found):
-            own[name] = _compared(truths, found, restarts)
-            others[name] = _compared(truths[1:] + truths[:1], found, restarts)
+        views = [_labelled(batch.view, method) for batch in observed]
+        candidates, why = _candidates(method, views, restarts, seed, progress, jobs)
+        if any(made is not None for made in candidates):
+            own[name] = _compared(truths, candidates, restarts)
+            others[name] = _compared(truths[1:] + truths[:1], candidates, restarts)
         else:
             refused[name] = why
     if not own:
@@ -119,28 +117,29 @@ def guesses(observed: Sequence[Observed], count: int, seed: int) -> FloatArray:
         _guess(view, kind, count, _generator(seed, _GUESSES, at)) for at, kind in enumerate(KINDS)
     ]
     return np.stack(
-        [np.stack([ssim_of(each.records, batches) for each in observed]) for batches in drawn]
+        [np.stack([ssim_of(batch.records, batches) for batch in observed]) for batches in drawn]
     )
 
 
-def ssim_of(truth: Tensor, found: Tensor) -> FloatArray:
+def ssim_of(truth: Tensor, candidates: Tensor) -> FloatArray:
     """(k, candidates) SSIM of batches (candidates, k, …) to the records (k, …) they stand for."""
     truth = truth.detach().double()
     size = max(1, _CHUNK // truth.numel())
     chunks = [
         ssim(truth, _in_order(truth, chunk.detach().double().to(truth.device)))
-        for chunk in torch.split(found, size)
+        for chunk in torch.split(candidates, size)
     ]
     compared: FloatArray = torch.cat(chunks).T.cpu().numpy()
     return compared
 
 
-def _in_order(truth: Tensor, found: Tensor) -> Tensor:
-    return found if len(truth) == 1 else assigned(truth, found)
+def _in_order(truth: Tensor, candidates: Tensor) -> Tensor:
+    return candidates if len(truth) == 1 else assigned(truth, candidates)
 
 
 def _labelled(view: AttackerView, method: Method) -> AttackerView:
-    return replace(view, labels=None) if method.name == SEARCHES_LABELS else view
+    """Labels are told to no attack that searches them."""
+    return replace(view, labels=None) if method.searches_labels else view
 
 
 def _candidates(
@@ -152,27 +151,27 @@ def _candidates(
     jobs: int,
 ) -> tuple[list[Candidates | None], str]:
     """An attack's candidates for every update, None where it says nothing about it, and why."""
-    found: list[Candidates | None] = []
+    candidates: list[Candidates | None] = []
     why = ""
     for index, view in enumerate(views):
         sequence = np.random.SeedSequence(seed, spawn_key=(_ATTACKS, index))
         try:
-            found.append(attack(method, view, restarts, sequence, progress, jobs))
+            candidates.append(attack(method, view, restarts, sequence, progress, jobs))
         except NotApplicable as error:
-            found.append(None)
+            candidates.append(None)
             why = str(error)
-    return found, why
+    return candidates, why
 
 
 def _compared(
-    truths: Sequence[Tensor], found: Sequence[Candidates | None], restarts: int
+    truths: Sequence[Tensor], candidates: Sequence[Candidates | None], restarts: int
 ) -> FloatArray:
     """(updates, k, restarts) SSIM, NaN of restarts that came to nothing."""
     nothing = np.full((len(truths[0]), restarts), np.nan)
     return np.stack(
         [
             nothing if made is None else ssim_of(truth, _usable(made))
-            for truth, made in zip(truths, found, strict=True)
+            for truth, made in zip(truths, candidates, strict=True)
         ]
     )
 

@@ -1,5 +1,7 @@
 """What the attacker sees of a client's update, and nothing else."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -76,7 +78,7 @@ class AttackerView:
         """Names of the parameters whose update was shared."""
         return tuple(self.update)
 
-    def in_precision(self, dtype: torch.dtype) -> "AttackerView":
+    def in_precision(self, dtype: torch.dtype) -> AttackerView:
         """The same view in another floating-point precision."""
         if dtype == self.dtype:
             return self
@@ -154,20 +156,20 @@ class AttackerView:
                 for name in names
             }
             loss = self.model.batch_loss({**weights, **chosen}, inputs, targets)
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 loss,
                 list(chosen.values()),
                 create_graph=True,
                 allow_unused=True,
                 materialize_grads=True,
             )
-        return dict(zip(names, found, strict=True))
+        return dict(zip(names, gradients, strict=True))
 
     def clipped(self, inputs: Tensor) -> Tensor:
         """Inputs inside the known range of values; as they are where none is known."""
         return inputs if self.bounds is None else inputs.clamp(*self.bounds)
 
-    def without(self, hidden: set[str]) -> "AttackerView":
+    def without(self, hidden: set[str]) -> AttackerView:
         """The same view where these parameters' updates were not shared."""
         return replace(self, update={n: g for n, g in self.update.items() if n not in hidden})
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -14,10 +13,8 @@ from gradaudit.defenses.modules.loss import PenalisedLoss
 from gradaudit.defenses.modules.privacy import private_names, private_parts
 from gradaudit.errors import CheckpointError
 from gradaudit.loading.checkpoint import LoadedCheckpoint
+from gradaudit.randomness import torch_rng
 from gradaudit.target import Target
-
-_KEY = 8
-"""Sets the draws of what is built in apart from others of the same seed."""
 
 
 def defended_target(target: Target, chain: Sequence[Defense[Any]], seed: int) -> Target:
@@ -33,10 +30,7 @@ def defended_target(target: Target, chain: Sequence[Defense[Any]], seed: int) ->
     """
     for index, defense in enumerate(chain):
         if defense.changes_model and str(defense) not in built_in(target.model):
-            sequence = np.random.SeedSequence(seed, spawn_key=(_KEY, index))
-            state = int(sequence.generate_state(1, np.uint64)[0]) >> 1
-            draws = torch.Generator().manual_seed(state)
-            model = defense.modify(target.model, draws)
+            model = defense.modify(target.model, torch_rng(seed, "defense", "secrets", index))
             vars(model)["defenses_built_in"] = (*built_in(target.model), str(defense))
             target = replace(target, model=model, loss=defense.modified_loss(target.loss, model))
     return target

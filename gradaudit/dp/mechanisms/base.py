@@ -17,11 +17,14 @@ class Mechanism(ABC):
         description: as the user named it.
         noise: the law of the noise in each element, known or declared; None where it is neither.
         deterministic: whether it is known to draw no random numbers.
+        foreign: whether its releases are made by code that is not known here: they may depend on
+            each other, and a pilot of them is a better guide to a threshold than any law.
     """
 
     description: str
     noise: Noise | None = None
     deterministic: ClassVar[bool] = False
+    foreign: ClassVar[bool] = True
 
     def laid_out(self, sizes: Mapping[str, int]) -> "Mechanism":
         """The mechanism for gradients that are made of these parameters, in order.
@@ -55,11 +58,10 @@ class AdditiveMechanism(Mechanism):
         sigma: deviation of Gaussian noise, or scale b of Laplace noise, per element, at the place
             where the mechanism adds it.
         per: where the noise is added.
-        foreign: whether the releases come from another library, so that a pilot of them is a
-            better guide to a threshold than the law they should have.
     """
 
     name: ClassVar[str]
+    summary: ClassVar[str]
     foreign: ClassVar[bool] = False
     noise: Noise
     clip: float

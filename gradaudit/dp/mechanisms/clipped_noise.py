@@ -16,7 +16,7 @@ class ClippedNoise(AdditiveMechanism):
 
     ``per`` says where (σ and Δ are absolute, never multiples of each other):
 
-    - ``sum``: (Σ clip(g_i) + σn) / k, the DP-SGD of Abadi et al. 2016;
+    - ``sum``: (Σ clip(g_i) + σn) / k, the DP-SGD of Abadi et al. 2016, algorithm 1;
     - ``record``: Σ (clip(g_i) + σn_i) / k, each client for itself;
     - ``mean``: Σ clip(g_i) / k + σn;
     - ``release``: clip(Σ g_i / k) + σn, the batch gradient as a whole (Mo et al. 2022, V-E).
@@ -25,6 +25,7 @@ class ClippedNoise(AdditiveMechanism):
     """
 
     name = "dp"
+    summary = "Clip, and add Gaussian or Laplace noise."
 
     def __init__(
         self, *, clip: float, sigma: float, noise: Noise = "gaussian", per: NoisePlace = "sum"

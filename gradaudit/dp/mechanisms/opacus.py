@@ -16,9 +16,13 @@ class OpacusMechanism(ClippedNoise):
 
     ``sigma`` is absolute on the sum, so its noise multiplier is sigma/clip. The theory is that of
     ``dp:per=sum``; every release is Opacus's own.
+
+    Source: M. Abadi et al., "Deep learning with differential privacy" (2016), algorithm 1; A.
+    Yousefpour et al., "Opacus: User-friendly differential privacy library in PyTorch" (2021).
     """
 
     name = "opacus"
+    summary = "Opacus's optimizer, as it is installed."
     foreign = True
 
     def __init__(self, *, clip: float, sigma: float) -> None:

@@ -1,7 +1,7 @@
 """Reading a checkpoint: the only ``torch.load`` of the package."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +12,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gradaudit.errors import CheckpointError
-from gradaudit.loading.checkpoint.archive import check_archive
+from gradaudit.loading.checkpoint.archive import Archive, open_archive
 from gradaudit.loading.checkpoint.kinds import REMEDY, describe, kind_of
+from gradaudit.loading.checkpoint.pickled import RefusedError, UnsafeGlobalsError, follow
 from gradaudit.loading.checkpoint.wrapping import unwrap
 from gradaudit.report import CheckpointRecord
 from gradaudit.text import listed, printable
@@ -57,8 +58,7 @@ def read_state(path: Path | str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     path = Path(path)
     if kind_of(path) == "safetensors":
         return unwrap(_read_safetensors(path), describe(path))
-    check_archive(path)
-    _refuse_globals(path)
+    _expect_plain_weights(open_archive(path))
     return unwrap(_read_archive(path), describe(path))
 
 
@@ -76,25 +76,27 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _refuse_globals(path: Path) -> None:
-    """Name what the pickle would run, before anything of it is interpreted."""
-    name = describe(path)
+def _expect_plain_weights(archive: Archive) -> None:
+    """Follow the pickle and name what it would run, before anything of it is interpreted."""
+    name = describe(archive.path)
     try:
-        with path.open("rb") as stream:
-            unsafe = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(stream))
-    except Exception as error:
+        follow(archive.read("data.pkl"), {file: size for file, (_, size) in archive.places.items()})
+    except UnsafeGlobalsError as unsafe:
+        raise CheckpointError(f"{name}: {_what_is_run(unsafe.names)}; {REMEDY}") from unsafe
+    except RefusedError as why:
         raise CheckpointError(
-            f"{name}: its pickle is damaged, or not of torch.save's protocol 2; {REMEDY}"
-        ) from error
-    if any(module.startswith("torch.nn.modules.") for module in unsafe):
-        raise CheckpointError(
-            f"{name}: holds a whole pickled model ({listed(unsafe)}), which runs code when "
-            f"loaded; {REMEDY}"
-        )
-    if unsafe:
-        raise CheckpointError(
-            f"{name}: asks to run {listed(unsafe)} when loaded, which weights never need; {REMEDY}"
-        )
+            f"{name}: its pickle holds no plain weights: {why}; {REMEDY}"
+        ) from why
+
+
+def _what_is_run(names: Sequence[str]) -> str:
+    modules = [name for name in names if name.startswith("torch.nn.modules.")]
+    if modules:
+        return f"holds a whole pickled model ({listed(modules)}), which runs code when loaded"
+    rebuilt = any(name.startswith("torch._utils._rebuild") for name in names)
+    if rebuilt and all(name.startswith("torch.") for name in names):
+        return f"holds more than plain dense tensors ({listed(names)})"
+    return f"asks to run {listed(names)} when loaded, which weights never need"
 
 
 def _read_archive(path: Path) -> object:

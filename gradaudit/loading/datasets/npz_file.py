@@ -55,17 +55,19 @@ class NpzFile(DataAdapter):
 
         archive = Archive.of(Path(self.source))
         attributes = choose_all(self.attribute, archive.keys, self.source, "key")
+        inputs = self._inputs(archive)
+        records = len(inputs.array)
         return assemble(
-            self._inputs(archive),
+            inputs,
             labels_of_array(
-                archive.read(self.label),
+                archive.read_column(self.label, records),
                 archive.origin(self.label),
                 archive.names(*_names_of(self.label), "class_names"),
                 self.task,
             ),
-            [_column(archive, key) for key in attributes],
-            user=_column(archive, self.user) if self.user is not None else None,
-            member=_column(archive, self.member) if self.member is not None else None,
+            [_column(archive, key, records) for key in attributes],
+            user=_column(archive, self.user, records) if self.user is not None else None,
+            member=_column(archive, self.member, records) if self.member is not None else None,
         )
 
     def _inputs(self, archive: "Archive") -> "Inputs":
@@ -91,8 +93,8 @@ def _names_of(key: str) -> tuple[str, str]:
     return f"{key}_names", f"{key.removesuffix('s')}_names"
 
 
-def _column(archive: "Archive", key: str) -> "Column":
+def _column(archive: "Archive", key: str, records: int) -> "Column":
     from gradaudit.loading.datasets.common.columns import Column
 
-    column = Column.of_array(key, archive.origin(key), archive.read(key))
+    column = Column.of_array(key, archive.origin(key), archive.read_column(key, records))
     return column.named(archive.names(*_names_of(key)))

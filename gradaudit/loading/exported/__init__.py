@@ -1,8 +1,7 @@
-"""``torch.export`` archives as models, read as untrusted data.
+"""``torch.export`` archives as models: the user's code, as a factory is.
 
-``torch.export.load`` runs pickles and evaluates expressions out of the archive, so it is not used.
-The graph is read as JSON, the weights as raw bytes, and an :class:`ExportedModel` runs the graph's
-ATen operators itself, each looked up in a list of what may run.
+``torch.export.load`` reads pickles, compiles expressions and runs any operator that the archive
+names, so an archive is only ever opened where ``--model`` names it by its suffix ``.pt2``.
 """
 
 from gradaudit.loading.exported.module import ExportedModel, load_exported

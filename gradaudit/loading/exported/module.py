@@ -1,47 +1,84 @@
-"""An exported graph as an ordinary module: named parameters, train and eval, any engine."""
+"""An exported program as an ordinary module: named parameters, train and eval, any engine."""
 
-from collections.abc import Collection, Mapping
+import math
+import operator
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from operator import attrgetter
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Graph
 
 from gradaudit.errors import AuditError, CheckpointError, UsageError
-from gradaudit.loading.checkpoint.kinds import describe
-from gradaudit.loading.exported.archive import Archive, read_archive, telling_damage
-from gradaudit.loading.exported.graph import DEVICE, DTYPE, TRAINING, decode, steps_of
-from gradaudit.loading.exported.layers import MODEL, as_layers
+from gradaudit.loading.exported.graph import follow_the_run, keep_plain
+from gradaudit.loading.exported.layers import as_layers
 from gradaudit.text import printable
+
+REMEDY = "export the model and save it with torch.export.save again"
+
+_NAMES: dict[str, Any] = {
+    "torch": torch,
+    "operator": operator,
+    "math": math,
+    "device": torch.device,
+    "inf": math.inf,
+    "nan": math.nan,
+    "NoneType": NoneType,
+}
+"""What a graph's source may refer to."""
 
 
 def load_exported(path: Path) -> "ExportedModel":
     """The model in a ``torch.export`` archive, with the weights it brings, in training mode.
 
-    Parameters keep their names and stand in modules that have the original's names and types'
-    names, so layers, ``state_dict`` and checkpoints are the original's. Convolutions and fully
-    connected layers are modules of ``torch.nn`` again (``layers.as_layers``); other modules are
-    not of the original types and only hold parameters.
+    The archive is the user's code and is run: ``torch.export.load`` reads it. Parameters keep
+    their names and stand in modules that have the original's names and types' names, so layers,
+    ``state_dict`` and checkpoints are the original's. Convolutions and fully connected layers are
+    modules of ``torch.nn`` again (``layers.as_layers``); other modules are not of the original
+    types and only hold parameters.
 
     Raises:
         UsageError: there is no such file.
-        CheckpointError: the archive is damaged, holds pickles, runs operators that may not run,
-            is decomposed, takes several inputs, or is fixed to batches of several records.
+        CheckpointError: it is no archive, damaged, decomposed, branches, takes several inputs, or
+            is fixed to batches of several records.
     """
+    name = printable(str(path))
     if not path.is_file():
-        raise UsageError(f"{describe(path)}: no such file; give an archive of torch.export.save")
-    archive = read_archive(path)
-    with telling_damage(path):
-        try:
-            return ExportedModel(archive)
-        except CheckpointError as error:
-            raise CheckpointError(f"{describe(path)}: {printable(str(error), 1000)}") from error
+        raise UsageError(f"{name}: no such file; give an archive of torch.export.save")
+    _expect_archive(path, name)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ExportedModel(torch.export.load(path))
+    except CheckpointError as error:
+        raise CheckpointError(f"{name}: {error}") from error
+    except Exception as error:
+        what = printable(f"{type(error).__name__}: {error}".splitlines()[0])
+        raise CheckpointError(
+            f"{name}: torch.export.load cannot read it ({what}); {REMEDY}"
+        ) from error
+
+
+def _expect_archive(path: Path, name: str) -> None:
+    """Refuse other files in plain words, before anything in them is run."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.namelist()
+    except Exception as error:  # zipfile raises most of the built-in errors on damaged archives
+        raise CheckpointError(f"{name}: is a truncated or damaged zip archive; {REMEDY}") from error
+    if not any(entry.endswith("/archive_format") for entry in entries):
+        raise CheckpointError(
+            f"{name}: is no torch.export archive (weights go to --checkpoint); {REMEDY}"
+        )
 
 
 class ExportedModel(nn.Module):
-    """Runs an exported graph.
+    """Runs the graph of an exported program.
 
     In training mode dropout and batch norm run as in training, in eval mode as in eval, whichever
     mode was exported. A graph exported for one record runs any number, one after the other.
@@ -51,27 +88,27 @@ class ExportedModel(nn.Module):
         input_shape: the exported input's sizes, None where dynamic; (batch, …).
     """
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
         super().__init__()
-        graph = archive.program["graph_module"]["graph"]
-        signature = archive.program["graph_module"]["signature"]
-        tensors = archive.weights | archive.constants
-        types = _types_of_modules(graph["nodes"])
-        for name, tensor in tensors.items():
-            self._hold(name, tensor, types, persistent=name in archive.weights)
-        self._sources, self._constants, self._input = _inputs(signature["input_specs"], tensors)
-        self._output = _output(signature["output_specs"])
-        precision = next((t.dtype for t in tensors.values() if t.is_floating_point()), None)
-        self._steps = as_layers(self, steps_of(graph, precision), self._sources)
-        sizes = graph["tensor_values"][self._input]["sizes"]
-        self.input_shape = tuple(size.get("as_int") for size in sizes)
-        if not self.input_shape:
-            raise CheckpointError("takes a single number, not a batch of records")
-        if (self.input_shape[0] or 1) > 1:
-            raise CheckpointError(
-                f"is fixed to batches of exactly {self.input_shape[0]} records; export it for one "
-                "record, or with dynamic_shapes={…: {0: torch.export.Dim('batch')}}"
-            )
+        held = program.module(check_guards=False)
+        graph = held.graph
+        graph.set_codegen(torch.fx.graph.CodeGen())
+        _hold(self, held, _types_of_modules(graph), {})
+        self.input_shape = _input_shape(graph)
+        keep_plain(graph)
+        as_layers(self, graph)
+        follow_the_run(graph, self.precision)
+        self._source = graph.python_code("self").src
+
+    @property
+    def precision(self) -> torch.dtype:
+        """The dtype of the weights that are held now, or torch's own without any."""
+        return next(self._floating(), torch.empty(0)).dtype
+
+    @property
+    def place(self) -> torch.device:
+        """The device of the weights that are held now, or the CPU without any."""
+        return next(self._floating(), torch.empty(0)).device
 
     def forward(self, x: Tensor) -> Tensor:
         """The first output for a batch.
@@ -80,24 +117,14 @@ class ExportedModel(nn.Module):
             AuditError: the records' shape is not the exported one.
         """
         self._check(x)
+        run = _compiled(self._source)
         if self.input_shape[0] == 1 and len(x) != 1:
-            return torch.cat([self._run(record[None]) for record in x])
-        return self._run(x)
+            return torch.cat([run(self, record[None])[0] for record in x])
+        return run(self, x)[0]  # type: ignore[no-any-return]
 
-    def _run(self, x: Tensor) -> Tensor:
-        held = {name: attrgetter(source)(self) for name, source in self._sources.items()}
-        floating = [t.dtype for t in held.values() if t.is_floating_point()]
-        values: dict[str, Any] = {**held, **self._constants, self._input: x}
-        values[DTYPE.name] = floating[0] if floating else x.dtype
-        values[DEVICE.name] = x.device
-        values[TRAINING.name] = self.training
-        values[MODEL.name] = self
-        for step in self._steps:
-            if self.training or not _counts(held.get(step.writes_to)):
-                step(values)
-            else:
-                values[step.outputs] = values[step.writes_to]
-        return values[self._output]  # type: ignore[no-any-return]
+    def _floating(self) -> Iterator[Tensor]:
+        held = (*self.parameters(), *self.buffers())
+        return (tensor for tensor in held if tensor.is_floating_point())
 
     def _check(self, x: Tensor) -> None:
         exported = self.input_shape[1:]
@@ -111,24 +138,39 @@ class ExportedModel(nn.Module):
                 f"{'x'.join(map(str, x.shape[1:])) or '(none)'}"
             )
 
-    def _hold(
-        self, name: str, tensor: Tensor, types: Mapping[str, str], *, persistent: bool
-    ) -> None:
-        *path, last = name.split(".")
-        module: nn.Module = self
-        for depth, part in enumerate(path, 1):
-            if part not in module._modules:
-                module.add_module(part, _part(types.get(".".join(path[:depth]), "Module")))
-            module = module._modules[part]  # type: ignore[assignment]
-        if isinstance(tensor, nn.Parameter):
-            module.register_parameter(last, tensor)
-        else:
-            module.register_buffer(last, tensor, persistent=persistent)
+
+@cache
+def _compiled(source: str) -> Callable[..., Any]:
+    """The ``forward`` that fx wrote down for a graph; text, so that models travel to workers."""
+    names = dict(_NAMES)
+    exec(source, names)
+    return names["forward"]  # type: ignore[no-any-return]
 
 
-def _counts(written: Tensor | None) -> bool:
-    """Whether it is a counter of batches, which an exported training step adds to."""
-    return written is not None and not written.is_floating_point()
+def _input_shape(graph: Graph) -> tuple[int | None, ...]:
+    """Of the only tensor that the graph takes; placeholders of constants are dropped.
+
+    Raises:
+        CheckpointError: there is no such input, or more, or its batch is fixed to several records.
+    """
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    records = [node for node in places if isinstance(node.meta.get("val"), Tensor)]
+    for node in places:
+        if node not in records and not node.users:
+            graph.erase_node(node)
+    if len(records) != 1:
+        raise CheckpointError(
+            f"takes {len(records)} input tensors; one tensor of records is needed"
+        )
+    shape = [size if isinstance(size, int) else None for size in records[0].meta["val"].shape]
+    if not shape:
+        raise CheckpointError("takes a single number, not a batch of records")
+    if (shape[0] or 1) > 1:
+        raise CheckpointError(
+            f"is fixed to batches of exactly {shape[0]} records; export it for one record, or with "
+            "dynamic_shapes={…: {0: torch.export.Dim('batch')}}"
+        )
+    return tuple(shape)
 
 
 class Part(nn.Module):
@@ -147,52 +189,42 @@ def _part(name: str) -> Part:
     return _type(name if name.isidentifier() else "Module")()
 
 
-def _types_of_modules(nodes: list[dict[str, Any]]) -> dict[str, str]:
-    """The original module's type by its name, from the nodes' ``key,path,type;…`` records."""
+def _types_of_modules(graph: Graph) -> dict[str, str]:
+    """The original module's type by its name, as the nodes remember it."""
     types: dict[str, str] = {}
-    for node in nodes:
-        for record in node["metadata"].get("nn_module_stack", "").split(";"):
-            _, _, where = record.partition(",")
-            path, _, kind = where.rpartition(",")
-            types.setdefault(path.partition("@")[0], kind.rpartition(".")[2])
+    for node in graph.nodes:
+        for path, kind in node.meta.get("nn_module_stack", {}).values():
+            types.setdefault(path.partition("@")[0], str(kind).rpartition(".")[2])
     return types
 
 
-def _inputs(
-    specs: list[dict[str, Any]], tensors: Collection[str]
-) -> tuple[dict[str, str], dict[str, Any], str]:
-    """Graph inputs: those from parameters and buffers, the constant ones, and the record's."""
-    sources: dict[str, str] = {}
-    constants: dict[str, Any] = {}
-    records: list[str] = []
-    for kind, spec in (next(iter(spec.items())) for spec in specs):
-        if kind in ("parameter", "buffer", "tensor_constant"):
-            sources[spec["arg"]["name"]] = _known(spec[f"{kind}_name"], tensors)
-        elif kind == "constant_input":
-            constants[spec["name"]] = decode(spec["value"], None)
-        elif kind == "user_input" and "as_tensor" in spec["arg"]:
-            records.append(spec["arg"]["as_tensor"]["name"])
-        else:
-            raise CheckpointError(f"takes an input of kind {kind}, which cannot be given")
-    if len(records) != 1:
-        raise CheckpointError(
-            f"takes {len(records)} input tensors; one tensor of records is needed"
-        )
-    return sources, constants, records[0]
+def _hold(
+    into: nn.Module,
+    held: nn.Module,
+    types: Mapping[str, str],
+    tied: dict[tuple[Any, ...], nn.Parameter],
+    path: str = "",
+) -> None:
+    """Give a module the other's parameters, buffers and parts, each under the original's type.
+
+    Archives keep tied parameters as several that share their memory; they are made one again.
+    Constants of the graph become buffers that a state dict leaves out.
+    """
+    for name, parameter in held._parameters.items():
+        whole = parameter if parameter is None else tied.setdefault(_memory(parameter), parameter)
+        into.register_parameter(name, whole)
+    for name, buffer in held._buffers.items():
+        persistent = name not in held._non_persistent_buffers_set
+        into.register_buffer(name, buffer, persistent=persistent)
+    for name, constant in vars(held).items():
+        if isinstance(constant, Tensor):
+            into.register_buffer(name, constant, persistent=False)
+    for name, inner in held.named_children():
+        part = _part(types.get(f"{path}{name}", "Module"))
+        _hold(part, inner, types, tied, f"{path}{name}.")
+        into.add_module(name, part)
 
 
-def _known(name: str, tensors: Collection[str]) -> str:
-    if name not in tensors:
-        raise ValueError(f"there is no tensor {name}")
-    return name
-
-
-def _output(specs: list[dict[str, Any]]) -> str:
-    if any("user_output" not in spec for spec in specs):
-        raise CheckpointError(
-            "is decomposed (it returns what it would write to its buffers); save the export "
-            "before run_decompositions()"
-        )
-    if not specs or "as_tensor" not in specs[0]["user_output"]["arg"]:
-        raise CheckpointError("does not return a tensor first")
-    return specs[0]["user_output"]["arg"]["as_tensor"]["name"]  # type: ignore[no-any-return]
+def _memory(tensor: Tensor) -> tuple[Any, ...]:
+    where = tensor.data_ptr() or id(tensor)  # empty tensors lie nowhere
+    return where, tensor.dtype, tuple(tensor.shape), tensor.stride()

@@ -198,9 +198,12 @@ def test_the_property_is_the_rarest_value_unless_it_is_named() -> None:
 
 def test_batches_shrink_to_what_the_records_allow() -> None:
     game = DistributionGame("sex")
-    assert game.fitting_batch_size(people(4000), 1000) == 128
+    assert game.fitting_batch_size(people(20_000), 1000) == 128
+    assert 20 < game.fitting_batch_size(people(4000), 1000) < 45
     fits = game.fitting_batch_size(people(100), 1000)
-    assert 8 <= fits < 30
+    assert fits == 8
+    assert AttributeGame("sex").fitting_batch_size(people(20_000), 1000) == 16
+    assert AttributeGame("sex").fitting_batch_size(people(1000), 1000) <= 5
     game.deal(people(100), replace(SETUP, batch_size=fits, held_out=0, shadow=1000), ROOT)
 
 

@@ -13,11 +13,11 @@ from gradaudit.attacks.inference.sight import Sight
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import UsageError
-from gradaudit.gradients.per_sample import batch_gradient
 from gradaudit.inference.batches import Batches
 from gradaudit.updates.scene import Scene
 from gradaudit.updates.sharing import Sharing
 from gradaudit.updates.stream import Stream
+from tests.gradients.batches import batch_gradient
 
 SETUP = Setup(batch_size=4, shadow=120, batches=60, trials=30, private=100)
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise.logits import (
     fully_connected_input,
+    roots,
     with_bias,
     without_bias,
 )
-from gradaudit.attacks.layerwise.scalar_roots import roots
 from gradaudit.errors import NotApplicable
 
 

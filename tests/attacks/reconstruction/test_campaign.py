@@ -7,8 +7,8 @@ from gradaudit.attacks.reconstruction import campaign
 from gradaudit.attacks.reconstruction.campaign import Campaign
 from gradaudit.attacks.reconstruction.dlg import DeepLeakage
 from gradaudit.attacks.reconstruction.restarts import MatchingOptions
-from gradaudit.attacks.reconstruction.workers import cloudpickle
 from gradaudit.progress import Silent
+from gradaudit.workers import cloudpickle
 from tests.attacks.reconstruction.scenes import mlp, observed, records
 
 

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.evaluation import Evaluator
 from gradaudit.attacks.reconstruction.labels import Targets
+from gradaudit.attacks.reconstruction.minimum import Evaluation
 from gradaudit.attacks.reconstruction.objectives import Distance, Objective
-from gradaudit.attacks.reconstruction.replay import Evaluation, Replayed, recorded
+from gradaudit.attacks.reconstruction.replay import Replayed, recorded
 from tests.attacks.reconstruction.scenes import cnn, drawn, finite_differences, records, view
 
 
@@ -98,6 +99,18 @@ def test_operations_in_place_are_repeated() -> None:
     assert recording is not None
     points = torch.arange(6.0).reshape(2, 3)
     torch.testing.assert_close(recording(points), in_place(points))
+
+
+def test_operations_with_several_results_are_repeated() -> None:
+    def several(points: Tensor) -> tuple[Tensor, Tensor]:
+        largest, where = points.max(dim=1)
+        left, right = points.unbind(dim=1)
+        return largest + left * right, points * where[:, None]
+
+    recording = recorded(several, torch.ones(3, 2))
+    assert recording is not None
+    points = torch.tensor([[1.0, 2.0], [4.0, 3.0], [5.0, 6.0]])
+    torch.testing.assert_close(recording(points), several(points))
 
 
 def normed() -> nn.Module:

@@ -109,14 +109,14 @@ def test_an_attack_that_says_nothing_at_all_is_refused_with_its_reason() -> None
         similarities({"mute": Planted([None, None], [False])}, seen, 1, 0, Silent())
 
 
-def test_dlg_searches_labels_that_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attack_that_searches_labels_is_not_told_them(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = observed()
     told = Planted([s.records[None] for s in seen], [False])
     similarities({"planted": told}, seen, 1, 0, Silent())
     assert all(labels is not None for labels in told.told)
-    monkeypatch.setattr(Planted, "name", "dlg")
+    monkeypatch.setattr(Planted, "searches_labels", True)
     searching = Planted([s.records[None] for s in seen], [False])
-    similarities({"dlg": searching}, seen, 1, 0, Silent())
+    similarities({"searching": searching}, seen, 1, 0, Silent())
     assert searching.told == [None, None]
 
 

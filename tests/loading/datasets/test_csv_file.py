@@ -229,9 +229,9 @@ def test_a_column_of_names_is_refused_with_the_remedy(csv_file: Write) -> None:
 
 
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such file"):
+    with pytest.raises(UsageError, match="No such file"):
         load_records(f"csv:{tmp_path / 'none.csv'}?label=y")
-    with pytest.raises(UsageError, match="is a folder"):
+    with pytest.raises(UsageError, match="Is a directory"):
         load_records(f"csv:{tmp_path}?label=y")
     with pytest.raises(UsageError, match=r"write csv:FILE\?label=COL"):
         load_records("csv?label=y")

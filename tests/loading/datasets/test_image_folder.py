@@ -96,12 +96,12 @@ def test_unequal_sizes_are_refused_with_the_remedy_and_resized_on_request(tmp_pa
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ("table=none.csv&label=age", UsageError, "no such file"),
+        ("table=none.csv&label=age", UsageError, "No such file"),
         ("table=table.csv", UsageError, "name the column of the label with label=COL"),
         ("table=table.csv&label=agee", UsageError, "(did you mean 'age'?)"),
         ("table=table.csv&label=age&attribute=sx", UsageError, "no column 'sx'"),
         ("table=table.csv&label=age&file=picture", UsageError, "no column 'picture'"),
-        ("table=table.csv&label=age&file=who", DataError, "x: there is no such picture"),
+        ("table=table.csv&label=age&file=who", DataError, "x: cannot be read: No such file"),
         ("table=table.csv&label=age&size=0x3", UsageError, "size=0x3: is empty"),
         ("table=table.csv&label=age&size=big", UsageError, "option size='big' is not"),
         ("label=age", UsageError, "label= names a column of a table; name the table"),

@@ -261,9 +261,9 @@ def test_files_that_are_no_archive(tmp_path: Path, npz: Save) -> None:
     path.write_bytes(npz(**GOOD).read_bytes()[:200])
     with pytest.raises(DataError, match="is no sound"):
         Archive.of(path)
-    with pytest.raises(UsageError, match="no such file"):
+    with pytest.raises(UsageError, match="No such file"):
         Archive.of(tmp_path / "none.npz")
-    with pytest.raises(UsageError, match="is a folder"):
+    with pytest.raises(UsageError, match="Is a directory"):
         Archive.of(tmp_path)
 
 

@@ -16,9 +16,14 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from gradaudit.errors import DataError, GradauditError, UsageError
-from gradaudit.loading.datasets.common.checks import expect_finite, expect_to_fit
+from gradaudit.files import expect_file
+from gradaudit.loading.datasets.common.checks import (
+    MAX_COLUMN_BYTES,
+    expect_finite,
+    expect_length,
+    expect_to_fit,
+)
 from gradaudit.loading.datasets.common.lookup import choose, quote
-from gradaudit.loading.datasets.common.tables import existing_file
 from gradaudit.loading.user_code import first_line
 from gradaudit.text import printable
 
@@ -47,13 +52,17 @@ class Archive:
             UsageError: the file is missing.
             DataError: it is no ``.npz`` archive.
         """
-        path = existing_file(path)
+        path = expect_file(path)
         with _opened(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(_SUFFIX)]
         return cls(path, tuple(name.removesuffix(_SUFFIX) for name in names))
 
-    def read(self, key: str) -> NDArray[Any]:
+    def read(self, key: str, most: int | None = None) -> NDArray[Any]:
         """The array of that key.
+
+        Args:
+            key: its name.
+            most: bytes that it may take, 4 GiB without.
 
         Raises:
             UsageError: there is none.
@@ -63,13 +72,26 @@ class Archive:
         key = choose(key, self.keys, str(self.path), "key")
         with _opened(self.path) as archive:
             with archive.open(key + _SUFFIX) as stream:
-                _check_header(stream, self.origin(key))
+                _check_header(stream, self.origin(key), most)
             with archive.open(key + _SUFFIX) as stream:
                 return npy.read_array(stream, allow_pickle=False)
 
+    def read_column(self, key: str, records: int) -> NDArray[Any]:
+        """The array of that key, with an entry for each record; looked at before it is unpacked.
+
+        Raises:
+            UsageError, DataError: as ``read``, or it has another length.
+        """
+        key = choose(key, self.keys, str(self.path), "key")
+        with _opened(self.path) as archive, archive.open(key + _SUFFIX) as stream:
+            shape = _check_header(stream, self.origin(key), MAX_COLUMN_BYTES)
+        if shape:
+            expect_length(shape[0], records, self.origin(key))
+        return self.read(key, MAX_COLUMN_BYTES)
+
     def names(self, *keys: str) -> tuple[str, ...]:
         """The text in the first of these arrays that there is, for instance the classes' names."""
-        found = (self.read(key) for key in keys if key in self.keys)
+        found = (self.read(key, MAX_COLUMN_BYTES) for key in keys if key in self.keys)
         return tuple(next((a.tolist() for a in found if a.dtype.kind == "U" and a.ndim == 1), ()))
 
     def origin(self, key: str) -> str:
@@ -77,7 +99,8 @@ class Archive:
         return f"{self.path}: key {quote(key)}"
 
 
-def _check_header(stream: IO[bytes], origin: str) -> None:
+def _check_header(stream: IO[bytes], origin: str, most: int | None) -> tuple[int, ...]:
+    """The shape, of an array that may be unpacked."""
     version = npy.read_magic(stream)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read(stream)
@@ -88,7 +111,8 @@ def _check_header(stream: IO[bytes], origin: str) -> None:
         )
     if dtype.kind not in _KINDS:
         raise DataError(f"{origin}: is of type {dtype}; numbers, truth values or text are needed")
-    expect_to_fit(shape, origin, dtype.itemsize)
+    expect_to_fit(shape, origin, dtype.itemsize, most)
+    return shape
 
 
 @contextmanager

@@ -12,23 +12,29 @@ from gradaudit.errors import DataError
 MAX_BYTES = 4 << 30
 """What the inputs of a data set may take in memory, and an array of an archive when unpacked."""
 
+MAX_COLUMN_BYTES = 1 << 28
+"""What labels, an attribute or names may take when unpacked."""
+
 MAX_TEXT_BYTES = 1 << 30
 """What a text file may hold, unpacked."""
 
 _FLOAT_BYTES = 4
 
 
-def expect_to_fit(shape: tuple[int, ...], origin: str, itemsize: int = _FLOAT_BYTES) -> None:
+def expect_to_fit(
+    shape: tuple[int, ...], origin: str, itemsize: int = _FLOAT_BYTES, most: int | None = None
+) -> None:
     """Refuse numbers that would not fit into memory.
 
     Raises:
-        DataError: they would take more than 4 GiB.
+        DataError: they would take more than ``most`` bytes, or 4 GiB.
     """
+    most = MAX_BYTES if most is None else most
     size = math.prod(shape) * itemsize
-    if size > MAX_BYTES:
+    if size > most:
         raise DataError(
             f"{origin}: numbers of shape {shape} would take {size / (1 << 30):.1f} GiB, more than "
-            f"{MAX_BYTES >> 30} GiB; use fewer records or smaller inputs"
+            f"{most / (1 << 30):g} GiB; use fewer records or smaller inputs"
         )
 
 

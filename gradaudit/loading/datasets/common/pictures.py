@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gradaudit.errors import DataError, GradauditError, UsageError
+from gradaudit.files import expect_file
 from gradaudit.loading.datasets.common.checks import expect_to_fit
 from gradaudit.text import printable
 
@@ -138,13 +139,13 @@ def _opened(file: Path) -> Iterator[Image.Image]:
     try:
         with (
             warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
-            Image.open(file, formats=_FORMATS) as picture,
+            Image.open(expect_file(file), formats=_FORMATS) as picture,
         ):
             yield picture
+    except UsageError as error:
+        raise DataError(printable(f"{error}", 1000)) from error
     except GradauditError:
         raise
-    except FileNotFoundError as error:
-        raise DataError(f"{printable(str(file))}: there is no such picture") from error
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise DataError(f"{printable(str(file))}: has too many pixels to be read") from error
     except Exception as error:  # damage shows in every way that a decoder can fail

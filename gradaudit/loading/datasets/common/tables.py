@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gradaudit.errors import DataError, UsageError
+from gradaudit.files import expect_file
 from gradaudit.loading.datasets.common import checks
 from gradaudit.loading.datasets.common.columns import Column
 from gradaudit.loading.datasets.common.lookup import choose, choose_all, quote
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 Delimiter = Literal["comma", "semicolon", "tab"]
 
 _DELIMITERS: dict[Delimiter, str] = {"comma": ",", "semicolon": ";", "tab": "\t"}
+MAX_LINE = 4 << 20
+"""Characters in a line."""
+MAX_COLUMNS = 100_000
+MAX_CELLS = 20_000_000
+"""Records times columns; as text in memory a cell takes 8 to some 100 bytes."""
+
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -86,7 +93,8 @@ def read_table(path: Path, delimiter: Delimiter = "comma") -> Table:
     """
     origin = str(path)
     with _text(path) as stream:
-        reader = csv.reader(stream, delimiter=_DELIMITERS[delimiter], strict=True)
+        lines = _lines(stream, origin)
+        reader = csv.reader(lines, delimiter=_DELIMITERS[delimiter], strict=True)
         header = _header(next(reader, []), origin)
         rows = list(_rows(reader, len(header), origin))
     if not rows:
@@ -94,22 +102,9 @@ def read_table(path: Path, delimiter: Delimiter = "comma") -> Table:
     return Table(origin, dict(zip(header, zip(*rows, strict=True), strict=True)))
 
 
-def existing_file(path: Path) -> Path:
-    """The path itself, with the user's home folder in place.
-
-    Raises:
-        UsageError: there is no such file.
-    """
-    path = path.expanduser()
-    if not path.is_file():
-        problem = "is a folder" if path.is_dir() else "there is no such file"
-        raise UsageError(f"{path}: {problem}; name the file with its folder")
-    return path
-
-
 @contextmanager
 def _text(path: Path) -> Iterator[io.TextIOWrapper]:
-    path = existing_file(path)
+    path = expect_file(path)
     try:
         with path.open("rb") as plain:
             zipped = plain.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
@@ -131,6 +126,11 @@ def _text(path: Path) -> Iterator[io.TextIOWrapper]:
 
 
 def _header(cells: Sequence[str], origin: str) -> list[str]:
+    if len(cells) > MAX_COLUMNS:
+        raise DataError(
+            f"{origin}: has {len(cells)} columns, over the limit of {MAX_COLUMNS}; keep fewer, or "
+            "store them in a NumPy archive"
+        )
     names = [cell.strip() or f"unnamed-{place}" for place, cell in enumerate(cells, start=1)]
     if not names:
         raise DataError(f"{origin}: is empty; a header line and records are needed")
@@ -145,8 +145,21 @@ def _header(cells: Sequence[str], origin: str) -> list[str]:
     return names
 
 
+def _lines(stream: io.TextIOBase, origin: str) -> Iterator[str]:
+    """The lines, none of them without end."""
+    while line := stream.readline(MAX_LINE):
+        if len(line) == MAX_LINE:
+            raise DataError(f"{origin}: has a line of over {MAX_LINE} characters; is it a table?")
+        yield line
+
+
 def _rows(reader: "_csv.Reader", width: int, origin: str) -> Iterator[list[str]]:
-    for row in filter(None, reader):
+    for number, row in enumerate(filter(None, reader), start=1):
+        if number * width > MAX_CELLS:
+            raise DataError(
+                f"{origin}: has over {MAX_CELLS} cells ({width} columns); use fewer records, or "
+                "store them in a NumPy archive"
+            )
         if len(row) != width:
             raise DataError(
                 f"{origin}, line {reader.line_num}: {len(row)} cells where the header has {width}; "

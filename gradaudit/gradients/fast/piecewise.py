@@ -9,7 +9,11 @@ Whether a network is of this kind at a record is not read off its modules but te
 difference to the general Δ̇ is linear in the direction, so if it is zero in a Gaussian direction it
 is zero in all, with probability one. For the same reason an element that stands still in that
 direction stands still in all.
+
+Exact norms of LeNet take 1.6 times as long by general tangents (benchmarks/fast_paths.py).
 """
+
+from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -21,7 +25,7 @@ from torch.utils._pytree import tree_map_only
 
 from gradaudit.gradients.differentiation import Batch
 from gradaudit.gradients.directions import Directions
-from gradaudit.gradients.factors import Tangents, over_uses
+from gradaudit.gradients.fast.factors import Tangents, over_uses
 from gradaudit.gradients.norms import Norm, Norms
 from gradaudit.gradients.sources import General, Point, unstretched
 
@@ -55,7 +59,7 @@ class PiecewiseLinear:
         return "forward mode of a piecewise linear network"
 
     @classmethod
-    def of(cls, general: General, direction: Tensor) -> "PiecewiseLinear | None":
+    def of(cls, general: General, direction: Tensor) -> PiecewiseLinear | None:
         """The source, if the network is piecewise linear at every record.
 
         Args:
@@ -65,16 +69,18 @@ class PiecewiseLinear:
         batch, directions = general.point.batch, direction.unsqueeze(0)
         response = _responses(batch, directions)
         outputs, deltas = _components(batch)
-        found = cls(general.point, deltas, _curvatures(batch, outputs), direction, response)
-        mixture = response[0] @ found.curvature
-        for components, tangent in zip(found.deltas, general.moved(directions).deltas, strict=True):
+        source = cls(general.point, deltas, _curvatures(batch, outputs), direction, response)
+        mixture = response[0] @ source.curvature
+        for components, tangent in zip(
+            source.deltas, general.moved(directions).deltas, strict=True
+        ):
             linear = torch.einsum("rnk,rk...->rn...", mixture, components)
             apart, size = ((x.flatten(1).abs().amax(1)) for x in (linear - tangent, tangent))
             if (apart > _TOLERANCE * size).any():
                 return None
-        return found
+        return source
 
-    def part(self, at: slice) -> "PiecewiseLinear":
+    def part(self, at: slice) -> PiecewiseLinear:
         """The source for the records at these positions."""
         rest = self.deltas, self.curvature, self.response
         deltas, curvature, response = tree_map_only(Tensor, lambda x: x[at], rest)
@@ -145,14 +151,14 @@ def _responses(batch: Batch, directions: Tensor) -> Response:
             outputs, seen = batch.trace.responses(moving, record)
             return outputs.flatten(), seen
 
-        found: Response = torch.func.jvp(function, (point,), (direction,))[1]
-        return found
+        response: Response = torch.func.jvp(function, (point,), (direction,))[1]
+        return response
 
     several = torch.func.vmap(one, in_dims=(None, None, 0))
-    found: Response = torch.func.vmap(several, in_dims=(0, 0, None))(
+    response: Response = torch.func.vmap(several, in_dims=(0, 0, None))(
         batch.points, batch.records, directions
     )
-    return found
+    return response
 
 
 def _components(batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -167,8 +173,10 @@ def _components(batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
         (deltas,) = torch.func.vmap(pull)(units.reshape(-1, *outputs.shape))
         return outputs, tuple(deltas)
 
-    found: tuple[Tensor, tuple[Tensor, ...]] = torch.func.vmap(one)(batch.points, batch.records)
-    return found
+    components: tuple[Tensor, tuple[Tensor, ...]] = torch.func.vmap(one)(
+        batch.points, batch.records
+    )
+    return components
 
 
 def _curvatures(batch: Batch, outputs: Tensor) -> Tensor:
@@ -178,5 +186,5 @@ def _curvatures(batch: Batch, outputs: Tensor) -> Tensor:
         shaped = flat.reshape(outputs.shape[1:])
         return batch.trace.view.loss.per_record(shaped, target.unsqueeze(0))[0]
 
-    found: Tensor = torch.func.vmap(torch.func.hessian(loss))(outputs.flatten(1), batch.targets)
-    return found
+    hessians: Tensor = torch.func.vmap(torch.func.hessian(loss))(outputs.flatten(1), batch.targets)
+    return hessians

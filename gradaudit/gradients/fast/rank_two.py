@@ -11,8 +11,9 @@ millions of elements. None of the norms needs them all:
 - The largest entry, exactly: only pairs (direction, i) whose bound |δ̇_i| max|a| + |δ_i| max|ȧ|
   exceeds the largest entry found so far are looked at.
 
-Small matrices are formed instead, blocks of directions at a time, without what is zero or an outer
-product throughout.
+All three norms of 4096 → 512 take a 33rd of the time that forming them does, of 400 → 120 three
+quarters (benchmarks/fast_paths.py). Smaller matrices are formed instead, blocks of directions at a
+time, without what is zero or an outer product throughout.
 """
 
 from collections.abc import Collection, Sequence
@@ -45,15 +46,15 @@ def rank_two_norms(
     if a_dot is None:
         a_dot = a.new_zeros(1, d_dot.shape[1], a.shape[1])
     parts = a, d, a_dot.expand(len(a), -1, -1), d_dot
-    found: Norms = {"f": squares(*parts)} if "f" in wanted else {}
+    norms: Norms = {"f": squares(*parts)} if "f" in wanted else {}
     entries = [norm for norm in wanted if norm != "f"]
     if entries and a.shape[1] * d.shape[1] <= _FORMED_UP_TO:
-        return found | _together([_formed(*part, entries) for part in zip(*parts, strict=True)])
+        return norms | _together([_formed(*part, entries) for part in zip(*parts, strict=True)])
     if "1" in wanted:
-        found["1"] = absolute_sums(*parts)
+        norms["1"] = absolute_sums(*parts)
     if "inf" in wanted:
-        found["inf"] = torch.stack([_largest(*part) for part in zip(*parts, strict=True)])
-    return found
+        norms["inf"] = torch.stack([_largest(*part) for part in zip(*parts, strict=True)])
+    return norms
 
 
 def squares(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
@@ -128,4 +129,4 @@ def _largest(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
 
 
 def _together(records: Sequence[Norms]) -> Norms:
-    return {norm: torch.cat([found[norm] for found in records]) for norm in records[0]}
+    return {norm: torch.cat([record[norm] for record in records]) for norm in records[0]}

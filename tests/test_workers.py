@@ -2,17 +2,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 import torch
-from joblib import Parallel, delayed
 
-from gradaudit.attacks.reconstruction.workers import Task, _interruptions_ignored, shared_out
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Advance
+from gradaudit.workers import Task, _interruptions_ignored, shared_out
 
 
 def telling(number: int) -> Task[tuple[int, int, int]]:
@@ -24,6 +24,10 @@ def telling(number: int) -> Task[tuple[int, int, int]]:
         return number, os.getpid(), torch.get_num_threads()
 
     return task
+
+
+def place(advance: Advance) -> int:
+    return os.getpid()
 
 
 def refusing(number: int) -> Task[int]:
@@ -60,13 +64,23 @@ def test_the_error_of_a_task_is_raised_without_waiting_for_the_others() -> None:
     assert time.monotonic() - begun < 50
 
 
-def test_workers_stand_beside_those_that_joblib_keeps() -> None:
-    """As in a scan, where one audit uses these and the next one those."""
-    for _ in range(2):
-        with Parallel(2) as parallel:
-            assert parallel(delayed(abs)(number) for number in (-1, -2)) == [1, 2]
-        found = shared_out([telling(number) for number in (1, 2)], 2, lambda units: None)
-        assert [number for number, _, _ in found] == [1, 2]
+def test_workers_are_kept_for_the_next_call_of_as_many() -> None:
+    calls = [set(shared_out([place] * 3, workers, lambda units: None)) for workers in (2, 2, 3)]
+    assert len(calls[0] | calls[1]) <= 2
+    assert not calls[2] & (calls[0] | calls[1])
+
+
+def test_what_cannot_be_shipped_is_done_here() -> None:
+    lock = threading.Lock()
+
+    def task(advance: Advance) -> int:
+        with lock:
+            advance(1)
+        return os.getpid()
+
+    units: list[int] = []
+    assert shared_out([task, task], 2, units.append) == [os.getpid()] * 2
+    assert sum(units) == 2
 
 
 def test_workers_that_break_down_are_done_without_and_their_units_taken_back() -> None:
@@ -96,45 +110,56 @@ WAITING = """
     import os, sys, time
     from functools import partial
     from pathlib import Path
-    from gradaudit.attacks.reconstruction.workers import shared_out
+    from gradaudit.stopping import stoppable
+    from gradaudit.workers import shared_out
 
     def wait(folder, number, advance):
         (folder / f"{os.getpid()}.pid").touch()
         time.sleep(120)
 
-    folder = Path(sys.argv[1])
-    try:
-        shared_out([partial(wait, folder, n) for n in range(2)], 2, lambda units: None)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    if __name__ == "__main__":
+        folder = Path(sys.argv[1])
+        with stoppable():
+            shared_out([partial(wait, folder, n) for n in range(2)], 2, lambda units: None)
 """
 
 
 def begun(folder: Path) -> tuple["subprocess.Popen[bytes]", list[Path]]:
     """A process whose two workers are at work, and what stands for each worker in /proc."""
     (folder / "waiting.py").write_text(dedent(WAITING))
+    (folder / "temporary").mkdir()
     command = [sys.executable, str(folder / "waiting.py"), str(folder)]
-    own = {**os.environ, "TMPDIR": str(folder)}  # what is killed leaves its files
+    own = {**os.environ, "TMPDIR": str(folder / "temporary")}
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, env=own)
     while len(started := sorted(folder.glob("*.pid"))) < 2 and process.poll() is None:
-        time.sleep(0.1)
+        time.sleep(0.05)
     return process, [Path("/proc") / path.stem for path in started]
 
 
-def test_an_interruption_ends_the_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "everybody", "status", "words"),
+    [
+        (signal.SIGINT, True, 130, b"gradaudit: interrupted\n"),
+        (signal.SIGINT, False, 130, b"gradaudit: interrupted\n"),
+        (signal.SIGTERM, False, 143, b"gradaudit: terminated\n"),
+    ],
+)
+def test_a_signal_ends_the_workers_and_removes_what_is_temporary(
+    number: signal.Signals, everybody: bool, status: int, words: bytes, tmp_path: Path
+) -> None:
     process, workers = begun(tmp_path)
-    os.killpg(process.pid, signal.SIGINT)
-    _, words = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert words == b""
+    (os.killpg if everybody else os.kill)(process.pid, number)
+    _, said = process.communicate(timeout=60)  # ends with the last that holds standard error
+    assert (process.returncode, said) == (status, words)
     assert len(workers) == 2
     assert not any(worker.exists() for worker in workers)
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_workers_of_a_killed_process_end_by_themselves(tmp_path: Path) -> None:
     process, workers = begun(tmp_path)
     process.kill()
-    process.communicate(timeout=60)  # ends with the last of those that hold its standard error
+    process.communicate(timeout=60)
     assert len(workers) == 2
     for _ in range(100):
         if not any(worker.exists() for worker in workers):

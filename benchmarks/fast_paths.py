@@ -1,0 +1,185 @@
+"""What every fast path saves: processor time without it over the time with it, in one run.
+
+Both ways take turns on one thread and give the same numbers to rounding (the tests hold that); the
+median ratio of the rounds is printed, which a busy machine disturbs little. A path that saves less
+than a twentieth should go. ``per_sample_speed.py`` has the factors of per-sample gradients.
+
+    python benchmarks/fast_paths.py [--rounds 5] [--only tables replay]
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from unittest.mock import patch
+
+import torch
+from reconstruction_speed import scene
+from sensitivity_speed import SHAPE, lenet
+from torch import Tensor, nn
+
+from gradaudit.attacks.reconstruction import evaluation
+from gradaudit.attacks.reconstruction.minimum import Evaluation
+from gradaudit.attacks.reconstruction.replay import recorded
+from gradaudit.gradients import jacobian
+from gradaudit.gradients.differentiation import Batch, fastest
+from gradaudit.gradients.fast import rank_two
+from gradaudit.gradients.fast.factors import Factors, Tangents
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.jacobian import Jacobians
+from gradaudit.gradients.norms import norms_of
+from gradaudit.gradients.operations import Linear
+from gradaudit.gradients.tally import exactly
+from gradaudit.gradients.trace import Trace
+from gradaudit.loading.losses import CrossEntropy
+from gradaudit.target import Target, layers_of
+
+Work = Callable[[], object]
+ALL = ("f", "1", "inf")
+
+
+def seconds(work: Work) -> float:
+    begun = time.process_time()
+    work()
+    return time.process_time() - begun
+
+
+def tell(title: str, without: Work, with_it: Work, rounds: int) -> None:
+    without(), with_it()
+    times = [(seconds(without), seconds(with_it)) for _ in range(rounds)]
+    ratio = statistics.median(slow / fast for slow, fast in times)
+    slow, fast = (1e3 * statistics.median(column) for column in zip(*times, strict=True))
+    print(f"{title:66}{slow:10.1f} ms ÷{fast:10.1f} ms ={ratio:7.2f}", flush=True)
+
+
+def repeated(evaluate: Evaluation, points: Tensor, times: int = 10) -> Work:
+    return lambda: [evaluate(points) for _ in range(times)]
+
+
+def replay(rounds: int) -> None:
+    for dtype in (torch.float32, torch.float64):
+        _, objective = scene(dtype)
+        for count in (1, 4, 8):
+            evaluate = (
+                evaluation._mapped(objective)
+                if count > 1
+                else lambda points, objective=objective: evaluation._alone(objective, points[0])
+            )
+            points = torch.randn(count, objective.unknowns, dtype=dtype)
+            evaluate(points)
+            recording = recorded(evaluate, -points)
+            assert recording is not None
+            title = f"replay: DLG, LeNet, {dtype}, points {count}"
+            direct = repeated(evaluate, points)
+            tell(title, direct, repeated(recording, points), rounds)
+            cost = seconds(lambda e=evaluate, p=points: recorded(e, -p)) / seconds(direct) * 10
+            print(f"    a recording costs {cost:.0f} evaluations")
+
+
+def products(rounds: int) -> None:
+    _, objective = scene(torch.float32)
+    points = torch.randn(1, objective.unknowns)
+
+    def with_products(points: Tensor) -> tuple[Tensor, Tensor]:
+        return evaluation._alone(objective, points[0])
+
+    def without(points: Tensor) -> tuple[Tensor, Tensor]:
+        with patch.object(evaluation, "SmallConvolutionsAsProducts", nullcontext):
+            return evaluation._alone(objective, points[0])
+
+    ways = without, with_products
+    tell("products: DLG, LeNet, float32", *(repeated(way, points) for way in ways), rounds)
+    recordings = [recorded(way, -points) for way in ways]
+    title = "products: the same, recorded"
+    tell(title, *(repeated(made, points) for made in recordings if made), rounds)
+
+
+def tangents(positions: int, inputs: int, outputs: int, directions: int) -> Tangents:
+    use = Linear(1, inputs, outputs, (positions, outputs))
+    base = Factors(
+        torch.randn(1, 1, inputs, positions).double(),
+        torch.randn(1, 1, outputs, positions).double(),
+    )
+    seen = {0: torch.randn(1, directions, positions, inputs).double()}
+    left = torch.randn(1, 1, directions, outputs, positions).double()
+    return Tangents(base, ((0, use),), seen, left)
+
+
+def gram(rounds: int) -> None:
+    some = tangents(4, 1152, 256, 16)
+
+    def formed() -> object:
+        with patch.object(Factors, "formed", lambda self, wanted: True):
+            return some.norms(("f",))
+
+    tell("factors: F norms, 1152 → 256 at 4 positions", formed, lambda: some.norms(("f",)), rounds)
+
+
+def ranks(rounds: int) -> None:
+    for inputs, outputs in ((400, 120), (4096, 512)):
+        parts = (
+            *(torch.randn(1, size).double() for size in (inputs, outputs)),
+            *(torch.randn(1, 16, size).double() for size in (inputs, outputs)),
+        )
+
+        def formed(parts: tuple[Tensor, ...] = parts) -> object:
+            a, d, a_dot, d_dot = parts
+            matrices = d[:, None, :, None] * a_dot[:, :, None] + d_dot[..., None] * a[:, None, None]
+            return norms_of(matrices, ALL)
+
+        title = f"rank_two: all norms, {inputs} → {outputs}, 16 directions"
+        by_rank = lambda p=parts: rank_two.rank_two_norms(*p, ALL)  # noqa: E731
+        tell(title, formed, by_rank, rounds)
+
+
+def jacobians_of(model: nn.Module) -> Jacobians:
+    records, labels = torch.rand(1, *SHAPE, dtype=torch.float64), torch.zeros(1, dtype=torch.long)
+    layers = layers_of(model)
+    names = [name for layer in layers for name in layer.parameter_names]
+    trace = Trace.of(FunctionalModel.of(Target(model, CrossEntropy())), names, records, labels)
+    batch = Batch(trace, records, records, labels, range(1))
+    return Jacobians(batch, fastest(batch, "point"), "point", layers)
+
+
+def piecewise_and_tables(rounds: int) -> None:
+    found = jacobians_of(lenet())
+    passes = exactly(found.size)
+
+    def tabulated() -> object:
+        return found.norms(passes, lambda units: None)
+
+    def piecewise() -> object:
+        with patch.object(jacobian, "tables_pay", lambda linear, memory: False):
+            return tabulated()
+
+    def general() -> object:
+        with patch.object(Jacobians, "_may_be_linear", lambda self, passes: False):
+            return tabulated()
+
+    tell("piecewise: exact input Jacobian norms, LeNet", general, piecewise, rounds)
+    tell("tables: the same, over piecewise", piecewise, tabulated, rounds)
+
+
+PATHS = {
+    "replay": replay,
+    "products": products,
+    "gram": gram,
+    "rank_two": ranks,
+    "tables": piecewise_and_tables,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=PATHS, default=list(PATHS))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    for name in given.only:
+        PATHS[name](given.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""What every audit promises of its rows, so that a misspelt name cannot look like a pass.
+
+A rule of a policy judges the rows that it finds. A metric under another name, or a layer left out,
+is a row that no rule finds; the runner therefore holds every audit to what it declares.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gradaudit.audits import Audit
+from gradaudit.loading.specs import suggest
+from gradaudit.report import Measurement
+
+MOST_NAMES = 5
+
+
+def breaches(
+    audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
+) -> list[str]:
+    """What breaks the contract in the rows of one run, a clause each; none where all is well.
+
+    Rows are of the audit and of metrics that it declares, of the whole model or of a layer that is
+    looked at, and no two share a key. A metric of which one layer has a headline has one for every
+    layer, measured or with a reason; an audit with metrics of layers speaks of every layer.
+
+    Args:
+        audit: that was run.
+        rows: everything that it yielded.
+        layers: names of those that are looked at.
+    """
+    clauses = (_of_others, _undeclared, _strange_layers, _left_out, _repeated)
+    return [fault for clause in clauses for fault in clause(audit, rows, layers)]
+
+
+def _of_others(
+    audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
+) -> Iterator[str]:
+    for name in dict.fromkeys(row.audit for row in rows):
+        if name != audit.reports_as():
+            yield f"a row names the audit {name!r} instead of {audit.reports_as()!r}"
+
+
+def _undeclared(
+    audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
+) -> Iterator[str]:
+    declared = {metric.id: metric for metric in audit.metrics}
+    for name in dict.fromkeys(row.metric for row in rows):
+        if name not in declared:
+            yield f"the metric {name!r} is not declared{suggest(name, declared)}"
+    for row in rows:
+        if row.layer is not None and row.metric in declared and not declared[row.metric].per_layer:
+            yield f"the metric {row.metric!r} is declared for the whole model, not for layers"
+            return
+
+
+def _strange_layers(
+    audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
+) -> Iterator[str]:
+    found = dict.fromkeys(row.layer for row in rows if row.layer is not None)
+    if strange := [name for name in found if name not in layers]:
+        yield f"rows of {_named(strange)}, which is not looked at"
+
+
+def _left_out(
+    audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
+) -> Iterator[str]:
+    headlines: dict[str, set[str]] = {}
+    for row in rows:
+        if row.layer is not None and not row.variant:
+            headlines.setdefault(row.metric, set()).add(row.layer)
+    for metric, found in headlines.items():
+        if missing := [name for name in layers if name not in found]:
+            yield f"no row of {metric} for {_named(missing)}"
+    mute = [name for name in layers if not any(row.layer == name for row in rows)]
+    if mute and not headlines and any(metric.per_layer for metric in audit.metrics):
+        yield f"no row at all for {_named(mute)}"
+
+
+def _repeated(
+    audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
+) -> Iterator[str]:
+    seen = set()
+    for row in rows:
+        if row.key in seen:
+            yield f"two rows of {row.metric} for {_named([row.layer or 'the whole model'])} alike"
+            return
+        seen.add(row.key)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,79 @@
+"""Files that a user names, looked at before they are read or written. No torch in here."""
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from gradaudit.errors import UsageError
+
+
+def expect_file(path: Path, limit: int | None = None) -> Path:
+    """The path itself, with the user's home folder in place, of a regular file.
+
+    A pipe or a device is refused without opening it, which could wait for ever.
+
+    Args:
+        path: of the file, or of a link to one.
+        limit: bytes that it may have.
+
+    Raises:
+        UsageError: there is no such file, it is none, or it is larger.
+    """
+    path = path.expanduser()
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"{path}: cannot be read: {reason}; name the file with its folder"
+        ) from error
+    if stat.S_ISDIR(status.st_mode):
+        raise UsageError(f"{path}: cannot be read: Is a directory; name the file in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{path}: is no regular file; copy its content to one")
+    if limit is not None and status.st_size > limit:
+        raise UsageError(f"{path}: larger than {limit:,} bytes; is it the right file?")
+    return path
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """What is in a regular file.
+
+    Raises:
+        UsageError: as ``expect_file``, or it cannot be read.
+    """
+    path = expect_file(path, limit)
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(limit + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(content) > limit:
+        raise UsageError(f"{path}: larger than {limit:,} bytes; is it the right file?")
+    return content
+
+
+def expect_other_files(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
+    """Refuse to write over what is read.
+
+    Raises:
+        UsageError: an output file is one of the inputs, under whatever name.
+    """
+    read = {os.path.realpath(path) for path in inputs if path is not None}
+    for path in outputs:
+        if os.path.realpath(path) in read:
+            raise UsageError(f"-o {path}: is read by this command; name another file to write")
+
+
+def destination(path: Path) -> Path:
+    """Where a file is to be written: behind the links that its name is.
+
+    Raises:
+        UsageError: something that is no regular file has the name.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "no regular file"
+        raise UsageError(f"{path}: is {kind}; name a file to write")
+    return path

@@ -1,0 +1,1 @@
+"""Faster ways to the same norms, each with a benchmark and the ratio that keeps it."""

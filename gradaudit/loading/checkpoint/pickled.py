@@ -1,0 +1,305 @@
+"""The pickle of a checkpoint followed step by step, on stand-ins, before torch interprets it.
+
+Nothing is built but numbers, text and shallow tuples; of lists, dicts and tensors there is a
+stand-in. What weights never need is refused: globals other than those of plain tensors, calls with
+other arguments than ``torch.save`` writes, keys other than text and whole numbers (a nested tuple
+takes for ever to hash), attributes on tensors and dicts, sets, bytes, deep tuples, and more than
+``MAX_STEPS`` steps.
+"""
+
+import math
+import pickletools
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+MAX_STEPS = 1_000_000
+"""Opcodes; a tensor takes about 30 of them, so that 30,000 tensors fit."""
+MAX_DEPTH = 32
+"""Tuples within tuples."""
+_MAX_DIMENSIONS = 64
+
+_BYTES = {
+    **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
+    **dict.fromkeys(("Float", "Int"), 4),
+    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
+    **dict.fromkeys(("Char", "Byte", "Bool", "Untyped"), 1),
+    "ComplexDouble": 16,
+}
+"""Of an element of a storage."""
+_STORAGE = re.compile(rf"torch(?:\.storage)? ({'|'.join(_BYTES)})Storage")
+_MARK = object()
+_PLAIN_NUMBERS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"}
+
+
+class RefusedError(Exception):
+    """Why the pickle is not that of plain weights."""
+
+
+class UnsafeGlobalsError(RefusedError):
+    """It names what would be run when it is loaded.
+
+    Attributes:
+        names: of the globals, ``module.name``.
+    """
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__(*sorted(names))
+        self.names = sorted(names)
+
+
+@dataclass(frozen=True)
+class _Global:
+    name: str
+
+
+@dataclass(frozen=True)
+class _Storage:
+    elements: int
+
+
+@dataclass(frozen=True)
+class _Tuple:
+    items: tuple[Any, ...]
+    depth: int
+
+
+@dataclass
+class _Box:
+    """A list, a dict or a tensor."""
+
+    kind: str
+    keys: set[str | int] = field(default_factory=set)
+
+
+def follow(pickle: bytes, sizes: Mapping[str, int]) -> None:
+    """Check a pickle without running it.
+
+    Args:
+        pickle: the content of ``data.pkl``.
+        sizes: bytes of each file of the archive, by its name.
+
+    Raises:
+        UnsafeGlobalsError: it names globals that are not those of plain tensors.
+        RefusedError: it is damaged, or does what ``torch.save`` of weights never does.
+    """
+    machine = _Machine(sizes)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd escapes in text
+            for step, (opcode, argument, _) in enumerate(pickletools.genops(pickle)):
+                if step >= MAX_STEPS:
+                    raise RefusedError(f"it takes over {MAX_STEPS} steps")
+                machine.step(opcode.name, argument)
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if not machine.unsafe:
+            raise RefusedError("it is damaged, or not of torch.save's protocol 2") from error
+    except RefusedError:
+        if not machine.unsafe:
+            raise
+    if machine.unsafe:
+        raise UnsafeGlobalsError(machine.unsafe)
+
+
+class _Machine:
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+        self.unsafe: set[str] = set()
+
+    def step(self, name: str, argument: Any) -> None:
+        """Take one opcode."""
+        if name in _LITERALS:
+            self.stack.append(argument)
+        elif name in _PLAIN_NUMBERS:
+            value = _PLAIN_NUMBERS[name]
+            self.stack.append(_Tuple((), 0) if value == () else value)
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            (self.memo[argument],) = self.popped(1)
+            self.stack.append(self.memo[argument])
+        elif name in ("BINGET", "LONG_BINGET"):
+            self.stack.append(self.memo[argument])
+        else:
+            _STEPS[name](self, argument)
+
+    def marked(self) -> list[Any]:
+        """What lies above the last mark, taken off with it."""
+        items: list[Any] = []
+        while (top := self.stack.pop()) is not _MARK:
+            items.append(top)
+        return items[::-1]
+
+    def tuple_of(self, items: list[Any]) -> None:
+        """Push a tuple."""
+        depth = 1 + max((x.depth for x in items if isinstance(x, _Tuple)), default=0)
+        if depth > MAX_DEPTH:
+            raise RefusedError(f"it nests tuples more than {MAX_DEPTH} deep")
+        self.stack.append(_Tuple(tuple(items), depth))
+
+    def popped(self, count: int) -> list[Any]:
+        """So many from the top, in order."""
+        items = [self.stack.pop() for _ in range(count)][::-1]
+        if any(item is _MARK for item in items):
+            raise RefusedError("it takes a mark for a value")
+        return items
+
+    def put(self, pairs: list[Any]) -> None:
+        """Items into the dict on top of the stack."""
+        box = self.stack[-1]
+        if isinstance(box, _Global) and self.unsafe:
+            return
+        if not isinstance(box, _Box) or box.kind not in ("dict", "ordered") or len(pairs) % 2:
+            raise RefusedError("it puts items into what is no dict")
+        for key in pairs[::2]:
+            if type(key) not in (str, int):
+                raise RefusedError("it has keys that are neither text nor whole numbers")
+            box.keys.add(key)
+
+    def append(self, items: list[Any]) -> None:
+        """Items to the list on top of the stack, which are not kept."""
+        if not (isinstance(self.stack[-1], _Box) and self.stack[-1].kind == "list"):
+            raise RefusedError("it appends to what is no list")
+
+    def named(self, argument: str) -> None:
+        """Push a global."""
+        if not (argument in _CALLS or _STORAGE.fullmatch(argument) or _is_dtype(argument)):
+            self.unsafe.add(argument.replace(" ", "."))
+        self.stack.append(_Global(argument))
+
+    def called(self) -> None:
+        """A call, of which only the result's kind is kept."""
+        function, arguments = self.popped(2)
+        if isinstance(function, _Global) and function.name.replace(" ", ".") in self.unsafe:
+            self.stack.append(function)
+            return
+        call = _CALLS.get(function.name)
+        if call is None or not isinstance(arguments, _Tuple):
+            raise RefusedError("it calls what is no function")
+        self.stack.append(call(*arguments.items))
+
+    def stored(self) -> None:
+        """A storage: what it claims must be in the archive."""
+        (identity,) = self.popped(1)
+        word, kind, key, place, elements = identity.items
+        found = _STORAGE.fullmatch(kind.name)
+        if word != "storage" or not found or type(key) is not str or type(place) is not str:
+            raise RefusedError("it refers to something else than a storage")
+        if not _counts((elements,)) or elements * _BYTES[found[1]] > self.sizes[f"data/{key}"]:
+            raise RefusedError("it declares tensors larger than itself")
+        size = elements * _BYTES[found[1]]
+        self.stack.append(_Storage(size if found[1] == "Untyped" else elements))
+
+    def built(self) -> None:
+        """Attributes: only the metadata that a state dict has."""
+        state = self.stack.pop()
+        box = self.stack[-1]
+        if isinstance(box, _Global) and self.unsafe:
+            return
+        plain = isinstance(state, _Box) and state.kind in ("dict", "ordered")
+        if not plain or box.kind != "ordered" or not state.keys <= {"_metadata"}:
+            raise RefusedError("it gives attributes to its tensors or dicts")
+
+    def stopped(self) -> None:
+        """The end: one value is left."""
+        if len(self.stack) != 1:
+            raise RefusedError("it ends with other than one value")
+
+
+def _counts(numbers: tuple[Any, ...]) -> bool:
+    return all(type(number) is int and 0 <= number < 1 << 62 for number in numbers)
+
+
+def _is_dtype(name: str) -> bool:
+    module, _, attribute = name.partition(" ")
+    return module == "torch" and isinstance(vars(torch).get(attribute), torch.dtype)
+
+
+def _tensor(
+    storage: _Storage, offset: Any, size: _Tuple, stride: _Tuple, grad: Any, hooks: _Box, *more: Any
+) -> _Box:
+    """``_rebuild_tensor_v2``, and v3 with its dtype."""
+    numbers = (offset, *size.items, *stride.items)
+    if not _counts(numbers) or len(size.items) != len(stride.items) or type(grad) is not bool:
+        raise RefusedError("it rebuilds a tensor from what are no sizes")
+    if len(size.items) > _MAX_DIMENSIONS or hooks.kind != "ordered":
+        raise RefusedError("it rebuilds a tensor from what are no sizes")
+    if any(not isinstance(x, _Global) or not _is_dtype(x.name) for x in more) or len(more) > 1:
+        raise RefusedError("it rebuilds a tensor with metadata")
+    width = getattr(torch, more[0].name.partition(" ")[2]).itemsize if more else 1
+    steps = zip(size.items, stride.items, strict=True)
+    last = offset + sum((length - 1) * step for length, step in steps)
+    if math.prod(size.items) and (last + 1) * width > storage.elements:
+        raise RefusedError("it declares tensors larger than itself")
+    return _Box("tensor")
+
+
+def _parameter(data: _Box, grad: Any, hooks: _Box) -> _Box:
+    if data.kind != "tensor" or type(grad) is not bool or hooks.kind != "ordered":
+        raise RefusedError("it rebuilds a parameter from what is no tensor")
+    return _Box("tensor")
+
+
+def _size(items: _Tuple) -> _Box:
+    if not _counts(items.items):
+        raise RefusedError("it has sizes that are no numbers")
+    return _Box("size")
+
+
+def _device(*names: Any) -> _Box:
+    if not names or type(names[0]) is not str or len(names) > 2 or not _counts(names[1:]):
+        raise RefusedError("it has devices without a name")
+    return _Box("device")
+
+
+def _ordered() -> _Box:
+    return _Box("ordered")
+
+
+def _counter(counts: _Box) -> _Box:
+    if counts.kind != "dict":
+        raise RefusedError("it counts what is no dict")
+    return _Box("dict")
+
+
+_CALLS: Mapping[str, Callable[..., Any]] = {
+    "collections OrderedDict": _ordered,
+    "collections Counter": _counter,
+    "torch._utils _rebuild_tensor_v2": _tensor,
+    "torch._utils _rebuild_tensor_v3": _tensor,
+    "torch._utils _rebuild_parameter": _parameter,
+    "torch Size": _size,
+    "torch device": _device,
+}
+
+
+def _protocol(machine: _Machine, argument: Any) -> None:
+    if argument != 2:
+        raise RefusedError("it is not of torch.save's protocol 2")
+
+
+_STEPS: Mapping[str, Callable[[_Machine, Any], None]] = {
+    "PROTO": _protocol,
+    "MARK": lambda machine, _: machine.stack.append(_MARK),
+    "GLOBAL": _Machine.named,
+    "REDUCE": lambda machine, _: machine.called(),
+    "NEWOBJ": lambda machine, _: machine.called(),
+    "BUILD": lambda machine, _: machine.built(),
+    "BINPERSID": lambda machine, _: machine.stored(),
+    "STOP": lambda machine, _: machine.stopped(),
+    "TUPLE": lambda machine, _: machine.tuple_of(machine.marked()),
+    "TUPLE1": lambda machine, _: machine.tuple_of(machine.popped(1)),
+    "TUPLE2": lambda machine, _: machine.tuple_of(machine.popped(2)),
+    "TUPLE3": lambda machine, _: machine.tuple_of(machine.popped(3)),
+    "EMPTY_LIST": lambda machine, _: machine.stack.append(_Box("list")),
+    "EMPTY_DICT": lambda machine, _: machine.stack.append(_Box("dict")),
+    "SETITEM": lambda machine, _: machine.put(machine.popped(2)),
+    "SETITEMS": lambda machine, _: machine.put(machine.marked()),
+    "APPEND": lambda machine, _: machine.append(machine.popped(1)),
+    "APPENDS": lambda machine, _: machine.append(machine.marked()),
+}

@@ -1,0 +1,47 @@
+"""Random numbers by name: a seed and words give a stream that no other words disturb.
+
+``rng(seed, "vinfo", "split", attribute)`` depends on the seed and on these words alone, so that
+what one part draws never moves with what another part draws, with the number of workers or with
+the order of the work. Words are hashed into the spawn key of a ``numpy.random.SeedSequence``.
+"""
+
+import hashlib
+
+import numpy as np
+import torch
+
+Seed = int | np.random.SeedSequence
+Word = str | int
+"""What a stream is for, or which of several it is."""
+
+
+def sequence(seed: Seed, *words: Word) -> np.random.SeedSequence:
+    """The child of a seed, or of another child, that these words name.
+
+    Args:
+        seed: the root seed, or a sequence whose own words come first.
+        words: at least one; ``1`` and ``"1"`` are two words, and so are ``"ab"`` and ``"a", "b"``.
+    """
+    if not words:
+        raise ValueError("a stream needs a word that says what it is for")
+    digest = hashlib.blake2b(repr(words).encode(), digest_size=16).digest()
+    key = tuple(int(part) for part in np.frombuffer(digest, np.uint32))
+    if isinstance(seed, np.random.SeedSequence):
+        return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *key))
+    return np.random.SeedSequence(seed, spawn_key=key)
+
+
+def rng(seed: Seed, *words: Word) -> np.random.Generator:
+    """A NumPy generator for what these words name."""
+    return np.random.default_rng(sequence(seed, *words))
+
+
+def torch_rng(seed: Seed, *words: Word, device: torch.device | str = "cpu") -> torch.Generator:
+    """A torch generator for what these words name."""
+    return torch.Generator(device).manual_seed(number(seed, *words))
+
+
+def number(seed: Seed, *words: Word) -> int:
+    """A seed of 63 bits for what these words name, for libraries that take only a number."""
+    (state,) = sequence(seed, *words).generate_state(1, np.uint64)
+    return int(state) >> 1

@@ -1,0 +1,96 @@
+"""Intervals of means and of ratios of means by the bootstrap, where values are skewed.
+
+Percentiles of redrawn means know nothing of the tail that a sample has not seen. The bootstrap-t
+(P. Hall, "Theoretical comparison of bootstrap confidence intervals", 1988) asks how far the means
+of redraws lie from the sample's in their own standard errors: where a redraw misses the tail its
+mean and its error are both too small, and the interval grows on the side where the tail is. Here it
+works on logarithms, so that intervals of positive numbers stay positive. Of means of 16 to 256
+records with lognormal values (σ ≤ 1) and label sensitivities of trained models it covers 90 to 97 %
+at a nominal 95, where percentiles cover 82 to 95; ``benchmarks/studies/sensitivity.py`` plays it.
+"""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradaudit.randomness import rng
+from gradaudit.statistics import CONFIDENCE
+
+Array = NDArray[np.float64]
+
+REPLICATES = 2000
+FEWEST = 4
+"""Records below which redraws that repeat one record are too many."""
+_SAME = 1e-10
+_TAIL = 2.0
+
+
+@lru_cache(maxsize=1)
+def drawn(count: int, seed: int) -> Array:
+    """How often each of ``count`` records is drawn with replacement, (replicates, count)."""
+    times = rng(seed, "bootstrap").multinomial(count, np.full(count, 1 / count), REPLICATES)
+    return times.astype(np.float64)
+
+
+def ratio_interval(
+    numerators: Array, denominators: Array, draws: Array, confidence: float = CONFIDENCE
+) -> tuple[float, float] | None:
+    """Bootstrap-t interval, in logarithms, of a ratio of means; with ones below, of a mean.
+
+    Args:
+        numerators: (records,), not negative.
+        denominators: (records,), not negative and not all zero.
+        draws: (replicates, records) as ``drawn`` gives them.
+        confidence: of the interval.
+
+    Returns:
+        The interval, of no width where all records agree; None of fewer than four records.
+    """
+    if len(numerators) < FEWEST:
+        return None
+    ratio = float(numerators.sum() / denominators.sum())
+    residuals = numerators - ratio * denominators
+    error = float(np.sqrt(np.square(residuals).sum()) / denominators.sum())
+    if error <= _SAME * ratio or ratio == 0:
+        return ratio, ratio
+    moved, below = draws @ residuals, draws @ denominators
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change = moved / below  # the redrawn ratio less the ratio
+        products = np.stack([residuals**2, residuals * denominators, denominators**2], axis=1)
+        squares, mixed, lengths = (draws @ products).T
+        spread = squares - 2 * change * mixed + change**2 * lengths
+        kept = spread > _SAME * squares
+        own = np.sqrt(spread[kept]) / below[kept] / (ratio + change[kept])
+        studentised = np.log1p(change[kept] / ratio) / own
+    low, high = np.quantile(studentised, [(1 - confidence) / 2, (1 + confidence) / 2])
+    reach = error / ratio
+    return ratio * _exp(-high * reach), ratio * _exp(-low * reach)
+
+
+def enough_records(values: Array) -> int | None:
+    """How many records a mean of such values needs; None where these are enough.
+
+    Kish's effective size n_e = (Σx)²/Σx² says how many equal records would weigh as much. An
+    interval is taken for good where n_e ≥ 2 √n and no record is more than half of the sum. At 16,
+    64 and 256 records of lognormal values with σ = 2, of which the bootstrap-t covers 80 to 86 %,
+    97, 91 and 78 % of samples fall short; of the label sensitivities of a trained model, of which
+    it covers 90 to 97 %, 83, 20 and none.
+
+    Args:
+        values: (records,), not negative.
+    """
+    total, count = float(values.sum()), len(values)
+    if count < FEWEST:
+        return FEWEST
+    if total == 0:
+        return None
+    effective = total**2 / float(np.square(values).sum())
+    if effective >= _TAIL * math.sqrt(count) and values.max() <= total / 2:
+        return None
+    return max(2 * count, math.ceil((_TAIL * count / effective) ** 2))
+
+
+def _exp(power: float) -> float:
+    return math.exp(min(power, 700.0))

@@ -1,0 +1,69 @@
+"""How a command ends when it is told to: one line, the status 128 + signal, nothing left behind.
+
+SIGINT and SIGTERM raise :class:`Stopped`, so that workers are ended and temporary files removed on
+the way out. While modules are imported, where an exception may be swallowed or turned into another
+one and nothing is to be tidied up yet, the process ends at once instead.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_IMPORT = "<frozen importlib"
+
+
+class Stopped(BaseException):
+    """The process was told to end.
+
+    Attributes:
+        status: to exit with, 130 after SIGINT and 143 after SIGTERM.
+        words: what to say.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.status = 128 + number
+        self.words = _WORDS[signal.Signals(number)]
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Let signals stop what runs within; afterwards the process ends undisturbed.
+
+    ``Stopped`` that nobody catches within becomes one line and the exit status.
+    """
+    for number in _WORDS:
+        signal.signal(number, _stop)
+    try:
+        yield
+    except Stopped as stop:
+        _say(stop)
+        sys.exit(stop.status)
+    finally:
+        for number in _WORDS:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    stop = Stopped(number)
+    if _importing(frame):
+        _say(stop)
+        os._exit(stop.status)
+    raise stop
+
+
+def _importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_IMPORT):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _say(stop: Stopped) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, f"gradaudit: {stop.words}\n".encode())

@@ -1,0 +1,212 @@
+"""Tasks shared out among worker processes; what they find does not depend on how many there are.
+
+There is one pool for all parallel work. Workers ignore interruptions, which their parent turns into
+their end, and end by themselves when it was killed. No torch in here.
+"""
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from pickle import PicklingError
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any, TypeVar
+
+import cloudpickle  # type: ignore[import-untyped]
+import numpy as np
+from numpy.typing import NDArray
+
+from gradaudit.progress import Advance
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Task = Callable[[Advance], T]
+"""Work that tells how many units of it are done."""
+
+_POLL = 0.2
+"""Seconds between two looks at how far the workers are."""
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+def shared_out(tasks: Sequence[Task[T]], workers: int, advance: Advance) -> list[T]:
+    """What every task gives, in order, from as many worker processes of one thread each.
+
+    The tasks stay in this process where one worker is enough, and where what they need, such as a
+    user's model, cannot be shipped to another one. An exception of a task, and an interruption,
+    end the workers at once.
+
+    Args:
+        tasks: independent of one another.
+        workers: processes at most.
+        advance: told of the units that the tasks advance by, in this process.
+    """
+    workers = min(workers, len(tasks))
+    if workers > 1:
+        try:
+            return _in_workers(_shipped(tasks), workers, advance)
+        except (PicklingError, BrokenProcessPool) as error:
+            log.info("no worker processes, the work cannot be shipped to them: %s", error)
+    return [task(advance) for task in tasks]
+
+
+def _shipped(tasks: Sequence[Task[Any]]) -> list[bytes]:
+    """The tasks as workers take them.
+
+    Raises:
+        PicklingError: a task holds what cannot leave this process.
+    """
+    _ship_by_value()
+    try:
+        return [cloudpickle.dumps(task) for task in tasks]
+    except TypeError as error:
+        raise PicklingError(str(error)) from error
+
+
+def _in_workers(tasks: Sequence[bytes], workers: int, advance: Advance) -> list[Any]:
+    pool = _Pool.of(workers)
+    with TemporaryDirectory(prefix="gradaudit-") as folder:
+        counts = Path(folder) / "units"
+        units = np.memmap(counts, np.int64, "w+", shape=(len(tasks),))
+        try:
+            running = pool.submit(
+                [partial(_counted, task, counts, number) for number, task in enumerate(tasks)]
+            )
+            _watch(running, units, advance)
+            return [cloudpickle.loads(future.result()) for future in running]
+        except BaseException:
+            pool.kill()
+            raise
+
+
+class _Pool:
+    """Worker processes, kept from one call to the next for as long as as many are asked for."""
+
+    kept: "_Pool | None" = None
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.processes: list[Any] = []
+        self.executor = ProcessPoolExecutor(
+            workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin
+        )
+
+    @classmethod
+    def of(cls, workers: int) -> "_Pool":
+        """So many workers: those of the last call, or new ones in their place."""
+        if cls.kept is None or cls.kept.workers != workers:
+            if cls.kept is not None:
+                cls.kept.executor.shutdown()
+            cls.kept = cls(workers)
+        return cls.kept
+
+    def submit(self, calls: Sequence[Callable[[], bytes]]) -> "list[Future[bytes]]":
+        """Start the calls, and the processes that are still missing."""
+        others = set(multiprocessing.active_children()) - set(self.processes)
+        with _birth():
+            running = [self.executor.submit(call) for call in calls]
+        self.processes = list(set(multiprocessing.active_children()) - others)
+        return running
+
+    def kill(self) -> None:
+        """End the processes at once, whatever they do."""
+        type(self).kept = None
+        for process in self.processes:
+            process.kill()
+        self.executor.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _birth() -> Iterator[None]:
+    """Processes that are started within, in some milliseconds, have one thread and no ear."""
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(_ONE_THREAD)
+    try:
+        with _interruptions_ignored():
+            yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _interruptions_ignored() -> Iterator[None]:
+    """Processes that are started within ignore interruptions from birth."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _watch(running: "Sequence[Future[Any]]", units: NDArray[np.int64], advance: Advance) -> None:
+    """Advance until all tasks are done, or raise what one of them raised.
+
+    Where workers broke down, what they did will be done again: it is taken back.
+    """
+    told, waiting = 0, set(running)
+    while waiting:
+        done, waiting = wait(waiting, timeout=_POLL, return_when=FIRST_EXCEPTION)
+        try:
+            for future in done:
+                future.result()
+        except (PicklingError, BrokenProcessPool):
+            advance(-told)
+            raise
+        now = int(units.sum())
+        advance(now - told)
+        told = now
+
+
+def _counted(task: bytes, counts: Path, number: int) -> bytes:
+    """A task in a worker: its units are counted where the process that watches sees them."""
+    units = np.memmap(counts, np.int64, "r+")
+
+    def advance(more: int) -> None:
+        units[number] += more
+
+    return cloudpickle.dumps(cloudpickle.loads(task)(advance))  # type: ignore[no-any-return]
+
+
+def _begin() -> None:
+    """Leave an interruption to the process that watches, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow, daemon=True).start()
+
+
+def _follow() -> None:
+    """End this process at once where its parent was killed, which cannot end it any more."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this is a worker
+    parent.join()
+    os._exit(1)
+
+
+def _ship_by_value() -> None:
+    """Let modules that another process could not import, such as a user's file, travel whole."""
+    for name in {module.partition(".")[0] for module in tuple(sys.modules)}:
+        module = sys.modules.get(name)
+        if isinstance(module, ModuleType) and _only_here(name, module):
+            cloudpickle.register_pickle_by_value(module)
+
+
+def _only_here(name: str, module: ModuleType) -> bool:
+    if name in ("__main__", "__mp_main__") or not getattr(module, "__file__", None):
+        return False
+    finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+    return not any(find and find(name, None) for find in finders)

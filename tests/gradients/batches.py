@@ -1,0 +1,45 @@
+"""The gradient of a whole batch by one backward pass, to compare per-sample gradients with."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.ways import mean_gradient, names_of
+from gradaudit.target import Layer, Target
+
+
+def batch_gradient(
+    target: Target,
+    inputs: Tensor,
+    labels: Tensor,
+    layers: Sequence[Layer],
+    *,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> dict[str, Tensor]:
+    """The gradient of the mean loss of one batch, also where its records are coupled.
+
+    Args:
+        target: the audited model; it is left as it was.
+        inputs: (records, …), the batch.
+        labels: (records, …).
+        layers: whose gradients are wanted.
+        dtype: of the computation and of the gradients.
+        seed: what dropout in training mode draws from.
+
+    Returns:
+        Each layer's gradient (elements,) by its name.
+
+    Raises:
+        AuditError: the model cannot be run on the batch, or the labels do not fit.
+    """
+    view = FunctionalModel.of(target, dtype=dtype, seed=seed)
+    records, targets = view.cast(inputs), view.cast(labels)
+    view.check(records, targets)
+    gradients = mean_gradient(view, names_of(layers), records, targets)
+    return {
+        layer.name: torch.cat([gradients[name].flatten() for name in layer.parameter_names])
+        for layer in layers
+    }

@@ -1,0 +1,94 @@
+"""The bootstrap-t: against a plain loop, its coverage, and when it is not to be trusted."""
+
+import numpy as np
+import pytest
+
+from gradaudit.statistics.bootstrap import REPLICATES, drawn, enough_records, ratio_interval
+from tests.coverage import assert_covers
+
+
+def test_draws_are_with_replacement_and_by_seed() -> None:
+    draws = drawn(7, 3)
+    assert draws.shape == (REPLICATES, 7)
+    assert (draws.sum(axis=1) == 7).all()
+    assert draws.max() > 1
+    assert np.array_equal(draws, drawn(7, 3))
+    assert not np.array_equal(draws, drawn(7, 4))
+
+
+def test_the_interval_by_a_plain_loop_over_redraws() -> None:
+    generator = np.random.default_rng(0)
+    above, below = generator.gamma(2.0, size=9), generator.gamma(3.0, size=9)
+    draws = drawn(9, 0)
+
+    def fitted(x: np.ndarray, t: np.ndarray) -> tuple[float, float]:
+        """The logarithm of a ratio of means and its standard error, by the delta method."""
+        ratio = x.mean() / t.mean()
+        return np.log(ratio), np.sqrt(np.mean((x - ratio * t) ** 2) / 9) / x.mean()
+
+    centre, error = fitted(above, below)
+    studentised = []
+    for times in draws.astype(int):
+        again, own = fitted(np.repeat(above, times), np.repeat(below, times))
+        studentised.append((again - centre) / own)
+    low, high = np.quantile(studentised, [0.025, 0.975])
+    expected = np.exp([centre - high * error, centre - low * error])
+    np.testing.assert_allclose(ratio_interval(above, below, draws) or (), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("count", "deviation"), [(16, 0.1), (32, 1.0), (128, 1.5)])
+def test_means_of_skewed_values_are_covered(count: int, deviation: float) -> None:
+    generator = np.random.default_rng(1)
+    ones, draws = np.ones(count), drawn(count, 0)
+    intervals = [
+        ratio_interval(np.exp(deviation * generator.standard_normal(count)), ones, draws) or (1, 0)
+        for _ in range(200)
+    ]
+    assert_covers(intervals, float(np.exp(deviation**2 / 2)), 0.91)
+
+
+def test_shares_of_skewed_values_are_covered() -> None:
+    """Two layers whose values share a lognormal factor: the share has a mean of its own."""
+    generator = np.random.default_rng(2)
+    intervals = []
+    for _ in range(200):
+        factor = np.exp(generator.standard_normal(40))
+        own = factor * generator.uniform(0.5, 1.5, 40)
+        both = own + 3 * factor * generator.uniform(0.5, 1.5, 40)
+        intervals.append(ratio_interval(own, both, drawn(40, 0)) or (1, 0))
+    assert_covers(intervals, 0.25, 0.92)
+
+
+def test_records_that_agree_leave_no_width() -> None:
+    draws = drawn(6, 0)
+    assert ratio_interval(np.full(6, 0.3), np.ones(6), draws) == pytest.approx((0.3, 0.3))
+    assert ratio_interval(np.zeros(6), np.ones(6), draws) == (0, 0)
+    values = np.random.default_rng(0).gamma(2.0, size=6)
+    assert ratio_interval(values, 4 * values, draws) == pytest.approx((0.25, 0.25))
+
+
+def test_three_records_have_no_interval() -> None:
+    assert ratio_interval(np.arange(3.0), np.ones(3), drawn(3, 0)) is None
+    assert enough_records(np.arange(3.0)) == 4
+
+
+def test_a_record_that_carries_the_mean_is_too_few() -> None:
+    even = np.ones(40)
+    assert enough_records(even) is None
+    assert enough_records(np.zeros(40)) is None
+    uneven = np.array([50.0, *even[1:]])
+    effective = uneven.sum() ** 2 / (uneven**2).sum()
+    assert enough_records(uneven) == int(np.ceil((2 * 40 / effective) ** 2)) > 80
+
+
+def test_intervals_that_do_not_cover_are_marked() -> None:
+    """Of means that no sample tells much of, what is left unmarked is covered."""
+    generator = np.random.default_rng(3)
+    trusted, marked = [], 0
+    for _ in range(400):
+        values = np.exp(2.5 * generator.standard_normal(64))
+        if enough_records(values) is None:
+            trusted.append(ratio_interval(values, np.ones(64), drawn(64, 0)) or (1, 0))
+        else:
+            marked += 1
+    assert marked > 350

@@ -1,0 +1,73 @@
+"""Serial dependence: exact for every law, and found where mechanisms make it."""
+
+import numpy as np
+import pytest
+from scipy.signal import lfilter
+from scipy.special import binom
+
+from gradaudit.statistics.serial import depends
+
+N = 1000
+
+
+def _coins(rng, n=N):
+    return rng.integers(2, size=n).astype(bool)
+
+
+def _white(rng, n=N):
+    return rng.standard_normal(n)
+
+
+INDEPENDENT = {
+    "normal": _white,
+    "Cauchy": lambda rng: rng.standard_cauchy(N),
+    "a coin": lambda rng: rng.random(N) < 0.3,
+    "a rare event": lambda rng: rng.random(N) < 0.003,
+    "a constant": lambda rng: np.ones(N),
+}
+ROOT = np.array([binom(0.5, k) * (-1) ** k for k in range(N)])
+DEPENDENT = {
+    "autoregressive": lambda rng, coins: lfilter([1], [1, -0.5], _white(rng)),
+    "differences": lambda rng, coins: np.diff(_white(rng, N + 1)),
+    "a square-root factorisation": lambda rng, coins: lfilter(ROOT, [1], _white(rng)),
+    "a walk": lambda rng, coins: np.cumsum(_white(rng)),
+    "noise that comes round": lambda rng, coins: np.resize(_white(rng, 100), N),
+    "a scale that is carried on": lambda rng, coins: (
+        np.exp(lfilter([1], [1, -0.95], 0.3 * _white(rng))) * _white(rng)
+    ),
+    "a memory of the groups": lambda rng, coins: lfilter([0, 1, 0.5], [1], coins) + _white(rng),
+}
+
+
+@pytest.mark.parametrize("law", INDEPENDENT.values(), ids=INDEPENDENT)
+def test_independent_values_hardly_ever_seem_dependent(law):
+    rng = np.random.default_rng(0)
+    found = 0
+    for _ in range(20):
+        coins = _coins(rng)
+        found += depends(law(rng) + 3 * coins, coins, rng)
+    assert found == 0
+
+
+@pytest.mark.parametrize("law", DEPENDENT.values(), ids=DEPENDENT)
+def test_dependence_is_found(law):
+    rng = np.random.default_rng(1)
+    coins = _coins(rng)
+    assert depends(law(rng, coins) + 2 * coins, coins, rng)
+
+
+def test_any_of_several_series_counts():
+    rng = np.random.default_rng(2)
+    coins = _coins(rng)
+    series = np.stack([_white(rng), np.cumsum(_white(rng))])
+    assert depends(series, coins, rng)
+    assert not depends(series[:1], coins, rng)
+
+
+def test_outliers_and_scale_do_not_matter():
+    rng = np.random.default_rng(3)
+    coins = _coins(rng)
+    walk = np.cumsum(_white(rng))
+    walk[[5, 500]] = 1e12, -1e15
+    assert depends(walk, coins, np.random.default_rng(0))
+    assert depends(np.cbrt(walk), coins, np.random.default_rng(0))

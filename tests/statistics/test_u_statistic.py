@@ -1,0 +1,97 @@
+"""The variance of scores on overlapping batches, against all pairs and against simulation."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from gradaudit.inference.batches import draw_any
+from gradaudit.statistics.u_statistic import Draws, Projected, disjoint, pooled, project
+
+
+def drawn(records: int, size: int, trials: int, seed: int) -> np.ndarray:
+    return draw_any(np.arange(records), size, trials, np.random.default_rng(seed))
+
+
+def one_stratum(members: np.ndarray, clusters: np.ndarray | None = None) -> Draws:
+    whose = members if clusters is None else clusters[members]
+    return Draws.of(members, np.zeros(len(members), dtype=np.int64), whose)
+
+
+def mean_of(values: np.ndarray, draws: Draws) -> Projected:
+    errors = (values - values.mean()) / len(values)
+    return project(np.array([values.mean()]), errors[:, None], draws)
+
+
+def test_the_shared_variance_is_that_of_all_pairs_of_trials() -> None:
+    """Σ_{t≠t'} u_t u_t' Σ_c (a_ct − ā_c)(a_ct' − ā_c), with dense arrays and a loop over pairs."""
+    members, rng = drawn(12, 3, 40, 0), np.random.default_rng(1)
+    values = rng.normal(size=40) + (members == 0).any(axis=1)
+    there = (members[:, :, None] == np.arange(12)).any(axis=1)
+    inside = there / (1 - there.mean(axis=0))
+    centred = inside - inside.mean(axis=0)
+    errors = (values - values.mean()) / 40
+    pairs = sum(
+        2 * errors[s] * errors[t] * (centred[s] @ centred[t]) for s, t in combinations(range(40), 2)
+    )
+    own = sum(errors[t] ** 2 * (inside[t] - inside.mean(axis=0)) @ centred[t] for t in range(40))
+    lost = 12 / 11  # of the projections about their mean
+    found = mean_of(values, one_stratum(members))
+    assert found.shared[0] == pytest.approx(lost * (pairs + own) - own)
+    assert found.own[0] == pytest.approx((errors**2).sum())
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_mean_over_batches_is_as_uncertain_as_its_records_are(size: int) -> None:
+    """The mean of additive scores of N records of variance 1 has the variance 1/N + own."""
+    found, means = [], []
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        members = drawn(40, size, 200, seed)
+        values = rng.normal(size=40)[members].mean(axis=1)
+        one = mean_of(values, one_stratum(members))
+        found.append(one.shared[0] + one.own[0])
+        means.append(values.mean())
+    assert np.mean(found) == pytest.approx(np.var(means), rel=0.2)
+    assert np.mean(found) == pytest.approx(1 / 40 + 1 / (200 * size), rel=0.1)
+
+
+def test_records_of_one_user_count_once() -> None:
+    found, means = [], []
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        users = np.arange(80) // 4
+        members = drawn(80, 2, 300, seed)
+        values = rng.normal(size=20)[users][members].mean(axis=1)
+        one = mean_of(values, one_stratum(members, users))
+        found.append(one.shared[0] + one.own[0])
+        means.append(values.mean())
+    assert np.mean(found) == pytest.approx(np.var(means), rel=0.2)
+
+
+def test_repetitions_on_the_same_records_count_them_once() -> None:
+    """A fixed scorer, twenty random halves of 60 records: hardly surer than 60 records are."""
+    found, means = [], []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        records, repetitions = rng.normal(size=60), []
+        for _ in range(20):
+            half = rng.permutation(60)[:30]
+            members = half[draw_any(np.arange(30), 2, 100, rng)]
+            draws = Draws.of(members, np.zeros(100, dtype=np.int64), members, 60)
+            repetitions.append(mean_of(records[members].mean(axis=1), draws))
+        value, variance = pooled(repetitions)
+        found.append(variance[0])
+        means.append(value[0])
+    assert np.var(means) < np.mean(found) < 2.2 * np.var(means)
+
+
+def test_disjoint_batches_are_counted() -> None:
+    assert disjoint([one_stratum(drawn(80, 4, 2000, 0))])[0] == pytest.approx(20, rel=0.05)
+    users = np.arange(80) // 8
+    assert disjoint([one_stratum(drawn(80, 1, 2000, 0), users)])[0] == pytest.approx(10, rel=0.05)
+
+
+def test_a_score_that_never_varies_has_no_variance() -> None:
+    one = mean_of(np.ones(50), one_stratum(drawn(20, 2, 50, 0)))
+    assert pooled([one])[1][0] == 0
