@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from gradaudit.audits._vinfo_cases import why_no_correlation
 from gradaudit.audits._vinfo_correlation import Point, correlation_rows, crossed_rows
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
 from gradaudit.defenses import parse_defense
@@ -248,6 +250,47 @@ def test_few_repetitions_are_warned_of() -> None:
     assert "only 4 repetitions" in str(one(rows, "vinfo", "right").details["warning"])
     rows = rows_of(subject_of(inputs, {"trait": codes}), repeats=5)
     assert "warning" not in one(rows, "vinfo", "right").details
+
+
+def test_the_interval_is_that_for_new_records() -> None:
+    """Wider than the one over repetitions by Nadeau and Bengio's factor."""
+    inputs, codes = planted(400, shift=1.5)
+    row = one(rows_of(subject_of(inputs, {"trait": codes}), repeats=6), "vinfo", "right")
+    assert row.interval is not None
+    low, high = row.details["interval_over_repetitions"]  # type: ignore[misc,union-attr]
+    scored, fitted = 120, 280
+    wider = np.sqrt((1 / 6 + scored / fitted) / (1 / 6))
+    assert row.interval[0] == pytest.approx(row.details["mean"] - wider * (high - low) / 2)  # type: ignore[operator]
+    assert row.details["reduction"] == "none"
+    assert "imprecise" not in row.details
+    curve = row.details["learning_curve"]
+    assert [point[0] for point in curve] == pytest.approx([1 / 3, 2 / 3, 1])  # type: ignore[union-attr,index]
+    assert curve[-1][1] == pytest.approx(row.details["mean"])  # type: ignore[union-attr,index]
+    assert row.details["bias_at_least"] <= 0  # type: ignore[operator]
+
+
+def test_few_disjoint_batches_are_imprecise() -> None:
+    inputs, codes = planted(200)
+    row = one(rows_of(subject_of(inputs, {"trait": codes}), batch_size=8), "auroc", "right")
+    assert row.details["imprecise"] is True
+    assert "only 12.5 batches" in str(row.details["imprecise_because"])
+
+
+def test_permuted_repetitions_are_half_as_many_but_five() -> None:
+    asked = {VinfoOptions(repeats=count).permuted_repeats for count in (20, 21)}
+    assert asked == {10}
+    assert [VinfoOptions(repeats=count).permuted_repeats for count in (2, 5, 8)] == [2, 5, 5]
+
+
+def test_from_few_records_none_are_kept_for_an_attack_unless_asked_for() -> None:
+    inputs, codes = planted(3000)
+    for count, asked, kept in ((3000, None, True), (2999, None, False), (2999, True, True)):
+        subject = subject_of(inputs[:count], {"trait": codes[:count]}, targets=3)
+        why = why_no_correlation(subject, VinfoOptions(correlation=asked))
+        assert (why == "") == kept
+    assert "2999 records" in why_no_correlation(subject, VinfoOptions())
+    fewer = replace(subject, samples=2000)
+    assert "2000 records" in why_no_correlation(fewer, VinfoOptions())
 
 
 def test_correlation_follows_an_independent_attack() -> None:
