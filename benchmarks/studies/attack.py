@@ -124,7 +124,7 @@ def _shift(world: World) -> float:
     )
 
 
-def scored(world: World, seed: int) -> tuple[dict[str, Score], bool]:
+def scored(world: World, seed: int) -> tuple[dict[str, Score], Scorer]:
     """Scores and gains of one study, as an audit makes them."""
     shift, _ = truth(world)
     rng = np.random.default_rng(seed)
@@ -139,11 +139,11 @@ def scored(world: World, seed: int) -> tuple[dict[str, Score], bool]:
             said[place].append(world.posterior(plays[place][-1], codes, x, rng))
     scorer = Scorer(plays[0])
     scores, floor = scorer.scores(said[0]), Scorer(plays[1]).scores(said[1])
-    return {**scores, **scorer.gains(scores, floor)}, bool(scorer.imprecise)
+    return {**scores, **scorer.gains(scores, floor)}, scorer
 
 
 def play(world: World, seed: int) -> Mapping[str, Outcome]:
-    scores, imprecise = scored(world, seed)
+    scores, scorer = scored(world, seed)
     right = truth(world)[1]
     nothing = truth(world, 0.0)[1]
     blind = 1 - max(world.share, 1 - world.share)
@@ -153,7 +153,7 @@ def play(world: World, seed: int) -> Mapping[str, Outcome]:
         "advantage_gain": (right["asr"] - nothing["asr"]) / blind,
     }
     return {
-        name: interval(*score.interval, right[name], imprecise=imprecise)
+        name: interval(*score.interval, right[name], imprecise=bool(scorer.doubts(name)))
         for name, score in scores.items()
         if name != "advantage"  # the success rate in other units, cut at zero
     }

@@ -196,7 +196,7 @@ class Rows:
 
     def _doubts(self, metric: str) -> dict[str, JsonValue]:
         """What is said of an interval that is not to be trusted."""
-        why = "" if metric == "fano_bound" else self.scorer.imprecise
+        why = "" if metric == "fano_bound" else self.scorer.doubts(metric)
         return {"imprecise": True, "imprecise_because": why} if why else {}
 
 

@@ -129,11 +129,11 @@ def test_intervals_of_batches_that_share_records_cover(
 ) -> None:
     """A unit gap in units of the batches' deviation: an AUROC of Φ(1/√2), an ASR of Φ(1/2)."""
     truth, covered = {"auroc": 0.760250, "asr": 0.691462}, {"auroc": 0, "asr": 0}
-    for seed in range(200):
+    for seed in range(120):
         scores, found = game(records, size, trials, seed)
         rates = scores.rates([found])
         for name in covered:
             low, high = rates[name].interval
             covered[name] += low <= truth[name] <= high
             assert high - low < 0.45
-    assert min(covered.values()) >= 182
+    assert min(covered.values()) >= 108

@@ -70,12 +70,12 @@ def test_records_of_one_user_count_once() -> None:
 
 
 def test_repetitions_on_the_same_records_count_them_once() -> None:
-    """A fixed scorer, twenty random halves of 60 records: hardly surer than 60 records are."""
+    """A fixed scorer, ten random halves of 60 records: hardly surer than 60 records are."""
     found, means = [], []
-    for seed in range(200):
+    for seed in range(80):
         rng = np.random.default_rng(seed)
         records, repetitions = rng.normal(size=60), []
-        for _ in range(20):
+        for _ in range(10):
             half = rng.permutation(60)[:30]
             members = half[draw_any(np.arange(30), 2, 100, rng)]
             draws = Draws.of(members, np.zeros(100, dtype=np.int64), members, 60)
@@ -83,7 +83,7 @@ def test_repetitions_on_the_same_records_count_them_once() -> None:
         value, variance = pooled(repetitions)
         found.append(variance[0])
         means.append(value[0])
-    assert np.var(means) < np.mean(found) < 2.2 * np.var(means)
+    assert 1.1 < np.mean(found) / np.var(means) < 2.6  # 1.8: the covariance counts twice
 
 
 def test_disjoint_batches_are_counted() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from gradaudit.attacks.inference.deal import Deal, FloatArray
 from gradaudit.attacks.inference.rounds import Temperature
 from gradaudit.inference.scores import ENOUGH, Score, Scores, Trials, gain
+from gradaudit.inference.statistics import FALSE_POSITIVES
 from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.u_statistic import Draws
 
@@ -60,10 +61,20 @@ class Scorer:
         """p*, the success of the best guess without the gradient."""
         return float(self.deals[0].prior.max())
 
+    def doubts(self, metric: str) -> str:
+        """Why an interval is not to be trusted; empty where it is."""
+        negatives = self._scores.fewest_negatives
+        if self.imprecise or metric != "tpr_at_1pct_fpr" or negatives * FALSE_POSITIVES >= 1:
+            return self.imprecise
+        return (
+            f"1 % false positives take {1 / FALSE_POSITIVES:.0f} separate batches of other values "
+            f"than the commonest, and {negatives:.0f} are played: give more records or --trials"
+        )
+
     @cached_property
     def imprecise(self) -> str:
-        """Why the intervals are not to be trusted; empty where they are."""
-        rooms = self._scores.disjoint
+        """Why no interval is to be trusted; empty where they are."""
+        rooms = self._scores.room
         rarest, first = int(rooms.argmin()), self.deals[0]
         if rooms[rarest] >= ENOUGH:
             return ""
