@@ -18,7 +18,7 @@ class Discriminant(Family):
     mean variance added to every direction, so that it has an inverse. Closed form, and by far the
     cheapest family: for simulations of what would take hours with forests.
     Source: R. A. Fisher, "The use of multiple measurements in taxonomic problems" (1936);
-    J. H. Friedman, "Regularized discriminant analysis" (1989).
+    J. H. Friedman, "Regularized discriminant analysis" (1989), eq. 18.
     """
 
     name = "discriminant"

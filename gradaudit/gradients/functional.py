@@ -136,7 +136,11 @@ class FunctionalModel:
         """The outputs, from copies of the weights that must be as before afterwards."""
         copies = {name: parameter.clone() for name, parameter in self.parameters.items()}
         outputs = self.outputs(copies, inputs)
-        changed = [name for name, p in self.parameters.items() if not torch.equal(copies[name], p)]
+        changed = [
+            name
+            for name, parameter in self.parameters.items()
+            if not torch.allclose(copies[name], parameter, rtol=0, atol=0, equal_nan=True)
+        ]
         if changed:
             raise AuditError(
                 f"the model writes into its own weights when it is run ({listed(changed)}), so "

@@ -277,7 +277,7 @@ def test_older_rounds_are_attacked_on_demand() -> None:
         ({"records": (0, 1, 2), "batch_size": 2}, "no whole batches"),
         ({"batch_size": 9}, "--batch-size 9: the data has only 8"),
         ({"method": ("dlg",), "init": "given"}, "there is no starting point"),
-        ({"method": ("dlg",), "init": "given", "start": Path("no.npy")}, "no readable .npy"),
+        ({"method": ("dlg",), "init": "given", "start": Path("no.npy")}, "no.npy: cannot be read"),
         ({"save_examples": Path("/dev/null/x")}, "cannot be made"),
     ],
     ids=str,

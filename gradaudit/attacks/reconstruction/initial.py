@@ -68,7 +68,7 @@ def read_start(path: Path) -> Tensor:
     path = expect_file(path, _MAX_BYTES)
     try:
         array = np.load(path, allow_pickle=False, mmap_mode="r")
-        return torch.from_numpy(np.asarray(array, dtype=np.float64))
+        return torch.from_numpy(np.array(array, dtype=np.float64))
     except (OSError, ValueError) as error:
         raise UsageError(f"--start {path}: is no readable .npy array of numbers") from error
 
