@@ -75,6 +75,25 @@ def test_without_crafting_a_named_record_plays() -> None:
     assert done.status == 0, done.err
 
 
+def test_a_claim_that_nothing_tests_is_no_pass(tmp_path: Path) -> None:
+    """A mechanism that carries its noise on has no bound; without a claim its other rows stand."""
+    file = tmp_path / "carried.py"
+    file.write_text(
+        "import torch\n"
+        "class Carried:\n"
+        "    last = 0\n"
+        "    def __call__(self, gradients, generator):\n"
+        "        self.last = self.last + torch.randn(gradients.shape[1], generator=generator)\n"
+        "        return gradients.mean(0) + self.last\n"
+        "carried = Carried()\n"
+    )
+    options = (*SUBJECT, *QUICK, "--mechanism", f"{file}:carried", "-f", "json", "-q")
+    done = run("dp-audit", *options, "--claimed-epsilon", 3)
+    assert done.status == 3
+    assert "the claim was not tested: the releases depend on each other" in done.err
+    assert run("dp-audit", *options).status == 0
+
+
 def test_a_verdict_without_trials_stands_without_its_picture(tmp_path: Path) -> None:
     picture, curves = tmp_path / "histogram.svg", tmp_path / "curves.svg"
     options = ("--mechanism", "dp:clip=1,sigma=0", "--claimed-epsilon", 3, "--sweep-clip", 2)
