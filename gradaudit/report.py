@@ -120,7 +120,8 @@ class Measurement(_Document):
     @property
     def doubts(self) -> tuple[str, ...]:
         """Why the value should not be taken as it stands, a clause each."""
-        because = self.details.get("imprecise_because") or "imprecise: its interval is not to trust"
+        given = self.details.get("imprecise_because")
+        because = given if isinstance(given, str) and given else "imprecise: no interval to trust"
         said = [because] if self.imprecise else []
         return tuple(x for x in (*said, self.details.get("warning")) if isinstance(x, str))
 

@@ -24,8 +24,8 @@ def with_claim(
 ) -> Measurement:
     """The headline with the claim, whether bound and promise contradict it, and all that in words.
 
-    A claim that the mechanism's own promise exceeds needs no trials to be wrong: that is said
-    first.
+    A claim that the promise of Gaussian noise exceeds needs no trials to be wrong: that is said
+    first. (The promise of Laplace noise is at δ = 0 and contradicts no claim at δ.)
     """
     claimed = options.claimed_epsilon
     details: dict[str, JsonValue] = {**lower.details, "limits": LIMITS}
@@ -46,6 +46,8 @@ def _promised(game: "Game", mechanism: "Mechanism", options: DpAuditOptions) -> 
     if not isinstance(mechanism, AdditiveMechanism):
         return None
     board = game.board
+    if mechanism.noise != "gaussian":
+        return None  # a promise at δ = 0 says nothing of a claim at δ
     return promised_epsilon(mechanism, "replace", board.records, board.elements, options.delta)
 
 
@@ -60,4 +62,7 @@ def _remark(lower: Measurement, claimed: float | None, promised: float | None) -
         said.insert(0, f"The mechanism promises {words}, more than the claim of {claimed:g}.")
     if exceeds(lower, claimed):
         return " ".join([*said, f"The claim of {claimed:g} is exceeded."])
-    return " ".join([*said, f"The claim of {claimed:g} is not exceeded by the trials.", LIMITS])
+    how = (
+        "by this pair, which needs no trials" if lower.details.get("analytic") else "by the trials"
+    )
+    return " ".join([*said, f"The claim of {claimed:g} is not exceeded {how}.", LIMITS])

@@ -176,7 +176,7 @@ def _bound_row(
         **bound.evidence,
         "releases": [len(score.null), len(score.alternative)],
         "ceiling": bound.ceiling,
-        "at_ceiling": bound.flawless,
+        "at_ceiling": bound.flawless and bound.value >= bound.ceiling * (1 - 1e-9),
         "histogram": _histogram(score),
     }
     return row(

@@ -82,7 +82,8 @@ def _risk(findings: Sequence[Finding]) -> Risk:
         return _with_open(level_of(beyond[0]), beyond, unsettled)
     unmeasured = [finding for finding in findings if finding.outcome == "unmeasured"]
     if unmeasured:
-        return Risk("unknown", tuple(map(_sentence, unmeasured)))
+        unclear = _gravest([finding for finding in findings if finding.outcome == "unclear"])
+        return _with_open("unknown", unmeasured, unclear)
     if {finding.metric for finding in findings if finding.outcome in TRIED} <= proxies():
         return _with_open("not tested", [], unsettled)
     return _with_open("low", [], unsettled)

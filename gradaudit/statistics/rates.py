@@ -62,10 +62,12 @@ def clustered(
         confidence: of the interval.
     """
     weights = sizes / sizes.sum()
-    rate, number = float(weights @ shares), len(shares)
+    alike, number = np.ptp(shares) == 0, len(shares)
+    rate = float(shares[0] if alike else weights @ shares)
     if number < 2:
         return rate, (0.0, 1.0)
+    quantile = float(t.ppf((1 + confidence) / 2, number - 1))
+    if alike:
+        return rate, wilson(rate, number, quantile)
     variance = number / (number - 1) * float((weights**2) @ (shares - rate) ** 2)
-    most = float(sizes.sum()) if variance > 0 else float(number)
-    count = min(rate * (1 - rate) / variance, most) if variance > 0 else most
-    return rate, wilson(rate, count, float(t.ppf((1 + confidence) / 2, number - 1)))
+    return rate, wilson(rate, min(rate * (1 - rate) / variance, float(sizes.sum())), quantile)

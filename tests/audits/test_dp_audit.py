@@ -374,6 +374,9 @@ def test_a_promise_above_the_claim_is_said_first() -> None:
     (lower,) = kept.select("dp-audit.epsilon_lower", variant={})
     assert lower.details["theory_exceeds_claim"] is False
     assert "promises" not in str(lower.details["remark"])
+    pure = report("sex", mechanism="dp:clip=0.5,sigma=1,noise=laplace", claimed_epsilon=0.1)
+    (lower,) = pure.select("dp-audit.epsilon_lower", variant={})
+    assert "theory_exceeds_claim" not in lower.details  # it is at delta = 0, the claim is not
 
 
 @pytest.mark.parametrize("name", ["walk", "factorised"])

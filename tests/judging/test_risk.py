@@ -51,6 +51,18 @@ CASES: list[tuple[str, list[Measurement], Risk]] = [
         Risk("unknown", ("leak.effort: could not be measured: NaN",)),
     ),
     (
+        "broken beside an open one",
+        [row(B, "fc1", 1.5, interval=(0.1, 2.9)), failed_row(E, "fc1", "NaN")],
+        Risk(
+            "unknown",
+            (
+                "leak.effort: could not be measured: NaN",
+                f"{B}: 1.50 [0.100, 2.90] {NEITHER} 2; about 7.8 {MORE}",
+            ),
+            "high",
+        ),
+    ),
+    (
         "broken beside a failed one",
         [failed_row(B, "fc1", "NaN"), row(E, "fc1", 1)],
         Risk(

@@ -39,3 +39,14 @@ def test_clusters_that_are_all_alike_prove_no_more_than_their_number() -> None:
     assert (value, low) == (0, 0)
     assert 0.05 < high < 0.12
     assert clustered(np.zeros(1), np.ones(1)) == (0, (0, 1))
+
+
+@pytest.mark.parametrize("number", [9, 20, 47])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_clusters_that_agree_count_once_however_their_mean_rounds(
+    number: int, share: float
+) -> None:
+    rate, (low, high) = clustered(np.full(number, share), np.full(number, 8.0))
+    assert rate == share
+    assert low <= rate <= high
+    assert (low, high) == clustered(np.full(number, share), np.ones(number))[1]

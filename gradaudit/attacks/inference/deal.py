@@ -244,7 +244,11 @@ def frequencies(codes: IntArray, values: int, prior: Prior) -> FloatArray:
 
 
 def trials_of(prior: FloatArray, trials: int) -> IntArray:
-    """How many trials play each value: in the prior's shares to the nearest, at least one each."""
+    """How many trials play each value: in the prior's shares to the nearest, at least one each.
+
+    Fewer trials than values become one of each.
+    """
+    trials = max(trials, len(prior))
     counts = np.floor(prior * trials).astype(np.int64)
     missing = trials - int(counts.sum())
     counts[np.argsort(counts - prior * trials, kind="stable")[:missing]] += 1

@@ -105,6 +105,7 @@ def test_trials_follow_the_prior_and_play_every_value() -> None:
     assert trials_of(np.array([0.9, 0.1]), 10).tolist() == [9, 1]
     assert trials_of(np.array([0.5, 0.3, 0.2]), 7).sum() == 7
     assert trials_of(np.array([0.999, 0.001]), 10).tolist() == [9, 1]
+    assert trials_of(np.full(6, 1 / 6), 5).tolist() == [1] * 6  # rather than none of some
 
 
 def test_a_uniform_prior_plays_all_alike() -> None:
