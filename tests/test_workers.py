@@ -148,7 +148,7 @@ def test_a_signal_ends_the_workers_and_removes_what_is_temporary(
 ) -> None:
     process, workers = begun(tmp_path)
     (os.killpg if everybody else os.kill)(process.pid, number)
-    _, said = process.communicate(timeout=60)  # ends with the last that holds standard error
+    _, said = process.communicate(timeout=600)  # ends with the last that holds standard error
     assert (process.returncode, said) == (status, words)
     assert len(workers) == 2
     assert not any(worker.exists() for worker in workers)
@@ -158,7 +158,7 @@ def test_a_signal_ends_the_workers_and_removes_what_is_temporary(
 def test_workers_of_a_killed_process_end_by_themselves(tmp_path: Path) -> None:
     process, workers = begun(tmp_path)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert len(workers) == 2
     for _ in range(100):
         if not any(worker.exists() for worker in workers):

@@ -189,7 +189,7 @@ print(calls)
 
 def run(code: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600
     )
     return done.stdout.splitlines()
 
