@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from gradaudit.attacks.layerwise.logits import fully_connected_input
 from gradaudit.attacks.layerwise.perturbation import conditions, least_squares_bound
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.target import Target
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
 
 FILE = "cifar10_6k_jpeg.npz"
 RATIOS = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.5, 0.3, 0.1)

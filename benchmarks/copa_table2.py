@@ -29,10 +29,10 @@ from torch import Tensor
 from gradaudit.attacks.layerwise.denoise import denoise
 from gradaudit.attacks.reconstruction import AttackerView, Candidates, reconstructions
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.models import load_model
+from gradaudit.models.building import load_model
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
 from gradaudit.progress import Silent
-from gradaudit.target import Target
 
 FILE = "cifar10_6k_jpeg.npz"
 SHAPE = (3, 32, 32)

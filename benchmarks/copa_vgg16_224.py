@@ -15,7 +15,7 @@ import torch
 from copa_speed import observed, print_ranks
 from torch import nn
 
-from gradaudit.loading.models import load_model
+from gradaudit.models.building import load_model
 
 
 def main() -> None:

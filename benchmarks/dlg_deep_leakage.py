@@ -25,11 +25,11 @@ from gradaudit.attacks.reconstruction.labels import infer_label
 from gradaudit.attacks.reconstruction.methods import load_method
 from gradaudit.attacks.reconstruction.observing import Observed, Observer
 from gradaudit.attacks.reconstruction.pictures import draw_examples, expect_folder
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.records import Records
+from gradaudit.data.records import Records
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
 from gradaudit.progress import Silent
-from gradaudit.target import Target
-from gradaudit.updates.sharing import Sharing
+from gradaudit.sharing.protocol import Sharing
 
 WANTED_DB, WANTED_OF_8 = 30.0, 6
 

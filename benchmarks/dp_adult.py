@@ -20,12 +20,12 @@ import numpy as np
 import torch
 
 from gradaudit.audits.dp_audit import DpAudit
-from gradaudit.loading.datasets import load_records
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.models import load_model
+from gradaudit.data import load_records
+from gradaudit.models.building import load_model
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.target import Subject, Target
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared"))
 COLUMNS = 14

@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 from gradaudit.audits.dp_audit import DpAudit
+from gradaudit.data import load_records
 from gradaudit.dp.theory import epsilon_gaussian
-from gradaudit.loading.datasets import load_records
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.models import load_model
+from gradaudit.models.building import load_model
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
-from gradaudit.target import Subject, Target
 
 HIDDEN, WIDTH, CLIP, DELTA = 5, 16, 0.5, 1e-5
 CLAIM = epsilon_gaussian(2 * CLIP, DELTA)

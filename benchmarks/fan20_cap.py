@@ -39,19 +39,19 @@ import torch
 from gradaudit.attacks.membership import shuffled_distance
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.attacks.reconstruction.methods import load_method
+from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
 from gradaudit.defenses.modules.target import defended_target
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.models import load_model
-from gradaudit.loading.records import Records
+from gradaudit.models.building import load_model
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
-from gradaudit.target import Subject, Target
+from gradaudit.sharing.protocol import Sharing
 from gradaudit.tradeoff.attacking import Attack, attacked, has_secret
 from gradaudit.tradeoff.mechanisms import Setting, read_mechanism
 from gradaudit.tradeoff.scores import cap, cap_interval
 from gradaudit.tradeoff.training import train
-from gradaudit.updates.sharing import Sharing
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 GAMES = ("reconstruct", "membership", "tracing")

@@ -24,15 +24,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.federation.partition import partition
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.loading.accuracy import task_accuracy
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.models import load_model
-from gradaudit.loading.records import Records
-from gradaudit.target import Target
+from gradaudit.models.accuracy import task_accuracy
+from gradaudit.models.building import load_model
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 MODELS = {

@@ -32,8 +32,8 @@ from gradaudit.gradients.norms import norms_of
 from gradaudit.gradients.operations import Linear
 from gradaudit.gradients.tally import exactly
 from gradaudit.gradients.trace import Trace
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.target import Target, layers_of
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target, layers_of
 
 Work = Callable[[], object]
 ALL = ("f", "1", "inf")

@@ -25,10 +25,10 @@ from gradaudit.attacks.layerwise.setting import Setting
 from gradaudit.attacks.layerwise.systems import System
 from gradaudit.attacks.reconstruction.observing import Observer
 from gradaudit.attacks.reconstruction.r_gap import LeastSquares
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.records import Records
-from gradaudit.target import Target
-from gradaudit.updates.sharing import Sharing
+from gradaudit.data.records import Records
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
+from gradaudit.sharing.protocol import Sharing
 
 SHAPE, CLASSES = (3, 32, 32), 10
 CONVOLUTIONS = ((12, 4, 2, 2), (36, 3, 2, 1), (36, 3, 1, 1), (36, 3, 1, 1), (64, 3, 2, 1))

@@ -32,16 +32,16 @@ from gradaudit.attacks.inference.property import PropertyGame
 from gradaudit.attacks.inference.rounds import combine
 from gradaudit.attacks.inference.scoring import Scorer
 from gradaudit.attacks.inference.sight import Sight, prepared_for
+from gradaudit.data import load_records
+from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.families import family
 from gradaudit.inference.scores import Score
-from gradaudit.loading.accuracy import task_accuracy
-from gradaudit.loading.datasets import load_records
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.models import load_model
-from gradaudit.loading.records import Records
-from gradaudit.target import Target
-from gradaudit.updates.sharing import Sharing
+from gradaudit.models.accuracy import task_accuracy
+from gradaudit.models.building import load_model
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
+from gradaudit.sharing.protocol import Sharing
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared"))
 ROUNDS = 5

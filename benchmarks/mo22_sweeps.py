@@ -30,8 +30,8 @@ from torch import nn
 from vinfo_tables import SHARED, faces, train
 
 import gradaudit
-from gradaudit.loading.models import load_model
-from gradaudit.loading.records import Records
+from gradaudit.data.records import Records
+from gradaudit.models.building import load_model
 
 OTHERS = (0, 1, 5, 10, 30, 50)
 EPOCHS = (0, 1, 2, 5, 10, 20)

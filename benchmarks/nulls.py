@@ -26,10 +26,10 @@ import torch
 from scipy import optimize, stats
 
 import gradaudit
+from gradaudit.data import load_records
+from gradaudit.data.records import Attribute, Records
 from gradaudit.inference.members import Labelled, Sets
 from gradaudit.inference.usable import usable_information
-from gradaudit.loading.datasets import load_records
-from gradaudit.loading.records import Attribute, Records
 from gradaudit.report import Measurement, Report
 from gradaudit.statistics.student import student
 

@@ -14,12 +14,12 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional
 
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
+from gradaudit.data.records import Records
 from gradaudit.information.original import THRESHOLDS, ceiling
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.records import Records
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.target import Subject, Target
 
 LEVELS = THRESHOLDS
 SINGULAR = (1e-1, 1e-2, 1e-3)

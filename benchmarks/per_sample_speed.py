@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.models import load_model
-from gradaudit.target import Target, layers_of
+from gradaudit.models.building import load_model
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target, layers_of
 
 
 class Net(NamedTuple):

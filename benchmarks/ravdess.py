@@ -33,9 +33,9 @@ from scipy import stats
 from torch import nn
 
 import gradaudit
-from gradaudit.loading.datasets import load_records
-from gradaudit.loading.models import load_model
-from gradaudit.loading.records import Records
+from gradaudit.data import load_records
+from gradaudit.data.records import Records
+from gradaudit.models.building import load_model
 from gradaudit.report import Measurement, Report
 from gradaudit.statistics.student import student
 

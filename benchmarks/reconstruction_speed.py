@@ -39,10 +39,10 @@ from gradaudit.attacks.reconstruction.minimum import Evaluation, Minimum
 from gradaudit.attacks.reconstruction.objectives import Objective
 from gradaudit.attacks.reconstruction.observing import Observer
 from gradaudit.attacks.reconstruction.restarts import MatchingOptions
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.records import Records
-from gradaudit.target import Target
-from gradaudit.updates.sharing import Sharing
+from gradaudit.data.records import Records
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
+from gradaudit.sharing.protocol import Sharing
 
 SHAPE, CLASSES = (3, 32, 32), 10
 

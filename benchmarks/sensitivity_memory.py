@@ -23,11 +23,11 @@ def measure(spec: str, shape: tuple[int, ...], records: int, probes: int) -> Non
     torch.set_num_threads(1)
 
     from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
-    from gradaudit.loading.losses import CrossEntropy
-    from gradaudit.loading.models import load_model
-    from gradaudit.loading.records import Records
+    from gradaudit.data.records import Records
+    from gradaudit.models.building import load_model
+    from gradaudit.models.losses import CrossEntropy
+    from gradaudit.models.target import Subject, Target
     from gradaudit.progress import Silent
-    from gradaudit.target import Subject, Target
 
     generator = torch.Generator().manual_seed(0)
     data = Records(

@@ -20,8 +20,8 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.jacobian import Jacobians
 from gradaudit.gradients.tally import LayerNorms, Pass, by_probes, exactly
 from gradaudit.gradients.trace import Trace
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.target import Target, layers_of
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target, layers_of
 
 PROBES = 64
 SHAPE = (3, 32, 32)

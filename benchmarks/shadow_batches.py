@@ -23,14 +23,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.models import load_model
-from gradaudit.loading.records import Records
-from gradaudit.target import Target
-from gradaudit.updates.observer import Observer
-from gradaudit.updates.rows import room
-from gradaudit.updates.sharing import Sharing
+from gradaudit.models.building import load_model
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
+from gradaudit.sharing.interceptor import Observer
+from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.rows import room
 
 
 class Net(NamedTuple):

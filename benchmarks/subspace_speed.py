@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from scipy.linalg import subspace_angles
 from torch import nn
 
+from gradaudit.data import load_records
 from gradaudit.gradients.per_sample import per_sample_gradients
-from gradaudit.loading.datasets import load_records
-from gradaudit.loading.losses import CrossEntropy
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
 from gradaudit.subspaces.spans import Span, span_angles
-from gradaudit.target import Target
 
 Array = NDArray[np.float64]
 

@@ -39,19 +39,19 @@ from torch import nn
 
 from gradaudit.audits._vinfo_cases import Case, drawn_cases
 from gradaudit.audits._vinfo_options import VinfoOptions
+from gradaudit.data import load_records
+from gradaudit.data.records import Attribute, Records
 from gradaudit.inference.estimating import Adversary
 from gradaudit.inference.estimating import estimate as of_repetition
 from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.usable import Usable
-from gradaudit.loading.datasets import load_records
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.models import load_model
-from gradaudit.loading.records import Attribute, Records
+from gradaudit.models.building import load_model
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
+from gradaudit.sharing.interceptor import Observer
 from gradaudit.statistics.correlation import pearson
 from gradaudit.statistics.student import student
-from gradaudit.target import Subject, Target
-from gradaudit.updates.observer import Observer
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared"))
 OLDER = "older"

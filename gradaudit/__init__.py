@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gradaudit.api import audit
     from gradaudit.judging import gate
+    from gradaudit.models.target import Target
     from gradaudit.report import Report
-    from gradaudit.target import Target
 
 __version__ = "0.1.0"
 __all__ = ["Report", "Target", "__version__", "audit", "gate"]

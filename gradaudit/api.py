@@ -10,16 +10,16 @@ from torch import Tensor, nn
 from gradaudit.audits import Audit
 from gradaudit.audits import audits as all_audits
 from gradaudit.config import SubjectSettings, settle
+from gradaudit.data.common.user_data import records_of
+from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
-from gradaudit.loading.datasets.common.user_data import records_of
-from gradaudit.loading.losses import Loss
-from gradaudit.loading.records import Records
-from gradaudit.loading.specs import suggest
+from gradaudit.models.losses import Loss
+from gradaudit.models.target import Mode
 from gradaudit.progress import Progress
 from gradaudit.report import Report
 from gradaudit.runner import run
+from gradaudit.specs import suggest
 from gradaudit.subject import open_subject
-from gradaudit.target import Mode
 
 
 def audit(

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gradaudit.audits import Audit
-from gradaudit.loading.specs import suggest
 from gradaudit.report import Measurement
+from gradaudit.specs import suggest
 
 MOST_NAMES = 5
 

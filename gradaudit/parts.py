@@ -81,17 +81,21 @@ def _from_entry_points(group: str, base: type[P]) -> Iterator[type[P]]:
         yield part
 
 
-def summaries(package: str) -> dict[str, str]:
-    """The parts of ``package`` by name, each with its ``summary``, read from the source.
+def summaries(package: str, by: str = "name") -> dict[str, str]:
+    """The parts of ``package``, each with its ``summary``, read from the source.
 
     Parts of other distributions are imported, since their source may lie anywhere.
+
+    Args:
+        package: full name of the package that holds them.
+        by: what they are called by: ``name``, or ``example``, a spec that names one.
 
     Returns:
         The summaries, sorted by the parts' names.
     """
-    own = ((name, words["summary"]) for name, words in declared(package).items())
-    others = ((part.name, part.summary) for part in _loaded(package))
-    return dict(sorted([*own, *others]))
+    own = ((name, part[by], part["summary"]) for name, part in declared(package).items())
+    others = ((part.name, getattr(part, by), part.summary) for part in _loaded(package))
+    return {word: summary for _, word, summary in sorted([*own, *others])}
 
 
 def declared(package: str) -> dict[str, dict[str, Any]]:
@@ -122,7 +126,7 @@ def _loaded(group: str) -> Iterator[Any]:
 def _constants(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
     """Class attributes that are constants, as they are written."""
     for line in node.body:
-        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
-            (target,) = line.targets
+        if isinstance(line, ast.Assign | ast.AnnAssign) and isinstance(line.value, ast.Constant):
+            target = line.targets[0] if isinstance(line, ast.Assign) else line.target
             if isinstance(target, ast.Name):
                 yield target.id, line.value.value

@@ -15,11 +15,12 @@ from pydantic import JsonValue
 import gradaudit
 from gradaudit.audits import Audit
 from gradaudit.contract import breaches
+from gradaudit.data import describe
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.gathering import Part, gather, member_of
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.loading.accuracy import task_accuracy
-from gradaudit.loading.datasets import describe
+from gradaudit.models.accuracy import task_accuracy
+from gradaudit.models.target import Subject
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import (
     LayerRecord,
@@ -28,7 +29,6 @@ from gradaudit.report import (
     TargetRecord,
     utc_now,
 )
-from gradaudit.target import Subject
 
 log = logging.getLogger(__name__)
 
@@ -117,11 +117,10 @@ class Pace:
 
     def seconds(self, audit: Audit[Any], subject: Subject) -> float:
         """About how long an audit takes; zero where there is nothing to do."""
-        passes = audit.passes(subject)
-        if not passes:
+        cost = audit.cost(subject)
+        if not cost.passes:
             return 0.0
-        alone = self.alone * audit.calls(subject)
-        return self.together * passes + alone + audit.seconds(subject)
+        return self.together * cost.passes + self.alone * cost.calls + cost.seconds
 
 
 def _seconds(subject: Subject, records: int) -> float:

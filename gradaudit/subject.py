@@ -8,16 +8,16 @@ import torch
 from torch import nn
 
 from gradaudit.config import SubjectSettings
+from gradaudit.data import expect_attributes, load_records
+from gradaudit.data.records import Records
 from gradaudit.defenses import Chain, parse_defense
 from gradaudit.defenses.modules.target import defended_target, with_private_part
 from gradaudit.errors import UsageError
-from gradaudit.loading.checkpoint import apply_checkpoint, load_checkpoint
-from gradaudit.loading.datasets import expect_attributes, load_records
-from gradaudit.loading.losses import Loss
-from gradaudit.loading.models import load_loss, load_model
-from gradaudit.loading.preprocessing import Expected, expected_of_run
-from gradaudit.loading.records import Records
-from gradaudit.target import Subject, Target, choose_layers, hidden_layers, shared_parameters
+from gradaudit.models.building import load_loss, load_model
+from gradaudit.models.checkpoint import apply_checkpoint, load_checkpoint
+from gradaudit.models.losses import Loss
+from gradaudit.models.preprocessing import Expected, expected_of_run
+from gradaudit.models.target import Subject, Target, choose_layers, hidden_layers, shared_parameters
 
 
 def open_subject(

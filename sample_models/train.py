@@ -13,8 +13,8 @@ from models import diabetes_mlp, digits_cnn
 from safetensors.torch import save_file
 from torch import nn
 
-from gradaudit.loading.datasets import load_records
-from gradaudit.loading.records import Records
+from gradaudit.data import load_records
+from gradaudit.data.records import Records
 
 HERE = Path(__file__).parent
 BATCH = 32

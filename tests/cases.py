@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gradaudit.loading.losses import (
+from gradaudit.models.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
     CustomLoss,
     Loss,
     MeanSquaredError,
 )
-from gradaudit.target import Target
+from gradaudit.models.target import Target
 
 RECORDS = 3
 

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gradaudit.data.records import Attribute, Feature, Records
 from gradaudit.dp.board import Board
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.records import Attribute, Feature, Records
-from gradaudit.target import Subject, Target
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Subject, Target
 
 FEATURES = (
     Feature("age", (0,), (-1.5, 2.0)),

@@ -11,7 +11,7 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 
 if TYPE_CHECKING:
-    from gradaudit.target import Subject
+    from gradaudit.models.target import Subject
 
 Trouble = Literal["no", "crash", "leave", "refuse", "skip", "interrupt", "nothing", "nan"]
 

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gradaudit.loading.losses import Loss
-from gradaudit.target import Layer
+from gradaudit.models.losses import Loss
+from gradaudit.models.target import Layer
 
 Array = NDArray[np.float64]
 Update = dict[str, Array]

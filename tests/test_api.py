@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import gradaudit
+from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, DataError, GradauditError, UsageError
-from gradaudit.loading.losses import MeanSquaredError
-from gradaudit.loading.records import Records
+from gradaudit.models.losses import MeanSquaredError
 
 __all__ = ["only_counting"]
 pytestmark = pytest.mark.usefixtures("only_counting")

@@ -10,7 +10,7 @@ from command_line import expect_light
 PACKAGE = Path(__file__).parents[1] / "gradaudit"
 HEAVY = {"torch", "torchvision", "scipy", "sklearn", "safetensors", "matplotlib"}
 LIGHT = ("cli", "judging", "formats", "audits", "report", "parts", "config", "errors", "progress")
-MEASURING = ("audits", "gradients", "ranks", "loading", "runner", "zoo", "dp")
+MEASURING = ("audits", "data", "dp", "gradients", "models", "ranks", "runner", "zoo")
 
 
 class Module(NamedTuple):
@@ -71,7 +71,7 @@ def test_light_modules_import_nothing_heavy_when_loaded() -> None:
 
 
 def test_judging_and_formats_do_not_measure() -> None:
-    measuring = {"gradients", "loading", "target", "subject", "runner", "ranks"}
+    measuring = {"data", "gradients", "models", "ranks", "runner", "subject"}
     assert not offenders(["judging", "formats"], lambda module: module.rooms & measuring)
 
 

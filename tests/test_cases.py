@@ -4,7 +4,7 @@ import pytest
 import torch
 from cases import CASES, RECORDS, Case
 
-from gradaudit.target import layers_of
+from gradaudit.models.target import layers_of
 
 EACH = pytest.mark.parametrize("case", CASES, ids=str)
 

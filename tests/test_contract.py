@@ -14,13 +14,13 @@ from command_line import run
 from gradaudit.attacks.reconstruction import reconstructions
 from gradaudit.attacks.reconstruction.methods import load_method
 from gradaudit.audits import audits
+from gradaudit.data import adapters
 from gradaudit.defenses import defenses
 from gradaudit.defenses.spec import parse_defense
 from gradaudit.dp.mechanisms import load_mechanism, mechanisms
 from gradaudit.families import families, family
 from gradaudit.federation.algorithms import algorithms, choose_algorithm
 from gradaudit.formats import format_for, format_named, formats
-from gradaudit.loading.datasets import adapters
 
 KINDS: Mapping[str, Mapping[str, type[Any]]] = {
     "audits": audits(),

@@ -67,7 +67,7 @@ def test_there_is_a_recipe_for_each_folder() -> None:
         "gradaudit/audits",
         "gradaudit/attacks/reconstruction",
         "gradaudit/defenses",
-        "gradaudit/loading/datasets",
+        "gradaudit/data",
         "gradaudit/formats",
     ]
 

@@ -11,10 +11,10 @@ import pytest
 from command_line import run
 from report_builder import make_report, row
 
+from gradaudit.data import load_records
+from gradaudit.data.common import arrays, tables
 from gradaudit.errors import DataError, GradauditError, UsageError
 from gradaudit.files import destination, expect_file, expect_other_files, read_file
-from gradaudit.loading.datasets import load_records
-from gradaudit.loading.datasets.common import arrays, tables
 from gradaudit.report import Report, write_atomically
 
 

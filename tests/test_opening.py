@@ -10,28 +10,28 @@ TREES = {
 }
 
 OPENED_IN = {
-    "torch.load": {"gradaudit.loading.checkpoint.reading"},
-    "torch.export.load": {"gradaudit.loading.exported.module"},
+    "torch.load": {"gradaudit.models.checkpoint.reading"},
+    "torch.export.load": {"gradaudit.models.exported.module"},
     "torch.jit.load": set(),
     "torch.hub.load": set(),
-    "safe_open": {"gradaudit.loading.checkpoint.reading", "gradaudit.federation.resume"},
+    "safe_open": {"gradaudit.models.checkpoint.reading", "gradaudit.federation.resume"},
     "pickle.load": set(),
     "pickle.loads": set(),
     "cloudpickle.loads": {"gradaudit.workers"},
     "joblib.load": set(),
     "np.load": {"gradaudit.attacks.reconstruction.initial"},
-    "npy.read_array": {"gradaudit.loading.datasets.common.arrays"},
+    "npy.read_array": {"gradaudit.data.common.arrays"},
     "zipfile.ZipFile": {
-        "gradaudit.loading.datasets.common.arrays",
-        "gradaudit.loading.exported.module",
+        "gradaudit.data.common.arrays",
+        "gradaudit.models.exported.module",
     },
     "tarfile.open": set(),
-    "csv.reader": {"gradaudit.loading.datasets.common.tables"},
-    "Image.open": {"gradaudit.loading.datasets.common.pictures"},
+    "csv.reader": {"gradaudit.data.common.tables"},
+    "Image.open": {"gradaudit.data.common.pictures"},
     "yaml.load": set(),
     "yaml.safe_load": set(),
     "eval": set(),
-    "exec": {"gradaudit.loading.user_code", "gradaudit.loading.exported.module"},
+    "exec": {"gradaudit.user_code", "gradaudit.models.exported.module"},
     "os.system": set(),
 }
 """Where each kind of file is opened and code is run: nowhere else."""

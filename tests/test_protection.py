@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import gradaudit
+from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import AuditError
-from gradaudit.loading.losses import CustomLoss
-from gradaudit.loading.records import Attribute, Records
+from gradaudit.models.losses import CustomLoss
 from gradaudit.report import Report
 
 N = 96

@@ -14,8 +14,8 @@ from gradaudit.attacks.inference.property import PropertyGame
 from gradaudit.attacks.inference.scoring import Scorer
 from gradaudit.attacks.inference.user import UserGame
 from gradaudit.audits._attack_intervals import doubts
+from gradaudit.data.records import Attribute, Records
 from gradaudit.inference.scores import Score
-from gradaudit.loading.records import Attribute, Records
 from gradaudit.statistics.rates import clustered
 from studies.base import Cell, Outcome, Study, interval
 

@@ -9,9 +9,9 @@ import numpy as np
 
 import gradaudit
 from gradaudit.audits import audits
+from gradaudit.data import load_records
+from gradaudit.data.records import Attribute, Records
 from gradaudit.judging import passed
-from gradaudit.loading.datasets import load_records
-from gradaudit.loading.records import Attribute, Records
 from gradaudit.report import Finding, Report
 from studies.base import Cell, Outcome, Study
 

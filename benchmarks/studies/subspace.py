@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import GradauditError
-from gradaudit.loading.records import Attribute, Records
 from gradaudit.subspaces.comparing import Compared
 from gradaudit.subspaces.matrices import MatrixForm
 from gradaudit.subspaces.means import Permuting, mean_gradients

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gradaudit.attacks.inference.game import InferenceGame
     from gradaudit.attacks.inference.match import Match
     from gradaudit.attacks.inference.repetition import Terms
-    from gradaudit.target import Subject
+    from gradaudit.models.target import Subject
 
 _OWN_ROUNDS = 3
 _FEWEST_TRIALS = 40
@@ -196,7 +196,7 @@ def expect_attributes(subject: "Subject") -> tuple[str, ...]:
 
 def features_of(subject: "Subject", reduce: str | None) -> list[int]:
     """How many features each layer's update is reduced to."""
-    from gradaudit.updates.reduction import parse_reduction, reduction_for
+    from gradaudit.sharing.reduction import parse_reduction, reduction_for
 
     asked = parse_reduction(reduce)
     sizes = [layer.parameters for layer in subject.layers]

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from gradaudit.defenses import Chain
 
 if TYPE_CHECKING:
-    from gradaudit.target import Subject
+    from gradaudit.models.target import Subject
 
 
 def defenses_note(subject: "Subject", unapplied: str) -> dict[str, JsonValue]:

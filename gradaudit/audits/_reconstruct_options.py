@@ -11,8 +11,8 @@ from gradaudit.attacks.names import default_steps_in_words, names_in_words
 from gradaudit.audits.base import AuditOptions
 
 if TYPE_CHECKING:
-    from gradaudit.target import Subject
-    from gradaudit.updates.sharing import Sharing
+    from gradaudit.models.target import Subject
+    from gradaudit.sharing.protocol import Sharing
 
 AUTOMATIC = ("closed-form", "dlg")
 AUTOMATIC_ITERATIONS = 10
@@ -91,7 +91,7 @@ class AttackOptions(AuditOptions):
         Raises:
             UsageError: options contradict each other or the defenses.
         """
-        from gradaudit.updates.sharing import Sharing
+        from gradaudit.sharing.protocol import Sharing
 
         return Sharing(
             defenses=subject.defenses,

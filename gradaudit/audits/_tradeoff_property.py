@@ -12,7 +12,7 @@ from gradaudit.report import Measurement, Variant
 if TYPE_CHECKING:
     from gradaudit.audits._attack_options import InferenceOptions
     from gradaudit.audits._tradeoff_options import TradeoffOptions
-    from gradaudit.target import Subject
+    from gradaudit.models.target import Subject
     from gradaudit.tradeoff.mechanisms import Mechanism, Setting
     from gradaudit.tradeoff.pictures import Value
 

@@ -12,10 +12,10 @@ from gradaudit.errors import NotApplicable, UsageError
 if TYPE_CHECKING:
     import numpy as np
 
+    from gradaudit.data.records import Records
     from gradaudit.inference.repetitions import Question, Repetition
     from gradaudit.inference.splits import IntArray
-    from gradaudit.loading.records import Records
-    from gradaudit.target import Subject
+    from gradaudit.models.target import Subject
 
 RECORDS = 2000
 ENOUGH_TO_KEEP = 3000
@@ -79,7 +79,7 @@ def records_asked_about(subject: "Subject", *, keep: bool) -> "Records":
     Raises:
         NotApplicable: none is named, and membership is unknown.
     """
-    from gradaudit.loading.records import Attribute
+    from gradaudit.data.records import Attribute
 
     records = subject.records
     if subject.attributes:

@@ -25,11 +25,11 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 
 if TYPE_CHECKING:
+    from gradaudit.data.records import Records
     from gradaudit.inference.layerwise import Layerwise
     from gradaudit.inference.usable import Usable
-    from gradaudit.loading.records import Records
-    from gradaudit.target import Layer, Subject, Target
-    from gradaudit.updates.observer import Observer
+    from gradaudit.models.target import Layer, Subject, Target
+    from gradaudit.sharing.interceptor import Observer
 
 _PROBES = 16
 
@@ -138,8 +138,8 @@ class _Latent:
 
     def _layerwise(self, case: Case, target: "Target") -> "Layerwise":
         from gradaudit.inference.layerwise import Layerwise
-        from gradaudit.updates.observer import Observer
-        from gradaudit.updates.reduction import parse_reduction
+        from gradaudit.sharing.interceptor import Observer
+        from gradaudit.sharing.reduction import parse_reduction
 
         sharing = self.options.sharing(self.subject.defenses, self.subject.hidden)
 
@@ -185,7 +185,7 @@ class _Latent:
 
     def _reductions(self) -> dict[str, str]:
         """What each layer's gradient is reduced by."""
-        from gradaudit.updates.reduction import parse_reduction, reduction_for
+        from gradaudit.sharing.reduction import parse_reduction, reduction_for
 
         asked = parse_reduction(self.options.reduce)
         sharing = self.options.sharing(self.subject.defenses, self.subject.hidden)

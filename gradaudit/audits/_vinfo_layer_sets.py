@@ -10,7 +10,7 @@ from gradaudit.audits._vinfo_rows import AUDIT
 from gradaudit.report import Measurement, Variant, skipped
 
 if TYPE_CHECKING:
-    from gradaudit.target import Layer
+    from gradaudit.models.target import Layer
 
 METRICS = VINFO, SUCCESS = "original_vinfo", "original_success"
 

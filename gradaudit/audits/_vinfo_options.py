@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from gradaudit.errors import UsageError
-from gradaudit.updates.options import SharingOptions
+from gradaudit.sharing.options import SharingOptions
 
 ITERATIONS = {"dlg": 20, "idlg": 20, "inverting-gradients": 240}
 """Steps of the attacks on the input where none are named: outer ones of L-BFGS, steps of Adam."""

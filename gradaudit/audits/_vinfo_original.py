@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gradaudit.attacks.reconstruction.methods import Method
     from gradaudit.attacks.reconstruction.observing import Observer
     from gradaudit.information.original import FloatArray
-    from gradaudit.target import Subject, Target
+    from gradaudit.models.target import Subject, Target
 
 
 def original_rows(

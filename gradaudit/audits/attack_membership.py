@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gradaudit.attacks.reconstruction.campaign import Campaign
     from gradaudit.attacks.reconstruction.methods import Method
-    from gradaudit.target import Subject, Target
+    from gradaudit.models.target import Subject, Target
 
 _NO_TRUTH = "the update was captured, so there is no truth to score by; name it with --records"
 _READING = 2.0

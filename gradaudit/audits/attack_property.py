@@ -8,7 +8,7 @@ from gradaudit.audits._attack_options import InferenceOptions
 
 if TYPE_CHECKING:
     from gradaudit.attacks.inference.game import InferenceGame
-    from gradaudit.target import Subject
+    from gradaudit.models.target import Subject
 
 
 class AttackProperty(InferenceAttack[InferenceOptions]):

@@ -17,7 +17,7 @@ from gradaudit.report import Measurement, Variant
 if TYPE_CHECKING:
     from gradaudit.attacks.reconstruction.campaign import Campaign
     from gradaudit.attacks.reconstruction.methods import Method
-    from gradaudit.target import Subject, Target
+    from gradaudit.models.target import Subject, Target
 
 
 class AttackReconstruct(Audit[ReconstructOptions]):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gradaudit.attacks.reconstruction.campaign import Campaign
     from gradaudit.attacks.reconstruction.methods import Method
-    from gradaudit.target import Subject
+    from gradaudit.models.target import Subject
 
 
 _KEY = 12

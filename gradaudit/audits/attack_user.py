@@ -11,7 +11,7 @@ from gradaudit.errors import NotApplicable
 
 if TYPE_CHECKING:
     from gradaudit.attacks.inference.game import InferenceGame
-    from gradaudit.target import Subject
+    from gradaudit.models.target import Subject
 
 
 class UserOptions(InferenceOptions):

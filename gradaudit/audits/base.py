@@ -1,13 +1,15 @@
 """What every audit is: a name, options, metrics, and a ``run`` that measures and never judges.
 
-Audits are listed, described and configured without torch, so a module in this package imports the
-measuring code inside ``run``.
+Audits are listed, described and configured without torch: the folder of one declares it in
+``__init__.py``, and only its ``measure.py`` and what lies beside that import the measuring code.
 """
 
-from abc import ABC, abstractmethod
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
@@ -15,7 +17,7 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 
 if TYPE_CHECKING:
-    from gradaudit.target import Subject
+    from gradaudit.models.target import Subject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,22 @@ class Metric:
     counts: str = ""
 
 
+@dataclass(frozen=True)
+class Cost:
+    """About what an audit's ``run`` takes, for ``--dry-run``.
+
+    Attributes:
+        passes: gradient passes over one record; zero says that there is nothing to do.
+        calls: gradients that are taken one after the other, each waiting for the last: of a small
+            model a call costs much more than the records in it do.
+        seconds: apart from gradients, on a core of a usual machine.
+    """
+
+    passes: float = 0.0
+    calls: float = 0.0
+    seconds: float = 0.0
+
+
 class AuditOptions(BaseModel):
     """Base of every audit's options; a field is a command line option and a config key."""
 
@@ -51,8 +69,10 @@ class AuditOptions(BaseModel):
 O = TypeVar("O", bound=AuditOptions)  # noqa: E741 - O for options
 
 
-class Audit(ABC, Generic[O]):
+class Audit(Generic[O]):
     """One audit. The class docstring carries the formula and the citation.
+
+    It measures in the module ``measure`` of its folder, or in a ``run`` of its own.
 
     A name of two words is one of several audits that report as the first word: ``attack property``
     is the command ``gradaudit attack property`` and yields rows of the audit ``attack``.
@@ -86,30 +106,39 @@ class Audit(ABC, Generic[O]):
         """What its rows name as their audit: the first word of its name."""
         return cls.name.split()[0]
 
-    @abstractmethod
-    def run(self, subject: "Subject", progress: Progress) -> Iterable[Measurement]:
-        """Measure the subject, yielding rows as they come.
+    def run(self, subject: Subject, progress: Progress) -> Iterable[Measurement]:
+        """Measure the subject, yielding rows as they come: ``measure.run(audit, …)``.
 
         Every layer of the subject gets a measurement or a skipped or failed row with a reason.
 
         Raises:
             NotApplicable: this audit says nothing about this model or data.
         """
+        rows: Iterable[Measurement] = self._measuring().run(self, subject, progress)
+        return rows
 
-    def passes(self, subject: "Subject") -> float:
-        """About how many gradient passes over one record ``run`` costs; for ``--dry-run``.
+    def cost(self, subject: Subject) -> Cost:
+        """About what ``run`` takes: ``measure.cost(audit, subject)``.
 
-        Zero says that there is nothing to do.
+        Raises:
+            NotApplicable: this audit says nothing about this model or data.
         """
+        if type(self).run is not Audit.run:
+            return Cost(self.passes(subject), self.calls(subject), self.seconds(subject))
+        cost: Cost = self._measuring().cost(self, subject)
+        return cost
+
+    def _measuring(self) -> Any:
+        return import_module(f"{type(self).__module__}.measure")
+
+    def passes(self, subject: Subject) -> float:
+        """Being replaced by ``cost``."""
         return 0.0
 
-    def calls(self, subject: "Subject") -> float:
-        """About how many gradients ``run`` takes one after the other, each waiting for the last.
-
-        Of a small model a call costs much more than the records in it do.
-        """
+    def calls(self, subject: Subject) -> float:
+        """Being replaced by ``cost``."""
         return 0.0
 
-    def seconds(self, subject: "Subject") -> float:
-        """About how long ``run`` takes apart from gradients, on a core of a usual machine."""
+    def seconds(self, subject: Subject) -> float:
+        """Being replaced by ``cost``."""
         return 0.0

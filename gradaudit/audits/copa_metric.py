@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gradaudit.gradients.functional import FunctionalModel
+    from gradaudit.models.target import Layer, Subject
     from gradaudit.ranks.model import LayerRanks
-    from gradaudit.target import Layer, Subject
 
 _PASSES_A_RANK = 20.0
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gradaudit.dp.campaign import Game
     from gradaudit.dp.mechanisms import Mechanism
     from gradaudit.dp.sweeps import Point, Setting
-    from gradaudit.target import Subject
+    from gradaudit.models.target import Subject
 
 log = logging.getLogger(__name__)
 

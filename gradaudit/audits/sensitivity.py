@@ -15,7 +15,7 @@ from gradaudit.report import Measurement, Variant
 if TYPE_CHECKING:
     from gradaudit.gradients.differentiation import Variable
     from gradaudit.gradients.sensitivity import Observed
-    from gradaudit.target import Subject, Target
+    from gradaudit.models.target import Subject, Target
 
 _RECORDS = 32
 _LABEL_RECORDS = 256
@@ -167,7 +167,7 @@ class Sensitivity(Audit[SensitivityOptions]):
         self, target: "Target", variant: Variant, subject: "Subject", progress: Progress
     ) -> Iterator[Measurement]:
         from gradaudit.gradients.sensitivity import Observed
-        from gradaudit.target import layers_of
+        from gradaudit.models.target import layers_of
 
         shown = {layer.name for layer in subject.layers}
         layers = layers_of(target.model, with_bias=self.options.with_bias)

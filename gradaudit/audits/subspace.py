@@ -13,8 +13,8 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 
 if TYPE_CHECKING:
-    from gradaudit.loading.records import Records
-    from gradaudit.target import Subject, Target
+    from gradaudit.data.records import Records
+    from gradaudit.models.target import Subject, Target
 
 _RECORDS = 256
 _UNDEFENDED = "none applied: these are gradients of single records, not what is shared"

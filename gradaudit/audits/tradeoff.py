@@ -14,7 +14,7 @@ from gradaudit.report import Measurement
 
 if TYPE_CHECKING:
     from gradaudit.attacks.reconstruction.methods import Method
-    from gradaudit.target import Subject
+    from gradaudit.models.target import Subject
     from gradaudit.tradeoff.mechanisms import Mechanism
     from gradaudit.tradeoff.pictures import Point
     from gradaudit.tradeoff.studies import Plan

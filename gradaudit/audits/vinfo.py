@@ -19,10 +19,10 @@ from gradaudit.audits._vinfo_rows import AUDIT, METRICS
 from gradaudit.audits.base import Audit, Metric
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, skipped
-from gradaudit.updates.reduction import parse_reduction
+from gradaudit.sharing.reduction import parse_reduction
 
 if TYPE_CHECKING:
-    from gradaudit.target import Subject
+    from gradaudit.models.target import Subject
 
 _TOGETHER = 8
 

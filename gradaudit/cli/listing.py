@@ -13,7 +13,6 @@ from gradaudit.federation.algorithms import algorithms
 from gradaudit.formats import formats
 from gradaudit.formats.page import Page
 from gradaudit.judging import known_metrics
-from gradaudit.loading.datasets import adapters
 from gradaudit.parts import summaries
 from gradaudit.zoo import zoo_names
 
@@ -36,7 +35,7 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "audits": lambda: {name: audit.summary for name, audit in audits().items()},
     "metrics": _metrics,
     "zoo": zoo_names,
-    "data": lambda: {adapter.example: adapter.summary for adapter in adapters().values()},
+    "data": lambda: summaries("gradaudit.data", by="example"),
     "losses": lambda: LOSSES,
     "reconstructions": lambda: summaries("gradaudit.attacks.reconstruction"),
     "families": lambda: summaries("gradaudit.families"),

@@ -22,7 +22,7 @@ from gradaudit.redaction import redact
 from gradaudit.report import Report
 
 if TYPE_CHECKING:
-    from gradaudit.target import Subject
+    from gradaudit.models.target import Subject
 
 GATE_FAILED = CLAIM_EXCEEDED = 1
 STDOUT, STDERR = 1, 2

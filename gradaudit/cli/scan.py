@@ -28,8 +28,8 @@ from gradaudit.config import (
 )
 from gradaudit.errors import UsageError
 from gradaudit.judging import read_policy
-from gradaudit.loading.specs import suggest
 from gradaudit.samples import sample_settings
+from gradaudit.specs import suggest
 
 
 def _scan(**flags: Any) -> None:

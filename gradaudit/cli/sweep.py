@@ -32,9 +32,9 @@ from gradaudit.config import (
 from gradaudit.errors import UsageError
 from gradaudit.formats.sweep import print_sweep
 from gradaudit.gathering import Part, merge
-from gradaudit.loading.specs import suggest
 from gradaudit.pictures import expect_picture
 from gradaudit.report import Report
+from gradaudit.specs import suggest
 from gradaudit.sweeping.grid import Axis, Point, expect_known, points, read_axes
 
 

@@ -18,7 +18,7 @@ from gradaudit.text import printable
 if TYPE_CHECKING:
     from gradaudit.federation.resume import RunFolder, RunRecord
     from gradaudit.federation.server import Training
-    from gradaudit.target import Subject
+    from gradaudit.models.target import Subject
 
 _PASSED_OVER = ("attribute", "layer", "hide", "samples", "expected_accuracy", "mode")
 _OUTPUT = ("quiet", "verbose")
@@ -92,8 +92,8 @@ def _identity(
     settings: TrainSettings, options: TrainingOptions, subject: "Subject"
 ) -> dict[str, Any]:
     """What tells this run from others: everything that its numbers depend on."""
-    from gradaudit.loading.code_digest import code_digest
-    from gradaudit.loading.datasets.describe import fingerprint
+    from gradaudit.data.describe import fingerprint
+    from gradaudit.models.code_digest import code_digest
 
     fields = {"model", "data", "loss", "mode", "seed", "defense", "test_share"}
     chosen = settings.model_dump(mode="json", include=fields)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from gradaudit.loading.losses import Loss
+    from gradaudit.models.losses import Loss
 
 Scope = Literal["tensor", "update"]
 

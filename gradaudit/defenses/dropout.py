@@ -52,7 +52,7 @@ class Dropout(Defense[DropoutOptions]):
 
         from gradaudit.defenses.modules.attachment import attached, last_linear
         from gradaudit.defenses.modules.dropped import DroppedInputs
-        from gradaudit.target import layers_of
+        from gradaudit.models.target import layers_of
 
         if self.options.layers == LAST:
             chosen = [last_linear(model, str(self))[0]]

@@ -6,8 +6,8 @@ from pydantic import ValidationError
 
 from gradaudit.defenses.base import Defense, DefenseOptions
 from gradaudit.errors import UsageError
-from gradaudit.loading.specs import suggest
 from gradaudit.parts import discover
+from gradaudit.specs import suggest
 
 OPTION = "--defense"
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from gradaudit.loading.losses import Loss
+    from gradaudit.models.losses import Loss
 
 
 class SpnOptions(DefenseOptions):

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradaudit.data.records import Feature, Records
 from gradaudit.errors import NotApplicable
-from gradaudit.loading.records import Feature, Records
 
 MAX_VALUES = 64
 """A column of numbers with more values than this is represented by so many of them."""

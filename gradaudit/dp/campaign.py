@@ -20,8 +20,8 @@ from gradaudit.dp.theory import epsilon_gaussian, epsilon_laplace
 from gradaudit.dp.trials import Statistic
 from gradaudit.dp.verdicts import Verdict, verdict_without_trials
 from gradaudit.errors import UsageError
+from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
-from gradaudit.target import Subject
 
 
 @dataclass(frozen=True)

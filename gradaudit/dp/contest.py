@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradaudit.data.records import Records
 from gradaudit.dp.canaries import craft
 from gradaudit.dp.domain import Domain
 from gradaudit.dp.landscape import Canary, Landscape
 from gradaudit.errors import UsageError
-from gradaudit.loading.records import Records
 from gradaudit.progress import Advance
 
 

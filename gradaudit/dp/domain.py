@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gradaudit.data.records import Records
 from gradaudit.dp.attribute import PrivateColumn
-from gradaudit.loading.records import Records
 
 DomainName = Literal["feasible", "free"]
 

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.target import Target, shared_parameters
+from gradaudit.models.target import Target, shared_parameters
 
 _CLOSE = 1e-6
 

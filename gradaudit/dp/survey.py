@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradaudit.data.records import Records
 from gradaudit.dp.attribute import PrivateColumn
 from gradaudit.dp.contest import Effort
 from gradaudit.dp.domain import DomainName
@@ -16,7 +17,6 @@ from gradaudit.dp.mechanisms import AdditiveMechanism, Mechanism
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.dp.pilots import CommonNoise
 from gradaudit.errors import UsageError
-from gradaudit.loading.records import Records
 
 
 @dataclass(frozen=True)

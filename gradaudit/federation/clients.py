@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from gradaudit.data.records import Records
 from gradaudit.defenses.modules.privacy import private_names
 from gradaudit.errors import AuditError
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import drawing_from, running, unwrap
-from gradaudit.loading.records import Records
+from gradaudit.models.target import Target
 from gradaudit.randomness import torch_rng
-from gradaudit.target import Target
-from gradaudit.updates.share import share
-from gradaudit.updates.sharing import Sharing
+from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.share import share
 
 State = Mapping[str, Tensor]
 Update = dict[str, Tensor]

@@ -11,7 +11,7 @@ from gradaudit.defenses.modules.privacy import private_names
 from gradaudit.errors import AuditError
 from gradaudit.federation.clients import Contribution, make_optimizer
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.target import Target
+from gradaudit.models.target import Target
 
 
 class Server:

@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
-from gradaudit.loading.records import Records
-from gradaudit.loading.specs import suggest
 from gradaudit.randomness import rng
+from gradaudit.specs import suggest
 
 Indices = NDArray[np.int64]
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gradaudit.errors import CheckpointError, GradauditError, UsageError
 from gradaudit.federation.server import Round, Training
-from gradaudit.loading.accuracy import TaskAccuracy
+from gradaudit.models.accuracy import TaskAccuracy
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import write_atomically
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gradaudit.data.records import Records
 from gradaudit.defenses.base import Defense
 from gradaudit.defenses.modules.privacy import private_names, private_parts
 from gradaudit.defenses.modules.target import defended_target
@@ -16,12 +17,11 @@ from gradaudit.federation.parameters import Server
 from gradaudit.federation.partition import Indices, partition
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.loading.accuracy import TaskAccuracy, task_accuracy
-from gradaudit.loading.records import Records
+from gradaudit.models.accuracy import TaskAccuracy, task_accuracy
+from gradaudit.models.target import Target
 from gradaudit.progress import Progress, Silent
 from gradaudit.randomness import rng, torch_rng
-from gradaudit.target import Target
-from gradaudit.updates.sharing import Sharing
+from gradaudit.sharing.protocol import Sharing
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from gradaudit.errors import AuditError
 from gradaudit.gradients.trace import Gradients, Trace
-from gradaudit.loading.losses import CustomLoss, Loss
+from gradaudit.models.losses import CustomLoss, Loss
 
 Variable = Literal["point", "target"]
 Record = tuple[Tensor, Tensor, Tensor]

@@ -20,8 +20,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from gradaudit.errors import AuditError
-from gradaudit.loading.losses import Loss
-from gradaudit.target import Mode, Target
+from gradaudit.models.losses import Loss
+from gradaudit.models.target import Mode, Target
 from gradaudit.text import listed
 
 Parameters = Mapping[str, Tensor]

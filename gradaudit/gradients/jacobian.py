@@ -17,8 +17,8 @@ from gradaudit.gradients.fast.piecewise import PiecewiseLinear
 from gradaudit.gradients.fast.tables import Tabulated, tables_pay
 from gradaudit.gradients.sources import General, Point, Source
 from gradaudit.gradients.tally import LayerNorms, Pass, Tally
+from gradaudit.models.target import Layer
 from gradaudit.progress import Advance
-from gradaudit.target import Layer
 
 _WORKING_SET = 96 << 20
 """Bytes of a chunk of records and directions: more does not make it faster, as long as what does

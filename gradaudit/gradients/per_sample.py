@@ -26,7 +26,7 @@ from gradaudit.gradients.ways import (
     product,
     traced,
 )
-from gradaudit.target import Layer, Target
+from gradaudit.models.target import Layer, Target
 
 _TRIAL = 2
 _QUICK_BYTES = 16 << 20

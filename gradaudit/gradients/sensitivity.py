@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.differentiation import Batch, Variable, fastest
 from gradaudit.gradients.directions import SampledColumns
@@ -23,10 +24,9 @@ from gradaudit.gradients.jacobian import Jacobians
 from gradaudit.gradients.norms import Norm
 from gradaudit.gradients.tally import LayerNorms, Pass, by_probes, exactly
 from gradaudit.gradients.trace import Trace
-from gradaudit.loading.losses import BinaryCrossEntropy, CrossEntropy
-from gradaudit.loading.records import Records
+from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy
+from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
-from gradaudit.target import Layer, Target
 
 AFFORDABLE = 2e11
 """Multiply-adds of forward passes that an exact measurement may take without being asked for."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from gradaudit.gradients.directions import Columns, Directions, Gaussian, Plan, SampledColumns
 from gradaudit.gradients.norms import Norm, Norms, joined, over_directions, side_by_side
 from gradaudit.gradients.sources import Source
-from gradaudit.target import Layer
+from gradaudit.models.target import Layer
 
 NORMS: tuple[Norm, ...] = ("f", "1", "inf")
 

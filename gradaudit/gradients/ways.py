@@ -11,7 +11,7 @@ from torch import Tensor
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.operations import Operation
 from gradaudit.gradients.trace import Gradients, Trace
-from gradaudit.target import Layer, Target
+from gradaudit.models.target import Layer, Target
 
 Way = Literal["factors", "vmap", "loop"]
 

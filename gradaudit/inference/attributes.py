@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gradaudit.loading.records import Attribute
+from gradaudit.data.records import Attribute
 
 IntArray = NDArray[np.int64]
 OTHER = "other"

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from gradaudit.inference.estimating import Adversary, Rows, estimate
 from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.usable import Usable
+from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
-from gradaudit.target import Layer
-from gradaudit.updates.draws import beside
-from gradaudit.updates.observer import Observer
-from gradaudit.updates.reduction import Reduction
+from gradaudit.sharing.draws import beside
+from gradaudit.sharing.interceptor import Observer
+from gradaudit.sharing.reduction import Reduction
 from gradaudit.workers import shared_out
 
 _TOGETHER = 8

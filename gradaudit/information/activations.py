@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import peak_bytes
-from gradaudit.target import Layer, Target
+from gradaudit.models.target import Layer, Target
 
 _TRIAL = 2
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from gradaudit.errors import NotApplicable
-from gradaudit.target import Layer
+from gradaudit.models.target import Layer
 
 Array = NDArray[np.float64]
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.blocks import column_blocks
+from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
 from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
-from gradaudit.loading.records import Records
+from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
 from gradaudit.subspaces.bases import joint_triangle
 from gradaudit.subspaces.comparing import Compared
@@ -21,7 +22,6 @@ from gradaudit.subspaces.matrices import MatrixForm
 from gradaudit.subspaces.means import NOT_FINITE, Permuting, mean_gradients
 from gradaudit.subspaces.samples import compare_samples
 from gradaudit.subspaces.splits import Split
-from gradaudit.target import Layer, Target
 
 Outcome = Mapping[int, Compared | GradauditError]
 """Of a layer: what was found of each split, by its number, or why nothing was."""

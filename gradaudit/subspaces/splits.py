@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from gradaudit.loading.records import Attribute, Records
+from gradaudit.data.records import Attribute, Records
 from gradaudit.randomness import rng
 
 FEWEST = 5

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradaudit.errors import UsageError
-from gradaudit.loading.specs import suggest
+from gradaudit.specs import suggest
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z][\w-]*)\}")
 _MANY = 1000

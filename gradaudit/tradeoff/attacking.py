@@ -21,17 +21,17 @@ from gradaudit.attacks.reconstruction.methods import Method
 from gradaudit.attacks.reconstruction.observing import Observed, Observer
 from gradaudit.attacks.reconstruction.scores import relative_error
 from gradaudit.attacks.tracing import trace
+from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
 from gradaudit.defenses.modules.privacy import private_parts
 from gradaudit.defenses.modules.target import seen_by_outsiders
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.loading.records import Records
+from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
 from gradaudit.randomness import sequence, torch_rng
-from gradaudit.target import Layer, Target
+from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.share import share
 from gradaudit.tradeoff.scores import FloatArray, clipped
-from gradaudit.updates.share import share
-from gradaudit.updates.sharing import Sharing
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,20 @@ import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
+from gradaudit.data.records import Records
 from gradaudit.defenses.chain import Chain
 from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import UsageError
 from gradaudit.federation.partition import split
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.loading.records import Records
+from gradaudit.models.target import Subject, Target, shared_parameters
 from gradaudit.progress import Progress
 from gradaudit.randomness import number as seed_of
-from gradaudit.target import Subject, Target, shared_parameters
+from gradaudit.sharing.protocol import Sharing
 from gradaudit.tradeoff.attacking import Attack, Outcome, attacked, has_secret
 from gradaudit.tradeoff.mechanisms import Mechanism, Setting
 from gradaudit.tradeoff.scores import FloatArray
 from gradaudit.tradeoff.training import Trained, train
-from gradaudit.updates.sharing import Sharing
 
 """Sets repetitions apart from other draws of the same seed."""
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
 from gradaudit.errors import NotApplicable
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.loading.accuracy import TaskAccuracy, task_accuracy
-from gradaudit.loading.records import Records
+from gradaudit.models.accuracy import TaskAccuracy, task_accuracy
+from gradaudit.models.target import Target
 from gradaudit.progress import Progress
-from gradaudit.target import Target
 
 
 @dataclass(frozen=True)

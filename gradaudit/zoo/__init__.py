@@ -12,7 +12,7 @@ from importlib.abc import InspectLoader
 from typing import TYPE_CHECKING
 
 from gradaudit.errors import UsageError
-from gradaudit.loading.specs import suggest
+from gradaudit.specs import suggest
 
 if TYPE_CHECKING:
     from torch import nn

@@ -13,9 +13,9 @@ from gradaudit.attacks.membership import (
 from gradaudit.attacks.reconstruction.dlg import DeepLeakage
 from gradaudit.attacks.reconstruction.idlg import ImprovedDeepLeakage
 from gradaudit.attacks.reconstruction.restarts import MatchingOptions
+from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
-from gradaudit.loading.losses import MeanSquaredError
-from gradaudit.loading.records import Records
+from gradaudit.models.losses import MeanSquaredError
 from gradaudit.progress import Silent
 from tests.attacks.reconstruction.scenes import mlp, records, view
 

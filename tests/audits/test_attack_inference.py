@@ -10,12 +10,12 @@ from attacks.inference.people import people, subject, with_users
 from torch import nn
 
 from gradaudit.audits import audits
+from gradaudit.data.records import Records
 from gradaudit.errors import GradauditError, NotApplicable, UsageError
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.records import Records
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.target import Subject, Target
 
 SMALL: dict[str, Any] = {
     "batch_size": 8,

@@ -12,15 +12,15 @@ from torch import nn
 
 from gradaudit.audits.attack_membership import AttackMembership, MembershipOptions
 from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
+from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.loading.losses import CrossEntropy, MeanSquaredError
-from gradaudit.loading.records import Records
+from gradaudit.models.losses import CrossEntropy, MeanSquaredError
+from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.target import Subject, Target
-from gradaudit.updates.share import share
-from gradaudit.updates.sharing import Sharing
+from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.share import share
 from tests.attacks.reconstruction.scenes import mlp, records
 from tests.command_line import run
 

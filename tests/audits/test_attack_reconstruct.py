@@ -20,17 +20,17 @@ from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.attacks.reconstruction.observing import Observed
 from gradaudit.audits.attack_reconstruct import AttackReconstruct, ReconstructOptions
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
+from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.loading.losses import CrossEntropy, MeanSquaredError
-from gradaudit.loading.records import Records
-from gradaudit.loading.user_code import load_callable
+from gradaudit.models.losses import CrossEntropy, MeanSquaredError
+from gradaudit.models.target import Subject, Target, choose_layers
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import Measurement
-from gradaudit.target import Subject, Target, choose_layers
-from gradaudit.updates.share import share
-from gradaudit.updates.sharing import Sharing
+from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.share import share
+from gradaudit.user_code import load_callable
 from tests.attacks.reconstruction.scenes import cnn, mlp, records
 from tests.attacks.reconstruction.scenes import observed as scene_observed
 from tests.command_line import run

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
+from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.records import Records
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Subject, Target, choose_layers
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.target import Subject, Target, choose_layers
 from gradaudit.zoo import build
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[3] / "shared"))

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from gradaudit.audits import audits
+from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.modules.target import defended_target
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.records import Attribute, Records
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Mode, Subject, Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.target import Mode, Subject, Target
 
 IDLE = "dropout:0.5 does nothing in eval mode; use --mode train"
 

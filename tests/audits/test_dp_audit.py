@@ -10,18 +10,18 @@ from dp_subject import subject
 from pydantic import ValidationError
 
 from gradaudit.audits.dp_audit import DpAudit
+from gradaudit.data import load_records
 from gradaudit.defenses import parse_defense
 from gradaudit.dp.claim import claim_exceeded, claim_untested
 from gradaudit.dp.theory import epsilon_gaussian
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.formats.table import Table as TableFormat
-from gradaudit.loading.datasets import load_records
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.models import load_model
+from gradaudit.models.building import load_model
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement, Report
 from gradaudit.runner import run
-from gradaudit.target import Subject, Target
 
 QUICK = {"trials": 400, "restarts": 6, "iterations": 30}
 HONEST = "dp:clip=0.5,sigma=0.5"

@@ -13,12 +13,12 @@ from torch import nn
 
 from gradaudit.audits import audits
 from gradaudit.audits.forward import Forward, ForwardOptions
+from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.records import Records
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.target import Subject, Target
 from tests.cases import CASES
 from tests.command_line import run
 
@@ -162,8 +162,8 @@ def test_noise_that_is_none_is_refused(sigma2: float) -> None:
 
 def test_the_plan_counts_forward_passes() -> None:
     audit = Forward(ForwardOptions())
-    assert audit.passes(subject_of(net())) == 6
-    assert audit.passes(subject_of(net(), net(1), samples=4)) == 4
+    assert audit.cost(subject_of(net())).passes == 6
+    assert audit.cost(subject_of(net(), net(1), samples=4)).passes == 4
 
 
 def test_the_sample_model_on_the_command_line() -> None:

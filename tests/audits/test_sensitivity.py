@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from gradaudit.audits import audits
 from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
+from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients import sensitivity
-from gradaudit.loading.losses import CrossEntropy, CustomLoss
-from gradaudit.loading.records import Records
+from gradaudit.models.losses import CrossEntropy, CustomLoss
+from gradaudit.models.target import Subject, Target, choose_layers, layers_of
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.target import Subject, Target, choose_layers, layers_of
 from tests.cases import CASES, Case
 from tests.gradients.dense import jacobians as dense_jacobians
 

@@ -15,15 +15,15 @@ from torch import nn
 
 from gradaudit.audits import audits
 from gradaudit.audits.subspace import Subspace, SubspaceOptions
+from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.records import Attribute, Records
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.subspaces.angles import DISTANCES
 from gradaudit.subspaces.splits import orders_of
-from gradaudit.target import Subject, Target
 from tests.cases import CASES, Case
 from tests.command_line import run
 

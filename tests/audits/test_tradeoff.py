@@ -12,12 +12,12 @@ from attacks.inference.people import subject as of_people
 from torch import nn
 
 from gradaudit.audits.tradeoff import Tradeoff, TradeoffOptions
+from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.loading.losses import CrossEntropy, MeanSquaredError
-from gradaudit.loading.records import Records
+from gradaudit.models.losses import CrossEntropy, MeanSquaredError
+from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.target import Subject, Target
 from tests.attacks.reconstruction.scenes import mlp
 from tests.command_line import run
 

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from gradaudit.audits._vinfo_layer_sets import layer_sets
 from gradaudit.audits._vinfo_options import VinfoOptions
 from gradaudit.audits.vinfo import Vinfo
+from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.information.original import THRESHOLDS, ceiling
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.records import Records
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Subject, Target, choose_layers, hidden_layers
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.samples import sample_folder
-from gradaudit.target import Subject, Target, choose_layers, hidden_layers
 from tests.attacks.reconstruction.scenes import records
 from tests.command_line import run
 

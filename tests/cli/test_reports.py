@@ -168,7 +168,7 @@ def test_list_of_an_unknown_kind() -> None:
 
 
 def test_the_listed_losses_are_those_there_are() -> None:
-    from gradaudit.loading.losses import BUILT_IN
+    from gradaudit.models.losses import BUILT_IN
 
     assert list(LOSSES) == list(BUILT_IN)
 

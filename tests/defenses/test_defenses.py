@@ -280,7 +280,7 @@ def test_listing_and_parsing_import_no_torch() -> None:
     script = (
         "import sys\n"
         "from gradaudit.defenses import parse_defense\n"
-        "from gradaudit.updates.options import SharingOptions\n"
+        "from gradaudit.sharing.options import SharingOptions\n"
         "parse_defense('dp:clip=1,sigma=1'), SharingOptions(reduce='pca:3')\n"
         "assert not {'torch', 'scipy'} & set(sys.modules)\n"
     )

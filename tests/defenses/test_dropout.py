@@ -11,7 +11,7 @@ from gradaudit.defenses.modules.attachment import attachments
 from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.target import Target, layers_of, shared_parameters
+from gradaudit.models.target import Target, layers_of, shared_parameters
 
 NAMED = {str(case): case for case in CASES}
 CASE = NAMED["mlp-tanh"]

@@ -9,16 +9,16 @@ import torch
 from cases import CASES
 from torch import Tensor
 
+from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.modules.classifier import GradientClassifier
 from gradaudit.defenses.modules.preparing import prepared
 from gradaudit.defenses.perturb import Perturb
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.loading.records import Records
-from gradaudit.target import layers_of
-from gradaudit.updates.observer import Observer
-from gradaudit.updates.share import share
-from gradaudit.updates.sharing import Sharing
+from gradaudit.models.target import layers_of
+from gradaudit.sharing.interceptor import Observer
+from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.share import share
 
 ELEMENTS, CLASSES = 30, 3
 DRAWS = torch.Generator()

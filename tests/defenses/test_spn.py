@@ -9,6 +9,7 @@ import torch
 from cases import CASES, MSE, Case
 from torch import Tensor, nn
 
+from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.modules.attachment import attachments
 from gradaudit.defenses.modules.polarization import PolarizationHead, polarization_loss
@@ -18,10 +19,9 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.per_sample import per_sample_gradients
-from gradaudit.loading.records import Records
-from gradaudit.target import Target, layers_of, shared_parameters
-from gradaudit.updates.share import share
-from gradaudit.updates.sharing import Sharing
+from gradaudit.models.target import Target, layers_of, shared_parameters
+from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.share import share
 from tests.gradients.batches import batch_gradient
 
 NAMED = {str(case): case for case in CASES}

@@ -14,7 +14,7 @@ from gradaudit.defenses.modules.bottleneck import Bottleneck, kl_from_standard_n
 from gradaudit.defenses.modules.target import defended_target, seen_by_outsiders
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.gradients.per_sample import per_sample_gradients
-from gradaudit.target import Target, layers_of
+from gradaudit.models.target import Target, layers_of
 from tests.gradients.batches import batch_gradient
 
 NAMED = {str(case): case for case in CASES}

@@ -6,6 +6,7 @@ import pytest
 import torch
 from dp_subject import FEATURES, subject, table
 
+from gradaudit.data.records import Attribute, Feature, Records
 from gradaudit.dp.attribute import MAX_VALUES, PrivateColumn
 from gradaudit.dp.canaries import ascend, craft
 from gradaudit.dp.contest import Effort, hold_contest
@@ -20,7 +21,6 @@ from gradaudit.dp.landscape import (
 )
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.loading.records import Attribute, Feature, Records
 
 PLACES = ("sum", "release")
 QUICK = Effort(restarts=6, iterations=40, pool=30)

@@ -5,8 +5,8 @@ from torch import nn
 
 from gradaudit.dp.gradients import RecordGradients
 from gradaudit.errors import NotApplicable
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.target import Target
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
 
 REAL = [case for case in CASES if case.inputs.is_floating_point()]
 

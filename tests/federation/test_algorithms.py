@@ -9,14 +9,14 @@ import torch
 from cases import CASES, CROSS_ENTROPY, MSE, Case
 from torch import Tensor, nn
 
+from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.federation.algorithms import algorithms, choose_algorithm
 from gradaudit.federation.partition import split
 from gradaudit.federation.server import Training, train_rounds
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.loading.records import Records
-from gradaudit.target import Target
+from gradaudit.models.target import Target
 
 NAMED = {str(case): case for case in CASES}
 State = dict[str, Tensor]

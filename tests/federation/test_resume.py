@@ -11,13 +11,13 @@ from cases import CASES
 from safetensors.torch import load_file
 from torch import Tensor
 
+from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import CheckpointError, NotApplicable, UsageError
 from gradaudit.federation.resume import STATE, SUMMARY, RunFolder, RunRecord, train_into
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.loading.checkpoint import apply_checkpoint, load_checkpoint
-from gradaudit.loading.records import Records
+from gradaudit.models.checkpoint import apply_checkpoint, load_checkpoint
 
 CASE = next(case for case in CASES if case.id == "batch-norm")
 ROUNDS = 5

@@ -6,11 +6,11 @@ import torch
 from cases import CASES
 from torch import nn
 
+from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.federation.server import train_rounds
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.loading.class_weighted import user_loss
-from gradaudit.loading.records import Records
+from gradaudit.models.class_weighted import user_loss
 
 
 def test_one_client_descends_along_the_weighted_mean() -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.ways import mean_gradient, names_of
-from gradaudit.target import Layer, Target
+from gradaudit.models.target import Layer, Target
 
 
 def batch_gradient(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradaudit.target import Target
+from gradaudit.models.target import Target
 
 
 def jacobians(

@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import nn
 
+from gradaudit.data.records import Records
 from gradaudit.gradients.estimates import Array, Sample, joined
 from gradaudit.gradients.sensitivity import Observed
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.records import Records
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Silent
 from gradaudit.statistics.bootstrap import drawn, ratio_interval
-from gradaudit.target import Target, layers_of
 from tests.coverage import assert_covers, covered
 
 SPECTRA = {

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from gradaudit.errors import AuditError
 from gradaudit.gradients.functional import FunctionalModel, unwrap
-from gradaudit.loading.losses import CrossEntropy, MeanSquaredError
-from gradaudit.target import Mode, Target
+from gradaudit.models.losses import CrossEntropy, MeanSquaredError
+from gradaudit.models.target import Mode, Target
 
 
 def convolutional(*extra: nn.Module) -> nn.Sequential:

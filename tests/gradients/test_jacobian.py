@@ -22,8 +22,8 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.jacobian import Jacobians
 from gradaudit.gradients.tally import LayerNorms, by_probes, exactly
 from gradaudit.gradients.trace import Trace
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.target import Target, layers_of
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target, layers_of
 from tests.cases import CASES, Case
 from tests.gradients.dense import jacobians as dense_jacobians
 

@@ -14,8 +14,8 @@ from gradaudit.gradients.per_sample import (
     PerSampleGradients,
     per_sample_gradients,
 )
-from gradaudit.loading.losses import CrossEntropy, MeanSquaredError
-from gradaudit.target import Target, layers_of
+from gradaudit.models.losses import CrossEntropy, MeanSquaredError
+from gradaudit.models.target import Target, layers_of
 from tests.gradients.batches import batch_gradient
 
 EACH = pytest.mark.parametrize("case", CASES, ids=str)

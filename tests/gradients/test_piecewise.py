@@ -16,8 +16,8 @@ from gradaudit.gradients.norms import Norms
 from gradaudit.gradients.sources import General, Point
 from gradaudit.gradients.tally import Pass, exactly
 from gradaudit.gradients.trace import Trace
-from gradaudit.loading.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
-from gradaudit.target import Target, layers_of
+from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
+from gradaudit.models.target import Target, layers_of
 
 RECORDS = 3
 

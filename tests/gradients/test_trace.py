@@ -9,8 +9,8 @@ from gradaudit.errors import AuditError
 from gradaudit.gradients.capture import Capture
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.trace import Trace
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.target import Target
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
 from tests.cases import CASES, Case
 
 WHOLE = {

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from gradaudit.data.records import Attribute
 from gradaudit.inference.attributes import merge_rare, shuffled
-from gradaudit.loading.records import Attribute
 
 
 def of(*counts: int) -> Attribute:

@@ -10,10 +10,10 @@ from attacks.inference.people import people, subject
 from gradaudit.inference.estimating import Adversary
 from gradaudit.inference.layerwise import Layerwise
 from gradaudit.inference.repetitions import Question, repetitions
+from gradaudit.models.target import Layer
 from gradaudit.progress import Silent
-from gradaudit.target import Layer
-from gradaudit.updates.observer import Observer
-from gradaudit.updates.sharing import Sharing
+from gradaudit.sharing.interceptor import Observer
+from gradaudit.sharing.protocol import Sharing
 
 
 def test_other_clients_draw_from_the_set_of_the_batch_and_not_from_the_batch() -> None:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.information.activations import Activations
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.target import Target, layers_of
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target, layers_of
 from tests.cases import CASES, Case
 
 

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.loading.losses import CrossEntropy
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Mode, Target
 from gradaudit.ranks.chain import chain_of_convolutions
-from gradaudit.target import Mode, Target
 
 GENERATOR = torch.Generator().manual_seed(0)
 RECORD = torch.randn(1, 2, 6, 6, generator=GENERATOR, dtype=torch.float64)

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.loading.losses import CrossEntropy
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
 from gradaudit.ranks.observe import plain_convolutions, unsuitable, uses
-from gradaudit.target import Target
 
 RECORD = torch.randn(1, 2, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 LABEL = torch.tensor([1])

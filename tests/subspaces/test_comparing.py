@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable
-from gradaudit.loading.records import Attribute, Records
 from gradaudit.subspaces.comparing import Compared, Family, distances, most_significant
 from gradaudit.subspaces.samples import compare_samples
 from gradaudit.subspaces.splits import Permuted, Split, orders_of, splits_of

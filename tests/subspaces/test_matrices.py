@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from gradaudit.errors import NotApplicable
+from gradaudit.models.target import layers_of
 from gradaudit.subspaces.matrices import MatrixForm
-from gradaudit.target import layers_of
 
 
 def form_of(model: nn.Module, name: str = "0") -> tuple[MatrixForm, np.ndarray]:

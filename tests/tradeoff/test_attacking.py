@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 from gradaudit.attacks.reconstruction.methods import load_method
+from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.modules.target import defended_target
-from gradaudit.loading.losses import CrossEntropy, MeanSquaredError
-from gradaudit.loading.records import Records
+from gradaudit.models.losses import CrossEntropy, MeanSquaredError
+from gradaudit.models.target import Target
 from gradaudit.progress import Silent
-from gradaudit.target import Target
+from gradaudit.sharing.protocol import Sharing
 from gradaudit.tradeoff.attacking import Attack, Outcome, attacked, has_secret, perturbation_ratio
-from gradaudit.updates.sharing import Sharing
 from tests.attacks.reconstruction.scenes import mlp, records
 
 TABLE = records(6, labels=[0, 1, 2])

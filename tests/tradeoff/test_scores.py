@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from gradaudit.loading.accuracy import wilson
+from gradaudit.models.accuracy import wilson
 from gradaudit.tradeoff.scores import cap, cap_interval, clipped, mean_interval, position
 
 

@@ -9,7 +9,7 @@ from command_line import HANGS
 from torch import nn
 
 from gradaudit.errors import UsageError
-from gradaudit.target import layers_of
+from gradaudit.models.target import layers_of
 from gradaudit.zoo import build, factory, zoo_names
 
 Shapes = dict[str, tuple[int, ...]]

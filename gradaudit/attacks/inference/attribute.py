@@ -7,8 +7,8 @@ import numpy as np
 
 from gradaudit.attacks.inference.deal import Deal, Setup
 from gradaudit.attacks.inference.game import AttributeBased, deal_homogeneous
+from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
-from gradaudit.loading.records import Records
 
 
 class AttributeGame(AttributeBased):

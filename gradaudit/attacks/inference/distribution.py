@@ -18,12 +18,12 @@ from gradaudit.attacks.inference.deal import (
 )
 from gradaudit.attacks.inference.game import Answers, AttributeBased
 from gradaudit.attacks.inference.ordinal import Ordinal
+from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families import Family
 from gradaudit.families.base import Features
 from gradaudit.inference.batches import Batches, draw_any
 from gradaudit.inference.scores import ENOUGH
-from gradaudit.loading.records import Attribute, Records
 
 _FEWEST = 8
 

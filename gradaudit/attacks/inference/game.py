@@ -20,13 +20,13 @@ from gradaudit.attacks.inference.deal import (
     no_batches,
     trials_of,
 )
+from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families import Family
 from gradaudit.families.base import Features
 from gradaudit.inference.attributes import merge_rare, shuffled
 from gradaudit.inference.batches import Batches, draw_batches
 from gradaudit.inference.scores import ROOM
-from gradaudit.loading.records import Attribute, Records
 
 
 @dataclass(frozen=True)

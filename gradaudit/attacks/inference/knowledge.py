@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.loading.records import Records
-from gradaudit.loading.specs import suggest
+from gradaudit.specs import suggest
 from gradaudit.text import listed
 
 LABEL = "label"

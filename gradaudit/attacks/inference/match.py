@@ -15,9 +15,9 @@ from gradaudit.attacks.inference.noise import Leak
 from gradaudit.attacks.inference.play import Scope
 from gradaudit.attacks.inference.repetition import Play, Repetition, Terms, trains_rounds
 from gradaudit.attacks.inference.sight import Sight
-from gradaudit.loading.accuracy import task_accuracy
+from gradaudit.models.accuracy import task_accuracy
+from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
-from gradaudit.target import Subject
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from gradaudit.attacks.inference.deal import Deal
 from gradaudit.attacks.inference.fano import Channel
 from gradaudit.attacks.inference.sight import Sight
 from gradaudit.defenses.dp import Dp
+from gradaudit.models.target import Layer
 from gradaudit.noise import noise_scale
-from gradaudit.target import Layer
-from gradaudit.updates.observer import Observer
-from gradaudit.updates.sharing import Sharing
+from gradaudit.sharing.interceptor import Observer
+from gradaudit.sharing.protocol import Sharing
 
 NO_NOISE = "no Gaussian noise is added, so the gradient may tell everything"
 _FEWEST, _MOST = 16, 1024

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
-from gradaudit.loading.records import Records
+from gradaudit.models.target import Target
 from gradaudit.progress import Advance
-from gradaudit.target import Target
-from gradaudit.updates.share import share
-from gradaudit.updates.sharing import Sharing
+from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.share import share
 
 RATE = 0.01
 BATCH = 32

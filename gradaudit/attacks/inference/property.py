@@ -7,7 +7,7 @@ import numpy as np
 
 from gradaudit.attacks.inference.deal import Deal, Setup
 from gradaudit.attacks.inference.game import AttributeBased, deal_homogeneous
-from gradaudit.loading.records import Records
+from gradaudit.data.records import Records
 
 HELD = "held at its mean in every record, since the model takes it"
 

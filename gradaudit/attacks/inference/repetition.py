@@ -12,11 +12,11 @@ from gradaudit.attacks.inference.noise import Leak, leaks
 from gradaudit.attacks.inference.own_rounds import train_rounds
 from gradaudit.attacks.inference.play import Guesses, Scope, Table
 from gradaudit.attacks.inference.sight import Sight, prepared_for
+from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.loading.records import Records
+from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Advance
-from gradaudit.target import Subject, Target
-from gradaudit.updates.sharing import Sharing
+from gradaudit.sharing.protocol import Sharing
 
 OWN_ROUNDS = 3
 _DEAL, _FIT, _NOISE, _TRAIN, _FANO, _SHUFFLE = range(6)

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from gradaudit.attacks.inference.deal import Deal
 from gradaudit.attacks.inference.unaware import Looked, most_elements, unaware_features
+from gradaudit.data.records import Records
 from gradaudit.defenses.modules.preparing import prepared
 from gradaudit.defenses.modules.target import seen_by_outsiders, with_other_secrets
 from gradaudit.errors import UsageError
-from gradaudit.loading.records import Records
-from gradaudit.target import Layer, Target
-from gradaudit.updates.observer import Observer
-from gradaudit.updates.reduction import parse_reduction
-from gradaudit.updates.sharing import Sharing
-from gradaudit.updates.sight import Sight as Seen
+from gradaudit.models.target import Layer, Target
+from gradaudit.sharing.interceptor import Observer
+from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.reduction import parse_reduction
+from gradaudit.sharing.visibility import Sight as Seen
 
 FloatArray = NDArray[np.floating]
 _RELEASED, _OWN, _SECRETS = 1, 2, 3

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradaudit.target import Layer
-from gradaudit.updates.observer import Observer
+from gradaudit.models.target import Layer
+from gradaudit.sharing.interceptor import Observer
 
 Indices = NDArray[np.int64]
 Observe = Callable[[Layer], Observer]

@@ -15,11 +15,11 @@ from gradaudit.attacks.inference.deal import (
 )
 from gradaudit.attacks.inference.game import Answers, InferenceGame
 from gradaudit.attacks.inference.prototypes import Encoder, candidate_posterior
+from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.families import Family
 from gradaudit.families.base import Features
 from gradaudit.inference.batches import Batches, draw_any, draw_batches
-from gradaudit.loading.records import Records
 
 _FEWEST_SHADOW = 2
 _SHADOW_SHARE = 2 / 3

@@ -23,11 +23,11 @@ from gradaudit.attacks.reconstruction.blocks import blocks_of
 from gradaudit.attacks.reconstruction.methods import Method
 from gradaudit.attacks.reconstruction.observing import Observed, Observer
 from gradaudit.attacks.reconstruction.pictures import draw_examples
+from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
-from gradaudit.loading.records import Records
+from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Progress
-from gradaudit.target import Subject, Target
-from gradaudit.updates.captured import Captured, captured_update
+from gradaudit.sharing.captured import Captured, captured_update
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from gradaudit.attacks.reconstruction import Reconstruction, reconstructions
 from gradaudit.errors import UsageError
-from gradaudit.loading.specs import suggest
+from gradaudit.specs import suggest
 
 Method = Reconstruction[Any]
 OPTION = "--method"

@@ -9,14 +9,14 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.view import AttackerView, LocalTraining, Update
+from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
 from gradaudit.defenses.modules.target import seen_by_outsiders
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.loading.records import Records
-from gradaudit.target import Layer, Target, layers_of
-from gradaudit.updates.share import share
-from gradaudit.updates.sharing import Sharing
+from gradaudit.models.target import Layer, Target, layers_of
+from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.share import share
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from gradaudit.attacks.reconstruction.methods import Method
 from gradaudit.attacks.reconstruction.observing import Observed, value_range
 from gradaudit.attacks.reconstruction.scores import ssim, window_for
 from gradaudit.attacks.reconstruction.view import AttackerView, Update
+from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
-from gradaudit.loading.records import Records
 from gradaudit.progress import Progress
 
 FloatArray = NDArray[np.float64]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradaudit.loading.losses import CrossEntropy
+from gradaudit.models.losses import CrossEntropy
 
 _DIRECTIONS = 50
 _HIDDEN = 64

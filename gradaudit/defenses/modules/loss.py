@@ -5,7 +5,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from gradaudit.loading.losses import Loss
+from gradaudit.models.losses import Loss
 
 
 class PenalisedLoss(Loss):

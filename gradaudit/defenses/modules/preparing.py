@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradaudit.data.records import Records
 from gradaudit.defenses.perturb import Perturb
-from gradaudit.loading.records import Records
-from gradaudit.target import Target
-from gradaudit.updates.observer import Observer
-from gradaudit.updates.share import parameters_as_layers
-from gradaudit.updates.sharing import Sharing
+from gradaudit.models.target import Target
+from gradaudit.sharing.interceptor import Observer
+from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.share import parameters_as_layers
 
 
 def prepared(

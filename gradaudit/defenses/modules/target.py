@@ -12,9 +12,9 @@ from gradaudit.defenses import Defense, defenses
 from gradaudit.defenses.modules.loss import PenalisedLoss
 from gradaudit.defenses.modules.privacy import private_names, private_parts
 from gradaudit.errors import CheckpointError
-from gradaudit.loading.checkpoint import LoadedCheckpoint
+from gradaudit.models.checkpoint import LoadedCheckpoint
+from gradaudit.models.target import Target
 from gradaudit.randomness import torch_rng
-from gradaudit.target import Target
 
 
 def defended_target(target: Target, chain: Sequence[Defense[Any]], seed: int) -> Target:

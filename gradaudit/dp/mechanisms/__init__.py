@@ -5,10 +5,10 @@ from gradaudit.dp.mechanisms.base import AdditiveMechanism, Mechanism
 from gradaudit.dp.mechanisms.deterministic import DefenseMechanism
 from gradaudit.dp.mechanisms.file import FileMechanism
 from gradaudit.errors import UsageError
-from gradaudit.loading.specs import Spec, arguments, suggest
-from gradaudit.loading.user_code import load_callable
 from gradaudit.noise import Noise
 from gradaudit.parts import discover
+from gradaudit.specs import Spec, arguments, suggest
+from gradaudit.user_code import load_callable
 
 __all__ = [
     "AdditiveMechanism",

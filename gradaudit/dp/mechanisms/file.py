@@ -8,8 +8,8 @@ from torch import Tensor
 
 from gradaudit.dp.mechanisms.base import Mechanism
 from gradaudit.errors import AuditError
-from gradaudit.loading.user_code import first_line
 from gradaudit.noise import Noise
+from gradaudit.user_code import first_line
 
 
 class FileMechanism(Mechanism):

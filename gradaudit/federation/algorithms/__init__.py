@@ -2,8 +2,8 @@
 
 from gradaudit.errors import UsageError
 from gradaudit.federation.algorithms.base import Algorithm
-from gradaudit.loading.specs import suggest
 from gradaudit.parts import discover
+from gradaudit.specs import suggest
 
 
 def algorithms() -> dict[str, type[Algorithm]]:

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from dp_subject import model, table
 
+from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.records import Records
-from gradaudit.target import Subject, Target
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Subject, Target
 
 
 def people(records: int = 400, seed: int = 0) -> Records:

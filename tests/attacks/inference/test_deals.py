@@ -11,8 +11,8 @@ from gradaudit.attacks.inference.deal import Deal, Setup, trials_of
 from gradaudit.attacks.inference.distribution import DistributionGame, bin_names, counts_of
 from gradaudit.attacks.inference.property import PropertyGame
 from gradaudit.attacks.inference.user import UserGame
+from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.loading.records import Attribute, Records
 
 SETUP = Setup(batch_size=4, shadow=120, batches=40, trials=60, private=100)
 ROOT = np.random.SeedSequence(0)

@@ -14,9 +14,9 @@ from gradaudit.defenses import parse_defense
 from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import UsageError
 from gradaudit.inference.batches import Batches
-from gradaudit.updates.scene import Scene
-from gradaudit.updates.sharing import Sharing
-from gradaudit.updates.stream import Stream
+from gradaudit.sharing.context import Scene
+from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.stream import Stream
 from tests.gradients.batches import batch_gradient
 
 SETUP = Setup(batch_size=4, shadow=120, batches=60, trials=30, private=100)

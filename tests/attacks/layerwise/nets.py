@@ -7,8 +7,8 @@ from gradaudit.attacks.layerwise.chain import Chain
 from gradaudit.attacks.layerwise.trace import chain_of
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.loading.losses import BinaryCrossEntropy, CrossEntropy, Loss
-from gradaudit.target import Target
+from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss
+from gradaudit.models.target import Target
 
 ACTIVATIONS = {
     "tanh": nn.Tanh(),

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.observing import Observed, Observer
 from gradaudit.attacks.reconstruction.view import AttackerView
-from gradaudit.loading.losses import CrossEntropy, Loss
-from gradaudit.loading.records import Records
-from gradaudit.target import Target
-from gradaudit.updates.sharing import Sharing
+from gradaudit.data.records import Records
+from gradaudit.models.losses import CrossEntropy, Loss
+from gradaudit.models.target import Target
+from gradaudit.sharing.protocol import Sharing
 
 
 def drawn(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:

@@ -15,7 +15,7 @@ from gradaudit.attacks.reconstruction import (
     reconstructions,
 )
 from gradaudit.errors import AuditError, NotApplicable, UsageError
-from gradaudit.loading.losses import BinaryCrossEntropy, MeanSquaredError
+from gradaudit.models.losses import BinaryCrossEntropy, MeanSquaredError
 from gradaudit.progress import Silent
 
 CHAINS = ("r-gap", "copa")

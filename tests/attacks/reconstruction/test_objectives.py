@@ -10,12 +10,12 @@ from gradaudit.attacks.reconstruction.objectives import (
     total_variation,
 )
 from gradaudit.attacks.reconstruction.view import LocalTraining
+from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
-from gradaudit.loading.losses import BinaryCrossEntropy, CustomLoss, Loss, MeanSquaredError
-from gradaudit.loading.records import Records
-from gradaudit.target import Target
-from gradaudit.updates.share import share
-from gradaudit.updates.sharing import Sharing
+from gradaudit.models.losses import BinaryCrossEntropy, CustomLoss, Loss, MeanSquaredError
+from gradaudit.models.target import Target
+from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.share import share
 from tests.attacks.reconstruction.scenes import (
     cnn,
     drawn,

@@ -16,12 +16,12 @@ from gradaudit.attacks.reconstruction.success import (
     ssim_of,
 )
 from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
-from gradaudit.loading.losses import CrossEntropy
-from gradaudit.loading.records import Records
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
 from gradaudit.progress import Progress, Silent
-from gradaudit.target import Target
-from gradaudit.updates.sharing import Sharing
+from gradaudit.sharing.protocol import Sharing
 from tests.attacks.reconstruction.scenes import cnn, records
 
 PICTURES = records(1, 6, 6, labels=[0, 1, 2, 1, 0, 2])

@@ -1,0 +1,141 @@
+"""The rows that audits report: the only place of an audit that makes measurements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import JsonValue
+
+from gradaudit.audits.base import Audit
+from gradaudit.report import Measurement, Status, Variant
+from gradaudit.statistics import CONFIDENCE
+
+if TYPE_CHECKING:
+    from gradaudit.models.target import Subject, Target
+
+Details = Mapping[str, JsonValue]
+Layers = Iterable[str | None]
+_WHOLE_MODEL = (None,)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Makes the rows of one audit that share a variant and facts.
+
+    Attributes:
+        audit: whose they are.
+        variant: what tells them from the headline; empty for the headline itself.
+        facts: what the details of every row begin with.
+    """
+
+    audit: type[Audit[Any]]
+    variant: Variant = field(default_factory=dict)
+    facts: Details = field(default_factory=dict)
+
+    def of(self, variant: Variant, facts: Details | None = None) -> Self:
+        """The same with more in variant and facts."""
+        return replace(
+            self, variant={**self.variant, **variant}, facts={**self.facts, **(facts or {})}
+        )
+
+    def measured(
+        self,
+        metric: str,
+        value: float,
+        *,
+        layer: str | None = None,
+        interval: tuple[float, float] | None = None,
+        confidence: float | None = None,
+        n: int | None = None,
+        unit: str | None = None,
+        imprecise: str = "",
+        details: Details | None = None,
+    ) -> Measurement:
+        """A measured row.
+
+        Args:
+            metric: id of one that the audit declares.
+            value: finite, or positive infinity.
+            layer: its name; None for the whole model.
+            interval: [low, high].
+            confidence: of the interval, or of a bound; 95 % of an interval without.
+            n: how many of what the metric counts.
+            unit: the metric's own without.
+            imprecise: why the interval cannot be trusted; empty where it can.
+            details: beside the facts.
+        """
+        more: dict[str, JsonValue] = {**self.facts, **(details or {})}
+        if math.isinf(value):
+            more["infinite"] = True
+        if imprecise:
+            more |= {"imprecise": True, "imprecise_because": imprecise}
+        return Measurement(
+            audit=self.audit.reports_as(),
+            metric=metric,
+            layer=layer,
+            variant=self.variant,
+            value=None if math.isinf(value) else value,
+            interval=interval,
+            confidence=CONFIDENCE if confidence is None and interval is not None else confidence,
+            unit=self._unit(metric) if unit is None else unit,
+            n=n,
+            details=more,
+        )
+
+    def skipped(
+        self,
+        reason: str,
+        metrics: Iterable[str] | None = None,
+        layers: Layers = _WHOLE_MODEL,
+        details: Details | None = None,
+    ) -> Iterator[Measurement]:
+        """Rows of what does not apply."""
+        return self.unmeasured("skipped", reason, metrics, layers, details)
+
+    def failed(
+        self,
+        reason: str,
+        metrics: Iterable[str] | None = None,
+        layers: Layers = _WHOLE_MODEL,
+        details: Details | None = None,
+    ) -> Iterator[Measurement]:
+        """Rows of what was tried in vain."""
+        return self.unmeasured("failed", reason, metrics, layers, details)
+
+    def unmeasured(
+        self,
+        status: Status,
+        reason: str,
+        metrics: Iterable[str] | None = None,
+        layers: Layers = _WHOLE_MODEL,
+        details: Details | None = None,
+    ) -> Iterator[Measurement]:
+        """A row with a reason for each metric (all that the audit declares without) and layer."""
+        wanted = [metric.id for metric in self.audit.metrics] if metrics is None else list(metrics)
+        for layer in layers:
+            for metric in wanted:
+                yield Measurement(
+                    audit=self.audit.reports_as(),
+                    metric=metric,
+                    layer=layer,
+                    variant=self.variant,
+                    status=status,
+                    reason=reason,
+                    details={**self.facts, **(details or {})},
+                )
+
+    def _unit(self, name: str) -> str:
+        units = {metric.id: metric.unit for metric in self.audit.metrics}
+        if name not in units:
+            raise ValueError(f"{self.audit.name} declares no metric {name!r}")
+        return units[name]
+
+
+def by_round(subject: Subject) -> Iterator[tuple[Target, Variant]]:
+    """The checkpoints' targets, oldest first, with their variants: empty of the newest."""
+    newest = len(subject.targets)
+    for number, target in enumerate(subject.targets, start=1):
+        yield target, {} if number == newest else {"round": number}

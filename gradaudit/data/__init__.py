@@ -1,0 +1,93 @@
+"""The data adapters, one a file; add a file and its form of DATA is understood and listed.
+
+Importing this package and listing its adapters needs neither torch nor numpy.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gradaudit.data.base import MEMBER, DataAdapter
+from gradaudit.data.describe import describe, fingerprint
+from gradaudit.errors import UsageError
+from gradaudit.parts import discover
+from gradaudit.specs import Spec, parse_spec, suggest
+from gradaudit.text import listed
+
+if TYPE_CHECKING:
+    from gradaudit.data.records import Records
+
+__all__ = [
+    "DataAdapter",
+    "adapters",
+    "describe",
+    "expect_attributes",
+    "fingerprint",
+    "load_records",
+]
+
+_USER_CODE = "file"
+
+
+def adapters() -> dict[str, type[DataAdapter]]:
+    """Every adapter by its name."""
+    return discover(__name__, DataAdapter)
+
+
+def load_records(spec: str, *, attributes: Sequence[str] = ()) -> "Records":
+    """The records that a DATA spec names.
+
+    Args:
+        spec: ``digits``, ``csv:FILE?label=COL``, … as ``gradaudit list`` shows them.
+        attributes: private attributes that the records must have, beyond those of the spec;
+            ``member`` is membership in the training set, where the data knows it.
+
+    Raises:
+        UsageError: the adapter, an option, a file, a column or an attribute is unknown or missing.
+        DataError: the data is there but cannot be used.
+    """
+    parsed = parse_spec(spec)
+    adapter = _adapter(parsed)
+    columns = [",".join(part for part in name.split(",") if part != MEMBER) for name in attributes]
+    columns = [name for name in columns if name]
+    records = _with_membership(adapter.of(parsed, columns).load())
+    expect_attributes(records, attributes, spec)
+    return replace(records, adapter=records.adapter or adapter.name)
+
+
+def expect_attributes(records: "Records", names: Sequence[str], origin: str) -> tuple[str, ...]:
+    """The records' attributes among repeated and comma separated names, each once, in order.
+
+    Raises:
+        UsageError: one of them is none; the message lists those there are.
+    """
+    known = records.attributes
+    single = [part for name in names for part in ([name] if name in known else name.split(","))]
+    for name in single:
+        if name not in known:
+            raise UsageError(
+                f"{origin}: has no attribute {name!r}{suggest(name, known)}; "
+                f"its attributes are: {listed(known, 20) or 'none'}"
+            )
+    return tuple(dict.fromkeys(single))
+
+
+def _adapter(spec: Spec) -> type[DataAdapter]:
+    known = adapters()
+    if (name := spec.scheme or spec.name) in known:
+        return known[name]
+    if spec.name.rpartition(":")[0].endswith(".py"):
+        return known[_USER_CODE]
+    forms = ", ".join(adapter.example for adapter in known.values())
+    raise UsageError(f"{spec.text}: no such data{suggest(name, known)}; name one of: {forms}")
+
+
+def _with_membership(records: "Records") -> "Records":
+    """The records with membership among their attributes, where it is known and varies."""
+    from gradaudit.data.records import Attribute
+
+    members = records.members
+    if members is None or MEMBER in records.attributes or members.all() or not members.any():
+        return records
+    membership = Attribute(members.astype("int64"), ("no", "yes"))
+    return replace(records, attributes={**records.attributes, MEMBER: membership})

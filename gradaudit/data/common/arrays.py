@@ -1,0 +1,182 @@
+"""Reading ``.npz`` archives as untrusted data, and arrays as inputs of a model.
+
+An archive is a zip of arrays, each with a header that declares shape and type. The header is read
+first: nothing is unpacked that would not fit into memory, and object arrays (pickles) are refused.
+"""
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from gradaudit.data.common.checks import (
+    MAX_COLUMN_BYTES,
+    expect_finite,
+    expect_length,
+    expect_to_fit,
+)
+from gradaudit.data.common.lookup import choose, quote
+from gradaudit.errors import DataError, GradauditError, UsageError
+from gradaudit.files import expect_file
+from gradaudit.text import printable
+from gradaudit.user_code import first_line
+
+_KINDS = "biufU"
+_SUFFIX = ".npy"
+_CHANNELS = (1, 3, 4)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An ``.npz`` file whose arrays are read one at a time.
+
+    Attributes:
+        path: the file.
+        keys: the names of its arrays.
+    """
+
+    path: Path
+    keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, path: Path) -> "Archive":
+        """Look into an archive.
+
+        Raises:
+            UsageError: the file is missing.
+            DataError: it is no ``.npz`` archive.
+        """
+        path = expect_file(path)
+        with _opened(path) as archive:
+            names = [name for name in archive.namelist() if name.endswith(_SUFFIX)]
+        return cls(path, tuple(name.removesuffix(_SUFFIX) for name in names))
+
+    def read(self, key: str, most: int | None = None) -> NDArray[Any]:
+        """The array of that key.
+
+        Args:
+            key: its name.
+            most: bytes that it may take, 4 GiB without.
+
+        Raises:
+            UsageError: there is none.
+            DataError: it holds Python objects or other than numbers and text, is too large, or is
+                damaged.
+        """
+        key = choose(key, self.keys, str(self.path), "key")
+        with _opened(self.path) as archive:
+            with archive.open(key + _SUFFIX) as stream:
+                _check_header(stream, self.origin(key), most)
+            with archive.open(key + _SUFFIX) as stream:
+                return npy.read_array(stream, allow_pickle=False)
+
+    def read_column(self, key: str, records: int) -> NDArray[Any]:
+        """The array of that key, with an entry for each record; looked at before it is unpacked.
+
+        Raises:
+            UsageError, DataError: as ``read``, or it has another length.
+        """
+        key = choose(key, self.keys, str(self.path), "key")
+        with _opened(self.path) as archive, archive.open(key + _SUFFIX) as stream:
+            shape = _check_header(stream, self.origin(key), MAX_COLUMN_BYTES)
+        if shape:
+            expect_length(shape[0], records, self.origin(key))
+        return self.read(key, MAX_COLUMN_BYTES)
+
+    def names(self, *keys: str) -> tuple[str, ...]:
+        """The text in the first of these arrays that there is, for instance the classes' names."""
+        found = (self.read(key, MAX_COLUMN_BYTES) for key in keys if key in self.keys)
+        return tuple(next((a.tolist() for a in found if a.dtype.kind == "U" and a.ndim == 1), ()))
+
+    def origin(self, key: str) -> str:
+        """File and key, for messages."""
+        return f"{self.path}: key {quote(key)}"
+
+
+def _check_header(stream: IO[bytes], origin: str, most: int | None) -> tuple[int, ...]:
+    """The shape, of an array that may be unpacked."""
+    version = npy.read_magic(stream)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    if dtype.hasobject:
+        raise DataError(
+            f"{origin}: holds Python objects, which can run code when read; save numbers or text "
+            "(array.astype(str))"
+        )
+    if dtype.kind not in _KINDS:
+        raise DataError(f"{origin}: is of type {dtype}; numbers, truth values or text are needed")
+    expect_to_fit(shape, origin, dtype.itemsize, most)
+    return shape
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except GradauditError:
+        raise
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # damage shows in every way that zipfile and numpy can fail
+        raise DataError(
+            f"{path}: is no sound .npz archive ({printable(first_line(error))}); "
+            "write it with numpy.savez"
+        ) from error
+
+
+def as_inputs(array: NDArray[Any], origin: str, *, tokens: bool = False) -> NDArray[Any]:
+    """An array as inputs: pictures in [0, 1], other numbers as they are.
+
+    Bytes of shape (records, height, width[, channels]) are pictures and become (records, channels,
+    height, width) in [0, 1]. With ``tokens``, whole numbers stay whole.
+
+    Returns:
+        (records, …) float32, or int64 tokens.
+
+    Raises:
+        DataError: the array holds text or no records, is not finite, or is too large as floats;
+            bytes are shaped like no picture; tokens are no whole numbers.
+    """
+    if array.dtype.kind == "U" or array.ndim < 2 or 0 in array.shape:
+        raise DataError(
+            f"{origin}: is {array.dtype} of shape {array.shape}; inputs are numbers of shape "
+            "(records, …)"
+        )
+    expect_to_fit(array.shape, origin)
+    if tokens:
+        if array.dtype.kind not in "iu":
+            raise DataError(f"{origin}: is {array.dtype}; tokens are whole numbers")
+        return array.astype(np.int64)
+    if array.dtype == np.uint8 and array.ndim > 2:
+        return pictures(array, origin)
+    with np.errstate(over="ignore"):
+        floats = array.astype(np.float32)
+    expect_finite(floats, origin)
+    return floats
+
+
+def pictures(array: NDArray[np.uint8], origin: str) -> NDArray[np.float32]:
+    """Bytes (records, height, width[, channels]) as (records, channels, height, width) in [0, 1].
+
+    Bytes that can only be (records, channels, height, width) are taken as such.
+
+    Raises:
+        DataError: there are not 1, 3 or 4 channels.
+    """
+    if array.ndim == 3:
+        array = array[..., None]
+    if array.ndim == 4 and array.shape[3] in _CHANNELS:
+        array = array.transpose(0, 3, 1, 2)
+    if array.ndim != 4 or array.shape[1] not in _CHANNELS:
+        raise DataError(
+            f"{origin}: bytes of shape {array.shape} are no pictures; store (records, height, "
+            "width) or (records, height, width, channels), or floats as the model takes them"
+        )
+    return np.ascontiguousarray(array).astype(np.float32) / np.float32(255)

@@ -1,0 +1,157 @@
+"""What a column serves as: the task's label, a private attribute, the user, the membership."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradaudit.data.common.checks import expect_finite
+from gradaudit.data.common.columns import MAX_VALUES, MISSING, Column, spell
+from gradaudit.data.common.lookup import quote
+from gradaudit.data.records import Attribute
+from gradaudit.errors import DataError
+
+Task = Literal["classification", "regression"]
+
+_MEMBER = {"1": True, "true": True, "yes": True, "train": True, "member": True} | {
+    "0": False,
+    "false": False,
+    "no": False,
+    "test": False,
+    "non-member": False,
+}
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Task labels: (records,) int64 indices into ``classes``, or float32 targets without.
+
+    ``origin`` is where they are from, for messages.
+    """
+
+    values: NDArray[Any]
+    classes: tuple[str, ...]
+    origin: str
+
+
+def labels_of(column: Column, task: Task | None = None) -> Labels:
+    """A column as the task's label.
+
+    Text and few whole numbers are classes, in the order of their names or numbers; other numbers
+    are a regression target as they stand. ``task`` settles it.
+
+    Raises:
+        UsageError: text cannot be the target of a regression.
+        DataError: labels are missing, infinite, all the same, or too many for classes.
+    """
+    if column.missing:
+        raise DataError(
+            f"{column.origin}: {column.missing} of {len(column)} labels are missing; "
+            "remove those records"
+        )
+    if len(column.values) < 2:
+        raise DataError(
+            f"{column.origin}: every record has the label {quote(column.values[0])}; "
+            "a label that varies is needed"
+        )
+    if task == "regression" or (task is None and not column.discrete):
+        return Labels(column.quantities().astype(np.float32), (), column.origin)
+    column.expect_few_values("name another label, or say task=regression")
+    return Labels(column.codes, column.values, column.origin)
+
+
+def labels_of_array(
+    array: NDArray[Any], origin: str, names: Sequence[str] = (), task: Task | None = None
+) -> Labels:
+    """An array as the task's label.
+
+    Whole numbers that are classes are taken as the model's class indices, as they are (negative
+    ones in their order). Floats are real targets unless all are 0 or 1. Text is as for a column.
+
+    Args:
+        array: (records,) numbers or text, or (records, outputs) real targets.
+        origin: where the array is from, for messages.
+        names: the names of the classes 0 … K−1, if known.
+        task: settles what the label is.
+
+    Raises:
+        UsageError, DataError: as for a column, or the array has another shape or kind.
+    """
+    if array.ndim == 2 and array.dtype.kind == "f":
+        expect_finite(array, origin)
+        return Labels(array.astype(np.float32), (), origin)
+    if task is None and array.dtype.kind == "f" and not np.isin(array, (0, 1)).all():
+        task = "regression"
+    column = Column.of_array(origin, origin, array)
+    if len(column) == 0:
+        raise DataError(f"{origin}: there are no labels")
+    if task is None:
+        task = "classification" if column.discrete else "regression"
+    if task == "regression" or array.dtype.kind not in "iub" or array.min() < 0:
+        return labels_of(column, task)
+    indices = array.astype(np.int64)
+    if (largest := int(indices.max())) >= MAX_VALUES:
+        raise DataError(
+            f"{origin}: the class index {largest} is too large; number the classes from 0, or say "
+            "task=regression"
+        )
+    classes = names if len(names) > largest else range(largest + 1)
+    return Labels(indices, tuple(map(str, classes)), origin)
+
+
+def attribute_of(column: Column) -> Attribute:
+    """A column as a private attribute; a quantity is split in halves at its median.
+
+    Raises:
+        DataError: the column has a single value, or too many to be categories.
+    """
+    if len(column.values) < 2:
+        raise DataError(
+            f"{column.origin}: every record has the value {quote(column.values[0])}; "
+            "there is nothing private to find, name another attribute"
+        )
+    if column.discrete:
+        column.expect_few_values("name another attribute")
+        return Attribute(column.codes, column.values)
+    return _halves(column)
+
+
+def users_of(column: Column) -> NDArray[np.str_]:
+    """A column as the user of each record, (records,) strings.
+
+    Raises:
+        DataError: a user is missing.
+    """
+    if column.missing:
+        raise DataError(
+            f"{column.origin}: {column.missing} of {len(column)} users are missing; "
+            "remove those records"
+        )
+    return np.array(column.values, dtype=np.str_)[column.codes]
+
+
+def members_of(column: Column) -> NDArray[np.bool_]:
+    """A column as membership in the training set, (records,).
+
+    Raises:
+        DataError: a value says neither yes nor no.
+    """
+    unclear = [value for value in column.values if value.lower() not in _MEMBER]
+    if unclear:
+        raise DataError(
+            f"{column.origin}: {quote(unclear[0])} does not say whether a record was trained on; "
+            f"write {', '.join(_MEMBER)}"
+        )
+    return np.array([_MEMBER[value.lower()] for value in column.values])[column.codes]
+
+
+def _halves(column: Column) -> Attribute:
+    numbers = column.quantities()
+    known = numbers[~np.isnan(numbers)]
+    median = float(np.median(known))
+    cut = median if median < known.max() else float(known[known < known.max()].max())
+    codes = np.where(np.isnan(numbers), 2, numbers > cut).astype(np.int64)
+    values = (f"≤ {spell(cut)}", f"> {spell(cut)}", MISSING)
+    return Attribute(codes, values if len(known) < len(numbers) else values[:2])

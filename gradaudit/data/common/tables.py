@@ -1,0 +1,168 @@
+"""Reading a CSV file into columns."""
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gradaudit.data.common import checks
+from gradaudit.data.common.columns import Column
+from gradaudit.data.common.lookup import choose, choose_all, quote
+from gradaudit.errors import DataError, UsageError
+from gradaudit.files import expect_file
+
+if TYPE_CHECKING:
+    import _csv
+
+Delimiter = Literal["comma", "semicolon", "tab"]
+
+_DELIMITERS: dict[Delimiter, str] = {"comma": ",", "semicolon": ";", "tab": "\t"}
+MAX_LINE = 4 << 20
+"""Characters in a line."""
+MAX_COLUMNS = 100_000
+MAX_CELLS = 20_000_000
+"""Records times columns; as text in memory a cell takes 8 to some 100 bytes."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text: the cells of each column, in the order of the file.
+
+    Attributes:
+        file: the file it was read from, for messages.
+        cells: the records' cells by column.
+    """
+
+    file: str
+    cells: dict[str, Sequence[str]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.cells.values())))
+
+    def column(self, name: str) -> Column:
+        """The column of that name.
+
+        Raises:
+            UsageError: there is none.
+        """
+        name = choose(name, self.cells, self.file, "column")
+        return Column.of_text(name, f"{self.file}: column {quote(name)}", self.cells[name])
+
+    def column_if(self, name: str | None) -> Column | None:
+        """The column of that name, or None without a name.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        return None if name is None else self.column(name)
+
+    def names(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The names of columns among these, which may be comma separated; each once.
+
+        Raises:
+            UsageError: there is no such column.
+        """
+        return choose_all(names, self.cells, self.file, "column")
+
+    def columns(self, names: Iterable[str]) -> tuple[Column, ...]:
+        """The columns of these names, which may be comma separated; each once.
+
+        Raises:
+            UsageError: there is no such column.
+        """
+        return tuple(map(self.column, self.names(names)))
+
+
+def read_table(path: Path, delimiter: Delimiter = "comma") -> Table:
+    """Read a CSV file, plain or compressed by gzip, with a header line.
+
+    A column without a name is called ``unnamed-1``, ``unnamed-2``, … after its place; a byte
+    order mark and empty lines are passed over.
+
+    Raises:
+        UsageError: the file is missing or cannot be read.
+        DataError: it is no CSV file in UTF-8, holds no records, is too large, has a line of
+            another length than the header, or a column name twice.
+    """
+    origin = str(path)
+    with _text(path) as stream:
+        lines = _lines(stream, origin)
+        reader = csv.reader(lines, delimiter=_DELIMITERS[delimiter], strict=True)
+        header = _header(next(reader, []), origin)
+        rows = list(_rows(reader, len(header), origin))
+    if not rows:
+        raise DataError(f"{origin}: there are no records after the header")
+    return Table(origin, dict(zip(header, zip(*rows, strict=True), strict=True)))
+
+
+@contextmanager
+def _text(path: Path) -> Iterator[io.TextIOWrapper]:
+    path = expect_file(path)
+    try:
+        with path.open("rb") as plain:
+            zipped = plain.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+            plain.seek(0)
+            unpacked = gzip.GzipFile(fileobj=plain) if zipped else plain
+            capped = io.BufferedReader(checks.CappedReader(unpacked, str(path)))
+            with io.TextIOWrapper(capped, encoding="utf-8-sig", newline="") as stream:
+                yield stream
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: is not text in UTF-8 ({error.reason}); save it as UTF-8"
+        ) from error
+    except csv.Error as error:
+        raise DataError(f"{path}: is not a CSV file: {error}") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: is damaged: {error}; fetch it again") from error
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _header(cells: Sequence[str], origin: str) -> list[str]:
+    if len(cells) > MAX_COLUMNS:
+        raise DataError(
+            f"{origin}: has {len(cells)} columns, over the limit of {MAX_COLUMNS}; keep fewer, or "
+            "store them in a NumPy archive"
+        )
+    names = [cell.strip() or f"unnamed-{place}" for place, cell in enumerate(cells, start=1)]
+    if not names:
+        raise DataError(f"{origin}: is empty; a header line and records are needed")
+    places: dict[str, int] = {}
+    for place, name in enumerate(names, start=1):
+        if name in places:
+            raise DataError(
+                f"{origin}: columns {places[name]} and {place} are both called {quote(name)}; "
+                "rename one"
+            )
+        places[name] = place
+    return names
+
+
+def _lines(stream: io.TextIOBase, origin: str) -> Iterator[str]:
+    """The lines, none of them without end."""
+    while line := stream.readline(MAX_LINE):
+        if len(line) == MAX_LINE:
+            raise DataError(f"{origin}: has a line of over {MAX_LINE} characters; is it a table?")
+        yield line
+
+
+def _rows(reader: "_csv.Reader", width: int, origin: str) -> Iterator[list[str]]:
+    for number, row in enumerate(filter(None, reader), start=1):
+        if number * width > MAX_CELLS:
+            raise DataError(
+                f"{origin}: has over {MAX_CELLS} cells ({width} columns); use fewer records, or "
+                "store them in a NumPy archive"
+            )
+        if len(row) != width:
+            raise DataError(
+                f"{origin}, line {reader.line_num}: {len(row)} cells where the header has {width}; "
+                "quote cells that hold the delimiter, or say delimiter=semicolon or delimiter=tab"
+            )
+        yield row

@@ -1,0 +1,187 @@
+"""Records from what a user's own function returns, or from a data set of pairs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from gradaudit.data.common.arrays import as_inputs, pictures
+from gradaudit.data.common.assemble import assemble
+from gradaudit.data.common.checks import expect_finite, expect_length
+from gradaudit.data.common.columns import Column
+from gradaudit.data.common.encoding import Inputs, numeric_features
+from gradaudit.data.common.lookup import quote
+from gradaudit.data.common.pictures import Size, stack_pictures
+from gradaudit.data.common.roles import Task, labels_of_array
+from gradaudit.data.records import Records
+from gradaudit.errors import DataError
+from gradaudit.specs import suggest
+
+_PARTS = ("inputs", "labels", "attributes", "users", "members", "classes")
+
+
+def records_of(found: Any, origin: str) -> Records:
+    """Records of what a user's function returned.
+
+    Args:
+        found: ``Records``; a pair (inputs, labels); a mapping of ``inputs``, ``labels`` and, if
+            there are any, ``attributes`` (a mapping of name to array), ``users``, ``members`` and
+            ``classes`` (names); or a data set with length and items (input, label).
+        origin: the function, for messages.
+
+    Raises:
+        DataError: it is none of these, or the parts are not of the same records.
+    """
+    if isinstance(found, Records):
+        return _checked(found, origin)
+    if isinstance(found, tuple) and len(found) == 2:
+        return records_of_parts({"inputs": found[0], "labels": found[1]}, origin)
+    if isinstance(found, Mapping):
+        return records_of_parts(found, origin)
+    if hasattr(found, "__len__") and hasattr(found, "__getitem__") and not _is_array(found):
+        return records_of_items(found, origin)
+    raise DataError(
+        f"{origin}: returns {type(found).__name__}; return Records, a pair (inputs, labels), a "
+        f"mapping of {', '.join(_PARTS)}, or a data set of such pairs"
+    )
+
+
+def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
+    """Records of arrays, tensors or lists by name.
+
+    Whole numbers as inputs are tokens, unless they are bytes of pictures; whole numbers as labels
+    are the model's class indices.
+
+    Raises:
+        DataError: inputs or labels are missing, a name is unknown, or a part cannot be used.
+    """
+    unknown = next((name for name in parts if name not in _PARTS), None)
+    if unknown is not None or not {"inputs", "labels"} <= set(parts):
+        what = "inputs and labels are needed" if unknown is None else f"unknown part {unknown!r}"
+        hint = "" if unknown is None else suggest(str(unknown), _PARTS)
+        raise DataError(f"{origin}: {what}{hint}; the parts are {', '.join(_PARTS)}")
+    raw = _array(parts["inputs"], f"{origin}: inputs")
+    tokens = raw.dtype.kind in "iu" and raw.dtype != np.uint8
+    array = as_inputs(raw, f"{origin}: inputs", tokens=tokens)
+    labels = _array(parts["labels"], f"{origin}: labels")
+    task: Task | None = "classification" if labels.dtype.kind in "iub" else None
+    return assemble(
+        Inputs(array, numeric_features(array)),
+        labels_of_array(labels, f"{origin}: labels", tuple(parts.get("classes", ())), task),
+        [_column(f"attribute {name}", name, part, origin) for name, part in _named(parts, origin)],
+        user=_column("users", "users", parts["users"], origin) if "users" in parts else None,
+        member=_column("members", "members", parts["members"], origin)
+        if "members" in parts
+        else None,
+    )
+
+
+def records_of_items(dataset: Any, origin: str, size: Size | None = None) -> Records:
+    """Records of a data set that has a length and gives pairs (picture or array, label).
+
+    Args:
+        dataset: read once, from its first item to its last.
+        origin: the data set, for messages.
+        size: what pictures are resized to, or None.
+
+    Raises:
+        DataError: it is empty, an item is no such pair, or the inputs differ in size.
+    """
+    items = [dataset[index] for index in range(len(dataset))]
+    if not items:
+        raise DataError(f"{origin}: is empty")
+    for index, item in enumerate(items):
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            raise DataError(
+                f"{origin}: item {index} is {type(item).__name__}; a pair (input, label) is needed"
+            )
+    raw = _stack([item[0] for item in items], origin, size)
+    labels = np.array([_array(item[1], f"{origin}: labels") for item in items])
+    names = getattr(dataset, "classes", ())
+    named = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
+    classes = names if named else ()
+    return records_of_parts({"inputs": raw, "labels": labels, "classes": classes}, origin)
+
+
+def _stack(inputs: Sequence[Any], origin: str, size: Size | None) -> NDArray[Any]:
+    if all(isinstance(one, Image.Image) for one in inputs):
+        return pictures(stack_pictures(inputs, origin, size), origin)
+    arrays = [_array(one, f"{origin}: inputs") for one in inputs]
+    other = next((i for i, array in enumerate(arrays) if array.shape != arrays[0].shape), None)
+    if other is not None:
+        raise DataError(
+            f"{origin}: input {other} is of shape {arrays[other].shape} and input 0 of "
+            f"{arrays[0].shape}; bring all to one shape"
+        )
+    return np.stack(arrays)
+
+
+def _named(parts: Mapping[str, Any], origin: str) -> list[tuple[str, Any]]:
+    attributes = parts.get("attributes", {})
+    if not isinstance(attributes, Mapping):
+        raise DataError(f"{origin}: attributes are a mapping of name to one value a record")
+    return [(str(name), part) for name, part in attributes.items()]
+
+
+def _column(what: str, name: str, part: Any, origin: str) -> Column:
+    return Column.of_array(name, f"{origin}: {what}", _array(part, f"{origin}: {what}"))
+
+
+def _is_array(found: Any) -> bool:
+    return isinstance(found, (np.ndarray, torch.Tensor, str, bytes))
+
+
+def _array(part: Any, origin: str) -> NDArray[Any]:
+    if isinstance(part, torch.Tensor):
+        part = (part.float() if part.is_floating_point() else part).detach().cpu().numpy()
+    try:
+        array = np.asarray(part)
+    except ValueError as error:
+        raise DataError(f"{origin}: rows differ in length; bring all to one shape") from error
+    if array.dtype.kind not in "biufU":
+        raise DataError(f"{origin}: is of type {array.dtype}; numbers or text are needed")
+    return array
+
+
+def _checked(records: Records, origin: str) -> Records:
+    """Records that a user made, looked through for what an audit would stumble over."""
+    count = len(records)
+    if not count:
+        raise DataError(f"{origin}: there are no records")
+    sized = {"labels": records.labels, "users": records.users, "members": records.members}
+    for name, part in sized.items():
+        if part is not None:
+            expect_length(len(part), count, f"{origin}: {name}")
+    expect_finite(records.inputs.numpy(), f"{origin}: inputs")
+    expect_finite(records.labels.numpy(), f"{origin}: labels")
+    for name, attribute in records.attributes.items():
+        where = f"{origin}: attribute {quote(name)}"
+        expect_length(len(attribute.codes), count, where)
+        if not 0 <= attribute.codes.min() <= attribute.codes.max() < len(attribute.values):
+            raise DataError(
+                f"{where}: its codes are no places in its {len(attribute.values)} values"
+            )
+    return _with_classes(records, f"{origin}: labels")
+
+
+def _with_classes(records: Records, origin: str) -> Records:
+    """The records with a name for every class that a label can be."""
+    labels = records.labels
+    if labels.is_floating_point() and not records.classes:
+        return records
+    if labels.dtype != torch.int64 or labels.dim() != 1:
+        raise DataError(
+            f"{origin}: are {labels.dtype} of shape {tuple(labels.shape)}; classes are int64 of "
+            "shape (records,), targets are floats without names of classes"
+        )
+    classes = records.classes or tuple(map(str, range(int(labels.max()) + 1)))
+    if not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
+        raise DataError(
+            f"{origin}: run from {int(labels.min())} to {int(labels.max())}, but there are "
+            f"{len(classes)} classes"
+        )
+    return replace(records, classes=classes)

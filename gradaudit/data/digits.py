@@ -1,0 +1,90 @@
+"""scikit-learn's handwritten digits, with two traits of the handwriting as private attributes."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from gradaudit.data.base import DataAdapter
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gradaudit.data.records import Attribute, Records
+
+_WHITE = 16.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits(DataAdapter):
+    """1,797 digits of 1×8×8 in [0, 1]; the label is the digit.
+
+    A glyph's slant is the slope −μ₁₁/μ₀₂ of its ink (central image moments, rows counted
+    downwards), positive where it leans to the right as ``/`` does; its ink is the sum of its
+    pixels. Both are compared with the median of the same digit, so neither tells the digit:
+    ``slant`` is ``left`` or ``right``, ``ink`` is ``light`` or ``heavy``.
+    """
+
+    name: ClassVar[str] = "digits"
+    summary: ClassVar[str] = "handwritten digits of scikit-learn; attributes slant and ink"
+    example: ClassVar[str] = "digits"
+    needs_source: ClassVar[bool] = False
+
+    def load(self) -> "Records":
+        """Read the digits that come with scikit-learn."""
+        import numpy as np
+        import torch
+        from sklearn.datasets import load_digits
+
+        from gradaudit.data.records import Records
+
+        images, labels = load_digits(return_X_y=True)
+        images = images.reshape(-1, 8, 8) / _WHITE
+        labels = labels.astype(np.int64)
+        return Records(
+            inputs=torch.from_numpy(images[:, None].astype(np.float32)),
+            labels=torch.from_numpy(labels),
+            classes=tuple(str(digit) for digit in range(10)),
+            attributes={
+                "slant": above_its_class(slant(images), labels, ("left", "right")),
+                "ink": above_its_class(images.sum(axis=(1, 2)), labels, ("light", "heavy")),
+            },
+        )
+
+
+def slant(images: "NDArray[np.float64]") -> "NDArray[np.float64]":
+    """The slope −μ₁₁/μ₀₂ of each glyph, (images,), 0 where all ink lies in one row.
+
+    Args:
+        images: (images, height, width) of ink ≥ 0, none of them blank.
+    """
+    import numpy as np
+
+    rows, columns = np.indices(images.shape[1:])
+    ink = images.sum(axis=(1, 2), keepdims=True)
+    down = rows - (images * rows).sum(axis=(1, 2), keepdims=True) / ink
+    right = columns - (images * columns).sum(axis=(1, 2), keepdims=True) / ink
+    covariance = (images * down * right).sum(axis=(1, 2))
+    variance = (images * down * down).sum(axis=(1, 2))
+    flat = variance == 0
+    return np.where(flat, 0.0, -covariance / np.where(flat, 1.0, variance))
+
+
+def above_its_class(
+    trait: "NDArray[np.float64]", labels: "NDArray[np.int64]", values: tuple[str, str]
+) -> "Attribute":
+    """Whether a trait lies above the median of the records with the same label.
+
+    Args:
+        trait: (records,) numbers.
+        labels: (records,) labels.
+        values: what to call a trait at or below the median, and above it.
+    """
+    import numpy as np
+
+    from gradaudit.data.records import Attribute
+
+    codes = np.zeros(len(trait), dtype=np.int64)
+    for label in np.unique(labels):
+        own = labels == label
+        codes[own] = trait[own] > np.median(trait[own])
+    return Attribute(codes, values)

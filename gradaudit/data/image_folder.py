@@ -1,0 +1,140 @@
+"""Pictures in a folder, described by a table or by their sub-folders."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from gradaudit.data.base import DataAdapter
+from gradaudit.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gradaudit.data.common.encoding import Inputs
+    from gradaudit.data.common.tables import Table
+    from gradaudit.data.records import Records
+
+_SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+)
+_FILE_COLUMNS = ("file", "filename", "file_name", "image", "image_id", "path")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFolder(DataAdapter):
+    """Pictures as (records, channels, height, width) in [0, 1].
+
+    With a table, each of its lines names a picture in the folder; without one, the sub-folders are
+    the classes. Pictures that are all grey have one channel, others three.
+
+    Attributes:
+        table: CSV file, as it is or in the folder.
+        file: the table's column of file names; ``file``, ``filename``, ``image`` or ``path`` is
+            found by itself.
+        label: column of the task's label.
+        attribute: columns of private attributes; a quantity is split in halves at its median.
+        user: column that says whose record it is.
+        member: column that says whether a record was trained on.
+        size: height and width that every picture is resized to (bilinear).
+        task: whether the label is a class or a number; told by its values if not said.
+    """
+
+    name: ClassVar[str] = "images"
+    summary: ClassVar[str] = "a folder of pictures, with a table or a sub-folder for each class"
+    example: ClassVar[str] = "images:DIR?table=FILE.csv&label=COL&attribute=COL&size=32x32"
+
+    table: str | None = None
+    file: str | None = None
+    label: str | None = None
+    attribute: tuple[str, ...] = ()
+    user: str | None = None
+    member: str | None = None
+    size: tuple[int, int] | None = None
+    task: Literal["classification", "regression"] | None = None
+
+    def load(self) -> "Records":
+        """Read the pictures."""
+        from pathlib import Path
+
+        folder = Path(self.source).expanduser()
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: there is no such folder")
+        return self._classes(folder) if self.table is None else self._described(folder, self.table)
+
+    def _classes(self, folder: "Path") -> "Records":
+        import numpy as np
+
+        from gradaudit.data.common.assemble import assemble
+        from gradaudit.data.common.roles import Labels
+
+        self._expect_no_columns()
+        kinds = {
+            kind.name: [file for file in sorted(kind.iterdir()) if file.suffix.lower() in _SUFFIXES]
+            for kind in sorted(folder.iterdir())
+            if kind.is_dir()
+        }
+        classes = tuple(kind for kind, files in kinds.items() if files)
+        if len(classes) < 2:
+            raise DataError(
+                f"{folder}: {len(classes)} sub-folders hold pictures; make one for each class, or "
+                "name a table with table=FILE.csv"
+            )
+        codes = np.repeat(np.arange(len(classes)), [len(kinds[kind]) for kind in classes])
+        files = [file for kind in classes for file in kinds[kind]]
+        return assemble(self._pictures(files, folder), Labels(codes, classes, str(folder)))
+
+    def _described(self, folder: "Path", name: str) -> "Records":
+        from pathlib import Path
+
+        from gradaudit.data.common.assemble import assemble
+        from gradaudit.data.common.roles import labels_of
+        from gradaudit.data.common.tables import read_table
+
+        here = Path(name).expanduser()
+        table = read_table(here if here.is_file() else folder / name)
+        if self.label is None:
+            raise UsageError(f"{table.file}: name the column of the label with label=COL")
+        label = labels_of(table.column(self.label), self.task)
+        attributes = table.columns(self.attribute)
+        user = table.column_if(self.user)
+        member = table.column_if(self.member)
+        files = [_inside(folder, cell, table.file) for cell in self._files(table)]
+        inputs = self._pictures(files, folder)
+        return assemble(inputs, label, attributes, user=user, member=member)
+
+    def _expect_no_columns(self) -> None:
+        named = ("file", "label", "attribute", "user", "member")
+        given = [option for option in named if getattr(self, option)]
+        if given:
+            raise UsageError(
+                f"images:{self.source}: {given[0]}= names a column of a table; name the table "
+                "with table=FILE.csv"
+            )
+
+    def _files(self, table: "Table") -> Sequence[str]:
+        from gradaudit.data.common.lookup import choose
+
+        if self.file is not None:
+            return table.cells[choose(self.file, table.cells, table.file, "column")]
+        found = next((name for name in _FILE_COLUMNS if name in table.cells), None)
+        if found is None:
+            raise UsageError(f"{table.file}: name the column of the file names with file=COL")
+        return table.cells[found]
+
+    def _pictures(self, files: Sequence["Path"], folder: "Path") -> "Inputs":
+        from gradaudit.data.common.arrays import pictures
+        from gradaudit.data.common.encoding import Inputs
+        from gradaudit.data.common.pictures import read_pictures
+
+        array = pictures(read_pictures(files, str(folder), self.size), str(folder))
+        return Inputs(array, notes={"resized": list(self.size)} if self.size else {})
+
+
+def _inside(folder: "Path", cell: str, table: str) -> "Path":
+    """A file that a table names, which must lie in the folder."""
+    from gradaudit.data.common.lookup import quote
+
+    file = folder / cell.strip()
+    if "\0" in cell or not file.resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"{table}: {quote(cell)} is not inside {folder}; name files in the folder")
+    return file

@@ -1,0 +1,100 @@
+"""Arrays in ``.npz`` archives."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from gradaudit.data.base import DataAdapter
+
+if TYPE_CHECKING:
+    from gradaudit.data.common.arrays import Archive
+    from gradaudit.data.common.columns import Column
+    from gradaudit.data.common.encoding import Inputs
+    from gradaudit.data.records import Records
+
+
+@dataclass(frozen=True, kw_only=True)
+class NpzFile(DataAdapter):
+    """A NumPy archive with one array of inputs and one each of labels, attributes, users.
+
+    Bytes of shape (records, height, width[, channels]) are pictures and become (records, channels,
+    height, width) in [0, 1]; other inputs are taken as they are. Whole numbers as labels are the
+    model's class indices. ``KEY_names``, where the archive holds it, names the values of ``KEY``.
+
+    Attributes:
+        inputs: key of the inputs, (records, …).
+        label: key of the label, (records,) or real targets (records, outputs).
+        attribute: keys of private attributes; a quantity is split in halves at its median.
+        user: key that says whose record it is.
+        member: key that says whether a record was trained on.
+        scale: ``standard`` gives each column of a table mean 0 and deviation 1.
+        tokens: whether the inputs are tokens, whole numbers for an embedding.
+        task: whether the label is a class or a number; told by its values if not said.
+    """
+
+    name: ClassVar[str] = "npz"
+    summary: ClassVar[str] = "pictures, tables or tokens in a NumPy archive"
+    example: ClassVar[str] = "npz:FILE?inputs=KEY&label=KEY&attribute=KEY&user=KEY&member=KEY"
+
+    inputs: str
+    label: str
+    attribute: tuple[str, ...] = ()
+    user: str | None = None
+    member: str | None = None
+    scale: Literal["none", "standard"] = "none"
+    tokens: bool = False
+    task: Literal["classification", "regression"] | None = None
+
+    def load(self) -> "Records":
+        """Read the arrays."""
+        from pathlib import Path
+
+        from gradaudit.data.common.arrays import Archive
+        from gradaudit.data.common.assemble import assemble
+        from gradaudit.data.common.lookup import choose_all
+        from gradaudit.data.common.roles import labels_of_array
+
+        archive = Archive.of(Path(self.source))
+        attributes = choose_all(self.attribute, archive.keys, self.source, "key")
+        inputs = self._inputs(archive)
+        records = len(inputs.array)
+        return assemble(
+            inputs,
+            labels_of_array(
+                archive.read_column(self.label, records),
+                archive.origin(self.label),
+                archive.names(*_names_of(self.label), "class_names"),
+                self.task,
+            ),
+            [_column(archive, key, records) for key in attributes],
+            user=_column(archive, self.user, records) if self.user is not None else None,
+            member=_column(archive, self.member, records) if self.member is not None else None,
+        )
+
+    def _inputs(self, archive: "Archive") -> "Inputs":
+        from gradaudit.data.common.arrays import as_inputs
+        from gradaudit.data.common.encoding import (
+            Inputs,
+            numeric_features,
+            standardise,
+        )
+        from gradaudit.errors import UsageError
+
+        origin = archive.origin(self.inputs)
+        array = as_inputs(archive.read(self.inputs), origin, tokens=self.tokens)
+        if self.scale == "standard":
+            if array.ndim != 2 or self.tokens:
+                raise UsageError(f"{origin}: scale=standard is for a table (records, columns)")
+            array = standardise(array)
+        features = numeric_features(array, archive.names(*_names_of(self.inputs)))
+        return Inputs(array, features, {"scale": self.scale} if features else {})
+
+
+def _names_of(key: str) -> tuple[str, str]:
+    return f"{key}_names", f"{key.removesuffix('s')}_names"
+
+
+def _column(archive: "Archive", key: str, records: int) -> "Column":
+    from gradaudit.data.common.columns import Column
+
+    column = Column.of_array(key, archive.origin(key), archive.read_column(key, records))
+    return column.named(archive.names(*_names_of(key)))

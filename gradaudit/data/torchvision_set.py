@@ -1,0 +1,83 @@
+"""Data sets of torchvision that are already on the disk."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import isclass, signature
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gradaudit.data.base import DataAdapter
+from gradaudit.errors import UsageError
+
+if TYPE_CHECKING:
+    from gradaudit.data.records import Records
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchvisionSet(DataAdapter):
+    """A torchvision data set of pictures with one class each; nothing is ever downloaded.
+
+    Attributes:
+        root: the folder that holds the data set.
+        split: ``train``, ``test`` or what else the data set calls its parts; ``test`` where the
+            data set has parts and none is named.
+        size: height and width that every picture is resized to (bilinear).
+    """
+
+    name: ClassVar[str] = "torchvision"
+    summary: ClassVar[str] = "a data set of torchvision, from the disk"
+    example: ClassVar[str] = "torchvision:NAME?root=DIR&split=test&size=32x32"
+
+    root: str
+    split: str | None = None
+    size: tuple[int, int] | None = None
+
+    def load(self) -> "Records":
+        """Read the pictures of the data set."""
+        from gradaudit.data.common.user_data import records_of_items
+
+        return records_of_items(self._open(), f"torchvision:{self.source}", self.size)
+
+    def _open(self) -> Any:
+        from pathlib import Path
+
+        from gradaudit.user_code import first_line
+
+        kind = self._kind()
+        root = Path(self.root).expanduser()
+        part = self._part(signature(kind).parameters)
+        try:
+            return kind(root, **part)
+        except Exception as error:  # each data set has its own way to miss its files
+            raise UsageError(
+                f"torchvision:{self.source}: cannot be read from {root} "
+                f"({first_line(error)}); nothing is downloaded here, fetch it with "
+                f"torchvision.datasets.{self.source}({str(root)!r}, download=True)"
+            ) from error
+
+    def _kind(self) -> Any:
+        from gradaudit.data.common.lookup import choose
+        from gradaudit.models.torchvision_shim import import_torchvision
+
+        module = import_torchvision("datasets")
+        kinds = {
+            name: getattr(module, name)
+            for name in module.__all__
+            if isclass(getattr(module, name))
+            and {"root", "transform"} <= set(signature(getattr(module, name)).parameters)
+        }
+        return kinds[choose(self.source, kinds, "torchvision", "data set")]
+
+    def _part(self, parameters: Mapping[str, object]) -> dict[str, Any]:
+        """The arguments that choose the part, and that nothing be downloaded."""
+        keep = {"download": False} if "download" in parameters else {}
+        if "train" in parameters:
+            if self.split not in (None, "train", "test"):
+                raise UsageError(
+                    f"torchvision:{self.source}: split={self.split} is not one of train, test"
+                )
+            return {**keep, "train": self.split == "train"}
+        if "split" in parameters:
+            return {**keep, "split": self.split or "test"}
+        if self.split is not None:
+            raise UsageError(f"torchvision:{self.source}: has no parts; leave out split=")
+        return keep

@@ -1,0 +1,212 @@
+"""How well the model does its task on the records, and whether it is better than chance."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import JsonValue
+from scipy.special import ndtri
+from scipy.stats import binomtest
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from gradaudit.data.records import Records
+from gradaudit.errors import AuditError
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.models.preprocessing import Expected, doubt, watching
+from gradaudit.models.target import Target
+
+CONFIDENCE = 0.95
+MOST_RECORDS = 10_000
+FEWEST_RECORDS = 256
+FLOPS = 2e11
+"""Floating-point operations that the accuracy may cost: some seconds on one core."""
+
+_RESAMPLES = 1000
+_LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class TaskAccuracy:
+    """The model's accuracy, or R² for real targets, on ``n`` records.
+
+    Attributes:
+        metric: ``accuracy``, ``r2``, or ``none`` where the loss and the labels define neither.
+        value: the share of right predictions, or 1 − (squared error) / (variance of the targets).
+        interval: Wilson's, or the bootstrap percentiles of R², at ``confidence``.
+        chance: the share of the largest class among these labels, or R² of the mean, 0.
+        n: how many records were looked at.
+        at_chance: whether chance explains the value: by a binomial test at 5 %, of R² where the
+            interval reaches down to 0. None where all labels are the same.
+        warning: what to tell the user of a model that does not do what it should.
+    """
+
+    metric: Literal["accuracy", "r2", "none"]
+    value: float | None
+    interval: tuple[float, float] | None
+    chance: float | None
+    n: int
+    confidence: float = CONFIDENCE
+    at_chance: bool | None = None
+    warning: str | None = None
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """The fields as JSON values."""
+        return {**asdict(self), "interval": list(self.interval) if self.interval else None}
+
+
+def task_accuracy(
+    target: Target, records: Records, *, batch: int = 256, expected: Expected | None = None
+) -> TaskAccuracy:
+    """Accuracy of a model in evaluation mode, which is left as it was.
+
+    With class labels it is the share of records whose largest output (or the sign of a single
+    logit, or for a squared error the nearer of 0 and 1) is the label; with real targets R². Beyond
+    ``affordable`` records, so many drawn with a fixed seed are looked at.
+
+    Args:
+        target: model and loss.
+        records: the data.
+        batch: records a call of the model takes.
+        expected: the accuracy that the model is known to have.
+
+    Raises:
+        AuditError: the model cannot be run on these inputs, the labels do not fit its outputs and
+            its loss, or an output is not finite.
+    """
+    records = _some(records, affordable(target, records))
+    with watching(target.model) as seen:
+        outputs = torch.cat(list(_outputs(target, records, batch)))
+    broken = int((~outputs.isfinite()).flatten(1).any(dim=1).sum())
+    if broken:
+        raise AuditError(
+            f"the model's outputs are NaN or infinite for {broken} of {len(records)} records; "
+            "check its weights and the preprocessing of the data"
+        )
+    found = _judged(outputs, records.labels, target.loss.name)
+    return replace(found, warning=doubt(target, found, records, seen, expected))
+
+
+def wilson(successes: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Wilson's score interval of a proportion (Wilson 1927)."""
+    z = float(ndtri(0.5 + confidence / 2))
+    share = successes / n
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    reach = z / (1 + z * z / n) * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low = float(centre - reach) if successes else 0.0
+    return low, float(centre + reach) if successes < n else 1.0
+
+
+def affordable(target: Target, records: Records) -> int:
+    """How many records the model may be run on: 256 to 10,000, ``FLOPS`` at most in between.
+
+    It depends on the model and the records' shape alone, not on the machine. Of a model whose
+    operations cannot be counted it is 10,000.
+    """
+    if len(records) <= FEWEST_RECORDS:
+        return len(records)
+    model = _evaluated(target)
+    inputs, labels = model.cast(records.inputs[:1]), model.cast(records.labels[:1])
+    counter = FlopCounterMode(display=False)
+    try:
+        with counter:
+            model.check(inputs, labels)
+    except Exception:  # of a model that cannot be counted, or that cannot be run at all
+        return MOST_RECORDS
+    each = max(counter.get_total_flops(), 1)
+    return min(MOST_RECORDS, max(FEWEST_RECORDS, int(FLOPS / each)))
+
+
+def _evaluated(target: Target) -> FunctionalModel:
+    dtype = next(target.model.parameters()).dtype
+    return FunctionalModel.of(replace(target, mode="eval"), dtype=dtype)
+
+
+def _some(records: Records, most: int) -> Records:
+    if len(records) <= most:
+        return records
+    drawn = np.random.default_rng(0).permutation(len(records))[:most]
+    return records.take(np.sort(drawn).astype(np.int64))
+
+
+def _outputs(target: Target, records: Records, batch: int) -> Iterator[Tensor]:
+    """Outputs batch by batch, each flat: (batch, outputs)."""
+    model = _evaluated(target)
+    for start in range(0, len(records), batch):
+        inputs = model.cast(records.inputs[start : start + batch])
+        labels = model.cast(records.labels[start : start + batch])
+        outputs = target.loss.predictions(model.check(inputs, labels))
+        yield outputs.flatten(1).double().cpu()
+
+
+def _judged(outputs: Tensor, labels: Tensor, loss: str) -> TaskAccuracy:
+    """The measure that outputs (records, outputs) and labels allow."""
+    classes = not labels.is_floating_point()
+    if classes and outputs.shape[1] > 1:
+        return _accuracy(outputs.argmax(dim=1) == labels, labels)
+    if classes and int(labels.max()) < 2:
+        return _accuracy((outputs[:, 0] > _threshold(loss)) == labels, labels)
+    targets = labels.double().reshape(len(labels), -1)
+    if targets.shape != outputs.shape:
+        return TaskAccuracy("none", None, None, None, len(labels))
+    if loss == "bce":
+        right = (outputs > 0) == (targets > 0.5)
+        return _accuracy(right.flatten(), (targets > 0.5).flatten().long())
+    return _r2(outputs.numpy(), targets.numpy())
+
+
+def _threshold(loss: str) -> float:
+    """Where a single output changes from class 0 to 1: a logit at 0, a fitted 0 or 1 halfway."""
+    return 0.5 if loss == "mse" else 0.0
+
+
+def _accuracy(right: Tensor, labels: Tensor) -> TaskAccuracy:
+    n = len(labels)
+    value = int(right.sum()) / n
+    chance = int(labels.bincount().max()) / n
+    interval = wilson(int(right.sum()), n)
+    at_chance = None
+    if chance < 1:
+        test = binomtest(int(right.sum()), n, chance, alternative="greater")
+        at_chance = bool(test.pvalue > _LEVEL)
+    return TaskAccuracy("accuracy", value, interval, chance, n, at_chance=at_chance)
+
+
+def _r2(outputs: NDArray[np.float64], targets: NDArray[np.float64]) -> TaskAccuracy:
+    """R² over all outputs together; (records, outputs) each."""
+    n = len(targets)
+    centred = targets - targets.mean(axis=0)
+    total = float(np.square(centred).sum())
+    if total == 0:
+        return TaskAccuracy("none", None, None, None, n)
+    errors = np.square(outputs - targets).sum(axis=1)
+    value = 1 - float(errors.sum()) / total
+    interval = _bootstrapped(errors, centred)
+    at_chance = interval is not None and interval[0] <= 0
+    return TaskAccuracy("r2", value, interval, 0.0, n, at_chance=at_chance)
+
+
+def _bootstrapped(
+    errors: NDArray[np.float64], centred: NDArray[np.float64]
+) -> tuple[float, float] | None:
+    """Percentiles of R² over redraws of the records, which are kept as counts of each record.
+
+    Args:
+        errors: (records,) squared errors.
+        centred: (records, outputs) targets less their mean.
+    """
+    generator = np.random.default_rng(0)
+    n, squares, redrawn = len(errors), np.square(centred).sum(axis=1), []
+    for _ in range(_RESAMPLES):
+        counts = np.bincount(generator.integers(0, n, n), minlength=n).astype(np.float64)
+        total = counts @ squares - np.square(counts @ centred).sum() / n
+        if total > 0:
+            redrawn.append(1 - counts @ errors / total)
+    if not redrawn:
+        return None
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(redrawn, [tail, 100 - tail])
+    return float(low), float(high)

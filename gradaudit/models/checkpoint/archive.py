@@ -1,0 +1,262 @@
+"""The zip archive of ``torch.save`` looked through before torch opens it.
+
+Two readers of one file must see the same: the directory is read here, strictly, and whatever
+another reader could take otherwise is refused (a directory that does not lie right before the end
+record, a zip64 record that contradicts it, comments, extra fields, names that differ by case).
+"""
+
+import os
+import struct
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from gradaudit.errors import CheckpointError
+from gradaudit.models.checkpoint.kinds import REMEDY, describe
+
+MAX_PICKLE_BYTES = 64 << 20
+MAX_DIRECTORY_BYTES = 16 << 20
+
+_END = struct.Struct("<4s4H2LH")
+_END64 = struct.Struct("<4sQ2H2L4Q")
+_LOCATOR = struct.Struct("<4sLQL")
+_CENTRAL = struct.Struct("<4s6H3L5H2L")
+_LOCAL = struct.Struct("<4s5H3L2H")
+_EXTRA = struct.Struct("<2H")
+
+_ENCRYPTED = 0x1
+_KNOWN_FLAGS = 0x80F
+"""Encryption, levels of compression, sizes behind the data, names in UTF-8."""
+_16, _32 = 0xFFFF, 0xFFFFFFFF
+
+
+class _MalformedError(Exception):
+    """The bytes are no zip archive, or not all of one."""
+
+
+class _DoubtfulError(Exception):
+    """The bytes are an archive that two readers may read differently."""
+
+
+class Entry(NamedTuple):
+    """A file in the archive, as the directory has it.
+
+    Attributes:
+        name: with its folder.
+        flags: of the format.
+        method: of compression, 0 for none.
+        packed: bytes it takes.
+        size: bytes it unpacks to.
+        header: where its header lies in the file.
+    """
+
+    name: str
+    flags: int
+    method: int
+    packed: int
+    size: int
+    header: int
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An archive that torch reads as it was checked.
+
+    Attributes:
+        path: the file.
+        places: start and size of each file in it, by its name without the folder of all.
+    """
+
+    path: Path
+    places: Mapping[str, tuple[int, int]]
+
+    def read(self, name: str) -> bytes:
+        """A file's bytes."""
+        start, size = self.places[name]
+        with self.path.open("rb") as stream:
+            stream.seek(start)
+            return stream.read(size)
+
+
+def open_archive(path: Path) -> Archive:
+    """Refuse an archive that ``torch.save`` did not write as plain weights.
+
+    Raises:
+        CheckpointError: truncated or damaged, compressed, encrypted, with entries that overlap or
+            repeat, with too large a directory or pickle, of two meanings, or some other zip
+            (TorchScript, ``torch.export``, ``torch.package``, NumPy, Keras).
+    """
+    try:
+        with path.open("rb") as stream:
+            start, entries = _directory(stream, path)
+            reason = _other_archive(entries) or _danger_in(entries)
+            places = {} if reason else dict(_places(stream, entries, start))
+    except _DoubtfulError as doubt:
+        reason = f"is an archive {doubt}, which readers take differently"
+    except (_MalformedError, struct.error, UnicodeDecodeError) as error:
+        raise CheckpointError(
+            f"{describe(path)}: is a truncated or damaged zip archive; fetch or save it again"
+        ) from error
+    if reason:
+        raise CheckpointError(f"{describe(path)}: {reason}; {REMEDY}")
+    return Archive(path, places)
+
+
+def _directory(stream: BinaryIO, path: Path) -> tuple[int, list[Entry]]:
+    """Where the directory starts, and its entries in order."""
+    size = stream.seek(0, os.SEEK_END)
+    count, length, start, end = _end(stream, size)
+    if length > MAX_DIRECTORY_BYTES:
+        raise CheckpointError(
+            f"{describe(path)}: its zip directory claims {length} bytes, over the limit of "
+            f"{MAX_DIRECTORY_BYTES}; {REMEDY}"
+        )
+    if start + length != end:
+        raise _DoubtfulError("whose directory does not lie where its end says")
+    stream.seek(start)
+    entries = list(_entries(stream.read(length)))
+    if len(entries) != count:
+        raise _DoubtfulError("whose end counts other entries than its directory has")
+    return start, entries
+
+
+def _end(stream: BinaryIO, size: int) -> tuple[int, int, int, int]:
+    """Entries, bytes and start of the directory, and where the records after it begin."""
+    place = size - _END.size
+    signature, disk, first, here, count, length, start, comment = _unpacked(_END, stream, place)
+    if signature != b"PK\x05\x06" or comment:
+        raise _MalformedError
+    place64 = place - _LOCATOR.size - _END64.size
+    if place64 < 0:
+        return _single(disk, first, here, count), length, start, place
+    mark, _, pointed, _ = _unpacked(_LOCATOR, stream, place - _LOCATOR.size)
+    if mark != b"PK\x06\x07":
+        return _single(disk, first, here, count), length, start, place
+    known, bytes_, _, _, disk64, first64, here64, count64, length64, start64 = _unpacked(
+        _END64, stream, place64
+    )
+    short = (min(count64, _16), min(length64, _32), min(start64, _32))
+    if (
+        known != b"PK\x06\x06"
+        or (pointed, bytes_) != (place64, _END64.size - 12)
+        or short != (count, length, start)
+    ):
+        raise _DoubtfulError("with two ends that contradict each other")
+    return _single(disk64, first64, here64, count64), length64, start64, place64
+
+
+def _single(disk: int, first: int, here: int, count: int) -> int:
+    """The number of entries of an archive in one part."""
+    if disk or first or here != count:
+        raise _DoubtfulError("in several parts")
+    return count
+
+
+def _unpacked(record: struct.Struct, stream: BinaryIO, place: int) -> tuple[Any, ...]:
+    if place < 0:
+        raise _MalformedError
+    stream.seek(place)
+    return record.unpack(stream.read(record.size))
+
+
+def _entries(directory: bytes) -> Iterator[Entry]:
+    at = 0
+    while at < len(directory):
+        (
+            mark,
+            _,
+            _,
+            flags,
+            method,
+            _,
+            _,
+            _,
+            packed,
+            size,
+            named,
+            extra,
+            comment,
+            part,
+            _,
+            _,
+            header,
+        ) = _CENTRAL.unpack_from(directory, at)
+        end = at + _CENTRAL.size + named
+        if mark != b"PK\x01\x02" or end + extra + comment > len(directory):
+            raise _MalformedError
+        if comment or part or flags & ~_KNOWN_FLAGS:
+            raise _DoubtfulError("with comments, parts or flags that torch.save never writes")
+        sizes = _long(directory[end : end + extra], size, packed, header)
+        size, packed, header = sizes
+        name = directory[at + _CENTRAL.size : end].decode()
+        yield Entry(name, flags, method, packed, size, header)
+        at = end + extra
+
+
+def _long(extra: bytes, *numbers: int) -> list[int]:
+    """Numbers of which those that do not fit into 32 bits stand in the zip64 extra field."""
+    saturated = [number for number in numbers if number == _32]
+    wanted = (_EXTRA.pack(1, 8 * len(saturated)),) if saturated else ()
+    if extra[: _EXTRA.size] != b"".join(wanted) or len(extra) != len(wanted) * (
+        _EXTRA.size + 8 * len(saturated)
+    ):
+        raise _DoubtfulError("with extra fields that torch.save never writes")
+    fields = iter(struct.unpack(f"<{len(saturated)}Q", extra[_EXTRA.size :]))
+    return [next(fields) if number == _32 else number for number in numbers]
+
+
+def _other_archive(entries: Collection[Entry]) -> str | None:
+    paths = {entry.name for entry in entries}
+    names = {path.partition("/")[2] for path in paths}
+    if "constants.pkl" in names or any(name.startswith("code/") for name in names):
+        return "is a TorchScript archive, a program and not weights"
+    if "archive_format" in names:
+        return "is a torch.export archive, a program and not weights (--model would run it)"
+    if ".data/extern_modules" in names:
+        return "is a torch.package archive, a program and not weights"
+    if "model.weights.h5" in paths:
+        return "is a Keras archive, not a PyTorch checkpoint"
+    if paths and all(path.endswith(".npy") for path in paths):
+        return "is a NumPy archive, not a PyTorch checkpoint"
+    one_folder = len({path.partition("/")[0] for path in paths}) == 1
+    return (
+        None
+        if "data.pkl" in names and one_folder
+        else "is a zip archive that torch.save did not write"
+    )
+
+
+def _danger_in(entries: Collection[Entry]) -> str | None:
+    """Why entries must not be unpacked, or None: repeated, encrypted, compressed, too large."""
+    if len({entry.name.casefold() for entry in entries}) < len(entries):
+        return "is an archive in which names repeat"
+    if any(entry.flags & _ENCRYPTED for entry in entries):
+        return "is an encrypted archive"
+    if any(entry.method for entry in entries):
+        return "is a compressed archive, which can unpack to any size"
+    if any(entry.size != entry.packed for entry in entries):
+        return "is an archive whose entry sizes contradict each other"
+    if any(entry.name.endswith("/data.pkl") and entry.size > MAX_PICKLE_BYTES for entry in entries):
+        return f"is an archive with over {MAX_PICKLE_BYTES} bytes of pickle"
+    return None
+
+
+def _places(
+    stream: BinaryIO, entries: Collection[Entry], directory: int
+) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Start and size of each entry's bytes, by its name below the common folder."""
+    ordered = sorted(entries, key=lambda entry: entry.header)
+    limits = [*(entry.header for entry in ordered), directory]
+    if limits[0] != 0:
+        raise _DoubtfulError("whose entries overlap or leave the file")
+    for entry, (_, limit) in zip(ordered, pairwise(limits), strict=True):
+        mark, _, _, method, *_, named, extra = _unpacked(_LOCAL, stream, entry.header)
+        name = stream.read(named).decode(errors="replace")
+        start = entry.header + _LOCAL.size + named + extra
+        if mark != b"PK\x03\x04" or start + entry.size > limit:
+            raise _DoubtfulError("whose entries overlap or leave the file")
+        if (method, name) != (entry.method, entry.name):
+            raise _DoubtfulError("whose entries are other than its directory says")
+        yield entry.name.partition("/")[2], (start, entry.size)

@@ -1,0 +1,168 @@
+"""A checkpoint's tensors checked against a model: names, shapes, dtypes and values."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gradaudit.errors import CheckpointError
+from gradaudit.models.checkpoint.naming import Naming, match_keys
+from gradaudit.models.checkpoint.reading import LoadedCheckpoint
+from gradaudit.text import listed, printable
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_MAY_BE_MISSING = "num_batches_tracked"
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Tensors under the model's names, in the model's shapes and dtypes, all finite.
+
+    ``notes`` say what was stripped, left aside, taken from a tied tensor or cast.
+    """
+
+    state: dict[str, Tensor]
+    notes: tuple[str, ...]
+
+
+class _Pair(NamedTuple):
+    name: str
+    found: Tensor
+    wanted: Tensor
+
+
+def apply_checkpoint(model: nn.Module, loaded: LoadedCheckpoint) -> tuple[str, ...]:
+    """Put a checkpoint's weights and buffers into a model, all of them or none.
+
+    Returns:
+        Everything worth saying about the checkpoint, for the report.
+
+    Raises:
+        CheckpointError: it does not fit; the model is then as it was.
+    """
+    state = model.state_dict(keep_vars=True)
+    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    fitted = fit_state(tensors, loaded)
+    model.load_state_dict(fitted.state, strict=False)
+    return (*loaded.notes, *fitted.notes)
+
+
+def fit_state(expected: Mapping[str, Tensor], loaded: LoadedCheckpoint) -> Fitted:
+    """A checkpoint's tensors under the names of ``expected``.
+
+    Names that share one tensor in ``expected`` (tied weights) need only one in the checkpoint, as
+    safetensors keeps only one; BatchNorm's ``num_batches_tracked`` may be missing.
+
+    Args:
+        expected: what must be there: a model's state, or its parameters for an update.
+        loaded: the checkpoint.
+
+    Raises:
+        CheckpointError: keys are missing, unexpected or misshapen, dtypes cannot be cast, tied
+            names hold different tensors, or values are not finite. No value is read before all
+            names, shapes and dtypes fit.
+    """
+    tied = _tied(expected)
+    required = [names for names in tied if not names[0].endswith(_MAY_BE_MISSING)]
+    naming = match_keys(expected, required, loaded.state)
+    pairs = [_Pair(name, loaded.state[key], expected[name]) for name, key in naming.keys.items()]
+    _check_names_and_shapes(naming, pairs, loaded.record.file)
+    _check_dtypes(pairs, loaded.record.file)
+    state = {pair.name: pair.found.to(pair.wanted.dtype) for pair in pairs}
+    _check_values(state, tied, loaded.record.file)
+    return Fitted(state, tuple(_notes(naming, pairs, expected)))
+
+
+def _tied(expected: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
+    groups: dict[int, list[str]] = {}
+    for name, tensor in expected.items():
+        groups.setdefault(id(tensor), []).append(name)
+    return [tuple(names) for names in groups.values()]
+
+
+def _check_names_and_shapes(naming: Naming, pairs: Collection[_Pair], file: str) -> None:
+    misshapen = [
+        f"{printable(name)} ({tuple(found.shape)} in the file, {tuple(wanted.shape)} in the model)"
+        for name, found, wanted in pairs
+        if found.shape != wanted.shape
+    ]
+    faults = {"missing": naming.missing, "unexpected": naming.unexpected, "misshapen": misshapen}
+    told = "; ".join(f"{fault} {listed(names)}" for fault, names in faults.items() if names)
+    if told:
+        raise CheckpointError(
+            f"{file}: does not fit the model: {told}; "
+            "check that --model names the architecture, with its options, that it was saved from"
+        )
+
+
+def _check_dtypes(pairs: Collection[_Pair], file: str) -> None:
+    wrong = [
+        f"{printable(name)} ({_kind(found)} in the file, {_kind(wanted)} in the model)"
+        for name, found, wanted in pairs
+        if not _castable(found, wanted)
+    ]
+    if wrong:
+        raise CheckpointError(
+            f"{file}: cannot be cast to the model's types: {listed(wrong)}; "
+            "save dense weights of the model's types"
+        )
+
+
+def _castable(found: Tensor, wanted: Tensor) -> bool:
+    if found.layout != torch.strided or found.is_quantized or found.is_meta:
+        return False
+    if found.dtype in _FLOATS:
+        return wanted.dtype in _FLOATS
+    if found.dtype in _INTEGERS and wanted.dtype in _INTEGERS:
+        return torch.promote_types(found.dtype, wanted.dtype) == wanted.dtype
+    return found.dtype == wanted.dtype == torch.bool
+
+
+def _kind(tensor: Tensor) -> str:
+    words = [str(tensor.dtype).removeprefix("torch.")]
+    if tensor.layout != torch.strided:
+        words.insert(0, str(tensor.layout).removeprefix("torch."))
+    return " ".join(words if not tensor.is_meta else [*words, "without data"])
+
+
+def _check_values(
+    state: Mapping[str, Tensor], tied: Collection[tuple[str, ...]], file: str
+) -> None:
+    broken = [name for name, tensor in state.items() if not bool(torch.isfinite(tensor).all())]
+    if broken:
+        raise CheckpointError(
+            f"{file}: holds values that are not finite in {listed(broken)}; training diverged or "
+            "the file is damaged, take an earlier checkpoint"
+        )
+    for names in tied:
+        present = [name for name in names if name in state]
+        if any(not torch.equal(state[present[0]], state[name]) for name in present[1:]):
+            raise CheckpointError(
+                f"{file}: {listed(present)} are one tensor in the model but differ in the file; "
+                "check that --model ties the weights that it was trained with"
+            )
+
+
+def _notes(
+    naming: Naming, pairs: Collection[_Pair], expected: Mapping[str, Tensor]
+) -> Iterator[str]:
+    if naming.prefix:
+        yield f"prefix {naming.prefix!r} stripped from the keys"
+    if naming.compiled:
+        yield "'_orig_mod.' of torch.compile dropped from the keys"
+    if naming.outside:
+        yield f"left aside, without the prefix: {listed(naming.outside)}"
+    absent = [name for name in expected if name not in naming.keys]
+    tracked = [name for name in absent if name.endswith(_MAY_BE_MISSING)]
+    shared = [name for name in absent if name not in tracked]
+    if tracked:
+        yield f"not in the file, left as built: {listed(tracked)}"
+    if shared:
+        yield f"not in the file, tied to a tensor that is: {listed(shared)}"
+    casts = {(found.dtype, wanted.dtype) for _, found, wanted in pairs}
+    for found, wanted in sorted(casts, key=str):
+        if found != wanted:
+            yield f"cast from {str(found)[6:]} to {str(wanted)[6:]}"

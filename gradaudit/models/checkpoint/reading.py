@@ -1,0 +1,129 @@
+"""Reading a checkpoint: the only ``torch.load`` of the package."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from gradaudit.errors import CheckpointError
+from gradaudit.models.checkpoint.archive import Archive, open_archive
+from gradaudit.models.checkpoint.kinds import REMEDY, describe, kind_of
+from gradaudit.models.checkpoint.pickled import RefusedError, UnsafeGlobalsError, follow
+from gradaudit.models.checkpoint.wrapping import unwrap
+from gradaudit.report import CheckpointRecord
+from gradaudit.text import listed, printable
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """The named tensors of a checkpoint file.
+
+    Attributes:
+        state: tensors by the names in the file; they stay mapped from it, on the CPU.
+        record: the file's name and content hash.
+        notes: what was unwrapped and left aside, for the report.
+    """
+
+    state: dict[str, Tensor]
+    record: CheckpointRecord
+    notes: tuple[str, ...] = ()
+
+
+def load_checkpoint(path: Path | str) -> LoadedCheckpoint:
+    """Read a checkpoint's tensors, treating the file as untrusted data.
+
+    Raises:
+        UsageError: the file is missing or cannot be opened.
+        CheckpointError: it is refused, damaged or holds no state dict.
+    """
+    path = Path(path)
+    state, notes = read_state(path)
+    record = CheckpointRecord(file=describe(path), sha256=_sha256(path))
+    return LoadedCheckpoint(state, record, notes)
+
+
+def read_state(path: Path | str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The named tensors in a file, whatever they are of (weights, gradients), and notes.
+
+    Raises:
+        UsageError: the file is missing or cannot be opened.
+        CheckpointError: it is refused, damaged or holds no named tensors.
+    """
+    path = Path(path)
+    if kind_of(path) == "safetensors":
+        return unwrap(_read_safetensors(path), describe(path))
+    _expect_plain_weights(open_archive(path))
+    return unwrap(_read_archive(path), describe(path))
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    # The library checks that offsets are in range and that tensors neither overlap nor leave gaps.
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+    except Exception as error:
+        reason = str(error).removeprefix("Error while deserializing header: ")
+        reason = printable(reason) if isinstance(error, SafetensorError) else type(error).__name__
+        raise CheckpointError(
+            f"{describe(path)}: is a truncated or damaged safetensors file ({reason}); "
+            "fetch or save it again"
+        ) from error
+
+
+def _expect_plain_weights(archive: Archive) -> None:
+    """Follow the pickle and name what it would run, before anything of it is interpreted."""
+    name = describe(archive.path)
+    try:
+        follow(archive.read("data.pkl"), {file: size for file, (_, size) in archive.places.items()})
+    except UnsafeGlobalsError as unsafe:
+        raise CheckpointError(f"{name}: {_what_is_run(unsafe.names)}; {REMEDY}") from unsafe
+    except RefusedError as why:
+        raise CheckpointError(
+            f"{name}: its pickle holds no plain weights: {why}; {REMEDY}"
+        ) from why
+
+
+def _what_is_run(names: Sequence[str]) -> str:
+    modules = [name for name in names if name.startswith("torch.nn.modules.")]
+    if modules:
+        return f"holds a whole pickled model ({listed(modules)}), which runs code when loaded"
+    rebuilt = any(name.startswith("torch._utils._rebuild") for name in names)
+    if rebuilt and all(name.startswith("torch.") for name in names):
+        return f"holds more than plain dense tensors ({listed(names)})"
+    return f"asks to run {listed(names)} when loaded, which weights never need"
+
+
+def _read_archive(path: Path) -> object:
+    # Mapped storages cannot be resized, so no declared shape makes torch allocate.
+    try:
+        with _without_suffix(path) as plain:
+            return torch.load(plain, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # the loader raises whatever a hostile pickle leads it into
+        raise CheckpointError(
+            f"{describe(path)}: the weights-only loader cannot read it "
+            f"({type(error).__name__}): it is damaged, declares tensors larger than itself, or "
+            f"holds more than tensors; {REMEDY}"
+        ) from error
+
+
+@contextmanager
+def _without_suffix(path: Path) -> Iterator[Path]:
+    """The file under a name that ``torch.load`` does not take for safetensors by its suffix."""
+    if not path.name.endswith(".safetensors"):
+        yield path
+        return
+    with TemporaryDirectory() as folder:
+        link = Path(folder) / "checkpoint"
+        link.symlink_to(path.resolve())
+        yield link
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

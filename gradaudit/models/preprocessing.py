@@ -1,0 +1,171 @@
+"""Whether the records look like those that the model was trained on.
+
+A model that is given bytes where it was trained on [0, 1], or whose columns are in another order,
+runs all the same, and every number of its audit is about another model than the user's. What gives
+it away: an accuracy below the one it is known to have, or no better than chance, and inputs of its
+first batch normalisation that are unlike those it remembers.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from gradaudit.data.records import Records
+from gradaudit.models.target import Target
+
+if TYPE_CHECKING:
+    from gradaudit.models.accuracy import TaskAccuracy
+
+FEWEST = 30
+"""Records below which a chance level of one in two is rarely told from .8."""
+_MARGIN = 0.05
+"""By how much an accuracy may lie below the expected one: other records of the same kind."""
+_SHIFT = 1.0
+_SPREAD = 2.0
+"""A batch normalisation's inputs are unlike those of training from a mean so many standard
+deviations off (root mean square over channels), or a spread so many times larger or smaller
+(geometric mean). A small net on digits: records like those of training come to .01–.12 and 1.0,
+those in [0, 1] instead of standardised to .2 and 2.5 at an accuracy of .91, bytes to 10–190 and
+16–260."""
+_MOST_BYTES = 64 << 20
+_PROBABLY = "the preprocessing is then probably not the one the model was trained with"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The accuracy, or R², that the model is known to have, and who says so."""
+
+    value: float
+    source: str
+
+
+def expected_of_run(checkpoint: Path) -> Expected | None:
+    """The accuracy that ``run.json`` beside a checkpoint tells of it, as ``train`` writes it.
+
+    Of the one on its clients' records and the one on records that nobody trained on, the lower.
+    None where there is no such file, or it does not speak of this checkpoint.
+    """
+    path = checkpoint.parent / "run.json"
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return None
+        rounds = json.loads(path.read_text())["rounds"]
+        (scores,) = [(r["train"], r["test"]) for r in rounds if r["file"] == checkpoint.name]
+        known = [float(score) for score in scores if isinstance(score, int | float)]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return Expected(min(known), "run.json beside its checkpoint") if known else None
+
+
+def random_weights(target: Target) -> bool:
+    """Whether the model is as it was drawn: from the zoo or torchvision, without a checkpoint."""
+    return target.checkpoint is None and target.description.startswith(("zoo:", "torchvision:"))
+
+
+@dataclass
+class Seen:
+    """What came into the first batch normalisation that was called, by channel.
+
+    Attributes:
+        name: of the module; empty before a call.
+        moments: count, sum and sum of squares, (3, channels).
+    """
+
+    name: str = ""
+    moments: Tensor = field(default_factory=lambda: torch.zeros(3, 1, dtype=torch.float64))
+
+    def add(self, name: str, values: Tensor) -> None:
+        """Take in a call's input, (batch, channels, …)."""
+        if name != (self.name or name):
+            return
+        self.name = name
+        flat = values.detach().double().cpu().transpose(0, 1).flatten(1)
+        count = torch.full((len(flat),), float(flat.shape[1]), dtype=torch.float64)
+        self.moments = self.moments + torch.stack([count, flat.sum(1), flat.square().sum(1)])
+
+    def unlike(self, model: nn.Module) -> str | None:
+        """How the inputs differ from those that the module remembers, if they do."""
+        if not self.name:
+            return None
+        module: Any = model.get_submodule(self.name)
+        count, total, squares = self.moments
+        mean, known = total / count, module.running_var.double().cpu() + module.eps
+        variance = (squares / count - mean.square()).clamp_min(0) + module.eps
+        shifts = (mean - module.running_mean.double().cpu()).square() / known
+        shift = float(shifts.mean().sqrt())
+        spread = float((variance / known).log().mean().div(2).exp())
+        if shift <= _SHIFT and 1 / _SPREAD <= spread <= _SPREAD:
+            return None
+        return (
+            f"what comes into its first batch normalisation ({self.name}) lies {shift:.2g} "
+            f"standard deviations from what it saw in training, with {spread:.2g} times the "
+            f"spread: {_PROBABLY}"
+        )
+
+
+@contextmanager
+def watching(model: nn.Module) -> Iterator[Seen]:
+    """Watch the batch normalisations that remember a training, while the model is called."""
+    seen = Seen()
+    handles = [
+        module.register_forward_pre_hook(lambda _, inputs, name=name: seen.add(name, inputs[0]))
+        for name, module in model.named_modules()
+        if isinstance(module, _NormBase) and module.num_batches_tracked
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def doubt(
+    target: Target,
+    found: "TaskAccuracy",
+    records: Records,
+    seen: Seen,
+    expected: Expected | None,
+) -> str | None:
+    """What to tell the user of a model that does not do on these records what it should.
+
+    Args:
+        target: model and checkpoint.
+        found: its accuracy on the records.
+        records: the data.
+        seen: what came into its first batch normalisation.
+        expected: the accuracy that it is known to have.
+    """
+    if random_weights(target):
+        return (
+            "the weights are random: no checkpoint was given (--checkpoint), and every number is "
+            "about an untrained model"
+        )
+    if expected is not None and found.interval is not None:
+        if found.interval[1] >= expected.value - _MARGIN:
+            return None
+        return (
+            f"the model reaches {found.value:.3f} on these records, and {expected.value:.3f} by "
+            f"{expected.source}: {_PROBABLY}{_bytes(records)}, or these are other records"
+        )
+    if found.at_chance and found.n >= FEWEST:
+        levels = f"({found.value:.3f}, chance {found.chance:.3f})"
+        poor = f"the model is no better than chance on these records {levels}: "
+        if target.checkpoint is None:
+            poor += "no checkpoint was given (--checkpoint), so its weights may be random; if not, "
+        return f"{poor}{_PROBABLY}{_bytes(records)}"
+    return seen.unlike(target.model) if found.n >= FEWEST else None
+
+
+def _bytes(records: Records) -> str:
+    """A remark on inputs that run from 0 to 255, as pictures do before they are scaled."""
+    if records.discrete or records.inputs.dim() < 3:
+        return ""
+    low, high = float(records.inputs.min()), float(records.inputs.max())
+    return f" (the inputs run from 0 to {high:g}, as bytes do)" if low >= 0 and high > 2 else ""

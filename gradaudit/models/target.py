@@ -1,0 +1,194 @@
+"""The model under audit, its layers, and the subject: model, data and how to look at them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from gradaudit.data.records import Records
+from gradaudit.errors import AuditError
+
+if TYPE_CHECKING:
+    from gradaudit.defenses import Defense
+    from gradaudit.models.losses import Loss
+    from gradaudit.models.preprocessing import Expected
+    from gradaudit.report import CheckpointRecord
+
+Mode = Literal["eval", "train"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module with trainable parameters of its own, named as in ``named_modules``.
+
+    ``parameter_names`` are the (qualified) parameters that make up its gradient G_l, and
+    ``parameters`` is the number of elements in them.
+    """
+
+    name: str
+    kind: str
+    position: int
+    parameter_names: tuple[str, ...]
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model with one checkpoint's weights, ready to be audited.
+
+    The model is never changed by an audit: engines work on functional copies of its parameters
+    and buffers.
+    """
+
+    model: nn.Module
+    loss: "Loss"
+    mode: Mode = "eval"
+    description: str = ""
+    checkpoint: "CheckpointRecord | None" = None
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers in order of ``named_modules``, gradients of weights only."""
+        return layers_of(self.model)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's parameters live."""
+        return next(self.model.parameters()).device
+
+
+def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]:
+    """The layers of a model.
+
+    A layer's gradient is that of its ``weight``; where there is none (attention's projections,
+    recurrent cells), of all its own parameters but the biases. ``with_bias`` adds the biases. A
+    parameter that several modules share belongs to the first of them.
+
+    Args:
+        model: any module.
+        with_bias: whether biases are part of a layer's gradient.
+
+    Returns:
+        Layers in order of ``named_modules``. The model itself, where it owns parameters directly,
+        is called ``(model)``.
+    """
+    layers: list[Layer] = []
+    seen: set[int] = set()
+    for module_name, module in model.named_modules():
+        own = {
+            name: parameter
+            for name, parameter in module.named_parameters(recurse=False)
+            if parameter.requires_grad and id(parameter) not in seen
+        }
+        seen.update(id(parameter) for parameter in own.values())
+        chosen = _gradient_parameters(own, with_bias=with_bias)
+        if not chosen:
+            continue
+        prefix = f"{module_name}." if module_name else ""
+        layers.append(
+            Layer(
+                name=module_name or "(model)",
+                kind=type(module).__name__,
+                position=len(layers),
+                parameter_names=tuple(prefix + name for name in chosen),
+                parameters=sum(own[name].numel() for name in chosen),
+            )
+        )
+    return tuple(layers)
+
+
+def _gradient_parameters(own: dict[str, nn.Parameter], *, with_bias: bool) -> list[str]:
+    biases = [name for name in own if "bias" in name]
+    weights = ["weight"] if "weight" in own else [name for name in own if name not in biases]
+    return weights + (biases if with_bias else [])
+
+
+def choose_layers(
+    layers: Sequence[Layer], show: Sequence[str] = (), hide: Sequence[str] = ()
+) -> tuple[Layer, ...]:
+    """The layers that match a glob of ``show`` (all without one) and none of ``hide``.
+
+    Raises:
+        AuditError: nothing is left.
+    """
+    kept = tuple(
+        layer
+        for layer in layers
+        if (not show or any(fnmatchcase(layer.name, glob) for glob in show))
+        and not any(fnmatchcase(layer.name, glob) for glob in hide)
+    )
+    if not kept:
+        names = ", ".join(layer.name for layer in layers) or "none at all"
+        asked = [*(f"--layer {glob}" for glob in show), *(f"--hide {glob}" for glob in hide)]
+        raise AuditError(
+            f"no layer is left by {' '.join(asked) or 'the model'}; "
+            f"its trainable layers are: {names}"
+        )
+    return kept
+
+
+def hidden_layers(layers: Sequence[Layer], hide: Sequence[str]) -> tuple[str, ...]:
+    """Names of the layers that match a glob of ``hide``."""
+    return tuple(
+        layer.name for layer in layers if any(fnmatchcase(layer.name, glob) for glob in hide)
+    )
+
+
+def shared_parameters(model: nn.Module, hidden: Sequence[str] = ()) -> tuple[str, ...]:
+    """Names of all trainable parameters, biases too, of all layers but the hidden ones."""
+    return tuple(
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and (name.rpartition(".")[0] or "(model)") not in hidden
+    )
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What an audit looks at: targets, records and the run's settings.
+
+    Attributes:
+        targets: one per checkpoint, oldest first (one without checkpoints).
+        records: every record of the data set.
+        layers: the layers to report, a subset of the last target's.
+        samples: how many records an audit looks at (None: the audit's own default).
+        attributes: names of the private attributes asked about.
+        defenses: what is done to updates before they are shared, in order.
+        hidden: names of the layers that are never shared.
+        seed: root of all randomness.
+        jobs: worker processes.
+        memory: bytes that one chunk of work may take.
+        expected: the accuracy that the newest target is known to have.
+    """
+
+    targets: tuple[Target, ...]
+    records: Records
+    layers: tuple[Layer, ...]
+    samples: int | None = None
+    attributes: tuple[str, ...] = ()
+    defenses: "tuple[Defense[Any], ...]" = ()
+    hidden: tuple[str, ...] = ()
+    seed: int = 0
+    jobs: int = 1
+    memory: int = 1 << 30
+    expected: "Expected | None" = None
+
+    @property
+    def target(self) -> Target:
+        """The newest target."""
+        return self.targets[-1]
+
+    def sample(self, default: int) -> Records:
+        """The records to look at: ``samples`` (or ``default``) drawn without replacement.
+
+        The same seed draws the same records for every audit.
+        """
+        wanted = min(self.samples or default, len(self.records))
+        generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(0,)))
+        order = generator.permutation(len(self.records))
+        return self.records.take(np.sort(order[:wanted]).astype(np.int64))

@@ -1,0 +1,211 @@
+"""Principal components of many layers' gradients, fitted within a memory budget."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from gradaudit.models.target import Layer
+from gradaudit.sharing.factors import Factors
+from gradaudit.sharing.principal import (
+    Components,
+    KernelProjection,
+    Projection,
+    gram_of,
+    narrow_projection,
+)
+from gradaudit.sharing.rows import Rows
+from gradaudit.sharing.stream import Stream
+from gradaudit.sharing.visibility import Sight
+
+_NARROWEST = 256
+"""Elements of a block, at least."""
+
+
+class Project(Protocol):
+    """Projects rows."""
+
+    @property
+    def bytes(self) -> int:
+        """That it takes."""
+
+    def __call__(self, rows: Rows) -> Tensor:
+        """(rows, components) of some rows."""
+
+
+@dataclass
+class Fitted:
+    """Projections that were fitted once and may be used again.
+
+    Attributes:
+        memory: bytes that may be kept.
+    """
+
+    memory: int
+    _key: bytes = b""
+    _known: dict[str, Project] = field(default_factory=dict)
+
+    def of(
+        self,
+        layers: Sequence[Layer],
+        key: bytes,
+        fit: Callable[[Sequence[Layer]], dict[str, Project]],
+    ) -> dict[str, Project]:
+        """The projections of these layers; those that are not known for this key are fitted."""
+        if key != self._key:
+            self._key, self._known = key, {}
+        missing = [layer for layer in layers if layer.name not in self._known]
+        found = self._known | (fit(missing) if missing else {})
+        if sum(projection.bytes for projection in found.values()) <= self.memory:
+            self._known = found
+        return {layer.name: found[layer.name] for layer in layers}
+
+
+@dataclass
+class _Part:
+    """A block of one layer's elements, whose rows are held to be multiplied with each other."""
+
+    layer: Layer
+    sight: Sight
+    block: slice
+    bytes: int
+    factors: list[Factors] = field(default_factory=list)
+    held: Tensor | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self.block == slice(0, self.sight.elements)
+
+    def put(self, where: slice, rows: Rows, count: int) -> None:
+        if isinstance(rows, Factors) and _whole_and_wide(self.sight, count):
+            self.factors.append(rows)
+            return
+        seen = self.sight.seen(rows)[:, self.block]
+        if self.held is None:
+            self.held = seen.new_empty(count, seen.shape[1])
+        self.held[where] = seen
+
+    def gram(self) -> Tensor:
+        """Inner products of all rows that were put, (rows, rows)."""
+        if self.held is not None:
+            return gram_of(self.held)
+        joined = Factors.joined(self.factors)
+        self.factors = [joined]
+        return joined.gram(joined)
+
+
+def fit_components(
+    stream: Stream, layers: Sequence[Layer], sights: Mapping[str, Sight], memory: int
+) -> dict[str, Project]:
+    """What projects rows of each of these layers onto the principal components of a stream.
+
+    Layers whose rows fit in ``memory`` together take one pass through the stream; a layer that
+    does not fit alone takes one for every block of its elements, and one more.
+
+    Args:
+        stream: the rows to fit; at least two.
+        layers: with the reduction ``pca``.
+        sights: by layer.
+        memory: bytes of rows that may be held.
+    """
+    grams: dict[str, Tensor] = {}
+    projections: dict[str, Project] = {}
+    for parts in _groups(_parts(stream, layers, sights, memory), memory):
+        for where, layer, rows in stream.pieces(_distinct(parts)):
+            for part in parts:
+                if part.layer is layer:
+                    part.put(where, rows, len(stream))
+        for part in parts:
+            name = part.layer.name
+            if part.whole:
+                projections[name] = _projection(part)
+            else:
+                grams[name] = grams[name] + part.gram() if name in grams else part.gram()
+            part.held = None
+    split = [layer for layer in layers if layer.name in grams]
+    return {**projections, **_by_another_pass(stream, split, sights, grams)}
+
+
+def _projection(part: _Part) -> Project:
+    count = part.sight.reduction.size
+    if part.held is not None and part.sight.elements < len(part.held):
+        return _Seen(part.sight, narrow_projection(part.held, count))
+    components = Components.of(part.gram(), count)
+    if part.held is None:
+        return KernelProjection(part.factors[0], components)
+    axes = part.held.T @ components.weights.to(part.held)
+    return _Seen(part.sight, Projection(axes, components.offset))
+
+
+def _by_another_pass(
+    stream: Stream,
+    layers: Sequence[Layer],
+    sights: Mapping[str, Sight],
+    grams: Mapping[str, Tensor],
+) -> dict[str, Project]:
+    """The axes V = Σ_i g_i w_iᵀ, summed up as the rows come."""
+    found = {
+        layer.name: Components.of(grams[layer.name], sights[layer.name].reduction.size)
+        for layer in layers
+    }
+    axes: dict[str, Tensor] = {}
+    for where, layer, rows in stream.pieces(layers) if layers else ():
+        seen = sights[layer.name].seen(rows)
+        more = seen.T @ found[layer.name].weights[where].to(seen)
+        axes[layer.name] = axes[layer.name].add_(more) if layer.name in axes else more
+    return {
+        name: _Seen(sights[name], Projection(axes[name], components.offset))
+        for name, components in found.items()
+    }
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A projection of what is seen of the rows."""
+
+    sight: Sight
+    projection: Projection
+
+    @property
+    def bytes(self) -> int:
+        return self.projection.bytes
+
+    def __call__(self, rows: Rows) -> Tensor:
+        return self.projection(self.sight.seen(rows))
+
+
+def _parts(
+    stream: Stream, layers: Sequence[Layer], sights: Mapping[str, Sight], memory: int
+) -> Iterator[_Part]:
+    for layer in layers:
+        sight, each = sights[layer.name], stream.bytes_of(layer) * len(stream)
+        if stream.factored(layer) and _whole_and_wide(sight, len(stream)):
+            yield _Part(layer, sight, slice(0, sight.elements), each)
+            continue
+        element = stream.itemsize * len(stream)
+        width = min(sight.elements, max(_NARROWEST, memory // element))
+        for start in range(0, sight.elements, width):
+            block = slice(start, min(start + width, sight.elements))
+            yield _Part(layer, sight, block, element * width)
+
+
+def _whole_and_wide(sight: Sight, rows: int) -> bool:
+    """Whether all elements are seen, no fewer of them than there are rows."""
+    return sight.columns is None and sight.elements >= rows
+
+
+def _groups(parts: Iterator[_Part], memory: int) -> Iterator[list[_Part]]:
+    """Parts that fit in the memory together, at least one at a time."""
+    group: list[_Part] = []
+    for part in parts:
+        if group and sum(other.bytes for other in group) + part.bytes > memory:
+            yield group
+            group = []
+        group.append(part)
+    if group:
+        yield group
+
+
+def _distinct(parts: Sequence[_Part]) -> list[Layer]:
+    return list(dict.fromkeys(part.layer for part in parts))

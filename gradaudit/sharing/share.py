@@ -1,0 +1,160 @@
+"""One client's whole update, as it is shared."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gradaudit.defenses.chain import squared_norms
+from gradaudit.errors import NotApplicable
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.per_sample import per_sample_gradients
+from gradaudit.gradients.ways import mean_gradient
+from gradaudit.models.target import Layer, Target
+from gradaudit.sharing.fedavg import local_training
+from gradaudit.sharing.protocol import Sharing
+
+
+def share(
+    target: Target,
+    inputs: Tensor,
+    labels: Tensor,
+    sharing: Sharing,
+    generator: torch.Generator,
+    *,
+    dtype: torch.dtype = torch.float32,
+    memory: int = 1 << 30,
+    noise: bool = True,
+) -> dict[str, Tensor]:
+    """One client's update for one batch, through all defenses of updates.
+
+    With FedSGD it is the gradient of the batch's mean loss; with FedAvg (w_0 − w_E)/rate, the sum
+    of the gradients along local training, so that one step is FedSGD exactly. ``others``,
+    ``fraction`` and ``elements`` are no client's affair and play no part.
+
+    Args:
+        target: the audited model; it is left as it was. A defense that changes the model must be
+            in it.
+        inputs: (records, …), the batch.
+        labels: (records, …).
+        sharing: how the update is made.
+        generator: for dropout, local shuffling and noise; on the target's device.
+        dtype: of the computation.
+        memory: bytes that the gradients of single records may take.
+        noise: whether defenses that only add noise add it; they clip all the same.
+
+    Returns:
+        The update by name of every shared parameter, in the parameter's shape.
+
+    Raises:
+        AuditError: the model cannot be run on the batch.
+        NotApplicable: a defense clips single records, which the model couples.
+        UsageError: the defenses cannot be applied to this model.
+    """
+    clients = Clients.of(target, inputs, labels, sharing, dtype=dtype, memory=memory)
+    everyone = torch.arange(len(inputs))
+    update = {name: rows[None] for name, rows in clients.update(everyone, generator).items()}
+    defended = sharing.chain.apply(
+        update,
+        records=len(inputs),
+        generators=lambda _index, _name: generator,
+        silent=() if noise else update,
+    )
+    shapes = {name: p.shape for name, p in target.model.named_parameters()}
+    return {name: rows.reshape(shapes[name]) for name, rows in defended.items()}
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Clients' updates, one after the other, before anything is done to an update as a whole.
+
+    Attributes:
+        target: the audited model.
+        view: the same as a function.
+        inputs: (records, …) that clients draw their batches from.
+        labels: (records, …).
+        sharing: how updates are made.
+        names: the parameters that are shared.
+        memory: bytes that the gradients of single records may take.
+    """
+
+    target: Target
+    view: FunctionalModel
+    inputs: Tensor
+    labels: Tensor
+    sharing: Sharing
+    names: tuple[str, ...]
+    memory: int
+
+    @classmethod
+    def of(
+        cls,
+        target: Target,
+        inputs: Tensor,
+        labels: Tensor,
+        sharing: Sharing,
+        *,
+        dtype: torch.dtype,
+        memory: int,
+    ) -> "Clients":
+        """Clients with these records.
+
+        Raises:
+            AuditError: the model cannot be run on the records.
+            NotApplicable: a defense clips single records, which the loss weighs.
+            UsageError: the defenses cannot be applied to this model.
+        """
+        names = sharing.parameters(target.model)
+        view = FunctionalModel.of(target, dtype=dtype)
+        view.check(view.cast(inputs[:2]), view.cast(labels[:2]))
+        _expect_equal_weights(view, labels, sharing)
+        return cls(target, view, inputs, labels, sharing, names, memory)
+
+    def update(self, batch: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        """The flattened update for the records of these indices, by parameter."""
+        drawn = torch.randint(1 << 62, (), generator=generator, device=generator.device)
+        inputs, labels = self.inputs[batch], self.labels[batch]
+        if any(defense.of_records for defense in self.sharing.chain.acting):
+            return self._of_clipped_records(inputs, labels, int(drawn))
+        view = replace(self.view, seed=int(drawn))
+        records, targets = view.cast(inputs), view.cast(labels)
+        if self.sharing.algorithm == "fedavg":
+            found = local_training(view, self.names, records, targets, self.sharing, generator)
+        else:
+            found = mean_gradient(view, self.names, records, targets)
+        return {name: gradient.flatten() for name, gradient in found.items()}
+
+    def _of_clipped_records(self, inputs: Tensor, labels: Tensor, seed: int) -> dict[str, Tensor]:
+        """The mean of the records' gradients, each multiplied by its factors."""
+        layers = parameters_as_layers(self.target, self.names)
+        dtype, factors_of = self.view.dtype, self.sharing.chain.record_factors
+        total = {name: p.new_zeros(p.numel()) for name, p in self.view.parameters.items()}
+        for chunk in per_sample_gradients(
+            self.target, inputs, labels, layers, dtype=dtype, memory=self.memory, seed=seed
+        ):
+            factors = factors_of({name: squared_norms(rows) for name, rows in chunk.items()})
+            for name, rows in chunk.items():
+                each = factors[name].to(rows) if name in factors else rows.new_ones(len(rows))
+                total[name] += each @ rows / len(inputs)
+        return {name: total[name] for name in self.names}
+
+
+def _expect_equal_weights(view: FunctionalModel, labels: Tensor, sharing: Sharing) -> None:
+    """Noise is put on plain sums and means of clipped records."""
+    clips = [str(defense) for defense in sharing.chain.acting if defense.of_records]
+    weights = view.loss.weights(view.cast(labels)) if clips else None
+    if weights is not None and bool((weights != weights[0]).any()):
+        raise NotApplicable(
+            f"--defense {clips[0]}: clips single records and takes their plain mean, but "
+            f"--loss {view.loss.name} weighs them; use per=release, or a loss without weights"
+        )
+
+
+def parameters_as_layers(target: Target, names: Sequence[str]) -> tuple[Layer, ...]:
+    """A layer of its own for every parameter, for the engines that go by layers."""
+    parameters: Mapping[str, Tensor] = dict(target.model.named_parameters())
+    return tuple(
+        Layer(name, "", index, (name,), parameters[name].numel())
+        for index, name in enumerate(names)
+    )

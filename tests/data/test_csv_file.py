@@ -1,0 +1,319 @@
+"""CSV tables: exact encodings, what is done about gaps, and what bad files get."""
+
+import csv
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradaudit.data import load_records
+from gradaudit.data.common import checks
+from gradaudit.data.common.columns import Column
+from gradaudit.data.common.encoding import encode, standardise
+from gradaudit.data.common.tables import read_table
+from gradaudit.data.records import Feature
+from gradaudit.errors import DataError, UsageError
+
+Write = Callable[..., Path]
+
+PEOPLE = (
+    "age,job,sex,pay",
+    "20,clerk,f,low",
+    "40,?,m,high",
+    ",cook,f,low",
+    "60,clerk,m,high",
+)
+
+
+def test_the_encoding_of_a_small_table(csv_file: Write) -> None:
+    records = load_records(f"csv:{csv_file(*PEOPLE)}?label=pay&attribute=sex")
+    third = np.sqrt(2) * 10  # the deviation of 20, 40, 40, 60
+    expected = [
+        [-20 / third, 0, 1, 0, 1, 0],
+        [0, 1, 0, 0, 0, 1],
+        [0, 0, 0, 1, 1, 0],
+        [20 / third, 0, 1, 0, 0, 1],
+    ]
+    np.testing.assert_allclose(records.inputs.numpy(), expected, rtol=1e-6)
+    assert records.inputs.dtype.is_floating_point
+    assert records.labels.tolist() == [1, 0, 1, 0]
+    assert records.classes == ("high", "low")
+    assert records.attributes["sex"].values == ("f", "m")
+    assert records.attributes["sex"].codes.tolist() == [0, 1, 0, 1]
+    low, high = records.features[0].range or (0, 0)
+    assert (low, high) == pytest.approx((-20 / third, 20 / third))
+    assert records.features[1:] == (
+        Feature("job", (1, 2, 3), values=("(missing)", "clerk", "cook")),
+        Feature("sex", (4, 5), values=("f", "m")),
+    )
+    assert records.notes == {
+        "scale": "standard",
+        "numeric": 1,
+        "one_hot": {"job": 3, "sex": 2},
+        "imputed_by_median": {"age": 1},
+        "missing_as_category": {"job": 1},
+    }
+    assert records.adapter == "csv"
+
+
+def test_numbers_stay_as_they_are_without_scaling(csv_file: Write) -> None:
+    records = load_records(f"csv:{csv_file(*PEOPLE)}?label=pay&scale=none")
+    assert records.inputs[:, 0].tolist() == [20, 40, 40, 60]
+    assert records.features[0].range == (20, 60)
+
+
+def test_dropped_columns_are_no_inputs_but_can_be_attributes(csv_file: Write) -> None:
+    records = load_records(f"csv:{csv_file(*PEOPLE)}?label=pay&attribute=sex&drop=sex,job")
+    assert [feature.name for feature in records.features] == ["age"]
+    assert list(records.attributes) == ["sex"]
+    assert records.notes["dropped"] == ["sex", "job"]
+
+
+@pytest.mark.parametrize(
+    "query", ["attribute=sex&attribute=job", "attribute=sex,job", "attribute=job,sex,job"]
+)
+def test_several_attributes_repeated_or_with_commas(csv_file: Write, query: str) -> None:
+    records = load_records(f"csv:{csv_file(*PEOPLE)}?label=pay&{query}")
+    assert set(records.attributes) == {"sex", "job"}
+    assert records.attributes["job"].values == ("(missing)", "clerk", "cook")
+
+
+def test_attributes_asked_for_from_outside_join_those_of_the_spec(csv_file: Write) -> None:
+    spec = f"csv:{csv_file(*PEOPLE)}?label=pay&attribute=sex"
+    assert set(load_records(spec, attributes=["job", "sex"]).attributes) == {"sex", "job"}
+
+
+def test_a_column_name_with_a_comma_is_understood_whole(csv_file: Write) -> None:
+    path = csv_file('"a,b",y', "p,0", "q,1")
+    assert list(load_records(f"csv:{path}?label=y&attribute=a,b").attributes) == ["a,b"]
+
+
+def test_users_and_members_are_no_inputs(csv_file: Write) -> None:
+    path = csv_file("who,x,part,y", "ann,1,train,0", "bob,2,test,1", "ann,3,train,1")
+    records = load_records(f"csv:{path}?label=y&user=who&member=part", attributes=["member"])
+    assert records.users is not None
+    assert records.members is not None
+    assert records.users.tolist() == ["ann", "bob", "ann"]
+    assert records.members.tolist() == [True, False, True]
+    assert [feature.name for feature in records.features] == ["x"]
+    assert records.attributes["member"].values == ("no", "yes")
+    assert records.attributes["member"].codes.tolist() == [1, 0, 1]
+
+
+def test_a_label_of_many_numbers_is_a_target(csv_file: Write) -> None:
+    path = csv_file("x,y", *(f"{i % 3},{i}.5" for i in range(30)))
+    records = load_records(f"csv:{path}?label=y")
+    assert records.classes == ()
+    assert records.labels.tolist() == [i + 0.5 for i in range(30)]
+    forced = load_records(f"csv:{path}?label=x&task=regression")
+    assert forced.labels.dtype.is_floating_point
+
+
+def test_codes_of_categories_become_groups_on_request(csv_file: Write) -> None:
+    path = csv_file("zip,y", "10,a", "9,b", "10,b")
+    records = load_records(f"csv:{path}?label=y&categorical=zip")
+    assert records.inputs.tolist() == [[0, 1], [1, 0], [0, 1]]
+    assert records.features == (Feature("zip", (0, 1), values=("9", "10")),)
+
+
+def test_constant_and_counting_columns_are_kept_and_noted(csv_file: Write) -> None:
+    path = csv_file(",k,t,y", "5,7,a,0", "6,7,a,1", "7,7,a,0")
+    records = load_records(f"csv:{path}?label=y")
+    assert [feature.name for feature in records.features] == ["unnamed-1", "k", "t"]
+    assert records.inputs[:, 1].tolist() == [0, 0, 0]
+    assert records.inputs[:, 2].tolist() == [1, 1, 1]
+    assert records.notes["constant"] == ["k", "t"]
+    assert records.notes["count_the_records"] == ["unnamed-1"]
+
+
+def test_truth_values_quotes_marks_and_empty_lines(tmp_path: Path) -> None:
+    path = tmp_path / "odd.csv"
+    text = '\ufeff"ok","says","y"\r\nTrue,"a ""b"", c\nd",0\r\n\r\nFalse, e ,1\r\n'
+    path.write_bytes(text.encode())
+    records = load_records(f"csv:{path}?label=y&attribute=ok")
+    assert records.features[0] == Feature("ok", (0, 1), values=("False", "True"))
+    assert records.features[1].values == ('a "b", c\nd', "e")
+
+
+@pytest.mark.parametrize("name", ["table.csv.gz", "table.csv"])
+def test_compression_is_told_by_content(csv_file: Write, tmp_path: Path, name: str) -> None:
+    plain = load_records(f"csv:{csv_file(*PEOPLE, name='plain.csv')}?label=pay")
+    (tmp_path / name).write_bytes(gzip.compress(b"\n".join(line.encode() for line in PEOPLE)))
+    packed = load_records(f"csv:{tmp_path / name}?label=pay")
+    assert packed.inputs.equal(plain.inputs)
+
+
+@pytest.mark.parametrize(("delimiter", "sign"), [("semicolon", ";"), ("tab", "\t")])
+def test_other_delimiters(csv_file: Write, delimiter: str, sign: str) -> None:
+    path = csv_file(*(line.replace(",", sign) for line in PEOPLE))
+    records = load_records(f"csv:{path}?label=pay&delimiter={delimiter}")
+    assert records.inputs.shape == (4, 6)
+
+
+def test_a_wide_table(csv_file: Write) -> None:
+    width = 3000
+    path = csv_file(
+        ",".join([*(f"c{i}" for i in range(width)), "y"]),
+        *(",".join([*(str(r * i) for i in range(width)), str(r)]) for r in range(3)),
+    )
+    records = load_records(f"csv:{path}?label=y&scale=none")
+    assert records.inputs[2].tolist() == [2 * i for i in range(width)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "error", "message"),
+    [
+        (PEOPLE, "", UsageError, "option 'label' is missing"),
+        (PEOPLE, "label=pya", UsageError, "no column 'pya' (did you mean 'pay'?); it has age, job"),
+        (PEOPLE, "label=pay&attribute=sxe", UsageError, "(did you mean 'sex'?)"),
+        (PEOPLE, "label=pay&drop=jobs", UsageError, "(did you mean 'job'?)"),
+        (PEOPLE, "label=pay&categorical=ages", UsageError, "(did you mean 'age'?)"),
+        (PEOPLE, "label=pay&user=nobody", UsageError, "no column 'nobody'"),
+        (PEOPLE, "label=pay&member=nobody", UsageError, "no column 'nobody'"),
+        (PEOPLE, "label=pay&member=job", DataError, "column 'job': '(missing)' does not say"),
+        (PEOPLE, "label=pay&scale=minmax", UsageError, "one of none, standard"),
+        (PEOPLE, "label=pay&task=ranking", UsageError, "one of classification, regression"),
+        (PEOPLE, "label=pay&task=regression", UsageError, "column 'pay': holds text such as"),
+        (PEOPLE, "label=pay&delimiter=colon", UsageError, "one of comma, semicolon, tab"),
+        (PEOPLE, "label=pay&colour=red", UsageError, "unknown option 'colour'"),
+        (PEOPLE, "label=pay&delimiter=tab", UsageError, "no column 'pay'"),
+        (PEOPLE, "label=job", DataError, "column 'job': 1 of 4 labels are missing"),
+        (PEOPLE, "label=pay&drop=age,job,sex", DataError, "no column is left"),
+        (PEOPLE[:1], "label=pay", DataError, "no records after the header"),
+        (("",), "label=pay", DataError, "is empty"),
+        (("a,b,a", "1,2,3"), "label=b", DataError, "columns 1 and 3 are both called 'a'"),
+        (("a,b", "1,2", "3"), "label=b", DataError, "line 3: 1 cells where the header has 2"),
+        (("a,b", "1,2", "3,4,5"), "label=b", DataError, "line 3: 3 cells"),
+        (("a,b", '1,"2"3', "3,4"), "label=b", DataError, "is not a CSV file"),
+        (("a,b", "1,x", "3,x"), "label=b", DataError, "every record has the label 'x'"),
+        (
+            ("a,b", "inf,0", "3,1"),
+            "label=b",
+            DataError,
+            "column 'a': 1 values are infinite or too large",
+        ),
+        (
+            ("a,b", "1e39,0", "3,1"),
+            "label=b",
+            DataError,
+            "column 'a': 1 values are infinite or too large",
+        ),
+        (
+            ("a,b", "1e400,0", "3,1"),
+            "label=b",
+            DataError,
+            "column 'a': 1 values are infinite or too large",
+        ),
+    ],
+)
+def test_bad_requests_and_bad_files(
+    csv_file: Write, lines: tuple[str, ...], options: str, error: type[Exception], message: str
+) -> None:
+    path = csv_file(*lines)
+    with pytest.raises(error) as caught:
+        load_records(f"csv:{path}?{options}")
+    assert message in str(caught.value)
+    assert path.name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_column_of_names_is_refused_with_the_remedy(csv_file: Write) -> None:
+    path = csv_file("name,x,y", *(f"n{i},{i},{i % 2}" for i in range(200)))
+    with pytest.raises(DataError, match=r"column 'name': 200 different .* drop=name"):
+        load_records(f"csv:{path}?label=y")
+    assert load_records(f"csv:{path}?label=y&drop=name").inputs.shape == (200, 1)
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        load_records(f"csv:{tmp_path / 'none.csv'}?label=y")
+    with pytest.raises(UsageError, match="Is a directory"):
+        load_records(f"csv:{tmp_path}?label=y")
+    with pytest.raises(UsageError, match=r"write csv:FILE\?label=COL"):
+        load_records("csv?label=y")
+
+
+def test_bytes_that_are_no_text_and_damaged_archives(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes("a,b\nü,1\n".encode("latin-1"))
+    with pytest.raises(DataError, match="save it as UTF-8"):
+        read_table(path)
+    path.write_bytes(gzip.compress("\n".join(PEOPLE).encode())[:-12])
+    with pytest.raises(DataError, match="is damaged"):
+        read_table(path)
+
+
+def test_a_compressed_file_is_read_only_up_to_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb.csv"
+    path.write_bytes(gzip.compress(b"a,b\n" + b"0" * (8 << 20)))
+    monkeypatch.setattr(checks, "MAX_TEXT_BYTES", 1 << 20)
+    with pytest.raises(DataError, match="more than 1 MiB of text unpacked"):
+        read_table(path)
+
+
+def test_an_encoding_that_would_not_fit_is_refused(
+    csv_file: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "MAX_BYTES", 80)
+    assert load_records(f"csv:{csv_file(*PEOPLE)}?label=pay&drop=job").inputs.numel() == 12
+    with pytest.raises(DataError, match=r"numbers of shape \(4, 6\)"):
+        load_records(f"csv:{csv_file(*PEOPLE)}?label=pay")
+
+
+def test_names_with_control_characters_reach_no_message(csv_file: Write) -> None:
+    path = csv_file("a\x1b[31mb,y", "1,0", "2,1")
+    with pytest.raises(UsageError) as caught:
+        load_records(f"csv:{path}?label=z")
+    assert "\x1b" not in str(caught.value)
+    assert "a\ufffd[31mb" in str(caught.value)
+    names = csv_file("a\x1b[31mb,y", *(f"n{i},{i % 2}" for i in range(99)))
+    with pytest.raises(DataError, match="drop=a\ufffd") as refused:
+        load_records(f"csv:{names}?label=y")
+    assert "\x1b" not in str(refused.value)
+
+
+def test_standardising_against_the_definition() -> None:
+    numbers = np.random.default_rng(0).lognormal(3, 2, (50, 3))
+    expected = (numbers - numbers.mean(axis=0)) / np.sqrt(
+        ((numbers - numbers.mean(axis=0)) ** 2).mean(axis=0)
+    )
+    np.testing.assert_allclose(standardise(numbers), expected, rtol=1e-6)
+    tenth = np.full((7, 1), 0.1)  # its computed mean is not exactly 0.1
+    assert standardise(tenth).tolist() == [[0.0]] * 7
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.text(st.characters(exclude_categories=["Cs", "Cc"])), st.floats(-1e6, 1e6)),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_what_a_csv_writer_wrote_is_found_again_in_the_inputs(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, float]]
+) -> None:
+    path = tmp_path_factory.mktemp("csv") / "table.csv"
+    rows = [("text", 0.0), *rows]
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([("words", "number"), *rows])
+    table = read_table(path)
+    assert list(zip(*table.cells.values(), strict=True)) == [(t, str(n)) for t, n in rows]
+    words, number = table.columns(table.cells)
+    encoded = encode((words, number), "table", "none")
+    chosen = encoded.array[:, :-1].argmax(axis=1)
+    assert [words.values[i] for i in chosen] == [words.values[i] for i in words.codes]
+    np.testing.assert_array_equal(encoded.array[:, :-1].sum(axis=1), 1)
+    np.testing.assert_array_equal(encoded.array[:, -1], np.float32([n for _, n in rows]))
+
+
+def test_missing_text_and_a_column_beside_it_do_not_touch() -> None:
+    first = Column.of_text("a", "a", ["x", "", "y"])
+    second = Column.of_text("b", "b", ["", "2", "4"])
+    encoded = encode((first, second), "table", "none")
+    assert encoded.array.tolist() == [[0, 1, 0, 3], [1, 0, 0, 2], [0, 0, 1, 4]]

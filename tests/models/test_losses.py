@@ -1,0 +1,143 @@
+"""Losses against their textbook form, and their derivatives against fifty digits."""
+
+import math
+
+import mpmath
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gradaudit.errors import AuditError
+from gradaudit.models.losses import (
+    BUILT_IN,
+    BinaryCrossEntropy,
+    CrossEntropy,
+    CustomLoss,
+    Loss,
+    MeanSquaredError,
+)
+
+FLOAT64 = {"dtype": torch.float64}
+OUTPUTS = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+CLASSES = torch.tensor([0, 2, 1, 1])
+REAL = torch.rand(4, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets", "expected"),
+    [
+        (CrossEntropy(), CLASSES, F.cross_entropy(OUTPUTS, CLASSES, reduction="none")),
+        (CrossEntropy(), REAL, -(REAL * OUTPUTS.log_softmax(1)).sum(1)),
+        (MeanSquaredError(), REAL, (OUTPUTS - REAL).square().mean(1)),
+        (MeanSquaredError(), CLASSES, (OUTPUTS - torch.eye(3)[CLASSES]).square().mean(1)),
+        (
+            BinaryCrossEntropy(),
+            REAL,
+            F.binary_cross_entropy_with_logits(OUTPUTS, REAL, reduction="none").mean(1),
+        ),
+    ],
+)
+def test_values(loss: Loss, targets: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(loss.per_record(OUTPUTS, targets), expected, rtol=1e-12, atol=0)
+
+
+def test_one_logit_takes_labels_of_one_dimension() -> None:
+    outputs, labels = OUTPUTS[:, :1], CLASSES.clamp(max=1)
+    expected = F.binary_cross_entropy_with_logits(outputs[:, 0], labels.double(), reduction="none")
+    torch.testing.assert_close(BinaryCrossEntropy().per_record(outputs, labels), expected)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_soft_labels_give_the_same_loss(name: str) -> None:
+    loss = BUILT_IN[name]()
+    torch.testing.assert_close(
+        loss.per_record(OUTPUTS, loss.soft(OUTPUTS, CLASSES)), loss.per_record(OUTPUTS, CLASSES)
+    )
+
+
+def _exact_derivatives(z: list[float], label: int) -> tuple[Tensor, Tensor]:
+    """The derivatives p − e_y and diag(p) − p pᵀ with two hundred digits."""
+    with mpmath.workdps(200):
+        powers = [mpmath.exp(x) for x in z]
+        p = [power / mpmath.fsum(powers) for power in powers]
+        one = [int(c == label) for c in range(len(z))]
+        gradient = [float(a - b) for a, b in zip(p, one, strict=True)]
+        hessian = [
+            [float(a * int(i == j) - a * b) for j, b in enumerate(p)] for i, a in enumerate(p)
+        ]
+    return torch.tensor(gradient, **FLOAT64), torch.tensor(hessian, **FLOAT64)
+
+
+@pytest.mark.parametrize("margin", [0.0, 18.0, 40.0, 200.0])
+@pytest.mark.parametrize("label", [0, 1, 2], ids=["confident", "wrong", "far off"])
+def test_cross_entropy_keeps_its_accuracy_however_confident(margin: float, label: int) -> None:
+    at = [margin, 0.0, -0.5 * margin]
+    gradient, hessian = _exact_derivatives(at, label)
+
+    def loss(z: Tensor) -> Tensor:
+        return CrossEntropy().per_record(z[None], torch.tensor([label]))[0]
+
+    def column(z: Tensor) -> Tensor:
+        return CrossEntropy().negative_log_probabilities(z[None])[0, label]
+
+    z = torch.tensor(at, dtype=torch.float64)
+    for function in (loss, column):
+        close = {"rtol": 1e-12, "atol": 0.0}
+        torch.testing.assert_close(torch.func.grad(function)(z), gradient, **close)
+        torch.testing.assert_close(torch.func.hessian(function)(z), hessian, **close)
+
+
+@pytest.mark.parametrize("logit", [0.0, 18.0, -18.0, 40.0, -40.0, 200.0, -200.0])
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_binary_cross_entropy_keeps_its_accuracy(logit: float, label: float) -> None:
+    target = torch.tensor([[label]], dtype=torch.float64)
+
+    def loss(z: Tensor) -> Tensor:
+        return BinaryCrossEntropy().per_record(z[None, None], target)[0]
+
+    def probability(z: float) -> float:
+        return math.exp(z) / (1 + math.exp(z)) if z < 0 else 1 / (1 + math.exp(-z))
+
+    z = torch.tensor(logit, dtype=torch.float64)
+    first = probability(logit) if label == 0 else -probability(-logit)
+    second = probability(logit) * probability(-logit)
+    assert torch.func.grad(loss)(z).item() == pytest.approx(first, rel=1e-13)
+    assert torch.func.hessian(loss)(z).item() == pytest.approx(second, rel=1e-13)
+
+
+def test_losses_can_be_mapped_over_records() -> None:
+    for loss in (CrossEntropy(), MeanSquaredError(), BinaryCrossEntropy()):
+        mapped = torch.vmap(lambda o, t, loss=loss: loss.per_record(o[None], t[None])[0])
+        torch.testing.assert_close(mapped(OUTPUTS, CLASSES), loss.per_record(OUTPUTS, CLASSES))
+
+
+def test_a_custom_loss_may_reduce_or_not() -> None:
+    each = CustomLoss(lambda o, t: (o - t).abs().sum(1), "each")
+    mean = CustomLoss(lambda o, t: (o - t).abs().sum(1).mean(), "mean")
+    expected = (OUTPUTS - REAL).abs().sum(1)
+    torch.testing.assert_close(each.per_record(OUTPUTS, REAL), expected)
+    torch.testing.assert_close(mean.per_record(OUTPUTS, REAL), expected)
+
+
+def test_labels_that_do_not_fit_are_named() -> None:
+    with pytest.raises(AuditError, match="run from 0 to 2, but the model has 2 classes"):
+        CrossEntropy().check(OUTPUTS[:, :2], CLASSES)
+    with pytest.raises(AuditError, match=r"needs outputs \(records, classes ≥ 2\)"):
+        CrossEntropy().check(OUTPUTS[:, :1], CLASSES)
+    with pytest.raises(AuditError, match="one integer class label a record"):
+        CrossEntropy().check(OUTPUTS, REAL)
+    with pytest.raises(AuditError, match="--loss mse: labels of shape"):
+        MeanSquaredError().check(OUTPUTS, REAL[:, :2])
+    with pytest.raises(AuditError, match=r"returned shape \(4, 3\)"):
+        CustomLoss(lambda o, t: o - t, "file.py:wrong").check(OUTPUTS, REAL)
+    with pytest.raises(AuditError, match=r"--loss file.py:broken: fails on outputs"):
+        CustomLoss(lambda o, t: o @ t, "file.py:broken").check(OUTPUTS, REAL)
+
+    def fails(outputs: Tensor, targets: Tensor) -> Tensor:
+        raise ValueError("first line\nsecond line")
+
+    with pytest.raises(AuditError, match=r"ValueError: first line second line$"):
+        CustomLoss(fails, "file.py:fails").check(OUTPUTS, REAL)
+    with pytest.raises(AuditError, match="integer labels cannot be differentiated by"):
+        CustomLoss(lambda o, t: o[:, 0], "file.py:classes").soft(OUTPUTS, CLASSES)

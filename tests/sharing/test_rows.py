@@ -1,0 +1,80 @@
+"""Rows of gradients, formed or in factors, and their components, against dense float64."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradaudit.sharing.factors import Factors
+from gradaudit.sharing.principal import Components, gram_of, narrow_projection
+from gradaudit.sharing.rows import Dense
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def sums(values: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sums by a dense matrix product."""
+    chosen = torch.zeros(len(rows), len(values), dtype=torch.float64)
+    chosen.scatter_add_(1, rows, weights.double())
+    return chosen @ values.double()
+
+
+def batches(count: int, size: int, records: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randint(records, (count, size), generator=generator)  # some twice in a batch
+    return rows, torch.rand(count, size, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [1, 7, 900])
+def test_means_of_formed_rows_in_blocks(count: int, dtype: torch.dtype) -> None:
+    values = drawn(3000, 401)
+    rows, weights = batches(count, 5, 3000)
+    found = Dense(values.to(dtype)).mixed(rows, weights.to(dtype))
+    assert found.dtype == dtype
+    expected = sums(values, rows, weights).to(dtype)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("positions", [1, 3])
+def test_means_of_factors(positions: int) -> None:
+    factors = Factors(drawn(40, 30, positions), drawn(40, 50, positions, seed=2))
+    rows, weights = batches(600, 4, 40)
+    assert factors.elements == 1500
+    torch.testing.assert_close(
+        factors.mixed(rows, weights), sums(factors.dense(), rows, weights), rtol=1e-10, atol=1e-10
+    )
+
+
+def test_a_part_of_a_larger_tensor_is_written_to() -> None:
+    factors = Factors(drawn(9, 4, 1), drawn(9, 6, 1, seed=2))
+    rows, weights = batches(5, 3, 9)
+    for kind in (factors, Dense(factors.dense())):
+        into = torch.full((7, 24), 8.0, dtype=torch.float64)
+        kind.mix(rows, weights, into[1:6])
+        torch.testing.assert_close(into[1:6], sums(factors.dense(), rows, weights))
+        assert (into[[0, 6]] == 8).all()
+
+
+@pytest.mark.parametrize("positions", [1, 2])
+def test_inner_products_of_factors(positions: int) -> None:
+    one = Factors(drawn(5, 4, positions), drawn(5, 6, positions, seed=2))
+    other = Factors(drawn(3, 4, positions, seed=3), drawn(3, 6, positions, seed=4))
+    torch.testing.assert_close(one.gram(other), one.dense() @ other.dense().T)
+
+
+@pytest.mark.parametrize("count", [3, 12, 50])
+def test_components_of_narrow_rows_are_those_of_their_gram_matrix(count: int) -> None:
+    rows = drawn(60, 12) * torch.arange(1, 13) + 5
+    rows[:, 11] = rows[:, 0] - rows[:, 1]  # of rank 11
+    wide = Components.of(gram_of(rows), count)
+    narrow = narrow_projection(rows, count)
+    torch.testing.assert_close(narrow.axes, rows.T @ wide.weights, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(narrow.offset, wide.offset, rtol=1e-7, atol=1e-7)
+    assert narrow.axes.shape[1] == min(count, 11)
+
+
+def test_narrow_rows_that_are_alike_have_one_axis_of_noughts() -> None:
+    found = narrow_projection(torch.ones(9, 4), 3)
+    assert torch.equal(found(torch.ones(2, 4)), torch.zeros(2, 1))

@@ -1,0 +1,143 @@
+"""One client's update against plain autograd and a plain optimizer, in float64."""
+
+import copy
+
+import numpy as np
+import plain_updates as plain
+import pytest
+import torch
+from cases import CASES, Case
+
+from gradaudit.defenses import parse_defense
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.models.target import Target
+from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.share import share
+
+by_id = {case.id: case for case in CASES}
+SOME = pytest.mark.parametrize(
+    "case",
+    [by_id[name] for name in ("mlp-tanh", "conv-strided", "batch-norm", "text")],
+    ids=str,
+)
+EXACT = {"rtol": 1e-9, "atol": 1e-12}
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def shared(case: Case, *specs: str, target: Target | None = None, **options) -> plain.Update:
+    sharing = Sharing(tuple(map(parse_defense, specs)), **options)
+    found = share(
+        target or case.target(), case.inputs, case.labels, sharing, seeded(), dtype=torch.float64
+    )
+    shapes = {n: p.shape for n, p in case.make_model().named_parameters() if p.requires_grad}
+    assert {name: part.shape for name, part in found.items()} == shapes
+    return {name: part.flatten().numpy() for name, part in found.items()}
+
+
+def assert_equal(found: plain.Update, expected: plain.Update) -> None:
+    assert set(found) == set(expected)
+    for name, part in expected.items():
+        np.testing.assert_allclose(found[name], part, err_msg=name, **EXACT)
+
+
+def trained(case: Case, epochs: int, rate: float) -> plain.Update:
+    """(w_0 − w_E)/rate by torch.optim.SGD on whole batches."""
+    model = copy.deepcopy(case.make_model())
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        case.loss.per_record(model(case.inputs), case.labels).mean().backward()
+        optimizer.step()
+    return {
+        name: ((start[name] - p.detach()) / rate).flatten().numpy()
+        for name, p in model.named_parameters()
+    }
+
+
+@SOME
+def test_fedsgd_is_the_gradient_and_one_step_of_fedavg_the_same(case: Case) -> None:
+    expected = plain.gradient(case.make_model(), case.loss, case.inputs, case.labels)
+    found = shared(case)
+    assert_equal(found, expected)
+    once = shared(case, algorithm="fedavg", rate=0.3)
+    assert all(np.array_equal(found[name], once[name]) for name in found)
+
+
+@SOME
+def test_fedavg_is_a_plain_loop_of_sgd(case: Case) -> None:
+    found = shared(case, algorithm="fedavg", epochs=4, rate=0.3)
+    expected = trained(case, 4, 0.3)
+    for name, part in found.items():
+        np.testing.assert_allclose(part, expected[name], rtol=1e-7, atol=1e-10)
+
+
+def test_minibatches_go_through_every_record_once_an_epoch() -> None:
+    case, rate = by_id["mlp-tanh"], 1e-7
+    steps = shared(case, algorithm="fedavg", epochs=2, rate=rate, local_batch=2)
+    model = case.make_model()
+    each = [
+        plain.gradient(model, case.loss, case.inputs[i : i + 1], case.labels[i : i + 1])
+        for i in range(3)
+    ]
+    # two epochs, each the mean of a pair and a single record
+    possible = []
+    for singles in [(a, b) for a in range(3) for b in range(3)]:
+        terms = [
+            plain.times(plain.mean([each[j] for j in range(3) if j != single]), 1)
+            for single in singles
+        ] + [each[single] for single in singles]
+        possible.append(plain.times(plain.mean(terms), 4))
+    distances = [
+        max(float(np.abs(steps[name] - total[name]).max()) for name in steps) for total in possible
+    ]
+    assert min(distances) < 1e-5
+
+
+def test_records_are_clipped_before_they_are_averaged() -> None:
+    case = by_id["conv-strided"]
+    model = case.make_model()
+    each = [
+        plain.gradient(model, case.loss, case.inputs[i : i + 1], case.labels[i : i + 1])
+        for i in range(3)
+    ]
+    bound = float(np.median([plain.norm(one) for one in each]))
+    found = shared(case, f"dp:clip={bound},sigma=0,per=record", "prune:0.5")
+    expected = plain.prune(plain.mean([plain.clip(one, bound) for one in each]), 0.5)
+    assert_equal(found, expected)
+
+
+def test_hidden_layers_are_not_shared_and_count_in_no_norm() -> None:
+    case = by_id["mlp-tanh"]
+    whole = plain.gradient(case.make_model(), case.loss, case.inputs, case.labels)
+    part = {name: rows for name, rows in whole.items() if name.startswith("2.")}
+    sharing = Sharing((parse_defense("dp:clip=0.1,sigma=0,per=release"),), hidden=("0",))
+    found = share(case.target(), case.inputs, case.labels, sharing, seeded(), dtype=torch.float64)
+    assert_equal({n: rows.flatten().numpy() for n, rows in found.items()}, plain.clip(part, 0.1))
+    with pytest.raises(UsageError, match="nothing is shared: all layers are hidden"):
+        share(case.target(), case.inputs, case.labels, Sharing(hidden=("0", "2")), seeded())
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    case = by_id["batch-norm"]
+    target = Target(case.make_model().eval(), case.loss, mode="train")
+    before = copy.deepcopy(target.model.state_dict())
+    shared(case, target=target, algorithm="fedavg", epochs=2)
+    assert all(torch.equal(part, before[n]) for n, part in target.model.state_dict().items())
+    assert not any(module.training for module in target.model.modules())
+    assert all(p.grad is None for p in target.model.parameters())
+
+
+def test_what_cannot_be_clipped_is_refused() -> None:
+    defense = parse_defense("dp:clip=1,sigma=1")
+    with pytest.raises(UsageError, match="FedAvg's update, which is no mean over them; use per="):
+        Sharing((defense,), algorithm="fedavg")
+    case = by_id["batch-norm"]
+    target = Target(case.make_model(), case.loss, mode="train")
+    with pytest.raises(NotApplicable, match="normalises by its batch's statistics"):
+        share(target, case.inputs, case.labels, Sharing((defense,)), seeded())
+    with pytest.raises(UsageError, match="--fraction and --elements: give one"):
+        Sharing(fraction=0.5, elements=3)
