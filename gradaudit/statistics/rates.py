@@ -11,6 +11,9 @@ from gradaudit.statistics import CONFIDENCE
 FloatArray = NDArray[np.float64]
 Interval = tuple[float, float]
 
+_CLUSTERS = 5
+"""That have a member of the rarer kind, below which their variance is not to be trusted."""
+
 
 def wilson(rate: float, count: float, quantile: float) -> Interval:
     """Wilson's interval of a rate (1927), as of ``count`` independent trials.
@@ -52,9 +55,11 @@ def clustered(
     """A share over clusters whose members are dependent, and its interval.
 
     Wilson's on the effective count p(1 − p) over the variance between clusters, with Student's
-    quantile for as many clusters; where all are alike, each counts once. One cluster says nothing.
-    In simulations of 32 clusters of 1 or 8, independent, beta-binomial or all alike, at shares of
-    .02 to .5, it holds the truth in 91 to 99 %.
+    quantile for as many clusters. Where fewer than five clusters have a member that is the rarer
+    of both, their variance tells nothing and each cluster counts once. One cluster says nothing.
+    In 1,500 simulations each of 20, 40 and 80 clusters of 4, 8 and 32, independent, beta-binomial
+    (correlated by 1/7 and 2/5) or all alike, at shares of .005 to .3, it holds the truth in 91 to
+    99.9 %; by the variance alone in as little as 80 %.
 
     Args:
         shares: (clusters,) of each cluster's members.
@@ -70,4 +75,7 @@ def clustered(
     if alike:
         return rate, wilson(rate, number, quantile)
     variance = number / (number - 1) * float((weights**2) @ (shares - rate) ** 2)
-    return rate, wilson(rate, min(rate * (1 - rate) / variance, float(sizes.sum())), quantile)
+    count = min(rate * (1 - rate) / variance, float(sizes.sum()))
+    if min(np.count_nonzero(shares), np.count_nonzero(shares < 1)) < _CLUSTERS:
+        count = min(count, number)
+    return rate, wilson(rate, count, quantile)
