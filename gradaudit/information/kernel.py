@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from gradaudit.statistics import CONFIDENCE
+
 Array = NDArray[np.float64]
 
 UPPER, LOWER = 1.0, 4.0
 """The α of the upper and of the lower bound."""
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from gradaudit.statistics import CONFIDENCE
+
 FloatArray = NDArray[np.float64]
 
 THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 17))
 """On SSIM, from 0.05 to 0.8 (figure 2)."""
-CONFIDENCE = 0.95
 FEWEST = 5
 """Updates from which on a bootstrap over them says something."""
 _DRAWS = 10_000

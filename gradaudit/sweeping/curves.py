@@ -1,20 +1,23 @@
 """Pictures of a sweep: a metric against what was varied, or over the layers."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
 
 from gradaudit.errors import UsageError
 from gradaudit.pictures import picture
 from gradaudit.report import Measurement, Report
 from gradaudit.sweeping.grid import Axis, Point
-from gradaudit.sweeping.loess import loess
 from gradaudit.text import printable
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+Floats = NDArray[np.float64]
+Placed = tuple[str | int | float | bool, Measurement]
+"""A row with its value on the first axis."""
 
 MOST_PANELS = 6
 _WHOLE = "whole model"
@@ -66,12 +69,10 @@ def _positions(axis: Axis) -> list[str | int | float | bool]:
     return [Point({axis.name: value}).variant[axis.name] for value in axis.values]
 
 
-def _by_setting(
-    report: Report, axes: Sequence[Axis], metric: str
-) -> dict[str, list[tuple[str | int | float | bool, Measurement]]]:
+def _by_setting(report: Report, axes: Sequence[Axis], metric: str) -> dict[str, list[Placed]]:
     """Rows with their value on the first axis, by the setting of the others; no other variants."""
     names = {axis.name for axis in axes}
-    found: dict[str, list[tuple[str | int | float | bool, Measurement]]] = {}
+    found: dict[str, list[Placed]] = {}
     for row in report.select(metric):
         if set(row.variant) == names and row.value is not None:
             setting = ", ".join(f"{axis.name} {row.variant[axis.name]}" for axis in axes[1:])
@@ -80,8 +81,8 @@ def _by_setting(
 
 
 def _against_values(
-    axes: "Axes",
-    rows: Sequence[tuple[str | int | float | bool, Measurement]],
+    axes: Axes,
+    rows: Sequence[Placed],
     name: str,
     report: Report,
 ) -> None:
@@ -98,7 +99,7 @@ def _against_values(
 
 
 def _lines(
-    rows: Sequence[tuple[str | int | float | bool, Measurement]],
+    rows: Sequence[Placed],
 ) -> Mapping[str, list[tuple[float, Measurement]]]:
     lines: dict[str, list[tuple[float, Measurement]]] = {}
     for value, row in sorted(rows, key=lambda pair: float(pair[0])):
@@ -107,8 +108,8 @@ def _lines(
 
 
 def _over_layers(
-    axes: "Axes",
-    rows: Sequence[tuple[str | int | float | bool, Measurement]],
+    axes: Axes,
+    rows: Sequence[Placed],
     name: str,
     report: Report,
 ) -> None:
@@ -129,3 +130,38 @@ def _over_layers(
         axes.plot(places, loess(x, y, places), color="black", linewidth=1, label="LOESS")
     axes.set_xticks(list(order.values()), [printable(n) for n in order], rotation=45, ha="right")
     axes.set_xlabel(f"layer, relative to the largest of each {printable(name)}")
+
+
+def loess(x: Floats, y: Floats, at: Floats, span: float = 0.75) -> Floats:
+    """Local linear regression with tricube weights over the nearest share of the points.
+
+    Source: W. S. Cleveland, "Robust locally weighted regression and smoothing scatterplots"
+    (1979), without the robustness iterations; Mo22, figure 3, draws its trend with it.
+
+    Args:
+        x: (points,).
+        y: (points,).
+        at: (places,) where the curve is wanted.
+        span: share of the points that each fit sees, in (0, 1].
+
+    Returns:
+        (places,).
+    """
+    nearest = max(2, int(np.ceil(span * len(x))))
+    distance = np.abs(x - at[:, None])
+    reach = np.partition(distance, nearest - 1, axis=1)[:, nearest - 1 : nearest]
+    reach = np.maximum(reach, np.finfo(float).tiny)
+    weights = (1 - np.minimum(distance / reach, 1) ** 3) ** 3
+    weights += (distance == 0) & (weights.sum(axis=1, keepdims=True) == 0)
+    total = weights.sum(axis=1)
+    x_mean, y_mean = weights @ x / total, weights @ y / total
+    off = x - x_mean[:, None]
+    spread = (weights * off**2).sum(axis=1)
+    slope = np.divide(
+        (weights * off * (y - y_mean[:, None])).sum(axis=1),
+        spread,
+        out=np.zeros_like(spread),
+        where=spread > 1e-12 * total * reach[:, 0] ** 2,
+    )
+    fitted: Floats = y_mean + slope * (at - x_mean)
+    return fitted

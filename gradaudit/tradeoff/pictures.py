@@ -1,5 +1,7 @@
 """Privacy-preserving characteristics (Fan et al. 2020, figure 5; Li et al. 2024, figure 6)."""
 
+from __future__ import annotations
+
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -114,7 +116,7 @@ def draw_advantages(
             axes.set(title=printable(title), xlabel="accuracy", ylabel="advantage")
 
 
-def _panel(axes: "Axes", places: np.ndarray, points: Sequence[Point]) -> None:
+def _panel(axes: Axes, places: np.ndarray, points: Sequence[Point]) -> None:
     values, reaches = _values([point.accuracy for point in points])
     axes.errorbar(
         places, values, yerr=reaches, fmt="o-", color=_ACCURACY, markersize=3, label="accuracy"
