@@ -1,8 +1,10 @@
-"""The attributes that are asked about, and everything that is drawn before any gradient."""
+"""The attributes that are asked about, and everything that is drawn before any gradient.
+
+Every use and attribute has draws of its own, whatever other attributes are asked about.
+"""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +16,7 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.inference.repetitions import Question, Repetition, occurring, repetitions
 from gradaudit.inference.splits import IntArray, split
 from gradaudit.models.target import Subject
+from gradaudit.randomness import sequence
 from gradaudit.statistics.correlation import FEWEST_POINTS
 
 RECORDS = 2000
@@ -21,8 +24,6 @@ ENOUGH_TO_KEEP = 3000
 """Records from which on a third is kept for the correlation, unless it is asked for or refused."""
 MEMBER = "member"
 _KEPT = (2.0, 1.0)
-_SPLIT, _REAL, _INDEPENDENT, _FITS, _ATTACK = range(510, 515)
-"""First numbers of the spawn keys."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def _pools(records: Records, seed: int, keep: bool) -> tuple[IntArray, IntArray]
     if not keep:
         every = np.arange(len(records), dtype=np.int64)
         return every, every[:0]
-    measured, kept = split(len(records), records.users, _KEPT, _root(seed, _SPLIT, ""))
+    measured, kept = split(len(records), records.users, _KEPT, sequence(seed, "vinfo", "split"))
     return measured, kept
 
 
@@ -152,7 +153,7 @@ def _case(
         batches=options.batches,
         shadow=options.shadow,
         repeats=options.repeats,
-        seed=_root(seed, _REAL, name),
+        seed=sequence(seed, "vinfo", "real", name),
     )
     real = list(repetitions(question))
     permuted: list[Repetition] = []
@@ -164,13 +165,15 @@ def _case(
         why = f"with the attribute permuted: {refusal}"
     independent: list[Repetition] = []
     if len(kept):
-        root = _root(seed, _INDEPENDENT, name)
-        independent = list(repetitions(replace(question, pool=kept, shadow=None, seed=root)))
-    values = len(occurring(attribute.codes[measured], attribute.values)[1])
-    roots = _root(seed, _FITS, name), _root(seed, _ATTACK, name)
-    return Case(name, values, real, permuted, independent, why, *roots)
-
-
-def _root(seed: int, use: int, name: str) -> np.random.SeedSequence:
-    """A root of its own for every use and attribute, whatever other attributes are asked about."""
-    return np.random.SeedSequence(seed, spawn_key=(use, zlib.crc32(name.encode())))
+        draws = sequence(seed, "vinfo", "independent", name)
+        independent = list(repetitions(replace(question, pool=kept, shadow=None, seed=draws)))
+    return Case(
+        attribute=name,
+        values=len(occurring(attribute.codes[measured], attribute.values)[1]),
+        real=real,
+        permuted=permuted,
+        independent=independent,
+        why=why,
+        seed=sequence(seed, "vinfo", "fits", name),
+        attack=sequence(seed, "vinfo", "attack", name),
+    )
