@@ -55,12 +55,12 @@ def draw_sweep(path: Path, report: Report, axes: Sequence[Axis], metric: str) ->
     Raises:
         UsageError: the metric was not measured.
     """
-    found = _by_setting(report, axes, metric)
-    if not any(found.values()):
+    settings = _by_setting(report, axes, metric)
+    if not settings:
         raise UsageError(f"--curves: {metric} was not measured, so there is nothing to draw")
     numeric = all(isinstance(value, int | float) for value in _positions(axes[0]))
-    with picture(path, len(found)) as panels:
-        for axes_, (setting, rows) in zip(panels, found.items(), strict=True):
+    with picture(path, len(settings)) as panels:
+        for axes_, (setting, rows) in zip(panels, settings.items(), strict=True):
             (_against_values if numeric else _over_layers)(axes_, rows, axes[0].name, report)
             axes_.set(ylabel=printable(metric), title=printable(setting))
 
@@ -72,20 +72,15 @@ def _positions(axis: Axis) -> list[str | int | float | bool]:
 def _by_setting(report: Report, axes: Sequence[Axis], metric: str) -> dict[str, list[Placed]]:
     """Rows with their value on the first axis, by the setting of the others; no other variants."""
     names = {axis.name for axis in axes}
-    found: dict[str, list[Placed]] = {}
+    settings: dict[str, list[Placed]] = {}
     for row in report.select(metric):
         if set(row.variant) == names and row.value is not None:
             setting = ", ".join(f"{axis.name} {row.variant[axis.name]}" for axis in axes[1:])
-            found.setdefault(setting, []).append((row.variant[axes[0].name], row))
-    return found
+            settings.setdefault(setting, []).append((row.variant[axes[0].name], row))
+    return settings
 
 
-def _against_values(
-    axes: Axes,
-    rows: Sequence[Placed],
-    name: str,
-    report: Report,
-) -> None:
+def _against_values(axes: Axes, rows: Sequence[Placed], name: str, report: Report) -> None:
     for layer, line in _lines(rows).items():
         at = np.array([float(value) for value, _ in line])
         middle = np.array([row.value for _, row in line], dtype=float)
@@ -98,21 +93,14 @@ def _against_values(
     axes.set_xlabel(printable(name))
 
 
-def _lines(
-    rows: Sequence[Placed],
-) -> Mapping[str, list[tuple[float, Measurement]]]:
+def _lines(rows: Sequence[Placed]) -> Mapping[str, list[tuple[float, Measurement]]]:
     lines: dict[str, list[tuple[float, Measurement]]] = {}
     for value, row in sorted(rows, key=lambda pair: float(pair[0])):
         lines.setdefault(row.layer or _WHOLE, []).append((float(value), row))
     return lines
 
 
-def _over_layers(
-    axes: Axes,
-    rows: Sequence[Placed],
-    name: str,
-    report: Report,
-) -> None:
+def _over_layers(axes: Axes, rows: Sequence[Placed], name: str, report: Report) -> None:
     order = {layer.name: i for i, layer in enumerate(report.target.layers)}
     points = [(order[row.layer], value, row) for value, row in rows if row.layer in order]
     if not points:
@@ -123,8 +111,8 @@ def _over_layers(
     x = np.array([position for position, _, _ in points], dtype=float)
     y = np.array([(row.value or 0) / (largest[value] or 1) for _, value, row in points])
     for value in dict.fromkeys(value for _, value, _ in points):
-        mine = np.array([v == value for _, v, _ in points])
-        axes.plot(x[mine], y[mine], "o", markersize=4, alpha=0.7, label=printable(str(value)))
+        chosen = np.array([v == value for _, v, _ in points])
+        axes.plot(x[chosen], y[chosen], "o", markersize=4, alpha=0.7, label=printable(str(value)))
     places = np.linspace(x.min(), x.max(), 100)
     if len(points) > 2:
         axes.plot(places, loess(x, y, places), color="black", linewidth=1, label="LOESS")

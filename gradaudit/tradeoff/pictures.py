@@ -137,6 +137,6 @@ def _panel(axes: Axes, places: np.ndarray, points: Sequence[Point]) -> None:
 
 def _values(given: Sequence[Value]) -> tuple[np.ndarray, np.ndarray]:
     """Values (points,) and their distances to both ends of the interval, (2, points)."""
-    middle = np.array([each.value for each in given])
-    ends = np.array([each.interval or (each.value, each.value) for each in given]).T
+    middle = np.array([value.value for value in given])
+    ends = np.array([value.interval or (value.value, value.value) for value in given]).T
     return middle, np.abs(ends - middle)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import JsonValue
@@ -184,19 +184,21 @@ def study(subject: Subject, mechanism: Mechanism, plan: Plan, progress: Progress
         NotApplicable: the mechanism, the method or the task does not go with the model.
         UsageError: there are too few records, or options contradict each other.
     """
+    chains = [(*subject.defenses, *setting.defenses) for setting in mechanism.settings]
     for setting in mechanism.settings:
         expect_usable(subject, setting)
     trained: list[list[Trained]] = []
     outcomes: dict[View, list[list[Outcome]]] = {}
     for number in range(plan.repeats):
-        repetition = _Repetition.draw(subject, plan, number)
-        row = [repetition.trained(setting, progress) for setting in mechanism.settings]
-        trained.append(row)
-        for view in _views(plan, row[0].initial):
-            of_view = [
-                repetition.attacked(view, setting, model, progress)
-                for setting, model in zip(mechanism.settings, row, strict=True)
-            ]
+        drawn, test = _drawn(subject, plan, number)
+        targets = (defended_target(subject.target, chain, subject.seed) for chain in chains)
+        models = [
+            train(target, drawn.records, test, plan.training, chain, drawn.seed, progress)
+            for target, chain in zip(targets, chains, strict=True)
+        ]
+        trained.append(models)
+        for view in _views(plan, models[0].initial):
+            of_view = _attacked(view, models, chains, plan, drawn, progress)
             outcomes.setdefault(view, []).append(of_view)
     return Study(mechanism, trained, outcomes)
 
@@ -213,13 +215,6 @@ def expect_usable(subject: Subject, setting: Setting) -> None:
     Chain(chain).check(shared_parameters(target.model, subject.hidden))
 
 
-def repetition_seed(seed: int, number: int) -> int:
-    """The seed of a repetition; that of the first is the run's."""
-    if not number:
-        return seed
-    return seed_of(seed, "tradeoff", "repetition", number)
-
-
 def _views(plan: Plan, target: Target) -> list[View]:
     insiders = (False, True) if plan.insider and has_secret(target) else (False,)
     return [
@@ -230,51 +225,44 @@ def _views(plan: Plan, target: Target) -> list[View]:
     ]
 
 
-@dataclass(frozen=True)
-class _Repetition:
-    """One repetition: its seed, who holds which records, and the batches to attack by size."""
-
-    subject: Subject
-    plan: Plan
-    seed: int
-    records: Records
-    test: Records
-    batches: Callable[[int], Sequence[Records]]
-
-    @classmethod
-    def draw(cls, subject: Subject, plan: Plan, number: int) -> Self:
-        seed = repetition_seed(subject.seed, number)
-        rows, tested = split(subject.records, plan.test_share, seed)
-        if not len(tested):
-            raise UsageError("no record is left to test on; give --test-share a larger value")
-        records = subject.records.take(rows)
-        most = max(plan.batch_sizes) * plan.batches
-        if most > len(records):
-            raise UsageError(
-                f"--batches {plan.batches}: with --batch-size {max(plan.batch_sizes)} they take "
-                f"{most} records, and {len(records)} are trained on"
-            )
-        own = replace(subject, records=records, seed=seed, samples=None)
-        return cls(
-            subject,
-            plan,
-            seed,
-            records,
-            subject.records.take(tested),
-            lambda size: chosen_batches(own, Choice(size, plan.batches)),
+def _drawn(subject: Subject, plan: Plan, number: int) -> tuple[Subject, Records]:
+    """Of one repetition: its seed and the records that are trained on; others to test on."""
+    seed = subject.seed
+    if number:
+        seed = seed_of(seed, "tradeoff", "repetition", number)
+    rows, tested = split(subject.records, plan.test_share, seed)
+    if not len(tested):
+        raise UsageError("no record is left to test on; give --test-share a larger value")
+    most = max(plan.batch_sizes) * plan.batches
+    if most > len(rows):
+        raise UsageError(
+            f"--batches {plan.batches}: with --batch-size {max(plan.batch_sizes)} they take "
+            f"{most} records, and {len(rows)} are trained on"
         )
+    trained_on = replace(subject, records=subject.records.take(rows), seed=seed, samples=None)
+    return trained_on, subject.records.take(tested)
 
-    def trained(self, setting: Setting, progress: Progress) -> Trained:
-        chain = (*self.subject.defenses, *setting.defenses)
-        target = defended_target(self.subject.target, chain, self.subject.seed)
-        return train(
-            target, self.records, self.test, self.plan.training, chain, self.seed, progress
+
+def _attacked(
+    view: View,
+    models: Sequence[Trained],
+    chains: Sequence[tuple[Defense[Any], ...]],
+    plan: Plan,
+    drawn: Subject,
+    progress: Progress,
+) -> list[Outcome]:
+    """The same batches attacked at every setting."""
+    batches = chosen_batches(drawn, Choice(view.batch_size, plan.batches))
+    attack = replace(plan.attack, insider=view.insider)
+    initial = view.weights == "initial"
+    return [
+        attacked(
+            model.initial if initial else model.target,
+            Sharing(chain),
+            batches,
+            attack,
+            drawn.seed,
+            progress,
         )
-
-    def attacked(
-        self, view: View, setting: Setting, trained: Trained, progress: Progress
-    ) -> Outcome:
-        sharing = Sharing((*self.subject.defenses, *setting.defenses))
-        target = trained.initial if view.weights == "initial" else trained.target
-        how = replace(self.plan.attack, insider=view.insider)
-        return attacked(target, sharing, self.batches(view.batch_size), how, self.seed, progress)
+        for model, chain in zip(models, chains, strict=True)
+    ]

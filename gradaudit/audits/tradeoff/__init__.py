@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from gradaudit.audits.base import Audit, AuditOptions, Metric
+from gradaudit.audits.base import Audit, AuditOptions, Metric, split_at_commas
 
 GAMES = ("reconstruct", "membership", "tracing")
 PROPERTY = "property"
@@ -87,13 +87,7 @@ class TradeoffOptions(AuditOptions):
     shadow_batches: int = Field(2000, ge=10, description="Property: batches that it fits on.")
     trials: int = Field(1000, ge=2, description="Property: batches that it has to guess.")
 
-    @field_validator("game", "weights", mode="before")
-    @classmethod
-    def _split_at_commas(cls, given: object) -> object:
-        given = (given,) if isinstance(given, str) else given
-        if not isinstance(given, (tuple, list)):
-            return given
-        return tuple(part.strip() for text in given for part in str(text).split(","))
+    _names = field_validator("game", "weights", mode="before")(split_at_commas)
 
     @model_validator(mode="after")
     def _expect_known(self) -> TradeoffOptions:

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
-from gradaudit.audits.base import Audit, Metric
+from gradaudit.audits.base import Audit, Metric, split_at_commas
 from gradaudit.errors import UsageError
 from gradaudit.sharing.options import SharingOptions
 
@@ -115,14 +115,7 @@ class VinfoOptions(SharingOptions):
             raise ValueError("a set has one layer or more")
         return tuple(dict.fromkeys(sizes))
 
-    @field_validator("family", mode="before")
-    @classmethod
-    def _split_at_commas(cls, given: object) -> object:
-        if isinstance(given, str):
-            given = (given,)
-        if not isinstance(given, (tuple, list)):
-            return given
-        return tuple(name.strip() for text in given for name in str(text).split(","))
+    _names = field_validator("family", mode="before")(split_at_commas)
 
     @field_validator("family")
     @classmethod
