@@ -51,7 +51,7 @@ from gradaudit.sharing.protocol import Sharing
 from gradaudit.tradeoff.attacking import Attack, attacked, has_secret
 from gradaudit.tradeoff.mechanisms import Setting, read_mechanism
 from gradaudit.tradeoff.scores import cap, cap_interval
-from gradaudit.tradeoff.training import train
+from gradaudit.tradeoff.studies import train
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 GAMES = ("reconstruct", "membership", "tracing")

@@ -37,8 +37,8 @@ from nulls import information
 from scipy.stats import norm
 from torch import nn
 
-from gradaudit.audits._vinfo_cases import Case, drawn_cases
-from gradaudit.audits._vinfo_options import VinfoOptions
+from gradaudit.audits.vinfo import VinfoOptions
+from gradaudit.audits.vinfo.cases import Case, drawn_cases
 from gradaudit.data import load_records
 from gradaudit.data.records import Attribute, Records
 from gradaudit.inference.estimating import Adversary

@@ -66,6 +66,14 @@ class AuditOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+def split_at_commas(given: object) -> object:
+    """Names of ``a,b``, or of several such texts; a validator of options that hold names."""
+    given = (given,) if isinstance(given, str) else given
+    if not isinstance(given, (tuple, list)):
+        return given
+    return tuple(name.strip() for text in given for name in str(text).split(","))
+
+
 O = TypeVar("O", bound=AuditOptions)  # noqa: E741 - O for options
 
 

@@ -13,15 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from gradaudit.randomness import rng
+from gradaudit.statistics import CONFIDENCE
+
 FloatArray = NDArray[np.float64]
 
 THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 17))
 """On SSIM, from 0.05 to 0.8 (figure 2)."""
-CONFIDENCE = 0.95
 FEWEST = 5
 """Updates from which on a bootstrap over them says something."""
 _DRAWS = 10_000
-_BOOTSTRAP = 21
 
 
 def log_success(successes: FloatArray, restarts: int) -> FloatArray:
@@ -158,8 +159,8 @@ def spread(tally: Tally, seed: int) -> Spread | None:
     updates = tally.gains.shape[-1]
     if updates < FEWEST:
         return None
-    sequence = np.random.SeedSequence(seed, spawn_key=(_BOOTSTRAP,))
-    drawn = np.random.default_rng(sequence).multinomial(updates, [1 / updates] * updates, _DRAWS)
+    generator = rng(seed, "vinfo", "bootstrap")
+    drawn = generator.multinomial(updates, [1 / updates] * updates, _DRAWS)
     weights = drawn / updates
     gains, priors = (np.einsum("bu,tmu->tbm", weights, of) for of in (tally.gains, tally.priors))
     values = np.maximum(gains.max(axis=2) - priors.max(axis=2), 0.0)

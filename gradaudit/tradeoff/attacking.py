@@ -4,9 +4,12 @@ L. Fan et al., "Rethinking privacy preserving deep learning" (2020), algorithms 
 come with the reconstruction, and records are traced by it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 import torch
@@ -22,7 +25,6 @@ from gradaudit.attacks.reconstruction.observing import Observed, Observer
 from gradaudit.attacks.reconstruction.scores import relative_error
 from gradaudit.attacks.tracing import trace
 from gradaudit.data.records import Records
-from gradaudit.defenses import Defense
 from gradaudit.defenses.modules.privacy import private_parts
 from gradaudit.defenses.modules.target import seen_by_outsiders
 from gradaudit.gradients.functional import FunctionalModel
@@ -108,33 +110,26 @@ def attacked(
         UsageError: options contradict each other.
     """
     observer = Observer(target, sharing, attack_.layers)
-    seen = [
-        _insider(each, target) if attack_.insider else each
-        for each in (
-            observer.of(batch, _draws(target, seed, index)) for index, batch in enumerate(batches)
-        )
-    ]
-    answers, labels = zip(
-        *(_answer(attack_, each, seed, index, progress) for index, each in enumerate(seen)),
-        strict=True,
-    )
-    orders = [_order(each, answer) for each, answer in zip(seen, answers, strict=True)]
-    errors = np.stack([_errors(*each) for each in zip(seen, answers, orders, strict=True)])
-    membership, paired = _misnamed(seen, answers, labels, orders)
-    ratios = [
-        perturbation_ratio(target, sharing, batch, each.view.update, _draws(target, seed, index))
-        for index, (batch, each) in enumerate(zip(batches, seen, strict=True))
-    ]
+    answers, ratios = [], []
+    for index, batch in enumerate(batches):
+        observed = observer.of(batch, _draws(target, seed, index))
+        shared, draws = observed.view.update, sequence(seed, "tradeoff", "attack", index)
+        known = _insider(observed, target) if attack_.insider else observed
+        answers.append(_Answer.to(known, attack_, draws, progress))
+        noise = _draws(target, seed, index)
+        ratios.append(perturbation_ratio(target, sharing, batch, shared, noise))
+    errors = np.stack([answer.errors for answer in answers])
+    membership, paired = _misnamed(answers)
     return Outcome(
         relative_error=errors.mean(axis=1),
         reconstruct=clipped(errors).mean(axis=1),
         membership=membership,
         paired=paired,
-        named=labels,
-        tracing=_mistraced(seen, answers, attack_.participants),
+        named=tuple(answer.labels for answer in answers),
+        tracing=_mistraced(answers, attack_.participants),
         ratios=np.asarray(ratios),
-        diverged=sum(answer is None for answer in answers),
-        knowledge=dict(seen[0].view.knowledge),
+        diverged=sum(answer.inputs is None for answer in answers),
+        knowledge=dict(answers[0].observed.view.knowledge),
     )
 
 
@@ -158,22 +153,18 @@ def perturbation_ratio(
         shared: the update as it was shared.
         generator: as when the update was made, so that dropout is the same.
     """
-    clipping = tuple(_without_noise(each) for each in sharing.chain.acting if each.additive)
-    plain = replace(sharing, defenses=clipping)
+    clipping = [defense for defense in sharing.chain.acting if defense.additive]
+    noiseless = (type(d)(d.options.model_copy(update={"sigma": 0.0})) for d in clipping)
+    plain = replace(sharing, defenses=tuple(noiseless))
     clean = share(
         seen_by_outsiders(target), batch.inputs, batch.labels, plain, generator, dtype=torch.float64
     )
     names = [name for name in shared if "bias" in name.rpartition(".")[2]] or list(shared)
-    own = torch.cat([clean[name].flatten() for name in names])
-    noise = torch.cat([shared[name].to(own).flatten() for name in names]) - own
+    gradient = torch.cat([clean[name].flatten() for name in names])
+    noise = torch.cat([shared[name].to(gradient).flatten() for name in names]) - gradient
     if not bool(noise.any()):
         return float("inf")
-    return float(own.norm() / noise.norm())
-
-
-def _without_noise(defense: Defense[Any]) -> Defense[Any]:
-    """The same clipping, and no noise."""
-    return type(defense)(defense.options.model_copy(update={"sigma": 0.0}))
+    return float(gradient.norm() / noise.norm())
 
 
 def _insider(observed: Observed, target: Target) -> Observed:
@@ -188,61 +179,73 @@ def _draws(target: Target, seed: int, index: int) -> torch.Generator:
     return torch_rng(seed, "tradeoff", "update", index, device=target.device)
 
 
-def _answer(
-    attack_: Attack, observed: Observed, seed: int, index: int, progress: Progress
-) -> tuple[Tensor | None, NDArray[np.int64] | None]:
-    """The records (k, …) that the attacker hands in and their labels; None for no answer."""
-    draws = sequence(seed, "tradeoff", "attack", index)
-    found = attack(attack_.method, observed.view, attack_.restarts, draws, progress)
-    if found.answer is None:
-        return None, None
-    inputs = found.inputs[found.answer].detach().cpu()
-    if found.labels is None or found.labels.is_floating_point():
-        return inputs, None
-    return inputs, found.labels[found.answer].cpu().numpy()
+@dataclass(frozen=True)
+class _Answer:
+    """What the attacker makes of one update.
+
+    Attributes:
+        observed: the update, and the truth.
+        inputs: (k, …) that the attacker hands in; None for no answer.
+        labels: (k,) that it names; None where it names none.
+    """
+
+    observed: Observed
+    inputs: Tensor | None
+    labels: NDArray[np.int64] | None
+
+    @classmethod
+    def to(
+        cls, observed: Observed, attack_: Attack, draws: np.random.SeedSequence, progress: Progress
+    ) -> Self:
+        """Attack what was observed."""
+        candidates = attack(attack_.method, observed.view, attack_.restarts, draws, progress)
+        inputs, labels = None, None
+        if candidates.answer is not None:
+            inputs = candidates.inputs[candidates.answer].detach().cpu()
+            if candidates.labels is not None and not candidates.labels.is_floating_point():
+                labels = candidates.labels[candidates.answer].cpu().numpy()
+        return cls(observed, inputs, labels)
+
+    @property
+    def records(self) -> Tensor:
+        """(k, …) the truth."""
+        return self.observed.records.detach().cpu()
+
+    @cached_property
+    def order(self) -> Tensor | None:
+        """(k,) for each record, the reconstruction that stands for it; None for no answer."""
+        inputs = self.inputs
+        return None if inputs is None else order_of(self.records.double(), inputs.double())
+
+    @property
+    def errors(self) -> FloatArray:
+        """(k,) relative errors, each record against the one that stands for it."""
+        if self.inputs is None:
+            return np.ones(len(self.records))
+        rebuilt = self.inputs.double()[self.order]
+        errors: FloatArray = relative_error(self.records.double(), rebuilt).numpy()
+        return errors
 
 
-def _order(observed: Observed, answer: Tensor | None) -> Tensor | None:
-    """(k,) for each record, the reconstruction that stands for it; None for no answer."""
-    truth = observed.records.detach().cpu().double()
-    return None if answer is None else order_of(truth, answer.double())
-
-
-def _errors(observed: Observed, answer: Tensor | None, order: Tensor | None) -> FloatArray:
-    """(k,) relative errors, each record against the one that stands for it."""
-    truth = observed.records.detach().cpu().double()
-    if answer is None or order is None:
-        return np.ones(len(truth))
-    errors: FloatArray = relative_error(truth, answer.double()[order]).numpy()
-    return errors
-
-
-def _misnamed(
-    seen: Sequence[Observed],
-    answers: Sequence[Tensor | None],
-    labels: Sequence[NDArray[np.int64] | None],
-    orders: Sequence[Tensor | None],
-) -> tuple[FloatArray, FloatArray] | tuple[None, None]:
+def _misnamed(answers: Sequence[_Answer]) -> tuple[FloatArray, FloatArray] | tuple[None, None]:
     """(batches,) distances of labels as lists, and record by record."""
-    silent = any(
-        answer is not None and found is None for answer, found in zip(answers, labels, strict=True)
-    )
-    if silent or not seen[0].view.classes:
+    silent = any(answer.inputs is not None and answer.labels is None for answer in answers)
+    if silent or not answers[0].observed.view.classes:
         return None, None
-    truths = [each.labels.cpu().numpy() for each in seen]
-    places = [None if order is None else order.numpy() for order in orders]
-    lists = [categorical_distance(*each) for each in zip(truths, labels, strict=True)]
-    pairs = [paired_distance(*each) for each in zip(truths, labels, places, strict=True)]
+    lists, pairs = [], []
+    for answer in answers:
+        truth = answer.observed.labels.cpu().numpy()
+        places = None if answer.order is None else answer.order.numpy()
+        lists.append(categorical_distance(truth, answer.labels))
+        pairs.append(paired_distance(truth, answer.labels, places))
     return np.asarray(lists), np.asarray(pairs)
 
 
-def _mistraced(
-    seen: Sequence[Observed], answers: Sequence[Tensor | None], participants: int
-) -> FloatArray:
-    truth = torch.cat([each.records.detach().cpu() for each in seen])
-    size = len(truth) // len(seen)
+def _mistraced(answers: Sequence[_Answer], participants: int) -> FloatArray:
+    truth = torch.cat([answer.records for answer in answers])
+    size = len(truth) // len(answers)
     nothing = torch.full_like(truth[:size], torch.nan)
-    rebuilt = torch.cat([nothing if answer is None else answer.to(truth) for answer in answers])
-    owners = np.repeat(np.arange(len(seen)) % participants, size)
+    rebuilt = torch.cat([nothing if a.inputs is None else a.inputs.to(truth) for a in answers])
+    owners = np.repeat(np.arange(len(answers)) % participants, size)
     missed = trace(truth, rebuilt, owners).participants != owners
-    return np.asarray(missed.reshape(len(seen), size).mean(axis=1))
+    return np.asarray(missed.reshape(len(answers), size).mean(axis=1))

@@ -1,6 +1,7 @@
 """Mechanisms: defenses in a row, some options of which run over a grid. No torch in here."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,10 +64,8 @@ def read_mechanism(specs: Sequence[str], option: str) -> Mechanism:
     """
     parts = [part.strip() for spec in specs for part in spec.split(THEN)]
     axes = [list(_axes(part, option)) for part in parts]
-    values = [axis.values for own in axes for axis in own]
-    count = 1
-    for choices in values:
-        count *= len(choices)
+    values = [axis.values for of_part in axes for axis in of_part]
+    count = math.prod(map(len, values))
     if count > MOST_SETTINGS:
         raise UsageError(f"{option}: {count:,} settings are more than {MOST_SETTINGS}")
     settings = [_setting(parts, axes, point, option) for point in itertools.product(*values)]
@@ -84,8 +83,8 @@ def _axes(part: str, option: str) -> Iterator[_Axis]:
         if len(set(values)) < len(values):
             raise UsageError(f"{option} {part}: a value stands twice")
         kind = defenses().get(name)
-        told = key.strip() if equals else (kind and kind.positional) or "value"
-        yield _Axis(f"{name}.{told}", f"{key}=" if equals else "", values)
+        option_name = key.strip() if equals else (kind and kind.positional) or "value"
+        yield _Axis(f"{name}.{option_name}", f"{key}=" if equals else "", values)
 
 
 def _setting(
@@ -94,12 +93,12 @@ def _setting(
     left = iter(point)
     varied: dict[str, str] = {}
     chain = []
-    for number, (part, own) in enumerate(zip(parts, axes, strict=True), start=1):
-        values = [next(left) for _ in own]
-        items = ",".join(axis.prefix + value for axis, value in zip(own, values, strict=True))
+    for number, (part, of_part) in enumerate(zip(parts, axes, strict=True), start=1):
+        values = [next(left) for _ in of_part]
+        items = ",".join(axis.prefix + value for axis, value in zip(of_part, values, strict=True))
         name = part.partition(":")[0]
         chain.append(parse_defense(f"{name}:{items}" if items else name, option))
-        for axis, value in zip(own, values, strict=True):
+        for axis, value in zip(of_part, values, strict=True):
             if len(axis.values) > 1:
                 varied[f"{number}.{axis.name}" if axis.name in varied else axis.name] = value
     return Setting(varied, tuple(chain))

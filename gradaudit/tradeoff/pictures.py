@@ -1,5 +1,7 @@
 """Privacy-preserving characteristics (Fan et al. 2020, figure 5; Li et al. 2024, figure 6)."""
 
+from __future__ import annotations
+
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -114,7 +116,7 @@ def draw_advantages(
             axes.set(title=printable(title), xlabel="accuracy", ylabel="advantage")
 
 
-def _panel(axes: "Axes", places: np.ndarray, points: Sequence[Point]) -> None:
+def _panel(axes: Axes, places: np.ndarray, points: Sequence[Point]) -> None:
     values, reaches = _values([point.accuracy for point in points])
     axes.errorbar(
         places, values, yerr=reaches, fmt="o-", color=_ACCURACY, markersize=3, label="accuracy"
@@ -135,6 +137,6 @@ def _panel(axes: "Axes", places: np.ndarray, points: Sequence[Point]) -> None:
 
 def _values(given: Sequence[Value]) -> tuple[np.ndarray, np.ndarray]:
     """Values (points,) and their distances to both ends of the interval, (2, points)."""
-    middle = np.array([each.value for each in given])
-    ends = np.array([each.interval or (each.value, each.value) for each in given]).T
+    middle = np.array([value.value for value in given])
+    ends = np.array([value.interval or (value.value, value.value) for value in given]).T
     return middle, np.abs(ends - middle)

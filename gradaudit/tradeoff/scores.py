@@ -8,14 +8,13 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 from scipy.stats import t
+
+from gradaudit.statistics import CONFIDENCE
 
 FloatArray = NDArray[np.float64]
 
-CONFIDENCE = 0.95
 FEWEST = 5
-Z = float(ndtri((1 + CONFIDENCE) / 2))
 
 
 def clipped(relative_errors: FloatArray) -> FloatArray:
@@ -58,11 +57,12 @@ def cap_interval(
     if repetitions >= FEWEST:
         half = student_half(products.mean(axis=(1, 2)))
     else:
-        each = products.mean(axis=1).reshape(-1)
-        if len(each) < FEWEST:
+        of_batches = products.mean(axis=1).reshape(-1)
+        if len(of_batches) < FEWEST:
             return None
-        own = (distances.mean(axis=2) * reaches).mean(axis=1)
-        half = math.hypot(student_half(each), float(np.linalg.norm(own)) / repetitions)
+        of_training = (distances.mean(axis=2) * reaches).mean(axis=1)
+        widening = float(np.linalg.norm(of_training)) / repetitions
+        half = math.hypot(student_half(of_batches), widening)
     middle = cap(accuracies, distances)
     return max(middle - half, 0.0), min(middle + half, most)
 

@@ -1,19 +1,25 @@
 """One mechanism under study: every setting trained with and attacked."""
 
-from collections.abc import Callable, Mapping, Sequence
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.data.records import Records
+from gradaudit.defenses import Defense
 from gradaudit.defenses.chain import Chain
 from gradaudit.defenses.modules.target import defended_target
-from gradaudit.errors import UsageError
+from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.federation.partition import split
+from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
+from gradaudit.models.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.models.target import Subject, Target, shared_parameters
 from gradaudit.progress import Progress
 from gradaudit.randomness import number as seed_of
@@ -21,9 +27,6 @@ from gradaudit.sharing.protocol import Sharing
 from gradaudit.tradeoff.attacking import Attack, Outcome, attacked, has_secret
 from gradaudit.tradeoff.mechanisms import Mechanism, Setting
 from gradaudit.tradeoff.scores import FloatArray
-from gradaudit.tradeoff.training import Trained, train
-
-"""Sets repetitions apart from other draws of the same seed."""
 
 Weights = Literal["initial", "trained"]
 
@@ -69,6 +72,32 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """What a training with a defense ended in.
+
+    Attributes:
+        initial: the defended model before it.
+        target: the defended model after it.
+        accuracy: on the test records.
+    """
+
+    initial: Target
+    target: Target
+    accuracy: TaskAccuracy
+
+    @property
+    def value(self) -> float:
+        """The accuracy."""
+        return self.accuracy.value or 0.0
+
+    @property
+    def reach(self) -> float:
+        """Half the width of its interval."""
+        low, high = self.accuracy.interval or (0.0, 0.0)
+        return (high - low) / 2
+
+
+@dataclass(frozen=True)
 class Study:
     """What came of a mechanism.
 
@@ -85,23 +114,64 @@ class Study:
     @property
     def accuracies(self) -> FloatArray:
         """(repetitions, settings)."""
-        return np.array([[each.value for each in row] for row in self.trained])
+        return np.array([[trained.value for trained in row] for row in self.trained])
 
     @property
     def reaches(self) -> FloatArray:
         """(repetitions, settings) half the widths of their intervals."""
-        return np.array([[each.reach for each in row] for row in self.trained])
+        return np.array([[trained.reach for trained in row] for row in self.trained])
 
     def of(self, view: View, what: str) -> FloatArray | None:
         """(repetitions, settings, batches) of a field of the outcomes; None where it is missing."""
-        found = [[getattr(each, what) for each in row] for row in self.outcomes[view]]
-        if any(each is None for row in found for each in row):
-            return None
-        return np.array(found)
+        values = [[getattr(outcome, what) for outcome in row] for row in self.outcomes[view]]
+        return None if any(value is None for row in values for value in row) else np.array(values)
 
     def knowledge(self, view: View) -> dict[str, JsonValue]:
         """What the attacker was given at the first setting."""
         return self.outcomes[view][0][0].knowledge
+
+
+def train(
+    target: Target,
+    records: Records,
+    test: Records,
+    options: TrainingOptions,
+    defenses: Sequence[Defense[Any]],
+    seed: int,
+    progress: Progress,
+) -> Trained:
+    """Train with these defenses and test.
+
+    Args:
+        target: initial weights; left as they are.
+        records: what the clients hold together.
+        test: others.
+        options: how to train.
+        defenses: applied to every client's update or built into its model, in order.
+        seed: root of all draws.
+        progress: told of every round.
+
+    Raises:
+        AuditError: the training diverged.
+        NotApplicable: a defense does not go with the model or the training, or the task has no
+            accuracy.
+        UsageError: an option does not go with another.
+    """
+    training = Training(target, records, options, defenses=defenses, seed=seed)
+    with progress.task("training", options.rounds) as advance:
+        for _ in range(options.rounds):
+            training.advance()
+            advance(1)
+    model = copy.deepcopy(training.target.model)
+    reached = training.snapshot(scored=False)
+    model.load_state_dict({**reached.state, **reached.private})
+    done = replace(training.target, model=model, checkpoint=None)
+    accuracy = task_accuracy(done, test)
+    if accuracy.metric != "accuracy":
+        raise NotApplicable(
+            "the labels and the loss define no accuracy, which is what privacy is weighed against"
+        )
+    return Trained(training.target, done, accuracy)
 
 
 def study(subject: Subject, mechanism: Mechanism, plan: Plan, progress: Progress) -> Study:
@@ -114,20 +184,22 @@ def study(subject: Subject, mechanism: Mechanism, plan: Plan, progress: Progress
         NotApplicable: the mechanism, the method or the task does not go with the model.
         UsageError: there are too few records, or options contradict each other.
     """
+    chains = [(*subject.defenses, *setting.defenses) for setting in mechanism.settings]
     for setting in mechanism.settings:
         expect_usable(subject, setting)
     trained: list[list[Trained]] = []
     outcomes: dict[View, list[list[Outcome]]] = {}
     for number in range(plan.repeats):
-        scene = _Scene.draw(subject, plan, number)
-        row = [scene.trained(setting, progress) for setting in mechanism.settings]
-        trained.append(row)
-        for view in _views(plan, row[0].initial):
-            found = [
-                scene.attacked(view, setting, each, progress)
-                for setting, each in zip(mechanism.settings, row, strict=True)
-            ]
-            outcomes.setdefault(view, []).append(found)
+        drawn, test = _drawn(subject, plan, number)
+        targets = (defended_target(subject.target, chain, subject.seed) for chain in chains)
+        models = [
+            train(target, drawn.records, test, plan.training, chain, drawn.seed, progress)
+            for target, chain in zip(targets, chains, strict=True)
+        ]
+        trained.append(models)
+        for view in _views(plan, models[0].initial):
+            of_view = _attacked(view, models, chains, plan, drawn, progress)
+            outcomes.setdefault(view, []).append(of_view)
     return Study(mechanism, trained, outcomes)
 
 
@@ -143,13 +215,6 @@ def expect_usable(subject: Subject, setting: Setting) -> None:
     Chain(chain).check(shared_parameters(target.model, subject.hidden))
 
 
-def repetition_seed(seed: int, number: int) -> int:
-    """The seed of a repetition; that of the first is the run's."""
-    if not number:
-        return seed
-    return seed_of(seed, "tradeoff", "repetition", number)
-
-
 def _views(plan: Plan, target: Target) -> list[View]:
     insiders = (False, True) if plan.insider and has_secret(target) else (False,)
     return [
@@ -160,51 +225,44 @@ def _views(plan: Plan, target: Target) -> list[View]:
     ]
 
 
-@dataclass(frozen=True)
-class _Scene:
-    """One repetition: its seed, who holds which records, and the batches to attack by size."""
-
-    subject: Subject
-    plan: Plan
-    seed: int
-    records: Records
-    test: Records
-    batches: Callable[[int], Sequence[Records]]
-
-    @classmethod
-    def draw(cls, subject: Subject, plan: Plan, number: int) -> "_Scene":
-        seed = repetition_seed(subject.seed, number)
-        rows, tested = split(subject.records, plan.test_share, seed)
-        if not len(tested):
-            raise UsageError("no record is left to test on; give --test-share a larger value")
-        records = subject.records.take(rows)
-        most = max(plan.batch_sizes) * plan.batches
-        if most > len(records):
-            raise UsageError(
-                f"--batches {plan.batches}: with --batch-size {max(plan.batch_sizes)} they take "
-                f"{most} records, and {len(records)} are trained on"
-            )
-        own = replace(subject, records=records, seed=seed, samples=None)
-        return cls(
-            subject,
-            plan,
-            seed,
-            records,
-            subject.records.take(tested),
-            lambda size: chosen_batches(own, Choice(size, plan.batches)),
+def _drawn(subject: Subject, plan: Plan, number: int) -> tuple[Subject, Records]:
+    """Of one repetition: its seed and the records that are trained on; others to test on."""
+    seed = subject.seed
+    if number:
+        seed = seed_of(seed, "tradeoff", "repetition", number)
+    rows, tested = split(subject.records, plan.test_share, seed)
+    if not len(tested):
+        raise UsageError("no record is left to test on; give --test-share a larger value")
+    most = max(plan.batch_sizes) * plan.batches
+    if most > len(rows):
+        raise UsageError(
+            f"--batches {plan.batches}: with --batch-size {max(plan.batch_sizes)} they take "
+            f"{most} records, and {len(rows)} are trained on"
         )
+    trained_on = replace(subject, records=subject.records.take(rows), seed=seed, samples=None)
+    return trained_on, subject.records.take(tested)
 
-    def trained(self, setting: Setting, progress: Progress) -> Trained:
-        chain = (*self.subject.defenses, *setting.defenses)
-        target = defended_target(self.subject.target, chain, self.subject.seed)
-        return train(
-            target, self.records, self.test, self.plan.training, chain, self.seed, progress
+
+def _attacked(
+    view: View,
+    models: Sequence[Trained],
+    chains: Sequence[tuple[Defense[Any], ...]],
+    plan: Plan,
+    drawn: Subject,
+    progress: Progress,
+) -> list[Outcome]:
+    """The same batches attacked at every setting."""
+    batches = chosen_batches(drawn, Choice(view.batch_size, plan.batches))
+    attack = replace(plan.attack, insider=view.insider)
+    initial = view.weights == "initial"
+    return [
+        attacked(
+            model.initial if initial else model.target,
+            Sharing(chain),
+            batches,
+            attack,
+            drawn.seed,
+            progress,
         )
-
-    def attacked(
-        self, view: View, setting: Setting, trained: Trained, progress: Progress
-    ) -> Outcome:
-        sharing = Sharing((*self.subject.defenses, *setting.defenses))
-        target = trained.initial if view.weights == "initial" else trained.target
-        how = replace(self.plan.attack, insider=view.insider)
-        return attacked(target, sharing, self.batches(view.batch_size), how, self.seed, progress)
+        for model, chain in zip(models, chains, strict=True)
+    ]

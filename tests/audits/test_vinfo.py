@@ -12,9 +12,9 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from gradaudit.audits._vinfo_cases import why_no_correlation
-from gradaudit.audits._vinfo_correlation import Point, correlation_rows, crossed_rows
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
+from gradaudit.audits.vinfo.cases import why_no_correlation
+from gradaudit.audits.vinfo.correlation import Point, correlation_rows, crossed_rows
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
@@ -413,16 +413,16 @@ def test_families_may_be_separated_by_commas() -> None:
 def test_the_estimate_of_the_costs_grows_with_what_is_asked() -> None:
     inputs, codes = planted(200)
     subject = subject_of(inputs, {"trait": codes})
-    few, many = (Vinfo(VinfoOptions(repeats=n)).passes(subject) for n in (5, 20))
+    few, many = (Vinfo(VinfoOptions(repeats=n)).cost(subject).passes for n in (5, 20))
     assert 0 < few < many
-    assert Vinfo(VinfoOptions()).passes(subject_of(inputs, {"trait": codes}, asked=())) == 0
+    assert Vinfo(VinfoOptions()).cost(subject_of(inputs, {"trait": codes}, asked=())).passes == 0
 
 
 def test_components_take_a_pass_for_every_repetition() -> None:
     inputs, codes = planted(200)
     subject = subject_of(inputs, {"trait": codes})
     passes = {
-        reduce: Vinfo(VinfoOptions(repeats=20, reduce=reduce)).passes(subject)
+        reduce: Vinfo(VinfoOptions(repeats=20, reduce=reduce)).cost(subject).passes
         for reduce in (None, "pca:2")
     }
     assert passes == {None: 200 * 30 / 8, "pca:2": 200 * 30}
@@ -433,7 +433,7 @@ def test_the_estimate_counts_the_attacks_fits_where_there_is_an_attack() -> None
     few, enough = (subject_of(inputs, {"trait": codes}, targets=n) for n in (2, 3))  # 4 and 6
     options = {"family": ("forest",), "repeats": 5}
     cost, alone = (
-        [Vinfo(VinfoOptions(**options, correlation=c)).seconds(each) for each in (few, enough)]
+        [Vinfo(VinfoOptions(**options, correlation=c)).cost(each).seconds for each in (few, enough)]
         for c in (True, False)
     )
     assert cost[0] == alone[0] > 0

@@ -11,9 +11,8 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from gradaudit.audits._vinfo_layer_sets import layer_sets
-from gradaudit.audits._vinfo_options import VinfoOptions
-from gradaudit.audits.vinfo import Vinfo
+from gradaudit.audits.vinfo import Vinfo, VinfoOptions
+from gradaudit.audits.vinfo.original import layer_sets
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
@@ -233,12 +232,12 @@ def test_the_same_seed_gives_the_same_rows() -> None:
 
 def test_costs_follow_the_work() -> None:
     def passes(**options: Any) -> float:
-        return Vinfo(VinfoOptions(**{**QUICK, **options})).passes(subject())
+        return Vinfo(VinfoOptions(**{**QUICK, **options})).cost(subject()).passes
 
     assert passes(restarts=6) == 2 * passes()
     assert passes(updates=10) == 2 * passes()
     assert passes(together=(1, 2)) == 1.5 * passes(together=(1,))
-    assert Vinfo(VinfoOptions(**QUICK)).passes(subject(data=records(6, labels=[0, 1]))) == 0
+    assert Vinfo(VinfoOptions(**QUICK)).cost(subject(data=records(6, labels=[0, 1]))).passes == 0
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.blocks import column_blocks
 from gradaudit.errors import NotApplicable
-from gradaudit.information.activations import Activations
-from gradaudit.information.kernel import LOWER, UPPER, Pairs, information
+from gradaudit.information.activations import LOWER, UPPER, Activations, Pairs, information
 from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement

@@ -1,16 +1,13 @@
-"""Options of ``tradeoff``. No torch in here."""
+"""Privacy against accuracy over a defense's settings."""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from gradaudit.audits.base import AuditOptions
-from gradaudit.errors import UsageError
-
-if TYPE_CHECKING:
-    from gradaudit.federation.settings import TrainingOptions
-    from gradaudit.tradeoff.mechanisms import Mechanism
+from gradaudit.audits.base import Audit, AuditOptions, Metric, split_at_commas
 
 GAMES = ("reconstruct", "membership", "tracing")
 PROPERTY = "property"
@@ -90,16 +87,10 @@ class TradeoffOptions(AuditOptions):
     shadow_batches: int = Field(2000, ge=10, description="Property: batches that it fits on.")
     trials: int = Field(1000, ge=2, description="Property: batches that it has to guess.")
 
-    @field_validator("game", "weights", mode="before")
-    @classmethod
-    def _split_at_commas(cls, given: object) -> object:
-        given = (given,) if isinstance(given, str) else given
-        if not isinstance(given, (tuple, list)):
-            return given
-        return tuple(part.strip() for text in given for part in str(text).split(","))
+    _names = field_validator("game", "weights", mode="before")(split_at_commas)
 
     @model_validator(mode="after")
-    def _expect_known(self) -> "TradeoffOptions":
+    def _expect_known(self) -> TradeoffOptions:
         _expect_names("game", self.game, (*GAMES, PROPERTY))
         _expect_names("weights", self.weights, WEIGHTS)
         if PROPERTY in self.game and len(self.game) > 1:
@@ -113,37 +104,6 @@ class TradeoffOptions(AuditOptions):
         """The batch sizes; the first is the headline's."""
         return self.batch_size or ((16,) if PROPERTY in self.game else (1,))
 
-    def mechanisms(self) -> "tuple[Mechanism, ...]":
-        """The mechanism of ``--defense``, and those beside it.
-
-        Raises:
-            UsageError: a spec is wrong, or a mechanism is named twice.
-        """
-        from gradaudit.tradeoff.mechanisms import read_mechanism
-
-        first = [read_mechanism(self.defense, "--defense")] if self.defense else []
-        found = [*first, *(read_mechanism([text], "--against") for text in self.against)]
-        names = [mechanism.text for mechanism in found]
-        for name in names:
-            if names.count(name) > 1:
-                raise UsageError(f"--against {name}: is named twice")
-        return tuple(found)
-
-    def training(self) -> "TrainingOptions":
-        """How models are trained."""
-        from gradaudit.federation.settings import TrainingOptions
-
-        return TrainingOptions(
-            algorithm=self.algorithm,
-            clients=self.clients,
-            rounds=self.rounds or ROUNDS,
-            epochs=self.epochs,
-            batch_size=self.training_batch,
-            optimizer=self.optimizer,
-            rate=self.learning_rate or RATE,
-            momentum=self.momentum,
-        )
-
 
 def _expect_names(field: str, given: tuple[str, ...], known: tuple[str, ...]) -> None:
     for name in given:
@@ -151,3 +111,67 @@ def _expect_names(field: str, given: tuple[str, ...], known: tuple[str, ...]) ->
             raise ValueError(f"--{field}: there is no {name!r}; there are: {', '.join(known)}")
     if not given or len(set(given)) < len(given):
         raise ValueError(f"--{field}: name each of {', '.join(known)} at most once, and one")
+
+
+class Tradeoff(Audit[TradeoffOptions]):
+    """What a defense leaves of accuracy and takes from attackers, over a grid of its settings.
+
+    Calibrated averaged performance CAP = (1/n) Σ_m Acc_m · dist_m (eq. 1) over the settings m of
+    the grid, which is part of the result and stands in the details with all points. Acc is the test
+    accuracy of a model trained with the setting. dist is what an attack leaves between its answer
+    and the truth: for reconstruction min(‖x̂ − x‖/‖x‖, 1), since a blank record is always to be had
+    (``cap_paper`` is without the minimum, as in the paper), for membership the share of labels
+    not recovered, for tracing the share of records traced to a wrong participant. One
+    reconstruction a batch serves all three (algorithms 5 and 6). The higher, the better the
+    defense. Attacks are on the model before training, as in appendix C, and on the trained model;
+    all settings attack the same batches of training records. The axis of the curves is
+    log10(‖B‖/‖E‖ + 1) of bias gradients and what the defense made of them (figure 5). Accuracy is
+    on the left axis, distance on the right.
+
+    With ``game property`` it is the advantage of property inference against accuracy (Li et al.
+    2024, figure 6); CAP is then over 1 − advantage.
+
+    Source: L. Fan et al., "Rethinking privacy preserving deep learning: How to evaluate and thwart
+    privacy attacks" (2020), sections 2.1 and 4, appendices C and D.
+    """
+
+    name = "tradeoff"
+    summary = "Privacy against accuracy over a defense's settings: curves and CAP."
+    metrics = (
+        Metric(
+            id="cap",
+            title="Calibrated averaged performance: accuracy times distance, distance at most 1",
+            riskier="lower",
+            per_layer=False,
+        ),
+        Metric(
+            id="cap_paper",
+            title="Calibrated averaged performance with unbounded distance, as in the paper",
+            riskier="lower",
+            per_layer=False,
+        ),
+        Metric(
+            id="accuracy",
+            title="Test accuracy of models trained with the defense",
+            riskier="lower",
+            per_layer=False,
+        ),
+        Metric(
+            id="distance",
+            title="What an attack leaves between its answer and the truth",
+            riskier="lower",
+            per_layer=False,
+        ),
+        Metric(
+            id="advantage",
+            title="Advantage of property inference",
+            riskier="higher",
+            per_layer=False,
+        ),
+        Metric(id="auroc", title="AUROC of property inference", riskier="higher", per_layer=False),
+    )
+    headline = ("cap",)
+    Options = TradeoffOptions
+    renames: ClassVar = {"defense": "base_defense"}
+    quick: ClassVar = {"iterations": 10, "rounds": 20}
+    thorough: ClassVar = {"iterations": 300, "batches": 10, "repeats": 5}

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gradaudit.sweeping.loess import loess
+from gradaudit.sweeping.curves import loess
 
 
 def test_a_straight_line_stays_one() -> None:

@@ -1,29 +1,29 @@
-"""The attributes that are asked about, and everything that is drawn before any gradient."""
+"""The attributes that are asked about, and everything that is drawn before any gradient.
 
-import zlib
+Every use and attribute has draws of its own, whatever other attributes are asked about.
+"""
+
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from gradaudit.audits._vinfo_correlation import FEWEST_POINTS
-from gradaudit.audits._vinfo_options import VinfoOptions
+import numpy as np
+
+from gradaudit.audits.vinfo import VinfoOptions
+from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from gradaudit.data.records import Records
-    from gradaudit.inference.repetitions import Question, Repetition
-    from gradaudit.inference.splits import IntArray
-    from gradaudit.models.target import Subject
+from gradaudit.inference.repetitions import Question, Repetition, occurring, repetitions
+from gradaudit.inference.splits import IntArray, split
+from gradaudit.models.target import Subject
+from gradaudit.randomness import sequence
+from gradaudit.statistics.correlation import FEWEST_POINTS
 
 RECORDS = 2000
 ENOUGH_TO_KEEP = 3000
 """Records from which on a third is kept for the correlation, unless it is asked for or refused."""
 MEMBER = "member"
 _KEPT = (2.0, 1.0)
-_SPLIT, _REAL, _INDEPENDENT, _FITS, _ATTACK = range(510, 515)
-"""First numbers of the spawn keys."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class Case:
 
     attribute: str
     values: int
-    real: "Sequence[Repetition]"
-    permuted: "Sequence[Repetition]"
-    independent: "Sequence[Repetition]"
+    real: Sequence[Repetition]
+    permuted: Sequence[Repetition]
+    independent: Sequence[Repetition]
     why: str
-    seed: "np.random.SeedSequence"
-    attack: "np.random.SeedSequence"
+    seed: np.random.SeedSequence
+    attack: np.random.SeedSequence
 
 
-def why_no_correlation(subject: "Subject", options: VinfoOptions) -> str:
+def why_no_correlation(subject: Subject, options: VinfoOptions) -> str:
     """Why no records are kept for an attack of their own; empty where some are.
 
     From so few as 2,000 records a third is missed: .066 nats were found where .172 are.
@@ -69,7 +69,7 @@ def why_no_correlation(subject: "Subject", options: VinfoOptions) -> str:
     return ""
 
 
-def records_asked_about(subject: "Subject", *, keep: bool) -> "Records":
+def records_asked_about(subject: Subject, *, keep: bool) -> Records:
     """The records to look at, with the attributes asked about: membership where none is named.
 
     Args:
@@ -79,8 +79,6 @@ def records_asked_about(subject: "Subject", *, keep: bool) -> "Records":
     Raises:
         NotApplicable: none is named, and membership is unknown.
     """
-    from gradaudit.data.records import Attribute
-
     records = subject.records
     if subject.attributes:
         chosen = {name: records.attributes[name] for name in subject.attributes}
@@ -95,7 +93,7 @@ def records_asked_about(subject: "Subject", *, keep: bool) -> "Records":
 
 
 def drawn_cases(
-    records: "Records", options: VinfoOptions, seed: int, *, keep: bool
+    records: Records, options: VinfoOptions, seed: int, *, keep: bool
 ) -> tuple[list[Case], dict[str, str]]:
     """Draw splits and batches of every attribute.
 
@@ -111,46 +109,52 @@ def drawn_cases(
     Raises:
         UsageError: the adversary's records leave none to score.
     """
-    own, kept = _pools(records, seed, keep)
-    if options.shadow is not None and options.shadow >= len(own):
+    measured, kept = _pools(records, seed, keep)
+    if options.shadow is not None and options.shadow >= len(measured):
         raise UsageError(
-            f"--shadow {options.shadow}: only {len(own)} records are looked at, and some must be "
-            "left to score"
+            f"--shadow {options.shadow}: only {len(measured)} records are looked at, and some must "
+            "be left to score"
         )
-    found: list[Case] = []
+    cases: list[Case] = []
     refused: dict[str, str] = {}
     for name in records.attributes:
         try:
-            found.append(_case(records, name, options, seed, own, kept))
+            cases.append(_case(records, name, options, seed, measured, kept))
         except NotApplicable as why:
             refused[name] = str(why)
-    return found, refused
+    return cases, refused
 
 
-def _pools(records: "Records", seed: int, keep: bool) -> "tuple[IntArray, IntArray]":
+def _pools(records: Records, seed: int, keep: bool) -> tuple[IntArray, IntArray]:
     """Indices of the records to measure on, and of those kept."""
-    import numpy as np
-
-    from gradaudit.inference.splits import split
-
     if not keep:
         every = np.arange(len(records), dtype=np.int64)
         return every, every[:0]
-    own, apart = split(len(records), records.users, _KEPT, _root(seed, _SPLIT, ""))
-    return own, apart
+    measured, kept = split(len(records), records.users, _KEPT, sequence(seed, "vinfo", "split"))
+    return measured, kept
 
 
 def _case(
-    records: "Records",
+    records: Records,
     name: str,
     options: VinfoOptions,
     seed: int,
-    own: "IntArray",
-    kept: "IntArray",
+    measured: IntArray,
+    kept: IntArray,
 ) -> Case:
-    from gradaudit.inference.repetitions import occurring, repetitions
-
-    question = _question(records, name, options, own, _root(seed, _REAL, name))
+    attribute = records.attributes[name]
+    question = Question(
+        attribute=name,
+        values=attribute.values,
+        codes=attribute.codes,
+        users=records.users,
+        pool=measured,
+        size=options.batch_size,
+        batches=options.batches,
+        shadow=options.shadow,
+        repeats=options.repeats,
+        seed=sequence(seed, "vinfo", "real", name),
+    )
     real = list(repetitions(question))
     permuted: list[Repetition] = []
     why = ""
@@ -161,39 +165,15 @@ def _case(
         why = f"with the attribute permuted: {refusal}"
     independent: list[Repetition] = []
     if len(kept):
-        other = _question(records, name, options, kept, _root(seed, _INDEPENDENT, name))
-        independent = list(repetitions(replace(other, shadow=None)))
-    attribute = records.attributes[name]
-    values = len(occurring(attribute.codes[own], attribute.values)[1])
-    roots = _root(seed, _FITS, name), _root(seed, _ATTACK, name)
-    return Case(name, values, real, permuted, independent, why, *roots)
-
-
-def _question(
-    records: "Records",
-    name: str,
-    options: VinfoOptions,
-    pool: "IntArray",
-    root: "np.random.SeedSequence",
-) -> "Question":
-    from gradaudit.inference.repetitions import Question
-
-    return Question(
+        draws = sequence(seed, "vinfo", "independent", name)
+        independent = list(repetitions(replace(question, pool=kept, shadow=None, seed=draws)))
+    return Case(
         attribute=name,
-        values=records.attributes[name].values,
-        codes=records.attributes[name].codes,
-        users=records.users,
-        pool=pool,
-        size=options.batch_size,
-        batches=options.batches,
-        shadow=options.shadow,
-        repeats=options.repeats,
-        seed=root,
+        values=len(occurring(attribute.codes[measured], attribute.values)[1]),
+        real=real,
+        permuted=permuted,
+        independent=independent,
+        why=why,
+        seed=sequence(seed, "vinfo", "fits", name),
+        attack=sequence(seed, "vinfo", "attack", name),
     )
-
-
-def _root(seed: int, use: int, name: str) -> "np.random.SeedSequence":
-    """A root of its own for every use and attribute, whatever other attributes are asked about."""
-    import numpy as np
-
-    return np.random.SeedSequence(seed, spawn_key=(use, zlib.crc32(name.encode())))

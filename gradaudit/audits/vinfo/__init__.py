@@ -1,30 +1,153 @@
 """Usable information about a private attribute in each layer's gradient."""
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue, field_validator
 
-from gradaudit.audits._vinfo_cases import (
-    ENOUGH_TO_KEEP,
-    MEMBER,
-    RECORDS,
-    why_no_correlation,
-)
-from gradaudit.audits._vinfo_latent import latent_rows
-from gradaudit.audits._vinfo_layer_sets import METRICS as ORIGINAL
-from gradaudit.audits._vinfo_options import VinfoOptions
-from gradaudit.audits._vinfo_original import original_passes, original_rows
-from gradaudit.audits._vinfo_rows import AUDIT, METRICS
-from gradaudit.audits.base import Audit, Metric
-from gradaudit.progress import Progress
-from gradaudit.report import Measurement, skipped
-from gradaudit.sharing.reduction import parse_reduction
+from gradaudit.audits.base import Audit, Metric, split_at_commas
+from gradaudit.errors import UsageError
+from gradaudit.sharing.options import SharingOptions
 
-if TYPE_CHECKING:
-    from gradaudit.models.target import Subject
+LATENT = ("vinfo", "vinfo_fraction", "auroc")
+ORIGINAL = VINFO, SUCCESS = "original_vinfo", "original_success"
+ITERATIONS = {"dlg": 20, "idlg": 20, "inverting-gradients": 240}
+"""Steps of the attacks on the input where none are named: outer ones of L-BFGS, steps of Adam."""
 
-_TOGETHER = 8
+
+class VinfoOptions(SharingOptions):
+    """Options of the audit of usable information."""
+
+    batch_size: int = Field(
+        16,
+        ge=1,
+        description="Records in a batch, all with the same value of the attribute "
+        "(1 with --original, any records).",
+    )
+    batches: int = Field(
+        64,
+        ge=10,
+        description="Batches of each value to fit on; half as many to choose on, twice as many to "
+        "score on.",
+    )
+    shadow: int | None = Field(
+        None,
+        ge=2,
+        description="Records that the adversary fits and chooses on (without it, 70 % of those "
+        "looked at, less what the correlation keeps); the rest score.",
+    )
+    repeats: int = Field(
+        20,
+        ge=2,
+        description="Repetitions, each with another split of the records; fewer than 5 "
+        "give a poor interval.",
+    )
+    family: tuple[str, ...] = Field(
+        (),
+        description="Predictive families (NAME,…) beside the prior: forest, mlp, logistic, "
+        "extra-trees, discriminant (without it forest, mlp and logistic; with --paper forest).",
+    )
+    prior: Literal["uniform", "empirical"] = Field(
+        "uniform",
+        description="What is known without the gradient: nothing, or the values' frequencies.",
+    )
+    paper: bool = Field(
+        False,
+        description="Take the softmax of the forest's votes for probabilities, uncalibrated, as "
+        "Mo21 does: it never shows more than 0.38 nats of two values, even of a perfect forest.",
+    )
+    original: bool = Field(
+        False,
+        description="Measure information about the input itself, by how often reconstructions "
+        "succeed; the options of attributes say nothing then.",
+    )
+    correlation: bool | None = Field(
+        None,
+        description="Keep a third of the records for an independent attack, and correlate with its "
+        "AUROC where there are 5 or more points (layers × checkpoints × attributes); without it, "
+        "where there are 3,000 records or more.",
+    )
+    sensitivities: bool = Field(
+        False, description="Correlate the layers' sensitivities with that AUROC too."
+    )
+
+    method: tuple[str, ...] = Field(
+        ("dlg", "idlg", "inverting-gradients"),
+        description="With --original: the family of attacks, NAME:key=value,… each; repeatable.",
+    )
+    restarts: int = Field(
+        8, ge=1, le=10_000, description="With --original: starting points R of each attack."
+    )
+    iterations: int | None = Field(
+        None,
+        ge=1,
+        description="With --original: steps of every attack (by default "
+        + ", ".join(f"{count} of {name}" for name, count in ITERATIONS.items())
+        + ", which shows less than the papers' 300 and 4,800 do).",
+    )
+    updates: int = Field(
+        8,
+        ge=1,
+        description="With --original: updates that are attacked; --samples N takes as many as N "
+        "records make.",
+    )
+    guesses: int = Field(
+        256, ge=1, description="With --original: random reconstructions that the prior is made of."
+    )
+    together: tuple[int, ...] = Field(
+        (1, 2),
+        description="With --original: sizes of the sets of consecutive layers that are attacked "
+        "(1: single layers); repeatable.",
+    )
+    threshold: float = Field(
+        0.5, gt=0, le=1, description="With --original: SSIM of the rows without a variant."
+    )
+    known_labels: bool = Field(
+        True,
+        description="With --original: tell idlg and inverting-gradients the labels, which their "
+        "papers read off the whole update; dlg searches them in any case.",
+    )
+
+    @field_validator("together")
+    @classmethod
+    def _sizes(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if not sizes or min(sizes) < 1:
+            raise ValueError("a set has one layer or more")
+        return tuple(dict.fromkeys(sizes))
+
+    _names = field_validator("family", mode="before")(split_at_commas)
+
+    @field_validator("family")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        from gradaudit.families import family
+
+        for name in names:
+            try:
+                family(name)
+            except UsageError as error:
+                raise ValueError(str(error)) from error
+        return names
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The families beside the prior."""
+        return self.family or (("forest",) if self.paper else ("forest", "mlp", "logistic"))
+
+    @property
+    def permuted_repeats(self) -> int:
+        """Repetitions of the permuted attribute: half as many, but five where there are."""
+        return max(min(self.repeats, 5), self.repeats // 2)
+
+    @property
+    def attacker(self) -> str:
+        """The family of the independent attack: none that measures, if there is another."""
+        return "forest" if "extra-trees" in self.members else "extra-trees"
+
+    @property
+    def records_behind(self) -> int:
+        """The records behind an update that is inverted: one, unless it was said."""
+        return self.batch_size if "batch_size" in self.model_fields_set else 1
 
 
 class Vinfo(Audit[VinfoOptions]):
@@ -87,7 +210,7 @@ class Vinfo(Audit[VinfoOptions]):
     adversary's AUROC of 0.92 is beyond 0.75 in 93 % with 1,000 records and in all with 2,000.
     """
 
-    name = AUDIT
+    name = "vinfo"
     summary = "Usable information about a private attribute in each layer's gradient."
     metrics = (
         Metric(
@@ -158,59 +281,3 @@ class Vinfo(Audit[VinfoOptions]):
             "inverting-gradients:iterations=2400",
         ],
     }
-
-    def run(self, subject: "Subject", progress: Progress) -> Iterable[Measurement]:
-        """Rows of every shown layer; older checkpoints are the variants ``round``.
-
-        Raises:
-            NotApplicable: no attribute is named, or it has one value or too few records.
-            UsageError: options contradict each other.
-            AuditError: the model cannot be run on the records.
-        """
-        if self.options.original:
-            yield from original_rows(subject, self.options, progress)
-            yield from _not_asked_for(subject, METRICS, "--original asks about the input alone")
-        else:
-            yield from latent_rows(subject, self.options, progress)
-            yield from _not_asked_for(subject, ORIGINAL, "not asked for: --original")
-
-    def passes(self, subject: "Subject") -> float:
-        """Gradients of the records once for eight repetitions; for each, of components."""
-        options = self.options
-        if options.original:
-            return original_passes(subject, options)
-        known = subject.records.members is not None
-        attributes = len(subject.attributes) or int(known)
-        rounds = len(subject.targets) * attributes
-        most = RECORDS if why_no_correlation(subject, options) else ENOUGH_TO_KEEP
-        records = min(subject.samples or most, len(subject.records))
-        asked, played = parse_reduction(options.reduce), options.repeats + options.permuted_repeats
-        turned = asked is not None and asked.kind == "pca"
-        return rounds * records * (played if turned else max(played / _TOGETHER, 2))
-
-    def seconds(self, subject: "Subject") -> float:
-        """The fits of every layer, turn, repetition and family, all again for the permuted ones.
-
-        And those of the attack, if there is a correlation.
-        """
-        from gradaudit.audits._attack_inference import features_of
-        from gradaudit.families import family
-        from gradaudit.inference.repetitions import FOLDS
-
-        options = self.options
-        if options.original or not self.passes(subject):
-            return 0.0
-        attributes = subject.attributes or (MEMBER,)
-        values = [len(subject.records.attributes[name].values) for name in subject.attributes]
-        rows = options.batches * max(values, default=2)
-        cases, sizes = len(subject.targets) * len(attributes), features_of(subject, options.reduce)
-        played = dict.fromkeys(options.members, options.repeats + options.permuted_repeats)
-        if not why_no_correlation(subject, options):
-            played[options.attacker] = options.repeats
-        fits = [(family(name), count) for name, count in played.items()]
-        each = sum(one.seconds(rows, size) * count for one, count in fits for size in sizes)
-        return cases * FOLDS * each
-
-
-def _not_asked_for(subject: "Subject", metrics: Iterable[str], why: str) -> list[Measurement]:
-    return skipped(AUDIT, metrics, [layer.name for layer in subject.layers], why)

@@ -1,0 +1,167 @@
+"""Property inference against accuracy, over the grid of a defense (Li et al. 2024, figure 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gradaudit.audits._attack_options import InferenceOptions
+from gradaudit.audits.attack_property import AttackProperty
+from gradaudit.audits.rows import Rows
+from gradaudit.audits.tradeoff import Tradeoff, TradeoffOptions
+from gradaudit.defenses.modules.target import defended_target
+from gradaudit.errors import NotApplicable
+from gradaudit.models.target import Subject
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement, Variant
+from gradaudit.tradeoff.mechanisms import Mechanism, Setting
+from gradaudit.tradeoff.pictures import Value
+from gradaudit.tradeoff.studies import expect_usable
+
+_ADVERSARIES: dict[str, Variant] = {"adaptive": {}, "static": {"adversary": "static"}}
+_NO_PAPER = "Fan et al. 2020 define CAP for reconstruction, membership and tracing"
+
+
+@dataclass(frozen=True)
+class Played:
+    """One setting: accuracy, and advantage and AUROC by adversary (adaptive and static)."""
+
+    setting: Setting
+    accuracy: Measurement
+    advantage: dict[str, Measurement]
+    auroc: dict[str, Measurement]
+
+
+def play(
+    subject: Subject, mechanism: Mechanism, options: TradeoffOptions, progress: Progress
+) -> list[Played]:
+    """Property inference at every setting, on models that the audit trains with it.
+
+    Training and splits are the attack's own: the private set is trained on and attacked, other
+    records are tested on.
+
+    Raises:
+        NotApplicable: no single attribute is named, or there are too few records.
+    """
+    if len(subject.attributes) != 1:
+        raise NotApplicable("--game property: name the one attribute to guess with --attribute")
+    for setting in mechanism.settings:
+        expect_usable(subject, setting)
+    attack = AttackProperty(
+        InferenceOptions(
+            batch_size=options.sizes[0],
+            shadow=options.shadow,
+            batches=options.shadow_batches,
+            trials=options.trials,
+            repeats=1,  # each would train every setting's model anew
+            rounds=options.rounds,
+            learning_rate=options.learning_rate or 0.01,
+        )
+    )
+    return [_played(subject, setting, attack, progress) for setting in mechanism.settings]
+
+
+def _played(
+    subject: Subject, setting: Setting, attack: AttackProperty, progress: Progress
+) -> Played:
+    chain = (*subject.defenses, *setting.defenses)
+    target = defended_target(replace(subject.target, checkpoint=None), chain, subject.seed)
+    rows = list(attack.run(replace(subject, targets=(target,), defenses=chain), progress))
+    advantage, auroc = (_by_adversary(rows, metric) for metric in ("advantage", "auroc"))
+    return Played(setting, _accuracy(advantage["adaptive"].details), advantage, auroc)
+
+
+def _by_adversary(rows: Sequence[Measurement], metric: str) -> dict[str, Measurement]:
+    """The whole update's rows."""
+    return {
+        name: row
+        for name, variant in _ADVERSARIES.items()
+        for row in rows
+        if (row.metric, row.layer, row.variant) == (metric, None, variant)
+    }
+
+
+def _accuracy(facts: dict[str, Any]) -> Measurement:
+    tested = facts.get("test_accuracy") or {}
+    if tested.get("metric") != "accuracy":
+        raise NotApplicable(
+            "the labels and the loss define no accuracy, which is what privacy is weighed against"
+        )
+    return Rows(Tradeoff).measured(
+        "accuracy",
+        tested["value"],
+        interval=tested["interval"],
+        confidence=tested["confidence"],
+        n=tested["n"],
+        details={"chance": tested["chance"], "rounds": facts["rounds"]},
+    )
+
+
+def property_rows(mechanism: Mechanism, played: Sequence[Played]) -> Iterator[Measurement]:
+    """CAP with 1 − advantage for the distance, and the points of the curve."""
+    rows = Rows(Tradeoff, {"mechanism": mechanism.text, "game": "property"})
+    for name, variant in _ADVERSARIES.items():
+        if all(name in point.advantage for point in played):
+            yield _cap(played, name, rows.of(variant))
+    yield from rows.skipped(_NO_PAPER, ["cap_paper"])
+    for point in played:
+        at: Variant = {**rows.variant, "setting": str(point.setting)}
+        yield point.accuracy.model_copy(update={"variant": at})
+        for by_adversary in (point.advantage, point.auroc):
+            for name, row in by_adversary.items():
+                update = {"audit": Tradeoff.name, "variant": {**at, **_ADVERSARIES[name]}}
+                yield row.model_copy(update=update)
+
+
+def _cap(played: Sequence[Played], adversary: str, rows: Rows) -> Measurement:
+    """(1/n) Σ Acc_m (1 − advantage_m); the interval has every point at its ends, so is cautious."""
+    points = [(_ends(point.accuracy), _ends(point.advantage[adversary])) for point in played]
+    value, low, high = (
+        sum(accuracy[a] * (1 - advantage[b]) for accuracy, advantage in points) / len(points)
+        for a, b in ((0, 0), (1, 2), (2, 1))
+    )
+    return rows.measured(
+        "cap",
+        value,
+        interval=(max(low, 0.0), min(high, 1.0)),
+        n=len(points),
+        details={
+            "distance": "1 - advantage",
+            "grid": [dict(point.setting.values) or str(point.setting) for point in played],
+            "interval_over": "the ends of all points' intervals, which is cautious",
+            "points": [
+                {
+                    "setting": str(point.setting),
+                    "accuracy": point.accuracy.value,
+                    "advantage": point.advantage[adversary].value,
+                    "auroc": point.auroc[adversary].value,
+                }
+                for point in played
+            ],
+            "attack": played[0].advantage[adversary].details,
+        },
+    )
+
+
+def _ends(row: Measurement) -> tuple[float, float, float]:
+    """Value, low and high end."""
+    mean = _value(row)
+    return (mean.value, *(mean.interval or (mean.value, mean.value)))
+
+
+def _value(row: Measurement) -> Value:
+    assert row.value is not None
+    return Value(row.value, row.interval)
+
+
+def pairs(played: Sequence[Played]) -> dict[str, list[tuple[Value, Value]]]:
+    """(accuracy, advantage) of every setting by adversary, for the picture."""
+    return {
+        name: [
+            (_value(point.accuracy), _value(point.advantage[name]))
+            for point in played
+            if name in point.advantage
+        ]
+        for name in _ADVERSARIES
+    }

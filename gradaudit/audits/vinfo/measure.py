@@ -1,0 +1,268 @@
+"""From a subject to rows: every attribute in every round, then the correlation; or the input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+
+from pydantic import JsonValue
+
+from gradaudit.audits._attack_inference import features_of
+from gradaudit.audits.base import Cost
+from gradaudit.audits.rows import Rows, by_round
+from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
+from gradaudit.audits.vinfo import LATENT, ORIGINAL, Vinfo, VinfoOptions
+from gradaudit.audits.vinfo.attribute import AttributeRows, worst
+from gradaudit.audits.vinfo.cases import (
+    ENOUGH_TO_KEEP,
+    MEMBER,
+    RECORDS,
+    Case,
+    drawn_cases,
+    records_asked_about,
+    why_no_correlation,
+)
+from gradaudit.audits.vinfo.correlation import METRIC, Point, correlation_rows, crossed_rows
+from gradaudit.audits.vinfo.original import original_passes, original_rows
+from gradaudit.data.records import Records
+from gradaudit.errors import NotApplicable
+from gradaudit.families import family
+from gradaudit.families.paper import ceiling
+from gradaudit.inference.estimating import Adversary
+from gradaudit.inference.layerwise import Layerwise
+from gradaudit.inference.repetitions import FOLDS
+from gradaudit.inference.spread import Sampled
+from gradaudit.inference.usable import Usable
+from gradaudit.models.target import Subject, Target
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement, Variant
+from gradaudit.sharing.interceptor import Observer
+from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.reduction import parse_reduction, reduction_for
+
+_PROBES = 16
+_TOGETHER = 8
+
+Sensitivities = Mapping[str, Mapping[str, float]]
+"""Numbers by layer and metric."""
+
+
+def run(audit: Vinfo, subject: Subject, progress: Progress) -> Iterator[Measurement]:
+    """Rows of every shown layer; older checkpoints are the variants ``round``.
+
+    Raises:
+        NotApplicable: no attribute is named, or none has two values with enough records.
+        UsageError: options contradict each other.
+        AuditError: the model cannot be run on the records.
+    """
+    layers = [layer.name for layer in subject.layers]
+    if audit.options.original:
+        yield from original_rows(subject, audit.options, progress)
+        yield from Rows(Vinfo).skipped("--original asks about the input alone", LATENT, layers)
+    else:
+        yield from _latent_rows(subject, audit.options, progress)
+        yield from Rows(Vinfo).skipped("not asked for: --original", ORIGINAL, layers)
+
+
+def cost(audit: Vinfo, subject: Subject) -> Cost:
+    """Gradients of the records once for eight repetitions (for each, of components), and fits.
+
+    The fits are of every layer, turn, repetition and family, all again for the permuted ones, and
+    those of the attack, if there is a correlation.
+    """
+    options = audit.options
+    if options.original:
+        return Cost(passes=original_passes(subject, options))
+    attributes = subject.attributes or ((MEMBER,) if subject.records.members is not None else ())
+    cases = len(subject.targets) * len(attributes)
+    if not cases:
+        return Cost()
+    alone = why_no_correlation(subject, options)
+    records = min(subject.samples or (RECORDS if alone else ENOUGH_TO_KEEP), len(subject.records))
+    asked, played = parse_reduction(options.reduce), options.repeats + options.permuted_repeats
+    turned = asked is not None and asked.kind == "pca"
+    values = [len(subject.records.attributes[name].values) for name in subject.attributes]
+    rows, sizes = options.batches * max(values, default=2), features_of(subject, options.reduce)
+    fits = dict.fromkeys(options.members, played)
+    if not alone:
+        fits[options.attacker] = options.repeats
+    each = sum(
+        family(name).seconds(rows, size) * count for name, count in fits.items() for size in sizes
+    )
+    return Cost(
+        passes=cases * records * (played if turned else max(played / _TOGETHER, 2)),
+        seconds=cases * FOLDS * each,
+    )
+
+
+def _latent_rows(
+    subject: Subject, options: VinfoOptions, progress: Progress
+) -> Iterator[Measurement]:
+    """Rows of every attribute, round and layer, then the correlation."""
+    why = why_no_correlation(subject, options)
+    records = records_asked_about(subject, keep=not why)
+    cases, refused = drawn_cases(records, options, subject.seed, keep=not why)
+    if refused and not why:
+        why = "the records do not suffice for an attack of their own"
+        cases, refused = drawn_cases(records, options, subject.seed, keep=False)
+    if not cases:
+        raise NotApplicable("; ".join(refused.values()))
+    yield from _Latent(subject, options, records, cases, refused, why).rows(progress)
+
+
+@dataclass
+class _Latent:
+    """One run.
+
+    Attributes:
+        subject: the run's.
+        options: the audit's.
+        records: that are looked at.
+        cases: attributes with what is drawn for them.
+        refused: why others are not measured.
+        why: why there is no correlation; empty if there is one.
+        points: of the correlation, as they come.
+    """
+
+    subject: Subject
+    options: VinfoOptions
+    records: Records
+    cases: Sequence[Case]
+    refused: Mapping[str, str]
+    why: str
+    points: list[Point] = field(default_factory=list)
+
+    def rows(self, progress: Progress) -> Iterator[Measurement]:
+        """All rows."""
+        names = list(self.records.attributes)
+        layers = [layer.name for layer in self.subject.layers]
+        sensitivities = self._sensitivities(progress)
+        for target, turn in by_round(self.subject):
+            of_round = Rows(Vinfo, turn)
+            rows: list[Measurement] = []
+            for case in self.cases:
+                of_layers = sensitivities.get(turn.get("round"), {})
+                variant = self._variant(case.attribute)
+                rows += self._of_case(case, target, of_round.of(variant), of_layers, progress)
+            for name, reason in self.refused.items():
+                rows += of_round.of(self._variant(name)).skipped(reason, LATENT, layers)
+            yield from worst(rows, names) if len(names) > 1 else ()
+            yield from rows
+        if self.why:
+            yield from Rows(Vinfo).skipped(self.why, [METRIC])
+        else:
+            yield from correlation_rows(self.points)
+            yield from crossed_rows(self.points)
+
+    def _variant(self, attribute: str) -> Variant:
+        return {"attribute": attribute} if len(self.records.attributes) > 1 else {}
+
+    def _of_case(
+        self,
+        case: Case,
+        target: Target,
+        rows: Rows,
+        sensitivities: Sensitivities,
+        progress: Progress,
+    ) -> Iterator[Measurement]:
+        """An attribute's rows in one round."""
+        options, title = self.options, f"{Vinfo.name} {case.attribute}"
+        work = self._layerwise(case, target)
+        adversary = Adversary(options.members, options.prior, options.paper, curve=True)
+        real = work.usable(case.real, adversary, progress, title)
+        permuted = work.usable(case.permuted, adversary, progress, f"{title}, permuted")
+        attack = replace(work, seed=case.attack).usable(
+            case.independent, Adversary((options.attacker,)), progress, f"{title}, attack"
+        )
+        facts = self._facts(case, work)
+        measured = AttributeRows(rows, facts, Sampled.of(case.real[0]), self._reductions)
+        for layer in self.subject.layers:
+            name = layer.name
+            yield from measured.of(name, real[name], permuted[name], case.why)
+            if attack[name]:
+                apart = replace(measured, sampled=Sampled.of(case.independent[0]))
+                yield apart.independent(name, attack[name], options.attacker)
+                of_layer = sensitivities.get(name, {})
+                self.points.append(_point(rows.variant, name, real[name], attack[name], of_layer))
+
+    @cached_property
+    def _sharing(self) -> Sharing:
+        return self.options.sharing(self.subject.defenses, self.subject.hidden)
+
+    def _layerwise(self, case: Case, target: Target) -> Layerwise:
+        observe = partial(
+            Observer,
+            target,
+            self.records,
+            sharing=self._sharing,
+            reduce=self.options.reduce,
+            memory=self.subject.memory,
+            seed=self.subject.seed,
+        )
+        return Layerwise(
+            observe,
+            self.subject.layers,
+            parse_reduction(self.options.reduce),
+            self._sharing.others,
+            case.seed,
+            self.subject.jobs,
+        )
+
+    def _facts(self, case: Case, work: Layerwise) -> dict[str, JsonValue]:
+        """What every row of a case says."""
+        first = case.real[0]
+        facts: dict[str, JsonValue] = {
+            "attribute": case.attribute,
+            "values": case.values,
+            "prior": self.options.prior,
+            "families": [*self.options.members, "prior"],
+            "batch_size": self.options.batch_size,
+            "turns": len(first.parts) - 1,
+            "batches": _roles([len(batches.labels) for batches in first.batches]),
+            "records": _roles([len(part) for part in first.parts]),
+        }
+        if self.options.paper:
+            facts["ceiling"] = ceiling(case.values)
+        notes = "; ".join(sorted(work.notes))
+        return facts | ({"coupling": notes} if notes else {})
+
+    @cached_property
+    def _reductions(self) -> dict[str, str]:
+        """What each layer's gradient is reduced by."""
+        asked, memory = parse_reduction(self.options.reduce), self.subject.memory
+        return {
+            layer.name: str(reduction_for(self._sharing.visible(layer.parameters), asked, memory))
+            for layer in self.subject.layers
+        }
+
+    def _sensitivities(self, progress: Progress) -> Mapping[object, Sensitivities]:
+        """Sensitivities by round (None for the newest), where they are to be correlated."""
+        if self.why or not self.options.sensitivities:
+            return {}
+        by_turn: dict[object, dict[str, dict[str, float]]] = {}
+        audit = Sensitivity(SensitivityOptions(probes=_PROBES))
+        for row in audit.run(self.subject, progress):
+            if row.value is not None and row.layer is not None and "share" not in row.metric:
+                of_round = by_turn.setdefault(row.variant.get("round"), {})
+                of_round.setdefault(row.layer, {})[row.id] = row.value
+        return by_turn
+
+
+def _roles(sizes: Sequence[int]) -> list[JsonValue]:
+    """What of the folds fits and chooses in the first turn, and what scores."""
+    choosing, *fitting, scoring = sizes
+    return [sum(fitting), choosing, scoring]
+
+
+def _point(
+    case: Variant,
+    layer: str,
+    real: Sequence[Usable],
+    attack: Sequence[Usable],
+    sensitivities: Mapping[str, float],
+) -> Point:
+    """A layer's numbers: untruncated means."""
+    information = sum(usable.information for usable in real) / len(real)
+    auroc = sum(usable.auroc for usable in attack) / len(attack)
+    return Point(case, {f"{Vinfo.name}.vinfo": information, **sensitivities}, auroc, layer)

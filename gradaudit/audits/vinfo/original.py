@@ -1,0 +1,185 @@
+"""Usable information about the input itself, from the success of reconstructions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import JsonValue
+
+from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
+from gradaudit.attacks.reconstruction.methods import Method, load_method, load_methods
+from gradaudit.attacks.reconstruction.observing import Observer
+from gradaudit.attacks.reconstruction.success import expect_pictures, guesses, seen, similarities
+from gradaudit.audits.rows import Rows, by_round
+from gradaudit.audits.vinfo import ITERATIONS, ORIGINAL, Vinfo, VinfoOptions
+from gradaudit.audits.vinfo.thresholds import threshold_rows
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.information.original import FloatArray, ceiling
+from gradaudit.models.target import Layer, Subject
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement, Variant
+
+
+@dataclass(frozen=True)
+class LayerSet:
+    """Consecutive layers whose updates an attacker uses together."""
+
+    layers: tuple[Layer, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The layers' names."""
+        return [layer.name for layer in self.layers]
+
+    @property
+    def layer(self) -> str | None:
+        """The layer of its rows: a single one's own."""
+        return self.layers[0].name if len(self.layers) == 1 else None
+
+    @property
+    def variant(self) -> Variant:
+        """Names the layers where there are several."""
+        return {} if len(self.layers) == 1 else {"layers": "+".join(self.names)}
+
+
+def layer_sets(layers: Sequence[Layer], sizes: Sequence[int]) -> list[LayerSet]:
+    """Sets of so many consecutive layers: what lies between them in the model is among them."""
+    windows = [
+        tuple(layers[start : start + size])
+        for size in sizes
+        for start in range(len(layers) - size + 1)
+    ]
+    return [
+        LayerSet(window)
+        for window in windows
+        if window[-1].position - window[0].position == len(window) - 1
+    ]
+
+
+def original_rows(
+    subject: Subject, options: VinfoOptions, progress: Progress
+) -> Iterator[Measurement]:
+    """Rows of ``original_vinfo`` and ``original_success`` (Mo et al. 2022, eq. 4-6).
+
+    Raises:
+        NotApplicable: the records are no pictures in [0, 1], or updates are only seen in part.
+        UsageError: a method is unknown, or has no restarts.
+        AuditError: the model cannot be run on the records.
+    """
+    expect_pictures(subject.records)
+    methods = _family(options)
+    sharing = options.sharing(subject.defenses, subject.hidden)
+    choice = Choice(options.records_behind, options.updates)
+    sets = layer_sets(subject.layers, options.together)
+    for target, turn in by_round(subject):
+        rows = Rows(Vinfo, turn)
+        observer = Observer(target, sharing, subject.layers, options.known_labels)
+        campaign = Campaign.prepare(subject, choice, observer, options.restarts)
+        attacks = _Attacks(subject, options, methods, observer, campaign)
+        guessed = guesses(campaign.observed, options.guesses, subject.seed)
+        for chosen in sets:
+            yield from attacks.on(chosen, rows.of(chosen.variant), guessed, progress)
+        yield from _without({len(chosen.layers) for chosen in sets}, subject, options, rows)
+
+
+def original_passes(subject: Subject, options: VinfoOptions) -> float:
+    """Gradients of a record that all attacks on all sets of layers cost at most."""
+    try:
+        expect_pictures(subject.records)
+    except NotApplicable:
+        return 0.0
+    steps = sum(method.steps(options.restarts) for method in _family(options).values())
+    size = options.records_behind
+    updates = max(subject.samples // size, 1) if subject.samples else options.updates
+    sets = len(layer_sets(subject.layers, options.together))
+    return steps * size * updates * sets * len(subject.targets)
+
+
+def _family(options: VinfoOptions) -> dict[str, Method]:
+    """The attacks, with the audit's steps where a method names none of its own."""
+    for text, method in load_methods(options.method, {}).items():
+        if not method.restarts:
+            raise UsageError(
+                f"--method {text}: is run once and has no rate of success; --original takes "
+                "attacks that start at random, as dlg, idlg and inverting-gradients"
+            )
+    steps = {
+        text: options.iterations or ITERATIONS.get(text.partition(":")[0])
+        for text in options.method
+    }
+    return {
+        text: load_method(text, {} if count is None else {"iterations": count})
+        for text, count in steps.items()
+    }
+
+
+@dataclass(frozen=True)
+class _Attacks:
+    """The attacks on one checkpoint.
+
+    Attributes:
+        subject: the run's.
+        options: the audit's.
+        methods: the family.
+        observer: sees the updates of the checkpoint.
+        campaign: the updates.
+    """
+
+    subject: Subject
+    options: VinfoOptions
+    methods: Mapping[str, Method]
+    observer: Observer
+    campaign: Campaign
+
+    def on(
+        self, chosen: LayerSet, rows: Rows, guessed: FloatArray, progress: Progress
+    ) -> Iterator[Measurement]:
+        """Rows of a set of layers; ``guessed`` is as ``threshold_rows`` takes it."""
+        observer = replace(self.observer, layers=chosen.layers)
+        observed = [
+            seen(update, observer.visible(update.view.update)) for update in self.campaign.observed
+        ]
+        seed, restarts, jobs = self.subject.seed, self.options.restarts, self.subject.jobs
+        try:
+            rebuilt = similarities(self.methods, observed, restarts, seed, progress, jobs)
+        except NotApplicable as error:
+            yield from rows.skipped(str(error), ORIGINAL, [chosen.layer])
+            return
+        rows = rows.of({}, self._facts(chosen))
+        yield from threshold_rows(
+            rows, chosen.layer, rebuilt, guessed, self.options.threshold, seed
+        )
+
+    def _facts(self, chosen: LayerSet) -> dict[str, JsonValue]:
+        """What every row of a set says."""
+        knowledge = dict(self.campaign.observed[0].view.knowledge)
+        told = [text for text, method in self.methods.items() if not method.searches_labels]
+        labels = f"known to {', '.join(told)}" if self.options.known_labels and told else "unknown"
+        return {
+            "knowledge": {**knowledge, "layers": list(chosen.names), "labels": labels},
+            "chosen_by": "the truth: the best member of the family, by definition",
+            "family": {
+                text: method.options.model_dump(mode="json")
+                for text, method in self.methods.items()
+            },
+            "restarts": self.options.restarts,
+            "guesses": self.options.guesses,
+            "batch_size": self.campaign.batch,
+            "updates": len(self.campaign.observed),
+            "ceiling": ceiling(self.options.restarts),
+        }
+
+
+def _without(
+    attacked: set[int], subject: Subject, options: VinfoOptions, rows: Rows
+) -> Iterator[Measurement]:
+    """Every layer has a row, and every size that was asked for."""
+    if 1 not in attacked:
+        asked = " ".join(f"--together {size}" for size in options.together)
+        layers = [layer.name for layer in subject.layers]
+        yield from rows.skipped(f"single layers are not attacked: {asked}", ORIGINAL, layers)
+    for size in options.together:
+        if size not in attacked:
+            why = f"no {size} consecutive layers of the model are shown"
+            yield from rows.of({"layers": f"{size} layers"}).skipped(why, ORIGINAL)
