@@ -41,7 +41,7 @@ from gradaudit.models.accuracy import task_accuracy
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared"))
 ROUNDS = 5
@@ -144,8 +144,8 @@ def play(case: Case, records: Records, seed: int) -> tuple[Deal, list[FloatArray
     defenses = () if case.defense is None else (parse_defense(case.defense),)
     model = load_model(f"zoo:mlp?inputs={records.inputs.shape[1]}&classes=2", seed=seed)
 
-    def defended(target: Target) -> Sharing:
-        return prepared_for(Sharing(defenses), target, records, deal, seed, 1 << 30)
+    def defended(target: Target) -> SharingProtocol:
+        return prepared_for(SharingProtocol(defenses), target, records, deal, seed, 1 << 30)
 
     first, answers, rows = Target(model, CrossEntropy()), [], deal.parts.private
     rounds = list(train_rounds(first, records, rows, case.rounds, defended=defended, seed=seed))

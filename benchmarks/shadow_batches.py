@@ -1,6 +1,6 @@
 """Collecting shadow batches' features against one ordinary backward pass a batch, in one run.
 
-For each model, defense and reduction prints the seconds that ``Observer`` takes for all batches
+For each model, defense and reduction prints the seconds that ``Interceptor`` takes for all batches
 of records drawn from a pool, the first time (setting it up and fitting components included) and
 again with the same observer; the seconds that one forward and backward
 pass a batch take, measured on some of the batches and scaled; and their ratio. The backward pass
@@ -28,8 +28,8 @@ from gradaudit.defenses import parse_defense
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.sharing.interceptor import Observer
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.interceptor import Interceptor
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.rows import room
 
 
@@ -85,9 +85,9 @@ def observed(
     target: Target, data: Records, batches: np.ndarray, defense: str, reduce: str | None
 ) -> tuple[list[float], int, bool]:
     """Seconds of all features, first and again; how many; whether all layers are linear."""
-    sharing = Sharing(tuple(map(parse_defense, defense.split())))
+    sharing = SharingProtocol(tuple(map(parse_defense, defense.split())))
     begun = time.perf_counter()
-    observer = Observer(target, data, target.layers, sharing=sharing, reduce=reduce)
+    observer = Interceptor(target, data, target.layers, sharing=sharing, reduce=reduce)
     times = []
     for _ in range(2):
         found = sum(features.shape[1] for _, features in observer.features(batches))

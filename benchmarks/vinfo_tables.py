@@ -49,7 +49,7 @@ from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
-from gradaudit.sharing.interceptor import Observer
+from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.statistics.correlation import pearson
 from gradaudit.statistics.student import student
 
@@ -168,7 +168,7 @@ def of_case(
     print("  layer      vinfo (nats)             paper's reading         label_f  attack's AUROC")
     planned = [*case.real, *case.independent]
     every = np.concatenate([batches.indices for each in planned for batches in each.batches])
-    observer = Observer(target, own, target.layers, reduce=given.reduce, memory=MEMORY)
+    observer = Interceptor(target, own, target.layers, reduce=given.reduce, memory=MEMORY)
     points = []
     for layer, features in observer.features(every):
         ends = np.cumsum([sum(len(b.labels) for b in each.batches) for each in planned])[:-1]

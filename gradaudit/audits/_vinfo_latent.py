@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gradaudit.inference.layerwise import Layerwise
     from gradaudit.inference.usable import Usable
     from gradaudit.models.target import Layer, Subject, Target
-    from gradaudit.sharing.interceptor import Observer
+    from gradaudit.sharing.interceptor import Interceptor
 
 _PROBES = 16
 
@@ -138,13 +138,13 @@ class _Latent:
 
     def _layerwise(self, case: Case, target: "Target") -> "Layerwise":
         from gradaudit.inference.layerwise import Layerwise
-        from gradaudit.sharing.interceptor import Observer
+        from gradaudit.sharing.interceptor import Interceptor
         from gradaudit.sharing.reduction import parse_reduction
 
         sharing = self.options.sharing(self.subject.defenses, self.subject.hidden)
 
-        def observe(layers: "Sequence[Layer]") -> "Observer":
-            return Observer(
+        def observe(layers: "Sequence[Layer]") -> "Interceptor":
+            return Interceptor(
                 target,
                 self.records,
                 layers,

@@ -1,4 +1,4 @@
-"""Usable information of every layer: batches through the observer, features to estimates."""
+"""Usable information of every layer: batches through the interceptor, features to estimates."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from gradaudit.inference.usable import Usable
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
 from gradaudit.sharing.draws import beside
-from gradaudit.sharing.interceptor import Observer
+from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.reduction import Reduction
 from gradaudit.workers import shared_out
 
@@ -21,7 +21,7 @@ _TOGETHER = 8
 """Repetitions whose batches are observed in one pass over the records."""
 
 
-Observe = Callable[[Sequence[Layer]], Observer]
+Observe = Callable[[Sequence[Layer]], Interceptor]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Layerwise:
     """Estimates of every layer.
 
     Attributes:
-        observe: makes the observer of some layers.
+        observe: makes the interceptor of some layers.
         layers: to measure.
         reduction: asked for, or None.
         others: how many other clients' updates each batch's is mixed with. They draw from the set
@@ -73,12 +73,12 @@ class Layerwise:
         """
         fitted = self.reduction is not None and self.reduction.kind == "pca"
         together = 1 if fitted else _TOGETHER
-        observer = self.observe(self.layers)
-        self.notes.update({observer.note} - {""})
+        interceptor = self.observe(self.layers)
+        self.notes.update({interceptor.note} - {""})
         for start in range(0, len(planned), together):
             group = planned[start : start + together]
             ends = np.cumsum([len(_indices(each)) for each in group])[:-1]
-            for layer, rows in observer.features(
+            for layer, rows in interceptor.features(
                 np.concatenate([_indices(each) for each in group]),
                 fit=group[0].adversary if fitted else None,
                 seed=_integer(self._child(0, 0, group[0])),

@@ -11,7 +11,7 @@ from gradaudit.sharing.fitting import Project
 from gradaudit.sharing.rows import Dense, Rows, room
 from gradaudit.sharing.seeds import Seeds, Use
 from gradaudit.sharing.stream import Stream
-from gradaudit.sharing.visibility import Sight
+from gradaudit.sharing.visibility import Visibility
 
 _COPIES = 4
 
@@ -19,7 +19,7 @@ _COPIES = 4
 def averaged(
     stream: Stream,
     layers: Sequence[Layer],
-    sights: Mapping[str, Sight],
+    visibilities: Mapping[str, Visibility],
     projections: Mapping[str, Project],
     clients: Tensor,
     shares: Tensor,
@@ -34,7 +34,7 @@ def averaged(
     Args:
         stream: a row a record.
         layers: to look at.
-        sights: what is seen of them.
+        visibilities: what is seen of them.
         projections: of those that are reduced to principal components.
         clients: (batches, clients, k) indices of rows.
         shares: (batches, clients, k) of each row in its client's update.
@@ -46,9 +46,9 @@ def averaged(
     held: dict[str, list[Rows]] = {}
     sums: dict[str, Tensor] = {}
     for where, layer, piece in stream.pieces(layers):
-        sight, name = sights[layer.name], layer.name
-        reduced = _reduced(piece, sight, projections.get(name))
-        if _held_bytes(stream, layer, sight) <= memory // 2:
+        visibility, name = visibilities[layer.name], layer.name
+        reduced = _reduced(piece, visibility, projections.get(name))
+        if _held_bytes(stream, layer, visibility) <= memory // 2:
             held.setdefault(name, []).append(reduced)
             continue
         part = reduced.dense()
@@ -95,15 +95,15 @@ def noisy(
     return means
 
 
-def _reduced(piece: Rows, sight: Sight, project: Project | None) -> Rows:
+def _reduced(piece: Rows, visibility: Visibility, project: Project | None) -> Rows:
     if project is not None:
         return Dense(project(piece))
-    return piece if sight.columns is None else Dense(sight.pooled(piece))
+    return piece if visibility.columns is None else Dense(visibility.pooled(piece))
 
 
-def _held_bytes(stream: Stream, layer: Layer, sight: Sight) -> int:
-    features = stream.itemsize * sight.features
-    each = stream.bytes_of(layer) if sight.features == layer.parameters else features
+def _held_bytes(stream: Stream, layer: Layer, visibility: Visibility) -> int:
+    features = stream.itemsize * visibility.features
+    each = stream.bytes_of(layer) if visibility.features == layer.parameters else features
     return each * len(stream)
 
 

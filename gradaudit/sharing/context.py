@@ -1,4 +1,4 @@
-"""What does not change from one call of an observer to the next."""
+"""What does not change from one call of an interceptor to the next."""
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Layer, Target
 from gradaudit.sharing.client_rows import ClientRows, Former
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.record_rows import RecordRows, record_factors
 from gradaudit.sharing.seeds import Seeds
 from gradaudit.sharing.share import Clients, parameters_as_layers
@@ -25,7 +25,7 @@ _KEPT = 2
 
 
 @dataclass
-class Scene:
+class Context:
     """A target, its records and how updates are shared.
 
     Attributes:
@@ -42,7 +42,7 @@ class Scene:
 
     target: Target
     records: Records
-    sharing: Sharing
+    sharing: SharingProtocol
     clients: Clients
     parameters: Mapping[str, Layer]
     engine: RecordRows | None
@@ -52,8 +52,13 @@ class Scene:
 
     @classmethod
     def of(
-        cls, target: Target, records: Records, sharing: Sharing, dtype: torch.dtype, memory: int
-    ) -> "Scene":
+        cls,
+        target: Target,
+        records: Records,
+        sharing: SharingProtocol,
+        dtype: torch.dtype,
+        memory: int,
+    ) -> "Context":
         """Look whether the model can be run and its records have gradients of their own.
 
         Raises:
@@ -154,7 +159,7 @@ def _engine(clients: Clients, layers: tuple[Layer, ...]) -> tuple[RecordRows | N
     return engine, ""
 
 
-def refuse_hidden(layers: Iterable[Layer], sharing: Sharing) -> None:
+def refuse_hidden(layers: Iterable[Layer], sharing: SharingProtocol) -> None:
     """Refuse to look at layers that are never shared.
 
     Raises:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.ways import mean_gradient
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 
 
 def local_training(
@@ -16,7 +16,7 @@ def local_training(
     names: Sequence[str],
     records: Tensor,
     targets: Tensor,
-    sharing: Sharing,
+    sharing: SharingProtocol,
     generator: torch.Generator,
 ) -> dict[str, Tensor]:
     """(w_0 − w_E)/rate by parameter: the sum of the gradients that E epochs of SGD step along.
@@ -43,7 +43,7 @@ def local_training(
     return {name: sums[name] for name in names}
 
 
-def _minibatches(count: int, sharing: Sharing, generator: torch.Generator) -> list[Tensor]:
+def _minibatches(count: int, sharing: SharingProtocol, generator: torch.Generator) -> list[Tensor]:
     """The records of every step, epoch after epoch."""
     size = sharing.local_batch or count
     steps: list[Tensor] = []

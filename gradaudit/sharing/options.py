@@ -10,7 +10,7 @@ from gradaudit.sharing.reduction import parse_reduction
 
 if TYPE_CHECKING:
     from gradaudit.defenses import Defense
-    from gradaudit.sharing.protocol import Sharing
+    from gradaudit.sharing.protocol import SharingProtocol
 
 
 class SharingOptions(AuditOptions):
@@ -52,15 +52,15 @@ class SharingOptions(AuditOptions):
 
     def sharing(
         self, defenses: tuple["Defense[Any]", ...] = (), hidden: tuple[str, ...] = ()
-    ) -> "Sharing":
+    ) -> "SharingProtocol":
         """How clients share under these options.
 
         Raises:
             UsageError: options contradict each other or the defenses.
         """
-        from gradaudit.sharing.protocol import Sharing
+        from gradaudit.sharing.protocol import SharingProtocol
 
-        return Sharing(
+        return SharingProtocol(
             defenses=defenses,
             algorithm=self.algorithm,
             epochs=self.epochs,

@@ -14,7 +14,7 @@ Algorithm = Literal["fedsgd", "fedavg"]
 
 
 @dataclass(frozen=True)
-class Sharing:
+class SharingProtocol:
     """How an update is made, defended, mixed with others and seen.
 
     Attributes:

@@ -13,14 +13,14 @@ from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.gradients.ways import mean_gradient
 from gradaudit.models.target import Layer, Target
 from gradaudit.sharing.fedavg import local_training
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 
 
 def share(
     target: Target,
     inputs: Tensor,
     labels: Tensor,
-    sharing: Sharing,
+    sharing: SharingProtocol,
     generator: torch.Generator,
     *,
     dtype: torch.dtype = torch.float32,
@@ -83,7 +83,7 @@ class Clients:
     view: FunctionalModel
     inputs: Tensor
     labels: Tensor
-    sharing: Sharing
+    sharing: SharingProtocol
     names: tuple[str, ...]
     memory: int
 
@@ -93,7 +93,7 @@ class Clients:
         target: Target,
         inputs: Tensor,
         labels: Tensor,
-        sharing: Sharing,
+        sharing: SharingProtocol,
         *,
         dtype: torch.dtype,
         memory: int,
@@ -140,7 +140,7 @@ class Clients:
         return {name: total[name] for name in self.names}
 
 
-def _expect_equal_weights(view: FunctionalModel, labels: Tensor, sharing: Sharing) -> None:
+def _expect_equal_weights(view: FunctionalModel, labels: Tensor, sharing: SharingProtocol) -> None:
     """Noise is put on plain sums and means of clipped records."""
     clips = [str(defense) for defense in sharing.chain.acting if defense.of_records]
     weights = view.loss.weights(view.cast(labels)) if clips else None

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.models.target import Layer
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.reduction import Reduction, reduction_for
 from gradaudit.sharing.rows import Rows
 from gradaudit.sharing.seeds import Seeds, Use
 
 
 @dataclass(frozen=True)
-class Sight:
+class Visibility:
     """What the adversary makes of one layer's update.
 
     Attributes:
@@ -33,11 +33,11 @@ class Sight:
     def of(
         cls,
         layer: Layer,
-        sharing: Sharing,
+        sharing: SharingProtocol,
         asked: Reduction | None,
         seed: int,
         memory: int = 1 << 30,
-    ) -> "Sight":
+    ) -> "Visibility":
         """The same elements for the same seed, whatever else is asked.
 
         Args:

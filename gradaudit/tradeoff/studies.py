@@ -17,7 +17,7 @@ from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.target import Subject, Target, shared_parameters
 from gradaudit.progress import Progress
 from gradaudit.randomness import number as seed_of
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.tradeoff.attacking import Attack, Outcome, attacked, has_secret
 from gradaudit.tradeoff.mechanisms import Mechanism, Setting
 from gradaudit.tradeoff.scores import FloatArray
@@ -204,7 +204,7 @@ class _Scene:
     def attacked(
         self, view: View, setting: Setting, trained: Trained, progress: Progress
     ) -> Outcome:
-        sharing = Sharing((*self.subject.defenses, *setting.defenses))
+        sharing = SharingProtocol((*self.subject.defenses, *setting.defenses))
         target = trained.initial if view.weights == "initial" else trained.target
         how = replace(self.plan.attack, insider=view.insider)
         return attacked(target, sharing, self.batches(view.batch_size), how, self.seed, progress)

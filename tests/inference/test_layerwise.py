@@ -12,8 +12,8 @@ from gradaudit.inference.layerwise import Layerwise
 from gradaudit.inference.repetitions import Question, repetitions
 from gradaudit.models.target import Layer
 from gradaudit.progress import Silent
-from gradaudit.sharing.interceptor import Observer
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.interceptor import Interceptor
+from gradaudit.sharing.protocol import SharingProtocol
 
 
 def test_other_clients_draw_from_the_set_of_the_batch_and_not_from_the_batch() -> None:
@@ -21,7 +21,7 @@ def test_other_clients_draw_from_the_set_of_the_batch_and_not_from_the_batch() -
     audited = subject(records, "sex")
     seen: list[tuple[np.ndarray, np.ndarray]] = []
 
-    class Recording(Observer):
+    class Recording(Interceptor):
         def features(
             self, batches: np.ndarray, **named: object
         ) -> Iterator[tuple[Layer, torch.Tensor]]:
@@ -42,7 +42,9 @@ def test_other_clients_draw_from_the_set_of_the_batch_and_not_from_the_batch() -
     )
     planned = list(repetitions(asked))
     work = Layerwise(
-        lambda layers: Recording(audited.target, records, layers, sharing=Sharing(others=3)),
+        lambda layers: Recording(
+            audited.target, records, layers, sharing=SharingProtocol(others=3)
+        ),
         audited.layers,
         None,
         3,

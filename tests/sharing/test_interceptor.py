@@ -17,9 +17,9 @@ from gradaudit.defenses import parse_defense
 from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Layer, Target, layers_of
-from gradaudit.sharing.interceptor import Observer
+from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.options import SharingOptions
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.reduction import Reduction, parse_reduction, reduction_for
 from gradaudit.sharing.share import Clients, share
 
@@ -33,10 +33,10 @@ def records_of(case: Case) -> Records:
 
 
 def observer(case: Case, *specs: str, bias: bool = False, memory: int = 1 << 30, **options):
-    sharing = Sharing(tuple(map(parse_defense, specs)), **options.pop("sharing", {}))
+    sharing = SharingProtocol(tuple(map(parse_defense, specs)), **options.pop("sharing", {}))
     target = case.target()
     layers = layers_of(target.model, with_bias=bias)
-    return Observer(
+    return Interceptor(
         target,
         records_of(case),
         layers,
@@ -119,7 +119,7 @@ MLP = BY_ID["mlp-tanh"]
 PAIRS = np.array([[0, 1], [1, 1], [0, 0]])
 
 
-def named(found: Observer, batches: np.ndarray = BATCHES, **options) -> dict[str, np.ndarray]:
+def named(found: Interceptor, batches: np.ndarray = BATCHES, **options) -> dict[str, np.ndarray]:
     return {layer.name: rows.numpy() for layer, rows in found.features(batches, **options)}
 
 
@@ -264,8 +264,10 @@ def test_calls_with_one_fit_share_their_components() -> None:
 def test_coupled_records_are_computed_batch_by_batch(specs: tuple[str, ...]) -> None:
     case = BY_ID["batch-norm"]
     target = Target(case.make_model(), case.loss, mode="train")
-    sharing = Sharing(tuple(map(parse_defense, specs)))
-    found = Observer(target, records_of(case), target.layers, sharing=sharing, dtype=torch.float64)
+    sharing = SharingProtocol(tuple(map(parse_defense, specs)))
+    found = Interceptor(
+        target, records_of(case), target.layers, sharing=sharing, dtype=torch.float64
+    )
     assert found.note.startswith("updates are computed batch by batch: ")
     model = case.make_model().train()
     updates = [
@@ -278,16 +280,16 @@ def test_coupled_records_are_computed_batch_by_batch(specs: tuple[str, ...]) -> 
         for layer in found.layers
     }
     assert_equal(named(found), wanted)
-    clipping = Sharing((parse_defense("dp:clip=1,sigma=1"),))
+    clipping = SharingProtocol((parse_defense("dp:clip=1,sigma=1"),))
     with pytest.raises(NotApplicable, match="use per=release or --mode eval"):
-        Observer(target, records_of(case), target.layers, sharing=clipping)
+        Interceptor(target, records_of(case), target.layers, sharing=clipping)
 
 
 def test_local_training_is_that_of_one_client() -> None:
     sharing = {"algorithm": "fedavg", "epochs": 3, "rate": 0.5}
     found = observer(MLP, sharing=sharing)
     assert found.note == "local training is run client by client"
-    target, options = MLP.target(), Sharing(**sharing)
+    target, options = MLP.target(), SharingProtocol(**sharing)
     for index, batch in enumerate(torch.from_numpy(BATCHES)):
         alone = share(
             target,
@@ -342,8 +344,8 @@ def test_a_defense_that_sleeps_in_eval_mode_is_told() -> None:
     watched = observer(case, "dropout:0.5", "sign")
     assert watched.note == "dropout:0.5 does nothing in eval mode; use --mode train"
     assert observer(case, "sign").note == ""
-    acting = Sharing((parse_defense("dropout:0.5"),))
+    acting = SharingProtocol((parse_defense("dropout:0.5"),))
     target = defended_target(replace(case.target(), mode="train"), acting.defenses, 0)
     layers = layers_of(target.model)
-    note = Observer(target, records_of(case), layers, sharing=acting).note
+    note = Interceptor(target, records_of(case), layers, sharing=acting).note
     assert note == "updates are computed batch by batch: the model draws random numbers"

@@ -13,8 +13,8 @@ from gradaudit.attacks.inference.sight import Sight
 from gradaudit.defenses.dp import Dp
 from gradaudit.models.target import Layer
 from gradaudit.noise import noise_scale
-from gradaudit.sharing.interceptor import Observer
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.interceptor import Interceptor
+from gradaudit.sharing.protocol import SharingProtocol
 
 NO_NOISE = "no Gaussian noise is added, so the gradient may tell everything"
 _FEWEST, _MOST = 16, 1024
@@ -55,7 +55,7 @@ def together(rounds: Sequence[Leak]) -> Leak:
     return Leak(total, (float(sum(lows)), float(sum(highs))))
 
 
-def noisy_defense(sharing: Sharing, layer: Layer) -> tuple[int, Dp] | None:
+def noisy_defense(sharing: SharingProtocol, layer: Layer) -> tuple[int, Dp] | None:
     """The first defense that adds Gaussian noise to every parameter of the layer, if any.
 
     What comes behind it cannot bring back what it has drowned.
@@ -116,7 +116,7 @@ def _before_noise(sight: Sight, deal: Deal, layer: Layer, index: int) -> torch.T
         elements=None,
     )
     order = _some_trials(sight, deal, layer)
-    observer = Observer(
+    interceptor = Interceptor(
         sight.target,
         sight.records,
         (layer,),
@@ -125,7 +125,7 @@ def _before_noise(sight: Sight, deal: Deal, layer: Layer, index: int) -> torch.T
         memory=sight.memory,
         seed=sight.seed,
     )
-    ((_, gradients),) = observer.features(
+    ((_, gradients),) = interceptor.features(
         deal.observed.indices[order],
         fit=deal.parts.shadow,
         seed=sight.seed,

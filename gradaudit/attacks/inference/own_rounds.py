@@ -17,7 +17,7 @@ from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
 from gradaudit.models.target import Target
 from gradaudit.progress import Advance
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 
 RATE = 0.01
@@ -30,7 +30,7 @@ def train_rounds(
     rows: NDArray[np.int64],
     rounds: int,
     *,
-    defended: Callable[[Target], Sharing] = lambda target: Sharing(),
+    defended: Callable[[Target], SharingProtocol] = lambda target: SharingProtocol(),
     rate: float = RATE,
     batch: int = BATCH,
     seed: int = 0,
@@ -54,7 +54,7 @@ def train_rounds(
         AuditError: the training diverged.
     """
     generator = torch.Generator().manual_seed(seed)
-    plain = Sharing()
+    plain = SharingProtocol()
     for number in range(rounds):
         yield target
         if number + 1 == rounds:

@@ -16,7 +16,7 @@ from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Advance
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 
 OWN_ROUNDS = 3
 _DEAL, _FIT, _NOISE, _TRAIN, _FANO, _SHUFFLE = range(6)
@@ -40,7 +40,7 @@ class Terms:
     """
 
     setup: Setup
-    sharing: Sharing = field(default_factory=Sharing)
+    sharing: SharingProtocol = field(default_factory=SharingProtocol)
     reduce: str | None = None
     rounds: int | None = None
     learning_rate: float = 0.01
@@ -192,7 +192,7 @@ def _targets(
             deal.parts.private,
             count,
             defended=lambda target: prepared_for(
-                Sharing(terms.sharing.defenses, hidden=subject.hidden),
+                SharingProtocol(terms.sharing.defenses, hidden=subject.hidden),
                 target,
                 records,
                 deal,

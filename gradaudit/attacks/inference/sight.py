@@ -16,10 +16,10 @@ from gradaudit.defenses.modules.preparing import prepared
 from gradaudit.defenses.modules.target import seen_by_outsiders, with_other_secrets
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, Target
-from gradaudit.sharing.interceptor import Observer
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.interceptor import Interceptor
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.reduction import parse_reduction
-from gradaudit.sharing.visibility import Sight as Seen
+from gradaudit.sharing.visibility import Visibility
 
 FloatArray = NDArray[np.floating]
 _RELEASED, _OWN, _SECRETS = 1, 2, 3
@@ -34,7 +34,7 @@ class Sight:
         records: as the clients feed them to it.
         layers: whose updates are looked at.
         sharing: how clients share.
-        reduce: of each layer's update, as ``Observer`` takes it.
+        reduce: of each layer's update, as ``Interceptor`` takes it.
         memory: bytes that one chunk of work may take.
         seed: of noise and reductions.
     """
@@ -42,7 +42,7 @@ class Sight:
     target: Target
     records: Records
     layers: tuple[Layer, ...]
-    sharing: Sharing
+    sharing: SharingProtocol
     reduce: str | None = None
     memory: int = 1 << 30
     seed: int = 0
@@ -77,16 +77,16 @@ class Sight:
         own, released = (
             iter(())
             if not together
-            else observer(together).features(
+            else interceptor(together).features(
                 looked.batches,
                 fit=deal.parts.shadow,
                 seed=looked.seed,
                 others=looked.others,
                 values=looked.values,
             )
-            for observer, looked in (
+            for interceptor, looked in (
                 (partial(self._own, adaptive=adaptive), self._mine(deal)),
-                (self._observer, self._theirs(deal)),
+                (self._interceptor, self._theirs(deal)),
             )
         )
         for layer in self.layers:
@@ -98,10 +98,10 @@ class Sight:
     @property
     def note(self) -> str:
         """What the report should say of how updates are computed; empty if nothing."""
-        return self._observer(self.layers).note
+        return self._interceptor(self.layers).note
 
-    def _seen(self, layer: Layer) -> Seen:
-        return Seen.of(layer, self.sharing, parse_reduction(self.reduce), self.seed)
+    def _seen(self, layer: Layer) -> Visibility:
+        return Visibility.of(layer, self.sharing, parse_reduction(self.reduce), self.seed)
 
     def _turned(self, layer: Layer) -> bool:
         """Whether a layer's updates are reduced to principal components."""
@@ -118,11 +118,11 @@ class Sight:
             fewer = replace(self.sharing, fraction=None, elements=elements)
             plain = replace(plain, sharing=fewer)
 
-        def own(one: Layer) -> Observer:
+        def own(one: Layer) -> Interceptor:
             return plain._own((one,), adaptive=False)
 
-        def released(one: Layer) -> Observer:
-            return plain._observer((one,))
+        def released(one: Layer) -> Interceptor:
+            return plain._interceptor((one,))
 
         return unaware_features(
             layer,
@@ -145,17 +145,17 @@ class Sight:
         released = deal.observed
         return Looked(released.indices, self._noise(_RELEASED), self._others(deal), released.labels)
 
-    def _own(self, layers: Sequence[Layer], *, adaptive: bool) -> Observer:
+    def _own(self, layers: Sequence[Layer], *, adaptive: bool) -> Interceptor:
         """What computes the adversary's own updates; the client's private part is not his."""
         if adaptive:
             draws = torch.Generator().manual_seed(self._noise(_SECRETS))
-            return replace(self, target=with_other_secrets(self.target, draws))._observer(layers)
+            return replace(self, target=with_other_secrets(self.target, draws))._interceptor(layers)
         sharing = replace(self.sharing, defenses=())
         target = seen_by_outsiders(self.target)
-        return replace(self, target=target, sharing=sharing)._observer(layers)
+        return replace(self, target=target, sharing=sharing)._interceptor(layers)
 
-    def _observer(self, layers: Sequence[Layer]) -> Observer:
-        return Observer(
+    def _interceptor(self, layers: Sequence[Layer]) -> Interceptor:
+        return Interceptor(
             self.target,
             self.records,
             layers,
@@ -180,8 +180,8 @@ class Sight:
 
 
 def prepared_for(
-    sharing: Sharing, target: Target, records: Records, deal: Deal, seed: int, memory: int
-) -> Sharing:
+    sharing: SharingProtocol, target: Target, records: Records, deal: Deal, seed: int, memory: int
+) -> SharingProtocol:
     """The way of sharing with every ``perturb`` fitted to the shadow batches of a deal.
 
     Against user inference it is targeted at one of the shadow users (Li et al. 2024, 6.1).

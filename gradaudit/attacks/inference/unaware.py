@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.models.target import Layer
-from gradaudit.sharing.interceptor import Observer
+from gradaudit.sharing.interceptor import Interceptor
 
 Indices = NDArray[np.int64]
-Observe = Callable[[Layer], Observer]
+Intercept = Callable[[Layer], Interceptor]
 _MOST = 1000
 """Updates that the components are found on."""
 
@@ -44,9 +44,9 @@ def unaware_features(
     layer: Layer,
     elements: int,
     components: int,
-    observe_own: Observe,
+    observe_own: Intercept,
     own: Looked,
-    observe_released: Observe,
+    observe_released: Intercept,
     released: Looked,
     fit: int,
     memory: int,
@@ -79,12 +79,12 @@ def unaware_features(
     return mine, theirs
 
 
-def _pieces(layer: Layer, observe: Observe, looked: Looked, rows: int) -> Iterator[Tensor]:
+def _pieces(layer: Layer, observe: Intercept, looked: Looked, rows: int) -> Iterator[Tensor]:
     """Unreduced updates, so many at a time."""
-    observer = observe(layer)
+    interceptor = observe(layer)
     for place, start in enumerate(range(0, len(looked.batches), rows)):
         some = looked.part(slice(start, start + rows))
-        ((_, updates),) = observer.features(
+        ((_, updates),) = interceptor.features(
             some.batches, seed=some.seed + place, others=some.others, values=some.values
         )
         yield updates

@@ -14,8 +14,8 @@ from gradaudit.defenses import parse_defense
 from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import UsageError
 from gradaudit.inference.batches import Batches
-from gradaudit.sharing.context import Scene
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.context import Context
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.stream import Stream
 from tests.gradients.batches import batch_gradient
 
@@ -25,7 +25,7 @@ SETUP = Setup(batch_size=4, shadow=120, batches=60, trials=30, private=100)
 def sight(defense: str = "", reduce: str | None = None) -> tuple[Sight, Deal]:
     records = people()
     audited = subject(records, "sex")
-    sharing = Sharing((parse_defense(defense),) if defense else ())
+    sharing = SharingProtocol((parse_defense(defense),) if defense else ())
     deal = AttributeGame("sex").deal(records, SETUP, np.random.SeedSequence(1))
     return Sight(audited.target, records, audited.layers, sharing, reduce=reduce), deal
 
@@ -91,7 +91,7 @@ def test_the_adaptive_adversary_draws_a_private_part_of_his_own() -> None:
     spn = parse_defense("spn:bits=8,alpha=1")
     target = defended_target(audited.target, [spn], 0)
     before = {name: value.clone() for name, value in target.model.state_dict().items()}
-    looked = Sight(target, records, audited.layers, Sharing((spn,)))
+    looked = Sight(target, records, audited.layers, SharingProtocol((spn,)))
     deal = AttributeGame("sex").deal(records, SETUP, np.random.SeedSequence(1))
     same = replace(deal, observed=Batches(deal.own[:30], deal.shadow.labels[:30]))
     first, again, other = (
@@ -114,14 +114,16 @@ def test_other_clients_have_records_of_neither_side(reduce: str | None) -> None:
     mixed = replace(looked, sharing=replace(looked.sharing, others=2))
     drawn: list[set[int]] = []
 
-    def client_rows(scene: Scene, clients: torch.Tensor, *rest: object, **named: object) -> Stream:
+    def client_rows(
+        context: Context, clients: torch.Tensor, *rest: object, **named: object
+    ) -> Stream:
         if clients.shape[1] == 3:
             drawn.append(set(clients[:, 1:].ravel().tolist()))
-        return plain(scene, clients, *rest, **named)  # type: ignore[arg-type]
+        return plain(context, clients, *rest, **named)  # type: ignore[arg-type]
 
-    plain = Scene.client_rows
+    plain = Context.client_rows
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Scene, "client_rows", client_rows)
+        patch.setattr(Context, "client_rows", client_rows)
         list(mixed.features(deal, adaptive=False))
     theirs, owns = set(deal.parts.test.tolist()), set(deal.parts.shadow.tolist())
     assert any(each <= theirs for each in drawn)
