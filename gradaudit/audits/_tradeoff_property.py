@@ -10,8 +10,8 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 
 if TYPE_CHECKING:
-    from gradaudit.audits._attack_options import InferenceOptions
     from gradaudit.audits._tradeoff_options import TradeoffOptions
+    from gradaudit.audits.attack_inference.options import InferenceOptions
     from gradaudit.models.target import Subject
     from gradaudit.tradeoff.mechanisms import Mechanism, Setting
     from gradaudit.tradeoff.pictures import Value
@@ -55,7 +55,7 @@ def play(
 
 def of_property(options: "TradeoffOptions") -> "InferenceOptions":
     """The options of ``attack property``."""
-    from gradaudit.audits._attack_options import InferenceOptions
+    from gradaudit.audits.attack_inference.options import InferenceOptions
 
     return InferenceOptions(
         batch_size=options.sizes[0],
@@ -71,7 +71,7 @@ def of_property(options: "TradeoffOptions") -> "InferenceOptions":
 def _played(
     subject: "Subject", setting: "Setting", options: "InferenceOptions", progress: Progress
 ) -> Played:
-    from gradaudit.audits.attack_property import AttackProperty
+    from gradaudit.audits.attack_inference import AttackProperty
     from gradaudit.defenses.modules.target import defended_target
 
     chain = (*subject.defenses, *setting.defenses)

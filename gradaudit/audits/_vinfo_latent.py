@@ -113,16 +113,16 @@ class _Latent:
         progress: Progress,
     ) -> Iterator[Measurement]:
         """An attribute's rows in one round."""
-        from gradaudit.inference.estimating import Adversary
         from gradaudit.inference.spread import Sampled
+        from gradaudit.inference.usable import Estimator
 
         work = self._layerwise(case, target)
-        mine = Adversary(self.options.members, self.options.prior, self.options.paper, curve=True)
+        mine = Estimator(self.options.members, self.options.prior, self.options.paper, curve=True)
         real = work.usable(case.real, mine, progress, f"{AUDIT} {case.attribute}")
         permuted = work.usable(case.permuted, mine, progress, f"{AUDIT} {case.attribute}, permuted")
         other = self.options.attacker
         attack = replace(work, seed=case.attack).usable(
-            case.independent, Adversary((other,)), progress, f"{AUDIT} {case.attribute}, attack"
+            case.independent, Estimator((other,)), progress, f"{AUDIT} {case.attribute}, attack"
         )
         facts = self._facts(case, work)
         rows = Rows(variant, facts, Sampled.of(case.real[0]), self._reductions())
@@ -139,7 +139,7 @@ class _Latent:
     def _layerwise(self, case: Case, target: "Target") -> "Layerwise":
         from gradaudit.inference.layerwise import Layerwise
         from gradaudit.sharing.interceptor import Interceptor
-        from gradaudit.sharing.reduction import parse_reduction
+        from gradaudit.sharing.options import parse_reduction
 
         sharing = self.options.sharing(self.subject.defenses, self.subject.hidden)
 
@@ -177,7 +177,7 @@ class _Latent:
             "records": _roles([len(part) for part in first.parts]),
         }
         if self.options.paper:
-            from gradaudit.families.paper import ceiling
+            from gradaudit.families.forest import ceiling
 
             facts["ceiling"] = ceiling(case.values)
         notes = "; ".join(sorted(work.notes))
@@ -185,7 +185,7 @@ class _Latent:
 
     def _reductions(self) -> dict[str, str]:
         """What each layer's gradient is reduced by."""
-        from gradaudit.sharing.reduction import parse_reduction, reduction_for
+        from gradaudit.sharing.options import parse_reduction, reduction_for
 
         asked = parse_reduction(self.options.reduce)
         sharing = self.options.sharing(self.subject.defenses, self.subject.hidden)

@@ -166,8 +166,13 @@ def _interval(metric: str, found: "Sequence[Usable]", sampled: "Sampled") -> tup
 
 def _learning(metric: str, found: "Sequence[Usable]", sampled: "Sampled") -> dict[str, JsonValue]:
     """What is learned with fewer batches, and by that how far the value is from what is there."""
-    from gradaudit.inference.learning import by_a_line, limit_of_ranking, mean_curve, ranked_share
-    from gradaudit.inference.spread import auroc_interval
+    from gradaudit.inference.spread import (
+        auroc_interval,
+        by_a_line,
+        limit_of_ranking,
+        mean_curve,
+        ranked_share,
+    )
 
     curve = mean_curve(found)
     if not curve:

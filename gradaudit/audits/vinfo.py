@@ -19,7 +19,7 @@ from gradaudit.audits._vinfo_rows import AUDIT, METRICS
 from gradaudit.audits.base import Audit, Metric
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, skipped
-from gradaudit.sharing.reduction import parse_reduction
+from gradaudit.sharing.options import parse_reduction
 
 if TYPE_CHECKING:
     from gradaudit.models.target import Subject
@@ -193,9 +193,9 @@ class Vinfo(Audit[VinfoOptions]):
 
         And those of the attack, if there is a correlation.
         """
-        from gradaudit.audits._attack_inference import features_of
         from gradaudit.families import family
         from gradaudit.inference.repetitions import FOLDS
+        from gradaudit.sharing.options import features_of
 
         options = self.options
         if options.original or not self.passes(subject):

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from gradaudit.families.base import Family, Fitted, FittedPrior, Training
-from gradaudit.families.scores import FittedScores
+from gradaudit.families.base import Family, Fitted, FittedPrior, FittedScores, Training
 from gradaudit.families.standard import Projection
 
 _PENALTY = 10.0

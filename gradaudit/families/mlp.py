@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradaudit.families.base import Family, Fitted, FittedPrior, FloatArray, Training
-from gradaudit.families.scores import FittedScores
+from gradaudit.families.base import Family, Fitted, FittedPrior, FittedScores, FloatArray, Training
 from gradaudit.families.standard import Projection
 
 _DIRECTIONS = 50

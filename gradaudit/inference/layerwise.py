@@ -7,14 +7,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from gradaudit.inference.estimating import Adversary, Rows, estimate
 from gradaudit.inference.repetitions import Repetition
-from gradaudit.inference.usable import Usable
+from gradaudit.inference.usable import Estimator, Rows, Usable, estimate
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
 from gradaudit.sharing.draws import beside
 from gradaudit.sharing.interceptor import Interceptor
-from gradaudit.sharing.reduction import Reduction
+from gradaudit.sharing.options import Reduction
 from gradaudit.workers import shared_out
 
 _TOGETHER = 8
@@ -48,7 +47,7 @@ class Layerwise:
     notes: set[str] = field(default_factory=set)
 
     def usable(
-        self, planned: Sequence[Repetition], adversary: Adversary, progress: Progress, title: str
+        self, planned: Sequence[Repetition], adversary: Estimator, progress: Progress, title: str
     ) -> dict[str, list[Usable]]:
         """Each layer's estimates, one a repetition."""
         found: dict[str, list[Usable]] = {layer.name: [] for layer in self.layers}

@@ -9,8 +9,7 @@ import numpy as np
 from gradaudit.families import family
 from gradaudit.families.base import Features, Fitted, FloatArray, IntArray, Training, log_mean
 from gradaudit.families.calibration import calibration
-from gradaudit.families.forest import FittedForest
-from gradaudit.families.paper import PaperForest
+from gradaudit.families.forest import FittedForest, PaperForest
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.errors import NotApplicable
-from gradaudit.inference.batches import Batches, draw_batches
-from gradaudit.inference.splits import IntArray, Users, expect_enough, split
+from gradaudit.inference.splits import Batches, IntArray, Users, draw_batches, expect_enough, split
 
 FOLDS = 3
 """Of the adversary's records: each in turn chooses among members that the others fitted."""

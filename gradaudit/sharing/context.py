@@ -13,10 +13,9 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Layer, Target
 from gradaudit.sharing.client_rows import ClientRows, Former
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.sharing.record_rows import RecordRows, record_factors
 from gradaudit.sharing.seeds import Seeds
 from gradaudit.sharing.share import Clients, parameters_as_layers
-from gradaudit.sharing.stream import Scaled, Stream
+from gradaudit.sharing.stream import RecordRows, Scaled, Stream, record_factors
 
 Indices = NDArray[np.int64]
 

@@ -7,7 +7,6 @@ from typing import Protocol
 from torch import Tensor
 
 from gradaudit.models.target import Layer
-from gradaudit.sharing.factors import Factors
 from gradaudit.sharing.principal import (
     Components,
     KernelProjection,
@@ -15,7 +14,7 @@ from gradaudit.sharing.principal import (
     gram_of,
     narrow_projection,
 )
-from gradaudit.sharing.rows import Rows
+from gradaudit.sharing.rows import Factors, Rows
 from gradaudit.sharing.stream import Stream
 from gradaudit.sharing.visibility import Visibility
 

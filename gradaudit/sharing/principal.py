@@ -12,8 +12,7 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from gradaudit.sharing.factors import Factors
-from gradaudit.sharing.rows import Rows
+from gradaudit.sharing.rows import Factors, Rows
 
 _BLOCK = 8192
 _SMALLEST = 1e-12

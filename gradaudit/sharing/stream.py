@@ -1,13 +1,23 @@
-"""What gives rows of gradients layer by layer, piece by piece, as often as it is asked."""
+"""What gives rows of gradients layer by layer, piece by piece, as often as it is asked.
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+The gradients of single records come in the form that takes the least memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from gradaudit.models.target import Layer
-from gradaudit.sharing.rows import Rows
+from gradaudit.defenses import Chain
+from gradaudit.gradients.operations import Convolution, Linear, Operation
+from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
+from gradaudit.gradients.trace import Gradients
+from gradaudit.models.target import Layer, Target
+from gradaudit.sharing.rows import Dense, Factors, Rows
 
 Piece = tuple[slice, Layer, Rows]
 """Rows of one layer, and where they lie among all."""
@@ -74,3 +84,117 @@ def collected(stream: Stream, layers: Iterable[Layer]) -> dict[str, Rows]:
     for _, layer, rows in stream.pieces(layers):
         parts.setdefault(layer.name, []).append(rows)
     return {name: type(rows[0]).joined(rows) for name, rows in parts.items()}
+
+
+@dataclass(frozen=True)
+class RecordRows:
+    """One row a record.
+
+    Attributes:
+        gradients: the engine, for all records that are looked at.
+        memory: bytes that formed gradients may take at a time.
+    """
+
+    gradients: PerSampleGradients
+    memory: int
+
+    @classmethod
+    def of(
+        cls,
+        target: Target,
+        inputs: Tensor,
+        labels: Tensor,
+        layers: Sequence[Layer],
+        *,
+        dtype: torch.dtype,
+        memory: int,
+    ) -> RecordRows:
+        """Rows of these records.
+
+        Raises:
+            NotApplicable: the model couples records.
+            AuditError: the model cannot be run on them.
+        """
+        engine = per_sample_gradients(
+            target, inputs, labels, layers, dtype=dtype, memory=memory // 2
+        )
+        return cls(engine, memory // 4)
+
+    def __len__(self) -> int:
+        return len(self.gradients)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.gradients.trace.view.dtype.itemsize
+
+    def of_records(self, inputs: Tensor, labels: Tensor) -> RecordRows:
+        """The same of other records."""
+        return replace(self, gradients=replace(self.gradients, inputs=inputs, labels=labels))
+
+    def pieces(self, layers: Iterable[Layer]) -> Iterator[Piece]:
+        """The rows of these layers, batch by batch of the engine."""
+        layers, engine = list(layers), self.gradients
+        for start in range(0, len(engine), engine.batch):
+            stop = min(start + engine.batch, len(engine))
+            found = engine.run(start, stop)
+            for layer in layers:
+                yield from self._of_batch(found, layer, start, stop)
+
+    def bytes_of(self, layer: Layer) -> int:
+        """Bytes of one record's row."""
+        size = self.itemsize
+        use = self._factored(layer)
+        return size * (layer.parameters if use is None else _factor_size(use[1]))
+
+    def factored(self, layer: Layer) -> bool:
+        """Whether its rows come as factors."""
+        return self._factored(layer) is not None
+
+    def _of_batch(self, found: Gradients, layer: Layer, start: int, stop: int) -> Iterator[Piece]:
+        if (place := self._factored(layer)) is not None:
+            index, use = place
+            left = use.left(found.deltas[index])[:, 0]
+            right = use.right(found.seen[index])[:, 0].to(left)
+            yield slice(start, stop), layer, Factors(left.contiguous(), right.contiguous())
+            return
+        chunk = max(1, self.memory // (2 * self.itemsize * layer.parameters))
+        for first in range(0, stop - start, chunk):
+            rows = slice(first, min(first + chunk, stop - start))
+            formed = self.gradients.formed_layer(found, rows, layer)
+            yield slice(start + rows.start, start + rows.stop), layer, Dense(formed)
+
+    def _factored(self, layer: Layer) -> tuple[int, Operation] | None:
+        """The one place where the layer's one parameter is used, if factors are the smaller."""
+        uses = [self.gradients.trace.uses.get(name, ()) for name in layer.parameter_names]
+        if len(uses) != 1 or len(uses[0]) != 1:
+            return None
+        index, use = uses[0][0]
+        plain = isinstance(use, Linear | Convolution) and use.groups == 1
+        return (index, use) if plain and _pays(use) else None
+
+
+def _factor_size(use: Operation) -> int:
+    return use.positions * (use.inputs + use.outputs)
+
+
+def _pays(use: Operation) -> bool:
+    """Whether inner products of factors cost no more than those of formed gradients."""
+    return use.positions * _factor_size(use) <= use.inputs * use.outputs
+
+
+def record_factors(
+    rows: RecordRows, parameters: Iterable[Layer], chain: Chain
+) -> dict[str, Tensor]:
+    """What a chain multiplies each record's gradient by, (records,) by parameter.
+
+    Args:
+        rows: the records.
+        parameters: every shared parameter as a layer.
+        chain: the defenses.
+    """
+    squares: dict[str, list[Tensor]] = {}
+    defended = [layer for layer in parameters if chain.of(layer.name)]
+    for _, layer, piece in rows.pieces(defended):
+        squares.setdefault(layer.name, []).append(piece.squares())
+    return chain.record_factors({name: torch.cat(parts) for name, parts in squares.items()})

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.models.target import Layer
+from gradaudit.sharing.options import Reduction, reduction_for
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.sharing.reduction import Reduction, reduction_for
 from gradaudit.sharing.rows import Rows
 from gradaudit.sharing.seeds import Seeds, Use
 

@@ -18,7 +18,7 @@ from gradaudit.audits.vinfo import Vinfo, VinfoOptions
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.families.paper import ceiling
+from gradaudit.families.forest import ceiling
 from gradaudit.inference import layerwise
 from gradaudit.inference.usable import Usable
 from gradaudit.models.losses import MeanSquaredError

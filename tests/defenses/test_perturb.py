@@ -164,8 +164,8 @@ def test_clients_move_their_updates_away_from_what_is_true(memory: int) -> None:
         sharing: SharingProtocol, values: np.ndarray | None, others: np.ndarray | None
     ) -> Tensor:
         layers = layers_of(target.model, with_bias=True)
-        observer = Interceptor(target, records, layers, sharing=sharing, memory=memory)
-        return observer.whole(batches, values=values, others=others)
+        interceptor = Interceptor(target, records, layers, sharing=sharing, memory=memory)
+        return interceptor.whole(batches, values=values, others=others)
 
     def moved(rows: Tensor, known: np.ndarray) -> Tensor:
         return apply(defense.protecting(torch.from_numpy(known)), rows)

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from attacks.inference.people import people, subject
 
-from gradaudit.inference.estimating import Adversary
 from gradaudit.inference.layerwise import Layerwise
 from gradaudit.inference.repetitions import Question, repetitions
+from gradaudit.inference.usable import Estimator
 from gradaudit.models.target import Layer
 from gradaudit.progress import Silent
 from gradaudit.sharing.interceptor import Interceptor
@@ -51,7 +51,7 @@ def test_other_clients_draw_from_the_set_of_the_batch_and_not_from_the_batch() -
         np.random.SeedSequence(1),
         1,
     )
-    work.usable(planned, Adversary(("logistic",)), Silent(), "")
+    work.usable(planned, Estimator(("logistic",)), Silent(), "")
     ((batches, others),) = seen
     assert others.shape == (len(batches), 3, 4)
     parts = [part for each in planned for part in each.parts]
@@ -60,5 +60,5 @@ def test_other_clients_draw_from_the_set_of_the_batch_and_not_from_the_batch() -
     for batch, drawn, place in zip(batches, others, places, strict=True):
         assert set(drawn.ravel()) <= set(parts[place]) - set(batch)
     again = replace(work, layers=audited.layers[:1])
-    again.usable(planned, Adversary(("logistic",)), Silent(), "")
+    again.usable(planned, Estimator(("logistic",)), Silent(), "")
     np.testing.assert_array_equal(seen[1][1], others)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from gradaudit.inference.batches import draw_any
 from gradaudit.inference.scores import Score, Scores, Trials, gain
+from gradaudit.inference.splits import draw_any
 from gradaudit.inference.statistics import above, auroc, log_odds, placements
 from gradaudit.statistics.u_statistic import Draws
 

@@ -88,7 +88,7 @@ def test_many_updates(name: str, spec: str | None, memory: int) -> None:
     target = target_of(LOSSES[name][0])
     layers = layers_of(target.model)
     chain = () if spec is None else (parse_defense(spec),)
-    observer = Interceptor(
+    interceptor = Interceptor(
         target,
         Records(INPUTS, LABELS),
         layers,
@@ -96,8 +96,10 @@ def test_many_updates(name: str, spec: str | None, memory: int) -> None:
         dtype=torch.float64,
         memory=memory,
     )
-    assert ("computed batch by batch" in observer.note) == (name in ("undeclared", "contrastive"))
-    for layer, features in observer.features(BATCHES):
+    assert ("computed batch by batch" in interceptor.note) == (
+        name in ("undeclared", "contrastive")
+    )
+    for layer, features in interceptor.features(BATCHES):
         for row, batch in zip(features, BATCHES, strict=True):
             whole = gradient(name, batch)
             expected = whole[layer.parameter_names[0]]
@@ -112,7 +114,7 @@ def test_many_updates(name: str, spec: str | None, memory: int) -> None:
 def test_each_client_weighs_its_own_records() -> None:
     target = target_of(NATIVE)
     layers = layers_of(target.model)
-    observer = Interceptor(
+    interceptor = Interceptor(
         target,
         Records(INPUTS, LABELS),
         layers,
@@ -120,7 +122,7 @@ def test_each_client_weighs_its_own_records() -> None:
         dtype=torch.float64,
     )
     only = np.array([6])
-    for layer, features in observer.features(BATCHES, others=only):
+    for layer, features in interceptor.features(BATCHES, others=only):
         name = layer.parameter_names[0]
         other = gradient("native", np.array([6, 6, 6]))[name]
         for row, batch in zip(features, BATCHES, strict=True):
@@ -131,9 +133,9 @@ def test_a_weight_of_zero_leaves_a_record_out() -> None:
     loss = user_loss(nn.CrossEntropyLoss(ignore_index=1), "file.py:ignoring")
     target = target_of(loss)
     layers = layers_of(target.model)
-    observer = Interceptor(target, Records(INPUTS, LABELS), layers, dtype=torch.float64)
+    interceptor = Interceptor(target, Records(INPUTS, LABELS), layers, dtype=torch.float64)
     both, alone = (
-        {layer.name: rows for layer, rows in observer.features(np.array(batch))}
+        {layer.name: rows for layer, rows in interceptor.features(np.array(batch))}
         for batch in ([[0, 2]], [[2]])
     )
     for layer in layers:
