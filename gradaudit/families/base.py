@@ -12,10 +12,9 @@ import numpy as np
 
 from gradaudit.errors import AuditError
 from gradaudit.families.standard import Features, FloatArray, IntArray, Projection, Scale
+from gradaudit.randomness import Seed
 
 __all__ = ["Features", "FloatArray", "IntArray"]
-
-Seed = int | np.random.SeedSequence
 
 
 class Fitted(ABC):

@@ -11,6 +11,7 @@ from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.usable import Estimator, Rows, Usable, estimate
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
+from gradaudit.randomness import number, rng, sequence
 from gradaudit.sharing.draws import beside
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.options import Reduction
@@ -57,7 +58,7 @@ class Layerwise:
         with progress.task(title, total) as advance:
             for layer, repetition_rows in self._observed(planned):
                 tasks = [
-                    partial(estimate, rows, each, adversary, self._child(1, layer.position, each))
+                    partial(estimate, rows, each, adversary, self._fits(layer, each))
                     for each, rows in repetition_rows
                 ]
                 found[layer.name] += shared_out(tasks, self.jobs, advance)
@@ -80,29 +81,23 @@ class Layerwise:
             for layer, rows in interceptor.features(
                 np.concatenate([_indices(each) for each in group]),
                 fit=group[0].adversary if fitted else None,
-                seed=_integer(self._child(0, 0, group[0])),
+                seed=number(self.seed, "updates", *group[0].words),
                 others=np.concatenate([self._others(each) for each in group]),
             ):
                 yield layer, list(zip(group, np.split(rows.numpy(), ends), strict=True))
 
     def _others(self, repetition: Repetition) -> NDArray[np.int64]:
         """Other clients' records of each batch, (batches, others, k)."""
-        generator = np.random.default_rng(self._child(2, 0, repetition))
+        generator = rng(self.seed, "others", *repetition.words)
         drawn = [
             beside(batches.indices, self.others, np.sort(part), generator)
             for batches, part in zip(repetition.batches, repetition.parts, strict=True)
         ]
         return np.concatenate(drawn)
 
-    def _child(self, use: int, layer: int, repetition: Repetition) -> np.random.SeedSequence:
-        path = (use, layer, repetition.number, int(repetition.permuted))
-        return np.random.SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, *path))
+    def _fits(self, layer: Layer, repetition: Repetition) -> np.random.SeedSequence:
+        return sequence(self.seed, "fits", layer.name, *repetition.words)
 
 
 def _indices(repetition: Repetition) -> NDArray[np.int64]:
     return np.concatenate([batches.indices for batches in repetition.batches])
-
-
-def _integer(seed: np.random.SeedSequence) -> int:
-    """A seed of 62 bits for torch."""
-    return int(seed.generate_state(1, np.uint64)[0] >> np.uint64(2))

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.errors import NotApplicable
+from gradaudit.randomness import Seed
 
 if TYPE_CHECKING:
     from gradaudit.data.records import Attribute
 
 IntArray = NDArray[np.int64]
 Users = NDArray[np.str_]
-Seed = int | np.random.SeedSequence
 
 
 def split(

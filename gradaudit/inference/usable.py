@@ -18,6 +18,7 @@ from gradaudit.inference.members import Families, Labelled, Said, Sets, class_we
 from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.statistics import auroc, log_odds
 from gradaudit.progress import Advance
+from gradaudit.randomness import sequence
 
 IGNORANT = "prior"
 
@@ -88,10 +89,7 @@ def usable_information(
     """
     names = dict.fromkeys((IGNORANT, *members))
     families = Families(sets, prior, paper)
-    said = {
-        name: families.said(name, child)
-        for name, child in zip(names, seed.spawn(len(names)), strict=True)
-    }
+    said = {name: families.said(name, sequence(seed, "family", name)) for name in names}
     believed = {name: families.believed(each) for name, each in said.items()}
     losses = {
         name: _loss(np.concatenate(each.folds), sets.chosen_on, prior)
@@ -141,8 +139,10 @@ def _curve(
 ) -> tuple[Learned, ...]:
     """What a member learns of one fold and, the mean of the turns', of all but one; and all."""
     score, prior, folds = families.sets.score, families.prior, len(families.sets.folds)
-    (child,) = seed.spawn(1)
-    alone = {name: families.said_by_one(name, child) for name in {found.family, found.ranker}}
+    alone = {
+        name: families.said_by_one(name, sequence(seed, "family", name))
+        for name in {found.family, found.ranker}
+    }
     fewest = Learned(
         1 / folds,
         _gained(families.believed(alone[found.family]).score, score, prior),

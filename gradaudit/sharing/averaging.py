@@ -7,9 +7,9 @@ from torch import Tensor
 
 from gradaudit.defenses import Chain
 from gradaudit.models.target import Layer
+from gradaudit.randomness import torch_rng
 from gradaudit.sharing.fitting import Project
 from gradaudit.sharing.rows import Dense, Rows, room
-from gradaudit.sharing.seeds import Seeds, Use
 from gradaudit.sharing.stream import Stream
 from gradaudit.sharing.visibility import Visibility
 
@@ -66,8 +66,9 @@ def noisy(
     layer: Layer,
     chain: Chain,
     sizes: tuple[int, int],
-    seeds: Seeds,
+    seed: int,
     memory: int,
+    device: torch.device,
 ) -> Tensor:
     """Features with the noise that a layer's defenses add to each client's update, in place.
 
@@ -76,19 +77,21 @@ def noisy(
         layer: whose.
         chain: the defenses.
         sizes: clients whose updates are averaged, and records of each.
-        seeds: of the noise.
+        seed: of the noise.
         memory: bytes that noise may take at a time.
+        device: where it is drawn.
     """
     clients, records = sizes
     step = max(1, memory // (_COPIES * means.element_size() * means.shape[1] * clients * records))
     for index, defense in enumerate(chain.acting):
         if not (defense.additive and defense.defends(layer.parameter_names[0])):
             continue
-        generator = seeds.torch(Use.DEFENSE_OF_LAYER, index, layer.position)
+        words = "sharing", "noise on features", index, layer.name
+        generator = torch_rng(seed, *words, device=device)
         for start in range(0, len(means), step):
             part = means[start : start + step]
             zeros = torch.zeros(
-                len(part) * clients, part.shape[1], dtype=means.dtype, device=seeds.device
+                len(part) * clients, part.shape[1], dtype=means.dtype, device=device
             )
             noise = defense.apply(zeros, records=records, generator=generator)
             part += noise.view(len(part), clients, -1).mean(dim=1).cpu()

@@ -13,7 +13,6 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Layer, Target
 from gradaudit.sharing.client_rows import ClientRows, Former
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.sharing.seeds import Seeds
 from gradaudit.sharing.share import Clients, parameters_as_layers
 from gradaudit.sharing.stream import RecordRows, Scaled, Stream, record_factors
 
@@ -98,7 +97,7 @@ class Context:
     def client_rows(
         self,
         clients: Tensor,
-        seeds: Seeds,
+        seed: int,
         *,
         silent: Container[str] = (),
         values: Tensor | None = None,
@@ -115,7 +114,7 @@ class Context:
         weights = self.weights(used)
         former = Former(self.clients, used, records, self.memory // 2, weights)
         chain = self.sharing.chain
-        own = self.parameters, seeds, self.memory // 4, silent, values
+        own = self.parameters, seed, self.memory // 4, silent, values
         return ClientRows(former, rows, chain, *own)
 
     def _clipping(self, indices: Indices, rows: RecordRows) -> dict[str, Tensor]:

@@ -15,7 +15,6 @@ from gradaudit.sharing.fitting import Fitted, Project, fit_components
 from gradaudit.sharing.options import parse_reduction
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.rows import room
-from gradaudit.sharing.seeds import Seeds
 from gradaudit.sharing.stream import Stream
 from gradaudit.sharing.visibility import Visibility
 
@@ -119,7 +118,7 @@ class Interceptor:
             UsageError: there are no records for other clients.
         """
         clients = draws.with_others(
-            batches, len(self._context.records), self._context.sharing.others, others, Seeds(seed)
+            batches, len(self._context.records), self._context.sharing.others, others, seed
         )
         fitted = np.unique(batches if fit is None else fit)
         for layers in self._groups(len(batches)):
@@ -159,7 +158,7 @@ class Interceptor:
     ) -> dict[str, Tensor]:
         """Reduce records, average them, add noise."""
         context = self._context
-        sample = draws.at_most(fitted, LARGEST_FIT, Seeds(self.seed))
+        sample = draws.at_most(fitted, LARGEST_FIT, self.seed)
         projections = self._projections(
             layers, self._fitted_records, fitted, lambda: context.record_rows(sample, layers)
         )
@@ -189,21 +188,22 @@ class Interceptor:
         values: Indices | None,
     ) -> dict[str, Tensor]:
         """Form updates, defend and reduce them."""
-        context, own = self._context, Seeds(self.seed, self._context.target.device)
-        size = clients.shape[2]
+        context, size = self._context, clients.shape[2]
         projections = self._projections(
             layers,
             self._fitted_updates,
             np.append(fitted, size),
             lambda: context.client_rows(
-                draws.batches_of(fitted, size, LARGEST_FIT, own), own, silent=context.parameters
+                draws.batches_of(fitted, size, LARGEST_FIT, self.seed),
+                self.seed,
+                silent=context.parameters,
             ),
         )
         late = [layer for layer in layers if self._noise_is_last(layer)]
         silent = {name for layer in late for name in layer.parameter_names}
         stream = context.client_rows(
             clients,
-            Seeds(seed, context.target.device),
+            seed,
             silent=silent,
             values=None if values is None else torch.from_numpy(values),
         )
@@ -222,8 +222,8 @@ class Interceptor:
     def _add_noise(self, features: Tensor, layer: Layer, clients: Tensor, seed: int) -> Tensor:
         """Features with the noise on each client's update, in place."""
         context, sizes = self._context, (clients.shape[1], clients.shape[2])
-        seeds = Seeds(seed, context.target.device)
-        return noisy(features, layer, context.sharing.chain, sizes, seeds, context.memory)
+        chain, device = context.sharing.chain, context.target.device
+        return noisy(features, layer, chain, sizes, seed, context.memory, device)
 
     def _noise_is_last(self, layer: Layer) -> bool:
         """Whether noise is added after updates and their reduction, which are linear in it."""

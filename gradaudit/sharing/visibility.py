@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.models.target import Layer
+from gradaudit.randomness import rng
 from gradaudit.sharing.options import Reduction, reduction_for
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.rows import Rows
-from gradaudit.sharing.seeds import Seeds, Use
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class Visibility:
             memory: bytes that gradients may take.
         """
         count = sharing.visible(layer.parameters)
-        columns = _chosen(layer.parameters, count, Seeds(seed), Use.VISIBLE, layer)
+        columns = _chosen(layer.parameters, count, seed, "visible", layer)
         reduction = reduction_for(count, asked, memory)
         if reduction.kind == "subset":
-            chosen = _chosen(count, min(reduction.size, count), Seeds(seed), Use.SUBSET, layer)
+            chosen = _chosen(count, min(reduction.size, count), seed, "subset", layer)
             columns, count, reduction = columns[chosen], len(chosen), Reduction()
         whole = count == layer.parameters
         return cls(None if whole else torch.from_numpy(columns), count, reduction)
@@ -75,7 +75,8 @@ class Visibility:
         return seen
 
 
-def _chosen(elements: int, count: int, seeds: Seeds, use: Use, layer: Layer) -> NDArray[np.int64]:
+def _chosen(elements: int, count: int, seed: int, use: str, layer: Layer) -> NDArray[np.int64]:
     if count == elements:
         return np.arange(elements)
-    return np.sort(seeds.numpy(use, layer.position).choice(elements, count, replace=False))
+    chosen = rng(seed, "sharing", use, layer.name).choice(elements, count, replace=False)
+    return np.sort(chosen)

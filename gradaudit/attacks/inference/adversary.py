@@ -25,6 +25,7 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families import family
 from gradaudit.families.base import Features
 from gradaudit.progress import Advance
+from gradaudit.randomness import Seed, number
 from gradaudit.specs import suggest
 from gradaudit.text import listed
 
@@ -135,7 +136,7 @@ class Adversary:
     observations: Sequence[Observation]
     families: tuple[str, ...]
     knowledge: Knowledge
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         if len(self.families) > 1 and not len(self.split.held.labels):
@@ -146,7 +147,7 @@ class Adversary:
 
     def imputation(self) -> Guesses:
         """What the known columns alone say: no update is looked at."""
-        answers = self._answers(*self._known(), self.seed)
+        answers = self._answers(*self._known(), number(self.seed, "imputation"))
         return self._chosen({name: [said] for name, said in answers.items()}, ALL_LAYERS)
 
     def guesses(self, *, adaptive: bool, advance: Advance) -> dict[Scope, Guesses]:
@@ -161,12 +162,13 @@ class Adversary:
         """
         answers: dict[Scope, dict[str, list[Answers]]] = {}
         for index, observation in enumerate(self.observations):
+            seed = number(self.seed, "round", index)
             for scope, own, released in observation.features(self.split, adaptive=adaptive):
                 if self.knowledge:
                     known = zip((own, released), self._known(), strict=True)
                     own, released = (np.concatenate(pair, axis=1) for pair in known)
                 of_scope = answers.setdefault(scope, {name: [] for name in self.families})
-                for name, said in self._answers(own, released, self.seed + index).items():
+                for name, said in self._answers(own, released, seed).items():
                     of_scope[name].append(said)
             advance(1)
         guesses = {

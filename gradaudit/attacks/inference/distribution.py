@@ -35,6 +35,7 @@ from gradaudit.families import Family, Fitted, under_prior
 from gradaudit.families.base import Features, FloatArray, Training
 from gradaudit.inference.scores import ENOUGH
 from gradaudit.inference.splits import Batches, draw_any
+from gradaudit.randomness import rng
 
 _FEWEST = 8
 
@@ -70,7 +71,7 @@ class DistributionGame(AttributeBased):
         secret = Secret(self.attribute, (f"other than {name}", name), codes, records.users)
         _expect(design)
         parts = split_parts(secret, design, seed)
-        generator = np.random.default_rng(seed.spawn(1)[0])
+        generator = rng(seed, "batches")
         observed = _drawn(secret, parts.private, design, design.trials, generator)
         return GameSplit(
             secret=f"share of {self.attribute}={name}",

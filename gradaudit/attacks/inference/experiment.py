@@ -23,10 +23,10 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.accuracy import task_accuracy
 from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Advance, Progress
+from gradaudit.randomness import number, sequence
 from gradaudit.sharing.protocol import SharingProtocol
 
 OWN_ROUNDS = 3
-_DEAL, _FIT, _NOISE, _TRAIN, _FANO, _SHUFFLE = range(6)
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ def run_experiment(
     """
     records = game.prepared(subject.records)
     repetitions = [
-        _Repetition.of(subject, records, game, design, seed, number)
-        for number in range(design.repeats)
+        _Repetition.of(subject, records, game, design, seed, index)
+        for index in range(design.repeats)
     ]
     units = sum(repetition.units for repetition in repetitions)
     findings: list[Findings] = []
@@ -86,7 +86,7 @@ def run_experiment(
             rounds = repetition.observations(advance)
             findings.append(repetition.findings(rounds, advance))
             if len(findings) == 1:
-                leaked = leaks(rounds, repetition.split, repetition.seeds[_FANO])
+                leaked = leaks(rounds, repetition.split, sequence(repetition.seed, "fano"))
                 facts = repetition.facts(rounds)
     return Experiment(tuple(findings), leaked, facts)
 
@@ -101,7 +101,7 @@ class _Repetition:
         game: which one.
         design: of this repetition alone.
         split: its batches.
-        seeds: of all that is drawn.
+        seed: of all that is drawn.
     """
 
     subject: Subject
@@ -109,7 +109,7 @@ class _Repetition:
     game: InferenceGame
     design: Design
     split: GameSplit
-    seeds: Sequence[np.random.SeedSequence]
+    seed: np.random.SeedSequence
 
     @classmethod
     def of(
@@ -119,14 +119,14 @@ class _Repetition:
         game: InferenceGame,
         design: Design,
         seed: int,
-        number: int,
+        index: int,
     ) -> _Repetition:
         """Split the records anew; raises as the game's ``split``."""
-        seeds = np.random.SeedSequence(seed, spawn_key=(71, number)).spawn(6)
-        trials = len(np.arange(number, design.trials, design.repeats))
+        own = sequence(seed, "inference", game.name, "repetition", index)
+        trials = len(np.arange(index, design.trials, design.repeats))
         share = replace(design, trials=trials)
-        split = game.split(subject.records, share, seeds[_DEAL])
-        return cls(subject, records, game, share, split, seeds)
+        split = game.split(subject.records, share, own)
+        return cls(subject, records, game, share, split, own)
 
     @property
     def adaptive(self) -> bool:
@@ -143,7 +143,7 @@ class _Repetition:
     def observations(self, advance: Advance) -> list[Observation]:
         """The rounds as they are seen, oldest first."""
         targets = self._targets(_count_rounds(self.subject, self.design), advance)
-        children = map(_number, self.seeds[_NOISE].spawn(len(targets)))
+        seeds = [number(self.seed, "round", index) for index in range(len(targets))]
         return [
             Observation(
                 target,
@@ -154,7 +154,7 @@ class _Repetition:
                 memory=self.subject.memory,
                 seed=seed,
             )
-            for target, seed in zip(targets, children, strict=True)
+            for target, seed in zip(targets, seeds, strict=True)
         ]
 
     def findings(self, observations: Sequence[Observation], advance: Advance) -> Findings:
@@ -167,7 +167,7 @@ class _Repetition:
             observations,
             self.design.families,
             knowledge,
-            _number(self.seeds[_FIT]),
+            sequence(self.seed, "fits"),
         )
         return Findings(
             split=self.split,
@@ -212,7 +212,7 @@ class _Repetition:
 
     def _targets(self, count: int, advance: Advance) -> Sequence[Target]:
         """The rounds' models, oldest first."""
-        subject, seed = self.subject, _number(self.seeds[_TRAIN])
+        subject, seed = self.subject, number(self.seed, "training")
         if not trains_rounds(subject):
             return subject.targets[-count:]
         protocol = SharingProtocol(self.design.sharing.defenses, hidden=subject.hidden)
@@ -236,10 +236,10 @@ class _Repetition:
         self, adversary: Adversary, advance: Advance
     ) -> tuple[GameSplit, Mapping[Scope, Guesses]] | str:
         """The strongest adversary where the secret was dealt out anew: what it seems to find."""
-        records, (order, drawing) = self.subject.records, self.seeds[_SHUFFLE].spawn(2)
+        records, seed = self.subject.records, sequence(self.seed, "shuffled")
         try:
-            shuffled = self.game.permuted(records, order)
-            split = self.game.split(shuffled, self.design, drawing)
+            shuffled = self.game.permuted(records, seed)
+            split = self.game.split(shuffled, self.design, seed)
         except NotApplicable as why:
             return f"no floor with the secret shuffled: {why}"
         other = replace(adversary, split=split, knowledge=Knowledge.of(records, ()))
@@ -262,7 +262,3 @@ def _count_rounds(subject: Subject, design: Design) -> int:
             "round, oldest first"
         )
     return design.rounds or held
-
-
-def _number(seed: np.random.SeedSequence) -> int:
-    return int(seed.generate_state(1, np.uint32)[0])

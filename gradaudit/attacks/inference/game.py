@@ -31,6 +31,7 @@ from gradaudit.families import Family
 from gradaudit.families.base import Features
 from gradaudit.inference.scores import ROOM
 from gradaudit.inference.splits import Batches, draw_any, draw_batches, merge_rare, shuffled
+from gradaudit.randomness import rng
 
 HELD = "held at its mean in every record, since the model takes it"
 
@@ -138,7 +139,7 @@ class AttributeBased(InferenceGame):
     def permuted(self, records: Records, seed: np.random.SeedSequence) -> Records:
         """The records with the attribute's codes in another order, or in other users' hands."""
         column = records.attributes[self.attribute]
-        codes = shuffled(column.codes, records.users, np.random.default_rng(seed))
+        codes = shuffled(column.codes, records.users, rng(seed, "permutation"))
         return replace(
             records,
             attributes={**records.attributes, self.attribute: Attribute(codes, column.values)},
@@ -181,7 +182,7 @@ class AttributeBased(InferenceGame):
         parts = split_parts(secret, design, seed)
         _expect_shadow(secret, parts.shadow, design)
         prior = _prior(secret, design)
-        generator = np.random.default_rng(seed.spawn(1)[0])
+        generator = rng(seed, "batches")
         observed = _in_shares(secret, parts.private, design, prior, generator)
         return GameSplit(
             secret=secret.name,

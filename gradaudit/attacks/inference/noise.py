@@ -13,6 +13,7 @@ from gradaudit.attacks.inference.split import GameSplit
 from gradaudit.defenses.dp import Dp
 from gradaudit.models.target import Layer
 from gradaudit.noise import noise_scale
+from gradaudit.randomness import rng, sequence
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.statistics import CONFIDENCE
 
@@ -39,8 +40,8 @@ def leaks(
 ) -> dict[str | None, list[Leak]]:
     """What each round's noise lets through, by layer and for the whole update (None)."""
     by_scope: dict[str | None, list[Leak]] = {}
-    for observation, child in zip(observations, seed.spawn(len(observations)), strict=True):
-        for scope, leak in _of_round(observation, split, child).items():
+    for number, observation in enumerate(observations):
+        for scope, leak in _of_round(observation, split, sequence(seed, "round", number)).items():
             by_scope.setdefault(scope, []).append(leak)
     return by_scope
 
@@ -125,7 +126,7 @@ def _before_noise(
     )
     most = min(max(observation.memory // (8 * layer.parameters), _FEWEST), _MOST)
     trials = len(split.observed.labels)
-    order = np.random.default_rng(observation.seed).permutation(trials)[:most]
+    order = rng(observation.seed, "trials").permutation(trials)[:most]
     labels = split.observed.labels[order]
     ((_, gradients),) = (
         replace(observation, sharing=sharing, reduce="none")
@@ -150,7 +151,7 @@ def _leak(samples: _Samples, split: GameSplit, seed: np.random.SeedSequence) -> 
     channel = Channel.of(*samples)
     count = len(channel.squares)
     independent = max(len(split.parts.private) // split.size // 2, 2)
-    drawn = np.random.default_rng(seed).integers(0, count, (_REPLICATES, min(count, independent)))
+    drawn = rng(seed, "bootstrap").integers(0, count, (_REPLICATES, min(count, independent)))
     again = [channel.information(rows) for rows in drawn]
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(again, [tail, 1 - tail])

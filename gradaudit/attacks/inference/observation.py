@@ -17,13 +17,13 @@ from gradaudit.defenses.modules.preparing import prepared
 from gradaudit.defenses.modules.target import seen_by_outsiders, with_other_secrets
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, Target
+from gradaudit.randomness import number, torch_rng
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.options import parse_reduction
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.visibility import Visibility
 
 FloatArray = NDArray[np.floating]
-_RELEASED, _OWN, _SECRETS = 1, 2, 3
 _MOST = 1000
 """Updates that an adversary who does not know the defenses finds principal components on."""
 
@@ -183,7 +183,9 @@ class Observation:
 
     def _mine(self, split: GameSplit) -> _Looked:
         """The adversary's own batches."""
-        return _Looked(split.own, self._noise(_OWN), split.parts.shadow, split.own_values)
+        return _Looked(
+            split.own, number(self.seed, "own updates"), split.parts.shadow, split.own_values
+        )
 
     def _theirs(self, split: GameSplit) -> _Looked:
         """The released ones. Other clients' records are neither the adversary's nor guessed."""
@@ -193,21 +195,17 @@ class Observation:
                 "none is left for other clients; give more records (or users)"
             )
         released = split.observed
-        seed = self._noise(_RELEASED)
+        seed = number(self.seed, "released updates")
         return _Looked(released.indices, seed, split.parts.test, released.labels)
 
     def _own(self, layers: Sequence[Layer], *, adaptive: bool) -> Interceptor:
         """What computes the adversary's own updates; the client's private part is not his."""
         if adaptive:
-            draws = torch.Generator().manual_seed(self._noise(_SECRETS))
+            draws = torch_rng(self.seed, "secrets")
             return replace(self, target=with_other_secrets(self.target, draws)).interceptor(layers)
         sharing = replace(self.sharing, defenses=())
         target = seen_by_outsiders(self.target)
         return replace(self, target=target, sharing=sharing).interceptor(layers)
-
-    def _noise(self, whose: int) -> int:
-        state = np.random.SeedSequence(self.seed, spawn_key=(whose,)).generate_state(1, np.uint64)
-        return int(state[0]) >> 1
 
 
 def prepared_for(

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from gradaudit.errors import NotApplicable
 from gradaudit.inference.splits import Batches, Users, expect_enough, split
+from gradaudit.randomness import rng, sequence
 from gradaudit.sharing.protocol import SharingProtocol
 
 IntArray = NDArray[np.int64]
@@ -180,9 +181,11 @@ def split_parts(secret: Secret, design: Design, seed: np.random.SeedSequence) ->
             or the private set cannot hold a batch of every value.
     """
     codes = secret.codes
-    shadow, test, private = split(len(codes), secret.users, SHARES, seed, codes=codes)
+    shadow, test, private = split(
+        len(codes), secret.users, SHARES, sequence(seed, "split"), codes=codes
+    )
     _expect_enough({"the shadow set": shadow, "the private set": private}, secret, design)
-    generator = np.random.default_rng(seed.spawn(1)[0])
+    generator = rng(seed, "kept")
     fit, held = _hold_out(shadow, secret, design, generator)
     kept = [
         generator.permutation(secret.having(value, private))[:quota]

@@ -17,6 +17,7 @@ from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
 from gradaudit.models.target import Target
 from gradaudit.progress import Advance
+from gradaudit.randomness import torch_rng
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 
@@ -53,7 +54,7 @@ def train_rounds(
     Raises:
         AuditError: the training diverged.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch_rng(seed, "training")
     plain = SharingProtocol()
     for number in range(rounds):
         yield target

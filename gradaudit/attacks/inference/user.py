@@ -30,6 +30,7 @@ from gradaudit.families import Family
 from gradaudit.families.base import Features
 from gradaudit.families.standard import Scale
 from gradaudit.inference.splits import Batches, draw_any, draw_batches
+from gradaudit.randomness import rng, torch_rng
 
 _FEWEST_SHADOW = 2
 _SHADOW_SHARE = 2 / 3
@@ -49,7 +50,7 @@ class UserGame(InferenceGame):
     def split(self, records: Records, design: Design, seed: np.random.SeedSequence) -> GameSplit:
         """Shadow users, attacked users, and the candidates of every trial."""
         codes, eligible = _users(records, design)
-        generator = np.random.default_rng(seed)
+        generator = rng(seed, "batches")
         shadow_users, targets = _dealt_users(codes, eligible, design, generator)
         shadow = _shadow_batches(codes, shadow_users, design, generator)
         candidates, secrets = _candidates(targets, design, generator)
@@ -89,7 +90,8 @@ class UserGame(InferenceGame):
         """The records with their users in another order."""
         if records.users is None:
             return records
-        return replace(records, users=np.random.default_rng(seed).permutation(records.users))
+        users = rng(seed, "permutation").permutation(records.users)
+        return replace(records, users=users)
 
 
 def _users(records: Records, design: Design) -> tuple[IntArray, IntArray]:
@@ -199,7 +201,7 @@ class Encoder:
             users: (batches,) in 0..users-1.
             seed: of the weights and of the order.
         """
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch_rng(seed, "encoder")
         scale = Scale.of(features)
         inputs = torch.from_numpy(scale(features)).to(torch.float32)
         labels = torch.from_numpy(users)
