@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn import config_context
+from sklearn.tree import DecisionTreeRegressor
 
 from gradaudit.families.base import (
     Family,
@@ -67,9 +69,6 @@ class Forest(Family):
 
     def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
         """Grow the trees, one after the other: the same ones however many workers there are."""
-        from sklearn import config_context
-        from sklearn.tree import DecisionTreeRegressor
-
         scale = training.scale
         if not scale.kept.any():
             return FittedPrior(training.prior)

@@ -1,6 +1,7 @@
 """Logistic regression."""
 
 import numpy as np
+from sklearn.linear_model import LogisticRegression
 
 from gradaudit.families.base import Family, Fitted, FittedPrior, FittedScores, Training
 from gradaudit.families.standard import Projection
@@ -24,8 +25,6 @@ class Logistic(Family):
 
     def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
         """By L-BFGS; nothing is random."""
-        from sklearn.linear_model import LogisticRegression
-
         projection = training.projection
         rows = projection(training.features)
         if not rows.shape[1]:

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from gradaudit.families.base import FloatArray, IntArray
 from gradaudit.inference.members import Families, Labelled, Said, Sets, class_weights
 from gradaudit.inference.repetitions import Repetition
-from gradaudit.inference.statistics import auroc, log_odds
+from gradaudit.inference.scores import auroc, log_odds
 from gradaudit.progress import Advance
 from gradaudit.randomness import sequence
 
@@ -119,15 +119,9 @@ def entropy(prior: FloatArray) -> float:
 
 def macro_auroc(log_probabilities: FloatArray, labels: IntArray) -> float:
     """AUROC of every value against the rest, averaged."""
-    alike: NDArray[np.float64] = np.ones((1, len(labels)))
-    return float(
-        np.mean(
-            [
-                auroc(log_odds(log_probabilities, value), labels == value, alike)[0]
-                for value in range(log_probabilities.shape[1])
-            ]
-        )
-    )
+    values = range(log_probabilities.shape[1])
+    areas = [auroc(log_odds(log_probabilities, value), labels == value) for value in values]
+    return float(np.mean(areas))
 
 
 def _curve(

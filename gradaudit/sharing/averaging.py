@@ -9,7 +9,7 @@ from gradaudit.defenses import Chain
 from gradaudit.models.target import Layer
 from gradaudit.randomness import torch_rng
 from gradaudit.sharing.fitting import Project
-from gradaudit.sharing.rows import Dense, Rows, room
+from gradaudit.sharing.rows import Dense, GradientRows, room
 from gradaudit.sharing.stream import Stream
 from gradaudit.sharing.visibility import Visibility
 
@@ -43,7 +43,7 @@ def averaged(
     """
     rows = clients.flatten(1)
     parts_of = (shares / clients.shape[1]).flatten(1)
-    held: dict[str, list[Rows]] = {}
+    held: dict[str, list[GradientRows]] = {}
     sums: dict[str, Tensor] = {}
     for where, layer, piece in stream.pieces(layers):
         visibility, name = visibilities[layer.name], layer.name
@@ -98,7 +98,7 @@ def noisy(
     return means
 
 
-def _reduced(piece: Rows, visibility: Visibility, project: Project | None) -> Rows:
+def _reduced(piece: GradientRows, visibility: Visibility, project: Project | None) -> GradientRows:
     if project is not None:
         return Dense(project(piece))
     return piece if visibility.columns is None else Dense(visibility.pooled(piece))
@@ -110,7 +110,7 @@ def _held_bytes(stream: Stream, layer: Layer, visibility: Visibility) -> int:
     return each * len(stream)
 
 
-def _mixed(records: Rows, rows: Tensor, shares: Tensor, dtype: torch.dtype) -> Tensor:
+def _mixed(records: GradientRows, rows: Tensor, shares: Tensor, dtype: torch.dtype) -> Tensor:
     """Means of the records' rows over each batch."""
     found = room(len(rows), records.elements, dtype)
     records.mix(rows, shares.to(dtype), found)

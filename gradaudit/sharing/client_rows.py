@@ -1,7 +1,8 @@
 """Shared updates as rows: formed chunk by chunk, defended, averaged with other clients'."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from gradaudit.defenses import Chain
 from gradaudit.models.target import Layer
 from gradaudit.randomness import torch_rng
 from gradaudit.sharing.draws import shares_of
-from gradaudit.sharing.rows import QUICK_BYTES, Dense, Rows
+from gradaudit.sharing.rows import QUICK_BYTES, Dense, GradientRows
 from gradaudit.sharing.share import Clients
 from gradaudit.sharing.stream import Piece, Stream, collected
 
@@ -36,7 +37,7 @@ class Former:
     records: Stream | None
     memory: int
     weights: Tensor | None = None
-    _held: dict[str, Rows] = field(default_factory=dict)
+    _held: dict[str, GradientRows] = field(default_factory=dict)
 
     def updates(
         self, batches: Tensor, layers: Sequence[Layer], first: int, seed: int
@@ -154,7 +155,11 @@ class ClientRows:
                 yield slice(start, start + len(rows)), layer, Dense(rows)
 
     def _defended(
-        self, start: int, stop: int, needed: Sequence[Layer], generators: "_Generators"
+        self,
+        start: int,
+        stop: int,
+        needed: Sequence[Layer],
+        generators: Callable[[int, str], torch.Generator],
     ) -> dict[str, Tensor]:
         batches = self.batches[start:stop]
         count, clients, size = batches.shape
@@ -189,21 +194,13 @@ class ClientRows:
         each = self.itemsize * elements * self.batches.shape[1]
         return max(1, min(self.memory // _COPIES, QUICK_BYTES) // each)
 
-    def _generators(self) -> "_Generators":
-        return _Generators(self.seed, self.former.clients.target.device)
+    def _generators(self) -> Callable[[int, str], torch.Generator]:
+        """A generator for every defense and parameter, which goes on from chunk to chunk."""
+        device = self.former.clients.target.device
 
-
-@dataclass(frozen=True)
-class _Generators:
-    """A generator for every defense and parameter, which goes on from chunk to chunk."""
-
-    seed: int
-    device: torch.device
-    known: dict[tuple[int, str], torch.Generator] = field(default_factory=dict)
-
-    def __call__(self, defense: int, parameter: str) -> torch.Generator:
-        key = (defense, parameter)
-        if key not in self.known:
+        @cache
+        def generator(defense: int, parameter: str) -> torch.Generator:
             words = "sharing", "defense of updates", defense, parameter
-            self.known[key] = torch_rng(self.seed, *words, device=self.device)
-        return self.known[key]
+            return torch_rng(self.seed, *words, device=device)
+
+        return generator

@@ -14,8 +14,8 @@ from gradaudit.sharing.principal import (
     gram_of,
     narrow_projection,
 )
-from gradaudit.sharing.rows import Factors, Rows
-from gradaudit.sharing.stream import Stream
+from gradaudit.sharing.rows import Factors, GradientRows
+from gradaudit.sharing.stream import Stream, together
 from gradaudit.sharing.visibility import Visibility
 
 _NARROWEST = 256
@@ -29,7 +29,7 @@ class Project(Protocol):
     def bytes(self) -> int:
         """That it takes."""
 
-    def __call__(self, rows: Rows) -> Tensor:
+    def __call__(self, rows: GradientRows) -> Tensor:
         """(rows, components) of some rows."""
 
 
@@ -76,7 +76,7 @@ class _Part:
     def whole(self) -> bool:
         return self.block == slice(0, self.visibility.elements)
 
-    def put(self, where: slice, rows: Rows, count: int) -> None:
+    def put(self, where: slice, rows: GradientRows, count: int) -> None:
         if isinstance(rows, Factors) and _whole_and_wide(self.visibility, count):
             self.factors.append(rows)
             return
@@ -110,8 +110,10 @@ def fit_components(
     """
     grams: dict[str, Tensor] = {}
     projections: dict[str, Project] = {}
-    for parts in _groups(_parts(stream, layers, visibilities, memory), memory):
-        for where, layer, rows in stream.pieces(_distinct(parts)):
+    every = _parts(stream, layers, visibilities, memory)
+    for parts in together(every, lambda part: part.bytes, memory):
+        distinct = dict.fromkeys(part.layer for part in parts)
+        for where, layer, rows in stream.pieces(distinct):
             for part in parts:
                 if part.layer is layer:
                     part.put(where, rows, len(stream))
@@ -170,7 +172,7 @@ class _Seen:
     def bytes(self) -> int:
         return self.projection.bytes
 
-    def __call__(self, rows: Rows) -> Tensor:
+    def __call__(self, rows: GradientRows) -> Tensor:
         return self.projection(self.visibility.seen(rows))
 
 
@@ -192,19 +194,3 @@ def _parts(
 def _whole_and_wide(visibility: Visibility, rows: int) -> bool:
     """Whether all elements are seen, no fewer of them than there are rows."""
     return visibility.columns is None and visibility.elements >= rows
-
-
-def _groups(parts: Iterator[_Part], memory: int) -> Iterator[list[_Part]]:
-    """Parts that fit in the memory together, at least one at a time."""
-    group: list[_Part] = []
-    for part in parts:
-        if group and sum(other.bytes for other in group) + part.bytes > memory:
-            yield group
-            group = []
-        group.append(part)
-    if group:
-        yield group
-
-
-def _distinct(parts: Sequence[_Part]) -> list[Layer]:
-    return list(dict.fromkeys(part.layer for part in parts))

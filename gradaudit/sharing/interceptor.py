@@ -1,6 +1,7 @@
 """Thousands of shared updates at once, layer by layer, reduced to features."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from gradaudit.sharing.fitting import Fitted, Project, fit_components
 from gradaudit.sharing.options import parse_reduction
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.rows import room
-from gradaudit.sharing.stream import Stream
+from gradaudit.sharing.stream import Stream, together
 from gradaudit.sharing.visibility import Visibility
 
 LARGEST_FIT = 500
@@ -121,7 +122,10 @@ class Interceptor:
             batches, len(self._context.records), self._context.sharing.others, others, seed
         )
         fitted = np.unique(batches if fit is None else fit)
-        for layers in self._groups(len(batches)):
+        groups = together(
+            self.layers, partial(self._bytes, len(batches)), self._context.memory // 2
+        )
+        for layers in groups:
             linear = [layer for layer in layers if self.linear(layer)]
             formed = [layer for layer in layers if not self.linear(layer)]
             found = self._averaged(linear, clients, fitted, seed) if linear else {}
@@ -247,16 +251,6 @@ class Interceptor:
             ),
         )
 
-    def _groups(self, batches: int) -> Iterator[list[Layer]]:
-        """Layers in order, as many at a time as have features that fit in half of the memory."""
-        group: list[Layer] = []
-        taken = 0
-        for layer in self.layers:
-            size = batches * self.visibilities[layer.name].features * self._context.dtype.itemsize
-            if group and taken + size > self._context.memory // 2:
-                yield group
-                group, taken = [], 0
-            group.append(layer)
-            taken += size
-        if group:
-            yield group
+    def _bytes(self, batches: int, layer: Layer) -> int:
+        """That a layer's features of so many batches take."""
+        return batches * self.visibilities[layer.name].features * self._context.dtype.itemsize

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from gradaudit.audits.base import AuditOptions
+from gradaudit.defenses import Defense
 from gradaudit.errors import UsageError
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.specs import suggest
 
 if TYPE_CHECKING:
-    from gradaudit.defenses import Defense
     from gradaudit.models.target import Subject
-    from gradaudit.sharing.protocol import SharingProtocol
 
 Kind = Literal["none", "maxpool", "pca", "subset"]
 _SIZES: dict[str, int | None] = {"none": None, "maxpool": 3, "pca": 50, "subset": 48}
@@ -154,8 +154,6 @@ class SharingOptions(AuditOptions):
         Raises:
             UsageError: options contradict each other or the defenses.
         """
-        from gradaudit.sharing.protocol import SharingProtocol
-
         return SharingProtocol(
             defenses=defenses,
             algorithm=self.algorithm,

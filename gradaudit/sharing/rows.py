@@ -24,7 +24,7 @@ _CACHED_BYTES = 2 << 20
 _NARROWEST = 64
 
 
-class Rows(ABC):
+class GradientRows(ABC):
     """Gradients (rows, elements) of one layer."""
 
     @abstractmethod
@@ -34,11 +34,6 @@ class Rows(ABC):
     @abstractmethod
     def device(self) -> torch.device:
         """Where they lie."""
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """Numbers that a row takes."""
 
     @property
     @abstractmethod
@@ -58,7 +53,7 @@ class Rows(ABC):
         """Squared L2 norms, (rows,) float64."""
 
     @abstractmethod
-    def scaled(self, factors: Tensor) -> Rows:
+    def scaled(self, factors: Tensor) -> GradientRows:
         """Each row times its factor, of (rows,)."""
 
     @abstractmethod
@@ -84,7 +79,7 @@ class Rows(ABC):
 
 
 @dataclass(frozen=True)
-class Dense(Rows):
+class Dense(GradientRows):
     """Gradients that are formed.
 
     Attributes:
@@ -100,11 +95,6 @@ class Dense(Rows):
     def device(self) -> torch.device:
         """Of the values."""
         return self.values.device
-
-    @property
-    def width(self) -> int:
-        """Its elements."""
-        return self.values.shape[1]
 
     @property
     def elements(self) -> int:
@@ -162,7 +152,7 @@ _PAIRS = 1 << 22
 
 
 @dataclass(frozen=True)
-class Factors(Rows):
+class Factors(GradientRows):
     """Gradients Δ Aᵀ, not formed.
 
     Attributes:
@@ -183,7 +173,7 @@ class Factors(Rows):
 
     @property
     def width(self) -> int:
-        """T(out + in)."""
+        """T(out + in), the numbers that a row takes."""
         return self.left[0].numel() + self.right[0].numel()
 
     @property

@@ -5,22 +5,22 @@ The gradients of single records come in the form that takes the least memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
-from gradaudit.defenses import Chain
 from gradaudit.gradients.operations import Convolution, Linear, Operation
-from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
+from gradaudit.gradients.per_sample import PerSampleGradients
 from gradaudit.gradients.trace import Gradients
-from gradaudit.models.target import Layer, Target
-from gradaudit.sharing.rows import Dense, Factors, Rows
+from gradaudit.models.target import Layer
+from gradaudit.sharing.rows import Dense, Factors, GradientRows
 
-Piece = tuple[slice, Layer, Rows]
-"""Rows of one layer, and where they lie among all."""
+T = TypeVar("T")
+
+Piece = tuple[slice, Layer, GradientRows]
+"""GradientRows of one layer, and where they lie among all."""
 
 
 class Stream(Protocol):
@@ -42,45 +42,9 @@ class Stream(Protocol):
         """Whether a layer's rows come as ``Factors``."""
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """The rows of another stream, each times its factor.
-
-    Attributes:
-        rows: the other stream.
-        factors: (rows,) by layer; a layer without them is left as it is.
-    """
-
-    rows: Stream
-    factors: Mapping[str, Tensor]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def itemsize(self) -> int:
-        """As the other stream."""
-        return self.rows.itemsize
-
-    def pieces(self, layers: Iterable[Layer]) -> Iterator[Piece]:
-        """The rows times their factors."""
-        for where, layer, rows in self.rows.pieces(layers):
-            if layer.name in self.factors:
-                rows = rows.scaled(self.factors[layer.name][where])
-            yield where, layer, rows
-
-    def bytes_of(self, layer: Layer) -> int:
-        """As the other stream."""
-        return self.rows.bytes_of(layer)
-
-    def factored(self, layer: Layer) -> bool:
-        """As the other stream."""
-        return self.rows.factored(layer)
-
-
-def collected(stream: Stream, layers: Iterable[Layer]) -> dict[str, Rows]:
+def collected(stream: Stream, layers: Iterable[Layer]) -> dict[str, GradientRows]:
     """All rows of these layers in memory, by name."""
-    parts: dict[str, list[Rows]] = {}
+    parts: dict[str, list[GradientRows]] = {}
     for _, layer, rows in stream.pieces(layers):
         parts.setdefault(layer.name, []).append(rows)
     return {name: type(rows[0]).joined(rows) for name, rows in parts.items()}
@@ -93,32 +57,12 @@ class RecordRows:
     Attributes:
         gradients: the engine, for all records that are looked at.
         memory: bytes that formed gradients may take at a time.
+        factors: (rows,) that a layer's rows are multiplied by; a layer without is left as it is.
     """
 
     gradients: PerSampleGradients
     memory: int
-
-    @classmethod
-    def of(
-        cls,
-        target: Target,
-        inputs: Tensor,
-        labels: Tensor,
-        layers: Sequence[Layer],
-        *,
-        dtype: torch.dtype,
-        memory: int,
-    ) -> RecordRows:
-        """Rows of these records.
-
-        Raises:
-            NotApplicable: the model couples records.
-            AuditError: the model cannot be run on them.
-        """
-        engine = per_sample_gradients(
-            target, inputs, labels, layers, dtype=dtype, memory=memory // 2
-        )
-        return cls(engine, memory // 4)
+    factors: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.gradients)
@@ -139,7 +83,10 @@ class RecordRows:
             stop = min(start + engine.batch, len(engine))
             found = engine.run(start, stop)
             for layer in layers:
-                yield from self._of_batch(found, layer, start, stop)
+                for where, rows in self._of_batch(found, layer, start, stop):
+                    if layer.name in self.factors:
+                        rows = rows.scaled(self.factors[layer.name][where])
+                    yield where, layer, rows
 
     def bytes_of(self, layer: Layer) -> int:
         """Bytes of one record's row."""
@@ -151,18 +98,20 @@ class RecordRows:
         """Whether its rows come as factors."""
         return self._factored(layer) is not None
 
-    def _of_batch(self, found: Gradients, layer: Layer, start: int, stop: int) -> Iterator[Piece]:
+    def _of_batch(
+        self, found: Gradients, layer: Layer, start: int, stop: int
+    ) -> Iterator[tuple[slice, GradientRows]]:
         if (place := self._factored(layer)) is not None:
             index, use = place
             left = use.left(found.deltas[index])[:, 0]
             right = use.right(found.seen[index])[:, 0].to(left)
-            yield slice(start, stop), layer, Factors(left.contiguous(), right.contiguous())
+            yield slice(start, stop), Factors(left.contiguous(), right.contiguous())
             return
         chunk = max(1, self.memory // (2 * self.itemsize * layer.parameters))
         for first in range(0, stop - start, chunk):
             rows = slice(first, min(first + chunk, stop - start))
             formed = self.gradients.formed_layer(found, rows, layer)
-            yield slice(start + rows.start, start + rows.stop), layer, Dense(formed)
+            yield slice(start + rows.start, start + rows.stop), Dense(formed)
 
     def _factored(self, layer: Layer) -> tuple[int, Operation] | None:
         """The one place where the layer's one parameter is used, if factors are the smaller."""
@@ -183,18 +132,15 @@ def _pays(use: Operation) -> bool:
     return use.positions * _factor_size(use) <= use.inputs * use.outputs
 
 
-def record_factors(
-    rows: RecordRows, parameters: Iterable[Layer], chain: Chain
-) -> dict[str, Tensor]:
-    """What a chain multiplies each record's gradient by, (records,) by parameter.
-
-    Args:
-        rows: the records.
-        parameters: every shared parameter as a layer.
-        chain: the defenses.
-    """
-    squares: dict[str, list[Tensor]] = {}
-    defended = [layer for layer in parameters if chain.of(layer.name)]
-    for _, layer, piece in rows.pieces(defended):
-        squares.setdefault(layer.name, []).append(piece.squares())
-    return chain.record_factors({name: torch.cat(parts) for name, parts in squares.items()})
+def together(items: Iterable[T], size: Callable[[T], int], memory: int) -> Iterator[list[T]]:
+    """Items in order, as many at a time as fit in the memory by their sizes; at least one."""
+    group: list[T] = []
+    taken = 0
+    for item in items:
+        if group and taken + size(item) > memory:
+            yield group
+            group, taken = [], 0
+        group.append(item)
+        taken += size(item)
+    if group:
+        yield group

@@ -1,5 +1,7 @@
 """Which elements of a layer's update are seen, and what they are reduced to."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +14,7 @@ from gradaudit.models.target import Layer
 from gradaudit.randomness import rng
 from gradaudit.sharing.options import Reduction, reduction_for
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.sharing.rows import Rows
+from gradaudit.sharing.rows import GradientRows
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Visibility:
         asked: Reduction | None,
         seed: int,
         memory: int = 1 << 30,
-    ) -> "Visibility":
+    ) -> Visibility:
         """The same elements for the same seed, whatever else is asked.
 
         Args:
@@ -61,13 +63,13 @@ class Visibility:
         """At most how many features there are."""
         return self.reduction.features(self.elements)
 
-    def seen(self, rows: Rows) -> Tensor:
+    def seen(self, rows: GradientRows) -> Tensor:
         """The elements that are seen, (rows, elements)."""
         if self.columns is None:
             return rows.dense()
         return rows.columns(self.columns.to(rows.device))
 
-    def pooled(self, rows: Rows) -> Tensor:
+    def pooled(self, rows: GradientRows) -> Tensor:
         """What is seen, reduced by anything but principal components: (rows, features)."""
         seen = self.seen(rows)
         if self.reduction.kind == "maxpool":

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from gradaudit.attacks.inference.game import Answers, InferenceGame
 from gradaudit.attacks.inference.observation import Observation
-from gradaudit.attacks.inference.rounds import Temperature, combine, log_loss, pool
+from gradaudit.attacks.inference.rounds import Temperature, combine, pool
 from gradaudit.attacks.inference.split import FloatArray, GameSplit
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.families import family
+from gradaudit.families import family, log_loss
 from gradaudit.families.base import Features
 from gradaudit.progress import Advance
 from gradaudit.randomness import Seed, number

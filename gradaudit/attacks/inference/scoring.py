@@ -8,8 +8,7 @@ import numpy as np
 
 from gradaudit.attacks.inference.rounds import Temperature
 from gradaudit.attacks.inference.split import FloatArray, GameSplit
-from gradaudit.inference.scores import ENOUGH, Score, Scores, Trials, gain
-from gradaudit.inference.statistics import FALSE_POSITIVES
+from gradaudit.inference.scores import ENOUGH, FALSE_POSITIVES, Score, Scores, Trials, gain
 from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.u_statistic import Draws
 
