@@ -74,7 +74,7 @@ def at_most(records: Indices, count: int, seed: int) -> Indices:
     """All of these records, or so many of them at random, in order."""
     if len(records) <= count:
         return records
-    chosen = rng(seed, "sharing", "fit", "records").choice(len(records), count, replace=False)
+    chosen = rng(seed, "sharing", "records").choice(len(records), count, replace=False)
     return records[np.sort(chosen)]
 
 
@@ -86,7 +86,7 @@ def batches_of(records: Indices, size: int, count: int, seed: int) -> Tensor:
     if size == 1:
         return torch.from_numpy(at_most(records, count, seed))[:, None, None]
     shape = (min(len(records), count), 1, size)
-    drawn = rng(seed, "sharing", "fit", "batches").integers(len(records), size=shape)
+    drawn = rng(seed, "sharing", "batches").integers(len(records), size=shape)
     return torch.from_numpy(records[drawn])
 
 

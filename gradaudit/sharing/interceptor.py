@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gradaudit.data.records import Records
 from gradaudit.models.target import Layer, Target
+from gradaudit.randomness import number
 from gradaudit.sharing import draws
 from gradaudit.sharing.averaging import averaged, noisy
 from gradaudit.sharing.context import Context, Indices, refuse_hidden
@@ -162,7 +163,7 @@ class Interceptor:
     ) -> dict[str, Tensor]:
         """Reduce records, average them, add noise."""
         context = self._context
-        sample = draws.at_most(fitted, LARGEST_FIT, self.seed)
+        sample = draws.at_most(fitted, LARGEST_FIT, number(self.seed, "sharing", "fit"))
         projections = self._projections(
             layers, self._fitted_records, fitted, lambda: context.record_rows(sample, layers)
         )
@@ -193,14 +194,13 @@ class Interceptor:
     ) -> dict[str, Tensor]:
         """Form updates, defend and reduce them."""
         context, size = self._context, clients.shape[2]
+        own = number(self.seed, "sharing", "fit")
         projections = self._projections(
             layers,
             self._fitted_updates,
             np.append(fitted, size),
             lambda: context.client_rows(
-                draws.batches_of(fitted, size, LARGEST_FIT, self.seed),
-                self.seed,
-                silent=context.parameters,
+                draws.batches_of(fitted, size, LARGEST_FIT, own), own, silent=context.parameters
             ),
         )
         late = [layer for layer in layers if self._noise_is_last(layer)]
