@@ -241,7 +241,7 @@ def test_users_are_kept_together() -> None:
     assert together.value is not None
     assert apart.value is not None
     assert together.value < 0.65
-    assert apart.value > 0.85
+    assert apart.value > 0.8  # .85 to .90 over seeds
 
 
 def test_few_repetitions_are_warned_of() -> None:
