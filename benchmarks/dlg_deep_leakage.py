@@ -29,7 +29,7 @@ from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 
 WANTED_DB, WANTED_OF_8 = 30.0, 6
 
@@ -51,7 +51,7 @@ def observer(convolutions: int) -> Observer:
         "deep-leakage", classes=10, convolutions=convolutions, init="uniform:0.5"
     ).double()
     target = Target(model, CrossEntropy())
-    return Observer(target, Sharing(), target.layers)
+    return Observer(target, SharingProtocol(), target.layers)
 
 
 def labels_read(clients: Observer, data: Records, count: int) -> int:

@@ -47,7 +47,7 @@ from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.tradeoff.attacking import Attack, attacked, has_secret
 from gradaudit.tradeoff.mechanisms import Setting, read_mechanism
 from gradaudit.tradeoff.scores import cap, cap_interval
@@ -122,7 +122,7 @@ def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Sett
             attack = Attack(method, 1, given.participants, model.layers, insider)
             for size in given.batch_size:
                 batches = chosen_batches(subject, Choice(size, given.batches))
-                sharing = Sharing(of_mean(setting.defenses, size, given))
+                sharing = SharingProtocol(of_mean(setting.defenses, size, given))
                 outcome = attacked(model, sharing, batches, attack, given.seed, Silent())
                 found["attacks"][f"{size} {weights}{' insider' if insider else ''}"] = {
                     "relative_error": outcome.relative_error.tolist(),

@@ -28,7 +28,7 @@ from gradaudit.attacks.reconstruction.r_gap import LeastSquares
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 
 SHAPE, CLASSES = (3, 32, 32), 10
 CONVOLUTIONS = ((12, 4, 2, 2), (36, 3, 2, 1), (36, 3, 1, 1), (36, 3, 1, 1), (64, 3, 2, 1))
@@ -51,7 +51,7 @@ def scene() -> tuple[Setting, Tensor]:
     generator = torch.Generator().manual_seed(0)
     record = torch.rand(1, *SHAPE, generator=generator, dtype=torch.float64)
     target = Target(cnn6(), CrossEntropy())
-    observer = Observer(target, Sharing(), target.layers, known_labels=True)
+    observer = Observer(target, SharingProtocol(), target.layers, known_labels=True)
     seen = observer.of(Records(record, torch.tensor([3])), torch.Generator())
     return Setting.of(seen.view, "benchmark"), record[0]
 

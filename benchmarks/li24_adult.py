@@ -23,15 +23,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradaudit.attacks.inference.attribute import AttributeGame
-from gradaudit.attacks.inference.deal import Deal, FloatArray, Setup
 from gradaudit.attacks.inference.distribution import DistributionGame
-from gradaudit.attacks.inference.game import InferenceGame
-from gradaudit.attacks.inference.own_rounds import train_rounds
-from gradaudit.attacks.inference.property import PropertyGame
+from gradaudit.attacks.inference.game import AttributeGame, InferenceGame, PropertyGame
+from gradaudit.attacks.inference.observation import Observation, prepared_for
 from gradaudit.attacks.inference.rounds import combine
 from gradaudit.attacks.inference.scoring import Scorer
-from gradaudit.attacks.inference.sight import Sight, prepared_for
+from gradaudit.attacks.inference.split import Design, FloatArray, GameSplit
+from gradaudit.attacks.inference.training import train_rounds
 from gradaudit.data import load_records
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
@@ -41,7 +39,7 @@ from gradaudit.models.accuracy import task_accuracy
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared"))
 ROUNDS = 5
@@ -134,46 +132,46 @@ def load(path: Path, drop: tuple[str, ...]) -> Records:
     return load_records(f"csv:{path}?label=income&attribute=sex{dropped}")
 
 
-def play(case: Case, records: Records, seed: int) -> tuple[Deal, list[FloatArray], float]:
-    """The deal, every round's answers from the whole update, and the last model's accuracy."""
+def play(case: Case, records: Records, seed: int) -> tuple[GameSplit, list[FloatArray], float]:
+    """The split, every round's answers from the whole update, and the last model's accuracy."""
     game = GAMES[case.game]()
-    setup = Setup(
+    design = Design(
         batch_size=case.batch, shadow=case.shadow, batches=1000, held_out=0.0, trials=2000
     )
-    deal = game.deal(records, setup, np.random.SeedSequence(seed))
+    split = game.split(records, design, np.random.SeedSequence(seed))
     defenses = () if case.defense is None else (parse_defense(case.defense),)
     model = load_model(f"zoo:mlp?inputs={records.inputs.shape[1]}&classes=2", seed=seed)
 
-    def defended(target: Target) -> Sharing:
-        return prepared_for(Sharing(defenses), target, records, deal, seed, 1 << 30)
+    def defended(target: Target) -> SharingProtocol:
+        return prepared_for(SharingProtocol(defenses), target, records, split, seed, 1 << 30)
 
-    first, answers, rows = Target(model, CrossEntropy()), [], deal.parts.private
+    first, answers, rows = Target(model, CrossEntropy()), [], split.parts.private
     rounds = list(train_rounds(first, records, rows, case.rounds, defended=defended, seed=seed))
     for number, target in enumerate(rounds):
-        sight = Sight(
+        observation = Observation(
             target, records, target.layers, defended(target), reduce=case.reduce, seed=number
         )
-        for scope, own, released in sight.features(deal, adaptive=case.adaptive):
+        for scope, own, released in observation.features(split, adaptive=case.adaptive):
             if scope is None:
-                said = game.answers(deal, family("forest"), own, released, seed + number)
+                said = game.answers(split, family("forest"), own, released, seed + number)
                 answers.append(said.observed)
-    accuracy = task_accuracy(rounds[-1], records.take(deal.parts.test)).value
-    return deal, answers, accuracy or float("nan")
+    accuracy = task_accuracy(rounds[-1], records.take(split.parts.test)).value
+    return split, answers, accuracy or float("nan")
 
 
 def show(case: Case, records: Records, seed: int) -> None:
     began = time.perf_counter()
-    deal, answers, accuracy = play(case, records, seed)
+    split, answers, accuracy = play(case, records, seed)
     seconds = time.perf_counter() - began
-    scorer, even = Scorer([deal]), np.ones(len(deal.values))
+    scorer, even = Scorer([split]), np.ones(len(split.values))
     for count in dict.fromkeys((*case.shows, case.rounds)):
-        scores = scorer.scores([combine(np.stack(answers[:count]), even, deal.prior)])
+        scores = scorer.scores([combine(np.stack(answers[:count]), even, split.prior)])
         ours = "  ".join(f"{name} {brief(score)}" for name, score in scores.items())
         print(f"{case.title}, rounds {count} | paper: {case.paper} | ours: {ours}")
-    last = scorer.scores([combine(np.stack(answers[-1:]), even, deal.prior)])["auroc"]
+    last = scorer.scores([combine(np.stack(answers[-1:]), even, split.prior)])["auroc"]
     print(
         f"    round {case.rounds} alone: auroc {brief(last)}; {records.inputs.shape[1]} inputs, "
-        f"shadow {len(deal.parts.shadow)}, blind guess {deal.prior.max():.3f}, "
+        f"shadow {len(split.parts.shadow)}, blind guess {split.prior.max():.3f}, "
         f"task accuracy {accuracy:.3f}, {seconds:.0f} s",
         flush=True,
     )

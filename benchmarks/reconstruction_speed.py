@@ -42,7 +42,7 @@ from gradaudit.attacks.reconstruction.restarts import MatchingOptions
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 
 SHAPE, CLASSES = (3, 32, 32), 10
 
@@ -52,7 +52,7 @@ def scene(dtype: torch.dtype = torch.float32) -> tuple[torch.nn.Module, Objectiv
     model = zoo.build("deep-leakage", classes=CLASSES, init="uniform:0.5").to(dtype)
     target = Target(model, CrossEntropy())
     batch = Records(torch.rand(1, *SHAPE), torch.tensor([3]))
-    seen = Observer(target, Sharing(), target.layers).of(batch, torch.Generator())
+    seen = Observer(target, SharingProtocol(), target.layers).of(batch, torch.Generator())
     view = seen.view.in_precision(dtype)
     return model, Objective(view, Targets.of(view, None))
 

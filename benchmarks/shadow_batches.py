@@ -1,12 +1,12 @@
 """Collecting shadow batches' features against one ordinary backward pass a batch, in one run.
 
-For each model, defense and reduction prints the seconds that ``Observer`` takes for all batches
+For each model, defense and reduction prints the seconds that ``Interceptor`` takes for all batches
 of records drawn from a pool, the first time (setting it up and fitting components included) and
-again with the same observer; the seconds that one forward and backward
+again with the same interceptor; the seconds that one forward and backward
 pass a batch take, measured on some of the batches and scaled; and their ratio. The backward pass
 does not keep, defend or reduce its gradients; "fill" is how long it takes to fill memory of the
 features' size with noughts, which whoever keeps features cannot do without. It is done just
-before the observer is timed, since a virtual machine may have to fetch memory from its host at
+before the interceptor is timed, since a virtual machine may have to fetch memory from its host at
 first, which takes several times as long. With ``--memory`` prints the peak resident memory of a
 process that observes VGG11Net, besides what it holds before it begins.
 
@@ -28,8 +28,8 @@ from gradaudit.defenses import parse_defense
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.sharing.interceptor import Observer
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.interceptor import Interceptor
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.rows import room
 
 
@@ -85,15 +85,15 @@ def observed(
     target: Target, data: Records, batches: np.ndarray, defense: str, reduce: str | None
 ) -> tuple[list[float], int, bool]:
     """Seconds of all features, first and again; how many; whether all layers are linear."""
-    sharing = Sharing(tuple(map(parse_defense, defense.split())))
+    sharing = SharingProtocol(tuple(map(parse_defense, defense.split())))
     begun = time.perf_counter()
-    observer = Observer(target, data, target.layers, sharing=sharing, reduce=reduce)
+    interceptor = Interceptor(target, data, target.layers, sharing=sharing, reduce=reduce)
     times = []
     for _ in range(2):
-        found = sum(features.shape[1] for _, features in observer.features(batches))
+        found = sum(features.shape[1] for _, features in interceptor.features(batches))
         times.append(time.perf_counter() - begun)
         begun = time.perf_counter()
-    return times, found, all(map(observer.linear, target.layers))
+    return times, found, all(map(interceptor.linear, target.layers))
 
 
 def fill(batches: int, features: int) -> float:
@@ -111,7 +111,7 @@ def speed(arguments: argparse.Namespace) -> None:
         f"{torch.get_num_threads()} thread(s); seconds"
     )
     print(
-        "| model | defense | reduction | path | features | backward | fill | observer, first | "
+        "| model | defense | reduction | path | features | backward | fill | interceptor, first | "
         "again | times faster, first | again |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|")

@@ -41,15 +41,14 @@ from gradaudit.audits.vinfo import VinfoOptions
 from gradaudit.audits.vinfo.cases import Case, drawn_cases
 from gradaudit.data import load_records
 from gradaudit.data.records import Attribute, Records
-from gradaudit.inference.estimating import Adversary
-from gradaudit.inference.estimating import estimate as of_repetition
 from gradaudit.inference.repetitions import Repetition
-from gradaudit.inference.usable import Usable
+from gradaudit.inference.usable import Estimator, Usable
+from gradaudit.inference.usable import estimate as of_repetition
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
-from gradaudit.sharing.interceptor import Observer
+from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.statistics.correlation import pearson
 from gradaudit.statistics.student import student
 
@@ -168,9 +167,9 @@ def of_case(
     print("  layer      vinfo (nats)             paper's reading         label_f  attack's AUROC")
     planned = [*case.real, *case.independent]
     every = np.concatenate([batches.indices for each in planned for batches in each.batches])
-    observer = Observer(target, own, target.layers, reduce=given.reduce, memory=MEMORY)
+    interceptor = Interceptor(target, own, target.layers, reduce=given.reduce, memory=MEMORY)
     points = []
-    for layer, features in observer.features(every):
+    for layer, features in interceptor.features(every):
         ends = np.cumsum([sum(len(b.labels) for b in each.batches) for each in planned])[:-1]
         rows = list(zip(planned, np.split(features.numpy(), ends), strict=True))
         real, kept = rows[: len(case.real)], rows[len(case.real) :]
@@ -202,7 +201,7 @@ def estimate(
     paper: bool = False,
 ) -> Usable:
     seed = np.random.SeedSequence(0, spawn_key=(repetition.number,))
-    return of_repetition(rows, repetition, Adversary(members, paper=paper), seed)
+    return of_repetition(rows, repetition, Estimator(members, paper=paper), seed)
 
 
 def mean(found: Sequence[Usable]) -> float:

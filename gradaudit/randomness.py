@@ -3,12 +3,19 @@
 ``rng(seed, "vinfo", "split", attribute)`` depends on the seed and on these words alone, so that
 what one part draws never moves with what another part draws, with the number of workers or with
 the order of the work. Words are hashed into the spawn key of a ``numpy.random.SeedSequence``.
+
+Worker processes that only fit classifiers draw too, so torch is imported when it is asked for.
 """
 
+from __future__ import annotations
+
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 Seed = int | np.random.SeedSequence
 Word = str | int
@@ -38,6 +45,8 @@ def rng(seed: Seed, *words: Word) -> np.random.Generator:
 
 def torch_rng(seed: Seed, *words: Word, device: torch.device | str = "cpu") -> torch.Generator:
     """A torch generator for what these words name."""
+    import torch
+
     return torch.Generator(device).manual_seed(number(seed, *words))
 
 

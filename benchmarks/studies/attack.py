@@ -1,4 +1,4 @@
-"""Inference attacks, and shares over updates: simulated posteriors on the real deals and scores."""
+"""Inference attacks, and shares over updates: simulated posteriors, real splits and scores."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ import torch
 from scipy.optimize import brentq
 from scipy.special import log_expit, ndtr
 
-from gradaudit.attacks.inference.deal import Deal, Setup
-from gradaudit.attacks.inference.property import PropertyGame
+from gradaudit.attacks.inference.game import PropertyGame
 from gradaudit.attacks.inference.scoring import Scorer
+from gradaudit.attacks.inference.split import Design, GameSplit
 from gradaudit.attacks.inference.user import UserGame
 from gradaudit.audits._attack_intervals import doubts
 from gradaudit.data.records import Attribute, Records
@@ -44,8 +44,8 @@ class World:
     repeats: int = REPEATS
 
     @property
-    def setup(self) -> Setup:
-        return Setup(self.size, trials=self.trials // self.repeats, batches=4)
+    def design(self) -> Design:
+        return Design(self.size, trials=self.trials // self.repeats, batches=4)
 
     def drawn(self, shift: float, rng: np.random.Generator) -> tuple[Records, np.ndarray]:
         owners = np.arange(self.records) % (self.users or self.records)
@@ -64,20 +64,20 @@ class World:
         return records, x
 
     def posterior(
-        self, deal: Deal, codes: np.ndarray, x: np.ndarray, rng: np.random.Generator
+        self, split: GameSplit, codes: np.ndarray, x: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
         """What the adversary that the deal's shadow records make says of the observed batches."""
-        means = [x[fitted].mean(axis=0) for fitted in _fitted(deal, codes)]
+        means = [x[fitted].mean(axis=0) for fitted in _fitted(split, codes)]
         weights, centre = means[1] - means[0], (means[1] + means[0]) / 2
-        batch = x[deal.observed.indices].mean(axis=1)
+        batch = x[split.observed.indices].mean(axis=1)
         batch += NOISE / np.sqrt(self.size) * rng.normal(size=batch.shape)
-        odds = self.size * (batch - centre) @ weights + np.log(deal.prior[1] / deal.prior[0])
+        odds = self.size * (batch - centre) @ weights + np.log(split.prior[1] / split.prior[0])
         return np.stack([log_expit(-odds), log_expit(odds)], axis=1)
 
 
-def _fitted(deal: Deal, codes: np.ndarray) -> list[np.ndarray]:
+def _fitted(split: GameSplit, codes: np.ndarray) -> list[np.ndarray]:
     """The shadow records of each value."""
-    shadow = deal.parts.shadow
+    shadow = split.parts.shadow
     return [shadow[codes[shadow] == value] for value in (0, 1)]
 
 
@@ -88,9 +88,9 @@ def truth(world: World, shift: float | None = None) -> tuple[float, dict[str, fl
         shift = _shift(world)
     rng = np.random.default_rng(1)
     records, _ = world.drawn(0.0, rng)
-    deal = GAME.deal(records, world.setup, np.random.SeedSequence(1))
+    split = GAME.split(records, world.design, np.random.SeedSequence(1))
     each = []
-    for there in _fitted(deal, GAME.column(records).codes):
+    for there in _fitted(split, GAME.column(records).codes):
         of_users = 0.0
         if records.users is not None:
             sizes = np.unique(records.users[there], return_counts=True)[1]
@@ -100,7 +100,7 @@ def truth(world: World, shift: float | None = None) -> tuple[float, dict[str, fl
     each[1][:, 0] += shift
     weights, centre = each[1] - each[0], (each[1] + each[0]) / 2
     norm = np.linalg.norm(weights, axis=1) * np.sqrt((1 + NOISE**2) * world.size)
-    prior, hits = deal.prior, []
+    prior, hits = split.prior, []
     for value in (0, 1):
         mean = np.zeros(WIDTH)
         mean[0] = shift * value
@@ -129,12 +129,12 @@ def scored(world: World, seed: int) -> tuple[dict[str, Score], Scorer]:
     shift, _ = truth(world)
     rng = np.random.default_rng(seed)
     records, x = world.drawn(shift, rng)
-    plays: tuple[list[Deal], list[Deal]] = ([], [])
+    plays: tuple[list[GameSplit], list[GameSplit]] = ([], [])
     said: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for child in np.random.SeedSequence(seed).spawn(world.repeats):
         order, *dealing = child.spawn(3)
         for place, held in enumerate((records, GAME.permuted(records, order))):
-            plays[place].append(GAME.deal(held, world.setup, dealing[place]))
+            plays[place].append(GAME.split(held, world.design, dealing[place]))
             codes = GAME.column(held).codes
             said[place].append(world.posterior(plays[place][-1], codes, x, rng))
     scorer = Scorer(plays[0])
@@ -169,16 +169,16 @@ def players(users: int, spread: float, seed: int) -> Mapping[str, Outcome]:
         torch.zeros(len(owners), dtype=torch.long),
         users=owners.astype(str),
     )
-    setup = Setup(4, trials=400, batches=4)
-    deals, said = [], []
+    design = Design(4, trials=400, batches=4)
+    splits, said = [], []
     for child in np.random.SeedSequence(seed).spawn(REPEATS):
-        deal = UserGame().deal(records, setup, child)
-        assert deal.candidates is not None
-        own = x[deal.candidates].mean(axis=1).reshape(setup.trials, -1, WIDTH)
-        gaps = -((own - x[deal.observed.indices].mean(axis=1)[:, None]) ** 2).sum(axis=2)
-        deals.append(deal)
+        split = UserGame().split(records, design, child)
+        assert split.candidates is not None
+        own = x[split.candidates].mean(axis=1).reshape(design.trials, -1, WIDTH)
+        gaps = -((own - x[split.observed.indices].mean(axis=1)[:, None]) ** 2).sum(axis=2)
+        splits.append(split)
         said.append(gaps - np.logaddexp.reduce(gaps, axis=1)[:, None])
-    scorer = Scorer(deals)
+    scorer = Scorer(splits)
     right = users_truth(spread)
     scores = scorer.scores(said)
     return {
@@ -265,7 +265,7 @@ STUDY = Study(
     name="attack",
     says=(
         "Gaussian records whose batch means an adversary learned from its shadow records ranks, "
-        "fed into the attacks' own deals and scores (five repetitions, 2,000 trials); the truth is "
+        "fed into the attacks' splits and scores (five repetitions, 2,000 trials); the truth is "
         "closed form, averaged over shadow sets. Candidate users by their distance, and shares of "
         "records missed over updates (membership, tracing), with the truth by construction."
     ),

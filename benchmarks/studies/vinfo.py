@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from gradaudit.inference.estimating import Adversary, estimate
 from gradaudit.inference.repetitions import Question, Repetition, repetitions
 from gradaudit.inference.spread import Sampled, auroc_interval, imprecise, information_interval
-from gradaudit.inference.usable import Usable
+from gradaudit.inference.usable import Estimator, Usable, estimate
 from studies.base import Cell, Outcome, Study, interval
 
 FEATURES = 10
@@ -55,7 +54,7 @@ class World:
         asked = Question(
             "a", ("0", "1"), codes, users, pool, self.batch, self.batches, None, repeats, root
         )
-        adversary, played = Adversary((self.family,)), list(repetitions(asked))
+        adversary, played = Estimator((self.family,)), list(repetitions(asked))
         found = [
             estimate(_rows(features, each), each, adversary, np.random.SeedSequence([seed, number]))
             for number, each in enumerate(played)

@@ -12,7 +12,7 @@ from gradaudit.audits.base import AuditOptions
 
 if TYPE_CHECKING:
     from gradaudit.models.target import Subject
-    from gradaudit.sharing.protocol import Sharing
+    from gradaudit.sharing.protocol import SharingProtocol
 
 AUTOMATIC = ("closed-form", "dlg")
 AUTOMATIC_ITERATIONS = 10
@@ -85,15 +85,15 @@ class AttackOptions(AuditOptions):
         flags = {name: value for name, value in given.items() if value is not None}
         return flags if named else {"iterations": AUTOMATIC_ITERATIONS, **flags}
 
-    def sharing(self, subject: Subject) -> Sharing:
+    def sharing(self, subject: Subject) -> SharingProtocol:
         """How the attacked clients make their updates.
 
         Raises:
             UsageError: options contradict each other or the defenses.
         """
-        from gradaudit.sharing.protocol import Sharing
+        from gradaudit.sharing.protocol import SharingProtocol
 
-        return Sharing(
+        return SharingProtocol(
             defenses=subject.defenses,
             algorithm=self.algorithm,
             epochs=self.epochs,

@@ -1,6 +1,9 @@
 """What a predictive family is: it is fitted on labelled features and gives log-probabilities."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
@@ -9,10 +12,9 @@ import numpy as np
 
 from gradaudit.errors import AuditError
 from gradaudit.families.standard import Features, FloatArray, IntArray, Projection, Scale
+from gradaudit.randomness import Seed
 
 __all__ = ["Features", "FloatArray", "IntArray"]
-
-Seed = int | np.random.SeedSequence
 
 
 class Fitted(ABC):
@@ -168,3 +170,23 @@ def under_prior(
 def log_loss(log_probabilities: FloatArray, labels: IntArray) -> float:
     """Mean of −log p of the true class, in nats."""
     return float(-log_probabilities[np.arange(len(labels)), labels].mean())
+
+
+@dataclass(frozen=True)
+class FittedScores(Fitted):
+    """Scores of projected rows.
+
+    Attributes:
+        scores: projected rows (rows, directions) to scores (rows, classes); of two classes, the
+            second's alone, (rows,) or (rows, 1), is enough.
+    """
+
+    prior: FloatArray
+    projection: Projection
+    scores: Callable[[FloatArray], FloatArray]
+
+    def log_probabilities(self, features: Features) -> FloatArray:
+        """Logs of the softmax, (rows, classes)."""
+        found = np.asarray(self.scores(self.projection(features)))
+        found = found.reshape(len(found), -1)
+        return normalised(np.hstack([0 * found, found]) if found.shape[1] == 1 else found)

@@ -4,8 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from gradaudit.families.base import Family, Fitted, FittedPrior, FloatArray, Training
-from gradaudit.families.scores import FittedScores
+from gradaudit.families.base import Family, Fitted, FittedPrior, FittedScores, FloatArray, Training
 from gradaudit.families.standard import Projection
 
 _SHRUNK = 0.1

@@ -1,9 +1,9 @@
 """Logistic regression."""
 
 import numpy as np
+from sklearn.linear_model import LogisticRegression
 
-from gradaudit.families.base import Family, Fitted, FittedPrior, Training
-from gradaudit.families.scores import FittedScores
+from gradaudit.families.base import Family, Fitted, FittedPrior, FittedScores, Training
 from gradaudit.families.standard import Projection
 
 _PENALTY = 10.0
@@ -25,8 +25,6 @@ class Logistic(Family):
 
     def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
         """By L-BFGS; nothing is random."""
-        from sklearn.linear_model import LogisticRegression
-
         projection = training.projection
         rows = projection(training.features)
         if not rows.shape[1]:

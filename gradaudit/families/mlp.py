@@ -5,9 +5,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPClassifier
 
-from gradaudit.families.base import Family, Fitted, FittedPrior, FloatArray, Training
-from gradaudit.families.scores import FittedScores
+from gradaudit.families.base import Family, Fitted, FittedPrior, FittedScores, FloatArray, Training
 from gradaudit.families.standard import Projection
 
 _DIRECTIONS = 50
@@ -28,9 +29,6 @@ class Mlp(Family):
 
     def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
         """By a bounded number of L-BFGS steps from a seeded start."""
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.neural_network import MLPClassifier
-
         projection = training.projection
         rows = projection(training.features)[:, :_DIRECTIONS]
         if not rows.shape[1]:

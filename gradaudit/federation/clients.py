@@ -17,7 +17,7 @@ from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import drawing_from, running, unwrap
 from gradaudit.models.target import Target
 from gradaudit.randomness import torch_rng
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 
 State = Mapping[str, Tensor]
@@ -75,7 +75,7 @@ class Workplace:
         target: Target,
         options: TrainingOptions,
         batch_size: int | None,
-        sharing: Sharing,
+        sharing: SharingProtocol,
         seed: int,
     ) -> None:
         self.target = replace(target, model=copy.deepcopy(target.model))

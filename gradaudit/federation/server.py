@@ -21,7 +21,7 @@ from gradaudit.models.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress, Silent
 from gradaudit.randomness import rng, torch_rng
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Training:
         self.clients = self._make_clients(self.parts, seed)
         self.server = Server(self.target, options)
         size = options.batch_size or self.algorithm.batch_size
-        sharing = Sharing(
+        sharing = SharingProtocol(
             defenses=tuple(defenses),
             algorithm="fedsgd" if self.algorithm.one_step else "fedavg",
         )

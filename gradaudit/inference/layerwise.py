@@ -1,4 +1,4 @@
-"""Usable information of every layer: batches through the observer, features to estimates."""
+"""Usable information of every layer: batches through the interceptor, features to estimates."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -7,21 +7,21 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from gradaudit.inference.estimating import Adversary, Rows, estimate
 from gradaudit.inference.repetitions import Repetition
-from gradaudit.inference.usable import Usable
+from gradaudit.inference.usable import Estimator, Rows, Usable, estimate
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
+from gradaudit.randomness import number, rng, sequence
 from gradaudit.sharing.draws import beside
-from gradaudit.sharing.interceptor import Observer
-from gradaudit.sharing.reduction import Reduction
+from gradaudit.sharing.interceptor import Interceptor
+from gradaudit.sharing.options import Reduction
 from gradaudit.workers import shared_out
 
 _TOGETHER = 8
 """Repetitions whose batches are observed in one pass over the records."""
 
 
-Observe = Callable[[Sequence[Layer]], Observer]
+Observe = Callable[[Sequence[Layer]], Interceptor]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Layerwise:
     """Estimates of every layer.
 
     Attributes:
-        observe: makes the observer of some layers.
+        observe: makes the interceptor of some layers.
         layers: to measure.
         reduction: asked for, or None.
         others: how many other clients' updates each batch's is mixed with. They draw from the set
@@ -48,7 +48,7 @@ class Layerwise:
     notes: set[str] = field(default_factory=set)
 
     def usable(
-        self, planned: Sequence[Repetition], adversary: Adversary, progress: Progress, title: str
+        self, planned: Sequence[Repetition], adversary: Estimator, progress: Progress, title: str
     ) -> dict[str, list[Usable]]:
         """Each layer's estimates, one a repetition."""
         found: dict[str, list[Usable]] = {layer.name: [] for layer in self.layers}
@@ -58,7 +58,7 @@ class Layerwise:
         with progress.task(title, total) as advance:
             for layer, repetition_rows in self._observed(planned):
                 tasks = [
-                    partial(estimate, rows, each, adversary, self._child(1, layer.position, each))
+                    partial(estimate, rows, each, adversary, self._fits(layer, each))
                     for each, rows in repetition_rows
                 ]
                 found[layer.name] += shared_out(tasks, self.jobs, advance)
@@ -73,37 +73,31 @@ class Layerwise:
         """
         fitted = self.reduction is not None and self.reduction.kind == "pca"
         together = 1 if fitted else _TOGETHER
-        observer = self.observe(self.layers)
-        self.notes.update({observer.note} - {""})
+        interceptor = self.observe(self.layers)
+        self.notes.update({interceptor.note} - {""})
         for start in range(0, len(planned), together):
             group = planned[start : start + together]
             ends = np.cumsum([len(_indices(each)) for each in group])[:-1]
-            for layer, rows in observer.features(
+            for layer, rows in interceptor.features(
                 np.concatenate([_indices(each) for each in group]),
                 fit=group[0].adversary if fitted else None,
-                seed=_integer(self._child(0, 0, group[0])),
+                seed=number(self.seed, "updates", *group[0].words),
                 others=np.concatenate([self._others(each) for each in group]),
             ):
                 yield layer, list(zip(group, np.split(rows.numpy(), ends), strict=True))
 
     def _others(self, repetition: Repetition) -> NDArray[np.int64]:
         """Other clients' records of each batch, (batches, others, k)."""
-        generator = np.random.default_rng(self._child(2, 0, repetition))
+        generator = rng(self.seed, "others", *repetition.words)
         drawn = [
             beside(batches.indices, self.others, np.sort(part), generator)
             for batches, part in zip(repetition.batches, repetition.parts, strict=True)
         ]
         return np.concatenate(drawn)
 
-    def _child(self, use: int, layer: int, repetition: Repetition) -> np.random.SeedSequence:
-        path = (use, layer, repetition.number, int(repetition.permuted))
-        return np.random.SeedSequence(self.seed.entropy, spawn_key=(*self.seed.spawn_key, *path))
+    def _fits(self, layer: Layer, repetition: Repetition) -> np.random.SeedSequence:
+        return sequence(self.seed, "fits", layer.name, *repetition.words)
 
 
 def _indices(repetition: Repetition) -> NDArray[np.int64]:
     return np.concatenate([batches.indices for batches in repetition.batches])
-
-
-def _integer(seed: np.random.SeedSequence) -> int:
-    """A seed of 62 bits for torch."""
-    return int(seed.generate_state(1, np.uint64)[0] >> np.uint64(2))

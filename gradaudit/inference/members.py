@@ -9,8 +9,8 @@ import numpy as np
 from gradaudit.families import family
 from gradaudit.families.base import Features, Fitted, FloatArray, IntArray, Training, log_mean
 from gradaudit.families.calibration import calibration
-from gradaudit.families.forest import FittedForest
-from gradaudit.families.paper import PaperForest
+from gradaudit.families.forest import FittedForest, PaperForest
+from gradaudit.randomness import sequence
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,16 @@ class Families:
     def said(self, name: str, seed: np.random.SeedSequence) -> Said:
         """What a family says: in each turn, a member that was fitted on the other folds."""
         folds, score = [], []
-        for turn, child in enumerate(seed.spawn(len(self.sets.folds))):
-            member = self._fitted(name, self._turns[turn], child)
-            folds.append(member.log_probabilities(self.sets.folds[turn].features))
+        for turn, fold in enumerate(self.sets.folds):
+            member = self._fitted(name, self._turns[turn], sequence(seed, "turn", turn))
+            folds.append(member.log_probabilities(fold.features))
             score.append(member.log_probabilities(self.sets.score.features))
         return Said(tuple(folds), tuple(score))
 
     def said_by_one(self, name: str, seed: np.random.SeedSequence) -> Said:
         """What a member says that was fitted on the first fold alone; of the others, and once."""
         first, *others = self.sets.folds
-        member = self._fitted(name, self._training([first]), seed)
+        member = self._fitted(name, self._training([first]), sequence(seed, "first fold alone"))
         of_others = tuple(member.log_probabilities(fold.features) for fold in others)
         return Said(of_others, (member.log_probabilities(self.sets.score.features),))
 

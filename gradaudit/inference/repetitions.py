@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.errors import NotApplicable
-from gradaudit.inference.batches import Batches, draw_batches
-from gradaudit.inference.splits import IntArray, Users, expect_enough, split
+from gradaudit.inference.splits import Batches, IntArray, Users, draw_batches, expect_enough, split
+from gradaudit.randomness import Word, rng, sequence
 
 FOLDS = 3
 """Of the adversary's records: each in turn chooses among members that the others fitted."""
@@ -38,7 +38,7 @@ class Question:
             to score on.
         shadow: records of the adversary, for fitting and choosing; None is all but the score set's.
         repeats: how many repetitions.
-        seed: entropy and spawn key of the root of all draws.
+        seed: the root of all draws.
     """
 
     attribute: str
@@ -85,6 +85,11 @@ class Repetition:
     frequencies: NDArray[np.float64]
 
     @property
+    def words(self) -> tuple[Word, ...]:
+        """What names its streams of random numbers."""
+        return ("repetition", self.number, "permuted" if self.permuted else "as it is")
+
+    @property
     def adversary(self) -> IntArray:
         """Indices of the records of all folds, ascending."""
         return np.sort(np.concatenate(self.parts[:-1]))
@@ -98,9 +103,10 @@ def repetitions(question: Question, *, permuted: bool = False) -> Iterator[Repet
     """
     asked = _of_values_that_occur(question)
     for number in range(question.repeats):
-        children = _child(question.seed, number, int(permuted)).spawn(3)
-        codes = _permuted(asked, children[2]) if permuted else asked.codes
-        yield _repetition(asked, number, permuted, codes, children[0], children[1])
+        words = "repetition", number, "permuted" if permuted else "as it is"
+        seed = sequence(question.seed, *words)
+        codes = _permuted(asked, seed) if permuted else asked.codes
+        yield _repetition(asked, number, permuted, codes, seed)
 
 
 def occurring(codes: IntArray, values: tuple[str, ...]) -> tuple[IntArray, tuple[str, ...]]:
@@ -126,13 +132,13 @@ def _repetition(
     number: int,
     permuted: bool,
     codes: IntArray,
-    splitting: np.random.SeedSequence,
-    drawing: np.random.SeedSequence,
+    seed: np.random.SeedSequence,
 ) -> Repetition:
+    splitting = sequence(seed, "split")
     parts = split(len(codes), question.users, question.shares, splitting, codes=codes)
     named = dict(zip((*_FOLD_NAMES, "the score set"), parts, strict=True))
     expect_enough(named, codes, question.values, max(question.size, FEWEST), question.attribute)
-    generator = np.random.default_rng(drawing)
+    generator = rng(seed, "batches")
     half = (question.batches + 1) // 2
     drawn = tuple(
         draw_batches(codes, part, question.size, count, generator, values=len(question.values))
@@ -193,7 +199,7 @@ def _permuted(question: Question, seed: np.random.SeedSequence) -> IntArray:
     of all users in one random order take the values of all in another: runs of values that
     belonged to one user go on belonging to one, as far as users have equally many records.
     """
-    generator = np.random.default_rng(seed)
+    generator = rng(seed, "permutation")
     if question.users is None:
         return generator.permutation(question.codes)
     _, first, user = np.unique(question.users, return_index=True, return_inverse=True)
@@ -207,8 +213,3 @@ def _permuted(question: Question, seed: np.random.SeedSequence) -> IntArray:
     dealt = np.empty_like(question.codes)
     dealt[taking] = question.codes[giving]
     return dealt
-
-
-def _child(seed: np.random.SeedSequence, *path: int) -> np.random.SeedSequence:
-    """The descendant at a path, the same however often it is asked for."""
-    return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *path))

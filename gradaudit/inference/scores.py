@@ -1,10 +1,12 @@
 """How well somebody guesses a private value: scores of one or several repetitions of a game.
 
 Every score is a mean over trials, or a two-sample one, whose trials share records: its variance is
-that of an incomplete U-statistic (``gradaudit.statistics.u_statistic``). Rates have Wilson's
-interval on as many trials as would be so exact if they were independent, with Student's quantile,
-which keeps its level near 0 and 1.
+that of an incomplete U-statistic (``gradaudit.statistics.u_statistic``), from what each trial adds
+to its error. Rates have Wilson's interval on as many trials as would be so exact if they were
+independent, with Student's quantile, which keeps its level near 0 and 1.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,19 +16,74 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from gradaudit.inference.statistics import (
-    FALSE_POSITIVES,
-    FloatArray,
-    IntArray,
-    above,
-    log_odds,
-    losses,
-    placements,
-    success,
-)
 from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.rates import Interval, difference, wilson
 from gradaudit.statistics.u_statistic import Draws, disjoint, pooled, project
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+FALSE_POSITIVES = 0.01
+
+
+def success(log_probabilities: FloatArray, labels: IntArray) -> FloatArray:
+    """Whether the likeliest value is the true one, (trials,); values that tie share it."""
+    likeliest = log_probabilities == log_probabilities.max(axis=1, keepdims=True)
+    return np.asarray(likeliest[np.arange(len(labels)), labels] / likeliest.sum(axis=1))
+
+
+def losses(log_probabilities: FloatArray, labels: IntArray) -> FloatArray:
+    """−log p of the true value, (trials,) in nats."""
+    return np.asarray(-log_probabilities[np.arange(len(labels)), labels])
+
+
+def log_odds(log_probabilities: FloatArray, value: int) -> FloatArray:
+    """Log-odds of a value against all others, (trials,), exact also where p is almost 1."""
+    others = np.delete(log_probabilities, value, axis=1)
+    highest = others.max(axis=1)
+    rest = highest + np.log(np.exp(others - highest[:, None]).sum(axis=1))
+    return np.asarray(log_probabilities[:, value] - rest)
+
+
+def auroc(scores: FloatArray, positive: NDArray[np.bool_]) -> float:
+    """Probability that a positive trial scores higher than a negative one, ties counting half.
+
+    Args:
+        scores: (trials,).
+        positive: (trials,), both kinds among them.
+    """
+    negatives = np.sort(scores[~positive])
+    return float(_below(scores[positive], negatives).sum() / (2 * positive.sum() * len(negatives)))
+
+
+def _below(scores: FloatArray, others: FloatArray) -> NDArray[np.int64]:
+    """Twice how many of the others, ascending, are below each score; a tie counts once."""
+    return np.asarray(
+        np.searchsorted(others, scores, "left") + np.searchsorted(others, scores, "right")
+    )
+
+
+def placements(scores: FloatArray, positive: NDArray[np.bool_]) -> FloatArray:
+    """Share of the other side that each trial is on the right side of, (trials,), ties half.
+
+    The mean over positives, and that over negatives, is the AUROC; less that mean it is what a
+    trial adds to the AUROC's error (DeLong, DeLong and Clarke-Pearson 1988).
+    """
+    found = np.empty(len(scores))
+    for side in (True, False):
+        others = np.sort(scores[positive != side])
+        share = _below(scores[positive == side], others) / (2 * len(others))
+        found[positive == side] = share if side else 1 - share
+    return found
+
+
+def above(scores: FloatArray, positive: NDArray[np.bool_], share: float) -> NDArray[np.bool_]:
+    """Which positive trials are above a threshold that at most ``share`` of negatives pass."""
+    negatives = np.sort(scores[~positive])[::-1]
+    allowed = int(share * len(negatives) + 1e-9)
+    least = negatives[allowed] if allowed < len(negatives) else -np.inf
+    return np.asarray(scores[positive] > least)
+
 
 ENOUGH = 20
 """Batches of a value without a record in common in one private set, below which no interval is to

@@ -1,4 +1,9 @@
-"""Usable information: what a bounded adversary learns of a private value from features."""
+"""Usable information: what a bounded adversary learns of a private value from features.
+
+A worker process makes one estimate: no torch to load in here.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,10 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from gradaudit.families.base import FloatArray, IntArray
 from gradaudit.inference.members import Families, Labelled, Said, Sets, class_weights
-from gradaudit.inference.statistics import auroc, log_odds
+from gradaudit.inference.repetitions import Repetition
+from gradaudit.inference.scores import auroc, log_odds
+from gradaudit.progress import Advance
+from gradaudit.randomness import sequence
 
 IGNORANT = "prior"
 
@@ -80,10 +89,7 @@ def usable_information(
     """
     names = dict.fromkeys((IGNORANT, *members))
     families = Families(sets, prior, paper)
-    said = {
-        name: families.said(name, child)
-        for name, child in zip(names, seed.spawn(len(names)), strict=True)
-    }
+    said = {name: families.said(name, sequence(seed, "family", name)) for name in names}
     believed = {name: families.believed(each) for name, each in said.items()}
     losses = {
         name: _loss(np.concatenate(each.folds), sets.chosen_on, prior)
@@ -113,15 +119,9 @@ def entropy(prior: FloatArray) -> float:
 
 def macro_auroc(log_probabilities: FloatArray, labels: IntArray) -> float:
     """AUROC of every value against the rest, averaged."""
-    alike: NDArray[np.float64] = np.ones((1, len(labels)))
-    return float(
-        np.mean(
-            [
-                auroc(log_odds(log_probabilities, value), labels == value, alike)[0]
-                for value in range(log_probabilities.shape[1])
-            ]
-        )
-    )
+    values = range(log_probabilities.shape[1])
+    areas = [auroc(log_odds(log_probabilities, value), labels == value) for value in values]
+    return float(np.mean(areas))
 
 
 def _curve(
@@ -133,8 +133,10 @@ def _curve(
 ) -> tuple[Learned, ...]:
     """What a member learns of one fold and, the mean of the turns', of all but one; and all."""
     score, prior, folds = families.sets.score, families.prior, len(families.sets.folds)
-    (child,) = seed.spawn(1)
-    alone = {name: families.said_by_one(name, child) for name in {found.family, found.ranker}}
+    alone = {
+        name: families.said_by_one(name, sequence(seed, "family", name))
+        for name in {found.family, found.ranker}
+    }
     fewest = Learned(
         1 / folds,
         _gained(families.believed(alone[found.family]).score, score, prior),
@@ -163,3 +165,55 @@ def _loss(log_probabilities: FloatArray, labels: IntArray, prior: FloatArray) ->
     """Log loss in nats of batches that weigh as the prior says."""
     own = log_probabilities[np.arange(len(labels)), labels]
     return float(-(class_weights(labels, prior) * own).mean())
+
+
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """Who estimates.
+
+    Attributes:
+        members: names of the families.
+        prior: ``uniform``, or ``empirical`` for the frequencies among the adversary's records.
+        paper: the softmax of a forest's votes, uncalibrated (Mo et al. 2021, eq. 8).
+        curve: whether to fit on fewer batches too, where the attribute is not permuted.
+    """
+
+    members: tuple[str, ...]
+    prior: str = "uniform"
+    paper: bool = False
+    curve: bool = False
+
+    def of(self, repetition: Repetition) -> NDArray[np.float64]:
+        """The prior in a repetition, (values,)."""
+        count = len(repetition.frequencies)
+        return repetition.frequencies if self.prior == "empirical" else np.full(count, 1 / count)
+
+
+def estimate(
+    rows: Rows,
+    repetition: Repetition,
+    adversary: Estimator,
+    seed: np.random.SeedSequence,
+    advance: Advance,
+) -> Usable:
+    """One estimate, on one thread, which is one unit of work."""
+    ends = np.cumsum([len(batches.labels) for batches in repetition.batches])[:-1]
+    *folds, score = (
+        Labelled(own, batches.labels)
+        for own, batches in zip(np.split(rows, ends), repetition.batches, strict=True)
+    )
+    sets = Sets(tuple(folds), score, repetition.independent)
+    with threadpool_limits(1):
+        usable = usable_information(
+            sets,
+            adversary.of(repetition),
+            adversary.members,
+            seed,
+            paper=adversary.paper,
+            curve=adversary.curve and not repetition.permuted,
+        )
+    advance(1)
+    return usable

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from gradaudit.defenses import Chain
 from gradaudit.models.target import Layer
+from gradaudit.randomness import torch_rng
 from gradaudit.sharing.fitting import Project
-from gradaudit.sharing.rows import Dense, Rows, room
-from gradaudit.sharing.seeds import Seeds, Use
+from gradaudit.sharing.rows import Dense, GradientRows, room
 from gradaudit.sharing.stream import Stream
-from gradaudit.sharing.visibility import Sight
+from gradaudit.sharing.visibility import Visibility
 
 _COPIES = 4
 
@@ -19,7 +19,7 @@ _COPIES = 4
 def averaged(
     stream: Stream,
     layers: Sequence[Layer],
-    sights: Mapping[str, Sight],
+    visibilities: Mapping[str, Visibility],
     projections: Mapping[str, Project],
     clients: Tensor,
     shares: Tensor,
@@ -34,7 +34,7 @@ def averaged(
     Args:
         stream: a row a record.
         layers: to look at.
-        sights: what is seen of them.
+        visibilities: what is seen of them.
         projections: of those that are reduced to principal components.
         clients: (batches, clients, k) indices of rows.
         shares: (batches, clients, k) of each row in its client's update.
@@ -43,12 +43,12 @@ def averaged(
     """
     rows = clients.flatten(1)
     parts_of = (shares / clients.shape[1]).flatten(1)
-    held: dict[str, list[Rows]] = {}
+    held: dict[str, list[GradientRows]] = {}
     sums: dict[str, Tensor] = {}
     for where, layer, piece in stream.pieces(layers):
-        sight, name = sights[layer.name], layer.name
-        reduced = _reduced(piece, sight, projections.get(name))
-        if _held_bytes(stream, layer, sight) <= memory // 2:
+        visibility, name = visibilities[layer.name], layer.name
+        reduced = _reduced(piece, visibility, projections.get(name))
+        if _held_bytes(stream, layer, visibility) <= memory // 2:
             held.setdefault(name, []).append(reduced)
             continue
         part = reduced.dense()
@@ -66,8 +66,9 @@ def noisy(
     layer: Layer,
     chain: Chain,
     sizes: tuple[int, int],
-    seeds: Seeds,
+    seed: int,
     memory: int,
+    device: torch.device,
 ) -> Tensor:
     """Features with the noise that a layer's defenses add to each client's update, in place.
 
@@ -76,38 +77,40 @@ def noisy(
         layer: whose.
         chain: the defenses.
         sizes: clients whose updates are averaged, and records of each.
-        seeds: of the noise.
+        seed: of the noise.
         memory: bytes that noise may take at a time.
+        device: where it is drawn.
     """
     clients, records = sizes
     step = max(1, memory // (_COPIES * means.element_size() * means.shape[1] * clients * records))
     for index, defense in enumerate(chain.acting):
         if not (defense.additive and defense.defends(layer.parameter_names[0])):
             continue
-        generator = seeds.torch(Use.DEFENSE_OF_LAYER, index, layer.position)
+        words = "sharing", "noise on features", index, layer.name
+        generator = torch_rng(seed, *words, device=device)
         for start in range(0, len(means), step):
             part = means[start : start + step]
             zeros = torch.zeros(
-                len(part) * clients, part.shape[1], dtype=means.dtype, device=seeds.device
+                len(part) * clients, part.shape[1], dtype=means.dtype, device=device
             )
             noise = defense.apply(zeros, records=records, generator=generator)
             part += noise.view(len(part), clients, -1).mean(dim=1).cpu()
     return means
 
 
-def _reduced(piece: Rows, sight: Sight, project: Project | None) -> Rows:
+def _reduced(piece: GradientRows, visibility: Visibility, project: Project | None) -> GradientRows:
     if project is not None:
         return Dense(project(piece))
-    return piece if sight.columns is None else Dense(sight.pooled(piece))
+    return piece if visibility.columns is None else Dense(visibility.pooled(piece))
 
 
-def _held_bytes(stream: Stream, layer: Layer, sight: Sight) -> int:
-    features = stream.itemsize * sight.features
-    each = stream.bytes_of(layer) if sight.features == layer.parameters else features
+def _held_bytes(stream: Stream, layer: Layer, visibility: Visibility) -> int:
+    features = stream.itemsize * visibility.features
+    each = stream.bytes_of(layer) if visibility.features == layer.parameters else features
     return each * len(stream)
 
 
-def _mixed(records: Rows, rows: Tensor, shares: Tensor, dtype: torch.dtype) -> Tensor:
+def _mixed(records: GradientRows, rows: Tensor, shares: Tensor, dtype: torch.dtype) -> Tensor:
     """Means of the records' rows over each batch."""
     found = room(len(rows), records.elements, dtype)
     records.mix(rows, shares.to(dtype), found)

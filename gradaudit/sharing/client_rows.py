@@ -1,16 +1,17 @@
 """Shared updates as rows: formed chunk by chunk, defended, averaged with other clients'."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from gradaudit.defenses import Chain
 from gradaudit.models.target import Layer
+from gradaudit.randomness import torch_rng
 from gradaudit.sharing.draws import shares_of
-from gradaudit.sharing.rows import QUICK_BYTES, Dense, Rows
-from gradaudit.sharing.seeds import Seeds, Use
+from gradaudit.sharing.rows import QUICK_BYTES, Dense, GradientRows
 from gradaudit.sharing.share import Clients
 from gradaudit.sharing.stream import Piece, Stream, collected
 
@@ -36,10 +37,10 @@ class Former:
     records: Stream | None
     memory: int
     weights: Tensor | None = None
-    _held: dict[str, Rows] = field(default_factory=dict)
+    _held: dict[str, GradientRows] = field(default_factory=dict)
 
     def updates(
-        self, batches: Tensor, layers: Sequence[Layer], first: int, seeds: Seeds
+        self, batches: Tensor, layers: Sequence[Layer], first: int, seed: int
     ) -> dict[str, Tensor]:
         """Updates (clients, elements) by parameter.
 
@@ -47,10 +48,10 @@ class Former:
             batches: (clients, k) indices into ``used``.
             layers: the parameters, each as a layer.
             first: number of the first client, which decides its random numbers.
-            seeds: where they come from.
+            seed: of them.
         """
         if not self.mixes(layers):
-            return self._one_by_one(batches, layers, first, seeds)
+            return self._one_by_one(batches, layers, first, seed)
         if not {layer.name for layer in layers} <= set(self._held):
             assert self.records is not None
             self._held = {}
@@ -67,14 +68,17 @@ class Former:
         return sum(map(self.records.bytes_of, layers)) * len(self.records) <= self.memory
 
     def _one_by_one(
-        self, batches: Tensor, layers: Sequence[Layer], first: int, seeds: Seeds
+        self, batches: Tensor, layers: Sequence[Layer], first: int, seed: int
     ) -> dict[str, Tensor]:
-        found = [
-            self.clients.update(self.used[batch], seeds.torch(Use.CLIENT, first + index))
-            for index, batch in enumerate(batches)
+        device = self.clients.target.device
+        updates = [
+            self.clients.update(
+                self.used[batch], torch_rng(seed, "sharing", "client", number, device=device)
+            )
+            for number, batch in enumerate(batches, start=first)
         ]
         return {
-            layer.name: torch.stack([update[layer.name] for update in found]) for layer in layers
+            layer.name: torch.stack([update[layer.name] for update in updates]) for layer in layers
         }
 
 
@@ -88,7 +92,7 @@ class ClientRows:
             clients' defended updates.
         chain: the defenses.
         parameters: every shared parameter as a layer, by name.
-        seeds: of noise and of clients.
+        seed: of noise and of clients.
         memory: bytes that updates may take at a time.
         silent: parameters to which defenses that only add noise add none.
         values: (rows,) private values of the first client's batches, which his defenses know; None
@@ -99,7 +103,7 @@ class ClientRows:
     batches: Tensor
     chain: Chain
     parameters: Mapping[str, Layer]
-    seeds: Seeds
+    seed: int
     memory: int
     silent: Container[str] = ()
     values: Tensor | None = None
@@ -151,12 +155,16 @@ class ClientRows:
                 yield slice(start, start + len(rows)), layer, Dense(rows)
 
     def _defended(
-        self, start: int, stop: int, needed: Sequence[Layer], generators: "_Generators"
+        self,
+        start: int,
+        stop: int,
+        needed: Sequence[Layer],
+        generators: Callable[[int, str], torch.Generator],
     ) -> dict[str, Tensor]:
         batches = self.batches[start:stop]
         count, clients, size = batches.shape
         each = batches.flatten(0, 1)
-        raw = self.former.updates(each, needed, start * clients, self.seeds)
+        raw = self.former.updates(each, needed, start * clients, self.seed)
         done = self.chain.apply(
             raw,
             records=size,
@@ -186,21 +194,13 @@ class ClientRows:
         each = self.itemsize * elements * self.batches.shape[1]
         return max(1, min(self.memory // _COPIES, QUICK_BYTES) // each)
 
-    def _generators(self) -> "_Generators":
-        return _Generators(self.seeds, {name: p.position for name, p in self.parameters.items()})
+    def _generators(self) -> Callable[[int, str], torch.Generator]:
+        """A generator for every defense and parameter, which goes on from chunk to chunk."""
+        device = self.former.clients.target.device
 
+        @cache
+        def generator(defense: int, parameter: str) -> torch.Generator:
+            words = "sharing", "defense of updates", defense, parameter
+            return torch_rng(self.seed, *words, device=device)
 
-@dataclass(frozen=True)
-class _Generators:
-    """A generator for every defense and parameter, which goes on from chunk to chunk."""
-
-    seeds: Seeds
-    positions: Mapping[str, int]
-    known: dict[tuple[int, str], torch.Generator] = field(default_factory=dict)
-
-    def __call__(self, defense: int, parameter: str) -> torch.Generator:
-        key = (defense, parameter)
-        if key not in self.known:
-            place = self.positions.get(parameter, len(self.positions))
-            self.known[key] = self.seeds.torch(Use.DEFENSE_OF_PARAMETER, defense, place)
-        return self.known[key]
+        return generator

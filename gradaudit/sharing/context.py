@@ -1,7 +1,9 @@
-"""What does not change from one call of an observer to the next."""
+"""What does not change from one call of an interceptor to the next."""
+
+from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -10,13 +12,12 @@ from torch import Tensor
 
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.target import Layer, Target
 from gradaudit.sharing.client_rows import ClientRows, Former
-from gradaudit.sharing.protocol import Sharing
-from gradaudit.sharing.record_rows import RecordRows, record_factors
-from gradaudit.sharing.seeds import Seeds
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import Clients, parameters_as_layers
-from gradaudit.sharing.stream import Scaled, Stream
+from gradaudit.sharing.stream import RecordRows
 
 Indices = NDArray[np.int64]
 
@@ -25,7 +26,7 @@ _KEPT = 2
 
 
 @dataclass
-class Scene:
+class Context:
     """A target, its records and how updates are shared.
 
     Attributes:
@@ -42,7 +43,7 @@ class Scene:
 
     target: Target
     records: Records
-    sharing: Sharing
+    sharing: SharingProtocol
     clients: Clients
     parameters: Mapping[str, Layer]
     engine: RecordRows | None
@@ -52,8 +53,13 @@ class Scene:
 
     @classmethod
     def of(
-        cls, target: Target, records: Records, sharing: Sharing, dtype: torch.dtype, memory: int
-    ) -> "Scene":
+        cls,
+        target: Target,
+        records: Records,
+        sharing: SharingProtocol,
+        dtype: torch.dtype,
+        memory: int,
+    ) -> Context:
         """Look whether the model can be run and its records have gradients of their own.
 
         Raises:
@@ -75,17 +81,15 @@ class Scene:
         """Of the computation."""
         return self.clients.view.dtype
 
-    def record_rows(self, indices: Indices, layers: Iterable[Layer]) -> Stream:
+    def record_rows(self, indices: Indices, layers: Iterable[Layer]) -> RecordRows:
         """The gradients of these records by these layers, clipped where a defense clips them."""
         assert self.engine is not None
         rows = torch.from_numpy(indices)
-        found = self.engine.of_records(self.records.inputs[rows], self.records.labels[rows])
-        factors = self._clipping(indices, found)
-        if not factors:
-            return found
-        by_layer = {layer.name: layer.parameter_names[0] for layer in layers}
-        chosen = {name: factors[p] for name, p in by_layer.items() if p in factors}
-        return Scaled(found, chosen)
+        plain = self.engine.of_records(self.records.inputs[rows], self.records.labels[rows])
+        clipping = self._clipping(indices, plain)
+        first = {layer.name: layer.parameter_names[0] for layer in layers}
+        factors = {name: clipping[p] for name, p in first.items() if p in clipping}
+        return replace(plain, factors=factors)
 
     def weights(self, indices: Tensor) -> Tensor | None:
         """What these records count in the loss, (records,); None where all count alike."""
@@ -94,7 +98,7 @@ class Scene:
     def client_rows(
         self,
         clients: Tensor,
-        seeds: Seeds,
+        seed: int,
         *,
         silent: Container[str] = (),
         values: Tensor | None = None,
@@ -108,11 +112,9 @@ class Scene:
         records = None
         if self.engine is not None:
             records = self.record_rows(used.numpy(), self.parameters.values())
-        weights = self.weights(used)
-        former = Former(self.clients, used, records, self.memory // 2, weights)
-        chain = self.sharing.chain
-        own = self.parameters, seeds, self.memory // 4, silent, values
-        return ClientRows(former, rows, chain, *own)
+        former = Former(self.clients, used, records, self.memory // 2, self.weights(used))
+        more = self.parameters, seed, self.memory // 4, silent, values
+        return ClientRows(former, rows, self.sharing.chain, *more)
 
     def _clipping(self, indices: Indices, rows: RecordRows) -> dict[str, Tensor]:
         """The factors of these records by parameter, from their whole gradients' norms."""
@@ -121,8 +123,13 @@ class Scene:
             return {}
         key = indices.tobytes()
         if key not in self._factors:
-            found = record_factors(rows, self.parameters.values(), chain)
-            self._factors = dict([*self._factors.items(), (key, found)][-_KEPT:])
+            squares: dict[str, list[Tensor]] = {}
+            defended = [layer for layer in self.parameters.values() if chain.of(layer.name)]
+            for _, layer, piece in rows.pieces(defended):
+                squares.setdefault(layer.name, []).append(piece.squares())
+            norms = {name: torch.cat(parts) for name, parts in squares.items()}
+            latest = key, chain.record_factors(norms)
+            self._factors = dict([*self._factors.items(), latest][-_KEPT:])
         return self._factors[key]
 
 
@@ -143,18 +150,19 @@ def _engine(clients: Clients, layers: tuple[Layer, ...]) -> tuple[RecordRows | N
         return None, f"updates are computed batch by batch: {coupled}"
     if view.stochastic(sample):
         return None, "updates are computed batch by batch: the model draws random numbers"
-    engine = RecordRows.of(
+    memory = clients.memory
+    gradients = per_sample_gradients(
         clients.target,
         clients.inputs,
         clients.labels,
         layers,
         dtype=view.dtype,
-        memory=clients.memory,
+        memory=memory // 2,
     )
-    return engine, ""
+    return RecordRows(gradients, memory // 4), ""
 
 
-def refuse_hidden(layers: Iterable[Layer], sharing: Sharing) -> None:
+def refuse_hidden(layers: Iterable[Layer], sharing: SharingProtocol) -> None:
     """Refuse to look at layers that are never shared.
 
     Raises:

@@ -6,13 +6,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.errors import UsageError
-from gradaudit.sharing.seeds import Seeds, Use
+from gradaudit.randomness import rng
 
 Indices = NDArray[np.int64]
 
 
 def with_others(
-    batches: Indices, records: int, others: int, pool: Indices | None, seeds: Seeds
+    batches: Indices, records: int, others: int, pool: Indices | None, seed: int
 ) -> Tensor:
     """Each batch as the first of ``1 + others`` clients, (batches, clients, k) indices.
 
@@ -24,7 +24,7 @@ def with_others(
         others: how many other clients.
         pool: the records of the others, who draw k each, with replacement; None is all that are
             in no batch. Or what each batch's others have drawn, (batches, others, k).
-        seeds: of the draws.
+        seed: of the draws.
 
     Raises:
         UsageError: there are none in the pool.
@@ -45,7 +45,7 @@ def with_others(
         if pool.shape != (count, others, size):
             raise ValueError(f"other clients' records of shape {pool.shape} for {batches.shape}")
         return torch.cat([own, torch.from_numpy(pool)], dim=1)
-    drawn = seeds.numpy(Use.OTHERS).integers(len(pool), size=(count, others, size))
+    drawn = rng(seed, "sharing", "others").integers(len(pool), size=(count, others, size))
     return torch.cat([own, torch.from_numpy(pool[drawn])], dim=1)
 
 
@@ -70,23 +70,23 @@ def beside(batches: Indices, others: int, pool: Indices, generator: np.random.Ge
     return np.asarray(pool[drawn + passed].reshape(count, others, size))
 
 
-def at_most(records: Indices, count: int, seeds: Seeds) -> Indices:
+def at_most(records: Indices, count: int, seed: int) -> Indices:
     """All of these records, or so many of them at random, in order."""
     if len(records) <= count:
         return records
-    chosen = seeds.numpy(Use.FIT_RECORDS).choice(len(records), count, replace=False)
+    chosen = rng(seed, "sharing", "records").choice(len(records), count, replace=False)
     return records[np.sort(chosen)]
 
 
-def batches_of(records: Indices, size: int, count: int, seeds: Seeds) -> Tensor:
+def batches_of(records: Indices, size: int, count: int, seed: int) -> Tensor:
     """As many batches as records, at most ``count``: (batches, 1, size) indices of records.
 
     Records are drawn with replacement; batches of one are the records themselves.
     """
     if size == 1:
-        return torch.from_numpy(at_most(records, count, seeds))[:, None, None]
+        return torch.from_numpy(at_most(records, count, seed))[:, None, None]
     shape = (min(len(records), count), 1, size)
-    drawn = seeds.numpy(Use.FIT_BATCHES).integers(len(records), size=shape)
+    drawn = rng(seed, "sharing", "batches").integers(len(records), size=shape)
     return torch.from_numpy(records[drawn])
 
 

@@ -7,7 +7,6 @@ from typing import Protocol
 from torch import Tensor
 
 from gradaudit.models.target import Layer
-from gradaudit.sharing.factors import Factors
 from gradaudit.sharing.principal import (
     Components,
     KernelProjection,
@@ -15,9 +14,9 @@ from gradaudit.sharing.principal import (
     gram_of,
     narrow_projection,
 )
-from gradaudit.sharing.rows import Rows
-from gradaudit.sharing.stream import Stream
-from gradaudit.sharing.visibility import Sight
+from gradaudit.sharing.rows import Factors, GradientRows
+from gradaudit.sharing.stream import Stream, together
+from gradaudit.sharing.visibility import Visibility
 
 _NARROWEST = 256
 """Elements of a block, at least."""
@@ -30,7 +29,7 @@ class Project(Protocol):
     def bytes(self) -> int:
         """That it takes."""
 
-    def __call__(self, rows: Rows) -> Tensor:
+    def __call__(self, rows: GradientRows) -> Tensor:
         """(rows, components) of some rows."""
 
 
@@ -67,7 +66,7 @@ class _Part:
     """A block of one layer's elements, whose rows are held to be multiplied with each other."""
 
     layer: Layer
-    sight: Sight
+    visibility: Visibility
     block: slice
     bytes: int
     factors: list[Factors] = field(default_factory=list)
@@ -75,13 +74,13 @@ class _Part:
 
     @property
     def whole(self) -> bool:
-        return self.block == slice(0, self.sight.elements)
+        return self.block == slice(0, self.visibility.elements)
 
-    def put(self, where: slice, rows: Rows, count: int) -> None:
-        if isinstance(rows, Factors) and _whole_and_wide(self.sight, count):
+    def put(self, where: slice, rows: GradientRows, count: int) -> None:
+        if isinstance(rows, Factors) and _whole_and_wide(self.visibility, count):
             self.factors.append(rows)
             return
-        seen = self.sight.seen(rows)[:, self.block]
+        seen = self.visibility.seen(rows)[:, self.block]
         if self.held is None:
             self.held = seen.new_empty(count, seen.shape[1])
         self.held[where] = seen
@@ -96,7 +95,7 @@ class _Part:
 
 
 def fit_components(
-    stream: Stream, layers: Sequence[Layer], sights: Mapping[str, Sight], memory: int
+    stream: Stream, layers: Sequence[Layer], visibilities: Mapping[str, Visibility], memory: int
 ) -> dict[str, Project]:
     """What projects rows of each of these layers onto the principal components of a stream.
 
@@ -106,13 +105,15 @@ def fit_components(
     Args:
         stream: the rows to fit; at least two.
         layers: with the reduction ``pca``.
-        sights: by layer.
+        visibilities: by layer.
         memory: bytes of rows that may be held.
     """
     grams: dict[str, Tensor] = {}
     projections: dict[str, Project] = {}
-    for parts in _groups(_parts(stream, layers, sights, memory), memory):
-        for where, layer, rows in stream.pieces(_distinct(parts)):
+    every = _parts(stream, layers, visibilities, memory)
+    for parts in together(every, lambda part: part.bytes, memory):
+        distinct = dict.fromkeys(part.layer for part in parts)
+        for where, layer, rows in stream.pieces(distinct):
             for part in parts:
                 if part.layer is layer:
                     part.put(where, rows, len(stream))
@@ -124,38 +125,38 @@ def fit_components(
                 grams[name] = grams[name] + part.gram() if name in grams else part.gram()
             part.held = None
     split = [layer for layer in layers if layer.name in grams]
-    return {**projections, **_by_another_pass(stream, split, sights, grams)}
+    return {**projections, **_by_another_pass(stream, split, visibilities, grams)}
 
 
 def _projection(part: _Part) -> Project:
-    count = part.sight.reduction.size
-    if part.held is not None and part.sight.elements < len(part.held):
-        return _Seen(part.sight, narrow_projection(part.held, count))
+    count = part.visibility.reduction.size
+    if part.held is not None and part.visibility.elements < len(part.held):
+        return _Seen(part.visibility, narrow_projection(part.held, count))
     components = Components.of(part.gram(), count)
     if part.held is None:
         return KernelProjection(part.factors[0], components)
     axes = part.held.T @ components.weights.to(part.held)
-    return _Seen(part.sight, Projection(axes, components.offset))
+    return _Seen(part.visibility, Projection(axes, components.offset))
 
 
 def _by_another_pass(
     stream: Stream,
     layers: Sequence[Layer],
-    sights: Mapping[str, Sight],
+    visibilities: Mapping[str, Visibility],
     grams: Mapping[str, Tensor],
 ) -> dict[str, Project]:
     """The axes V = Σ_i g_i w_iᵀ, summed up as the rows come."""
     found = {
-        layer.name: Components.of(grams[layer.name], sights[layer.name].reduction.size)
+        layer.name: Components.of(grams[layer.name], visibilities[layer.name].reduction.size)
         for layer in layers
     }
     axes: dict[str, Tensor] = {}
     for where, layer, rows in stream.pieces(layers) if layers else ():
-        seen = sights[layer.name].seen(rows)
+        seen = visibilities[layer.name].seen(rows)
         more = seen.T @ found[layer.name].weights[where].to(seen)
         axes[layer.name] = axes[layer.name].add_(more) if layer.name in axes else more
     return {
-        name: _Seen(sights[name], Projection(axes[name], components.offset))
+        name: _Seen(visibilities[name], Projection(axes[name], components.offset))
         for name, components in found.items()
     }
 
@@ -164,48 +165,32 @@ def _by_another_pass(
 class _Seen:
     """A projection of what is seen of the rows."""
 
-    sight: Sight
+    visibility: Visibility
     projection: Projection
 
     @property
     def bytes(self) -> int:
         return self.projection.bytes
 
-    def __call__(self, rows: Rows) -> Tensor:
-        return self.projection(self.sight.seen(rows))
+    def __call__(self, rows: GradientRows) -> Tensor:
+        return self.projection(self.visibility.seen(rows))
 
 
 def _parts(
-    stream: Stream, layers: Sequence[Layer], sights: Mapping[str, Sight], memory: int
+    stream: Stream, layers: Sequence[Layer], visibilities: Mapping[str, Visibility], memory: int
 ) -> Iterator[_Part]:
     for layer in layers:
-        sight, each = sights[layer.name], stream.bytes_of(layer) * len(stream)
-        if stream.factored(layer) and _whole_and_wide(sight, len(stream)):
-            yield _Part(layer, sight, slice(0, sight.elements), each)
+        visibility, each = visibilities[layer.name], stream.bytes_of(layer) * len(stream)
+        if stream.factored(layer) and _whole_and_wide(visibility, len(stream)):
+            yield _Part(layer, visibility, slice(0, visibility.elements), each)
             continue
         element = stream.itemsize * len(stream)
-        width = min(sight.elements, max(_NARROWEST, memory // element))
-        for start in range(0, sight.elements, width):
-            block = slice(start, min(start + width, sight.elements))
-            yield _Part(layer, sight, block, element * width)
+        width = min(visibility.elements, max(_NARROWEST, memory // element))
+        for start in range(0, visibility.elements, width):
+            block = slice(start, min(start + width, visibility.elements))
+            yield _Part(layer, visibility, block, element * width)
 
 
-def _whole_and_wide(sight: Sight, rows: int) -> bool:
+def _whole_and_wide(visibility: Visibility, rows: int) -> bool:
     """Whether all elements are seen, no fewer of them than there are rows."""
-    return sight.columns is None and sight.elements >= rows
-
-
-def _groups(parts: Iterator[_Part], memory: int) -> Iterator[list[_Part]]:
-    """Parts that fit in the memory together, at least one at a time."""
-    group: list[_Part] = []
-    for part in parts:
-        if group and sum(other.bytes for other in group) + part.bytes > memory:
-            yield group
-            group = []
-        group.append(part)
-    if group:
-        yield group
-
-
-def _distinct(parts: Sequence[_Part]) -> list[Layer]:
-    return list(dict.fromkeys(part.layer for part in parts))
+    return visibility.columns is None and visibility.elements >= rows

@@ -1,6 +1,7 @@
 """Thousands of shared updates at once, layer by layer, reduced to features."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -8,22 +9,22 @@ from torch import Tensor
 
 from gradaudit.data.records import Records
 from gradaudit.models.target import Layer, Target
+from gradaudit.randomness import number
 from gradaudit.sharing import draws
 from gradaudit.sharing.averaging import averaged, noisy
-from gradaudit.sharing.context import Indices, Scene, refuse_hidden
+from gradaudit.sharing.context import Context, Indices, refuse_hidden
 from gradaudit.sharing.fitting import Fitted, Project, fit_components
-from gradaudit.sharing.protocol import Sharing
-from gradaudit.sharing.reduction import parse_reduction
+from gradaudit.sharing.options import parse_reduction
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.rows import room
-from gradaudit.sharing.seeds import Seeds
-from gradaudit.sharing.stream import Stream
-from gradaudit.sharing.visibility import Sight
+from gradaudit.sharing.stream import Stream, together
+from gradaudit.sharing.visibility import Visibility
 
 LARGEST_FIT = 500
 """Records, or batches, that principal components are fitted on at most."""
 
 
-class Observer:
+class Interceptor:
     """What an adversary sees of many batches of records.
 
     An update is linear in its records' gradients where no defense acts on it but the clipping of
@@ -37,7 +38,7 @@ class Observer:
 
     Attributes:
         layers: whose updates are looked at.
-        sights: what is seen of each of them.
+        visibilities: what is seen of each of them.
         seed: of everything that is the same in all calls: the elements that are seen, and what
             principal components are fitted on.
         note: what the report should say of how updates were computed; empty if nothing.
@@ -49,7 +50,7 @@ class Observer:
         records: Records,
         layers: Sequence[Layer],
         *,
-        sharing: Sharing | None = None,
+        sharing: SharingProtocol | None = None,
         reduce: str | None = None,
         dtype: torch.dtype = torch.float32,
         memory: int = 1 << 30,
@@ -73,20 +74,20 @@ class Observer:
             NotApplicable: a defense clips single records, which the model couples.
             UsageError: the reduction or the defenses are wrong, or a layer is hidden.
         """
-        sharing = sharing or Sharing()
+        sharing = sharing or SharingProtocol()
         asked = parse_reduction(reduce)
         refuse_hidden(layers, sharing)
         self.layers, self.seed = tuple(layers), seed
-        self.sights = {
-            layer.name: Sight.of(layer, sharing, asked, seed, memory) for layer in layers
+        self.visibilities = {
+            layer.name: Visibility.of(layer, sharing, asked, seed, memory) for layer in layers
         }
-        self._scene = Scene.of(target, records, sharing, dtype, memory)
+        self._context = Context.of(target, records, sharing, dtype, memory)
         self._fitted_records, self._fitted_updates = Fitted(memory // 4), Fitted(memory // 4)
 
     @property
     def note(self) -> str:
         """What the report should say of how updates were computed; empty if nothing."""
-        return self._scene.note
+        return self._context.note
 
     def features(
         self,
@@ -119,10 +120,13 @@ class Observer:
             UsageError: there are no records for other clients.
         """
         clients = draws.with_others(
-            batches, len(self._scene.records), self._scene.sharing.others, others, Seeds(seed)
+            batches, len(self._context.records), self._context.sharing.others, others, seed
         )
         fitted = np.unique(batches if fit is None else fit)
-        for layers in self._groups(len(batches)):
+        groups = together(
+            self.layers, partial(self._bytes, len(batches)), self._context.memory // 2
+        )
+        for layers in groups:
             linear = [layer for layer in layers if self.linear(layer)]
             formed = [layer for layer in layers if not self.linear(layer)]
             found = self._averaged(linear, clients, fitted, seed) if linear else {}
@@ -145,11 +149,11 @@ class Observer:
 
     def linear(self, layer: Layer) -> bool:
         """Whether a layer's records are reduced before they are averaged."""
-        reduction = self.sights[layer.name].reduction
-        defenses = self._scene.sharing.chain.of(layer.parameter_names[0])
+        reduction = self.visibilities[layer.name].reduction
+        defenses = self._context.sharing.chain.of(layer.parameter_names[0])
         turned = reduction.kind == "pca"
         return (
-            self._scene.engine is not None
+            self._context.engine is not None
             and reduction.linear
             and all(d.of_records and d.additive and (d.isotropic or not turned) for d in defenses)
         )
@@ -158,16 +162,23 @@ class Observer:
         self, layers: Sequence[Layer], clients: Tensor, fitted: Indices, seed: int
     ) -> dict[str, Tensor]:
         """Reduce records, average them, add noise."""
-        scene = self._scene
-        sample = draws.at_most(fitted, LARGEST_FIT, Seeds(self.seed))
+        context = self._context
+        sample = draws.at_most(fitted, LARGEST_FIT, number(self.seed, "sharing", "fit"))
         projections = self._projections(
-            layers, self._fitted_records, fitted, lambda: scene.record_rows(sample, layers)
+            layers, self._fitted_records, fitted, lambda: context.record_rows(sample, layers)
         )
         used, rows = torch.unique(clients, return_inverse=True)
-        stream = scene.record_rows(used.numpy(), layers)
-        shares = draws.shares_of(rows, scene.weights(used))
+        stream = context.record_rows(used.numpy(), layers)
+        shares = draws.shares_of(rows, context.weights(used))
         means = averaged(
-            stream, layers, self.sights, projections, rows, shares, scene.dtype, scene.memory
+            stream,
+            layers,
+            self.visibilities,
+            projections,
+            rows,
+            shares,
+            context.dtype,
+            context.memory,
         )
         return {
             layer.name: self._add_noise(means[layer.name], layer, clients, seed) for layer in layers
@@ -182,21 +193,21 @@ class Observer:
         values: Indices | None,
     ) -> dict[str, Tensor]:
         """Form updates, defend and reduce them."""
-        scene, own = self._scene, Seeds(self.seed, self._scene.target.device)
-        size = clients.shape[2]
+        context, size = self._context, clients.shape[2]
+        own = number(self.seed, "sharing", "fit")
         projections = self._projections(
             layers,
             self._fitted_updates,
             np.append(fitted, size),
-            lambda: scene.client_rows(
-                draws.batches_of(fitted, size, LARGEST_FIT, own), own, silent=scene.parameters
+            lambda: context.client_rows(
+                draws.batches_of(fitted, size, LARGEST_FIT, own), own, silent=context.parameters
             ),
         )
         late = [layer for layer in layers if self._noise_is_last(layer)]
         silent = {name for layer in late for name in layer.parameter_names}
-        stream = scene.client_rows(
+        stream = context.client_rows(
             clients,
-            Seeds(seed, scene.target.device),
+            seed,
             silent=silent,
             values=None if values is None else torch.from_numpy(values),
         )
@@ -204,9 +215,9 @@ class Observer:
         for where, layer, rows in stream.pieces(layers):
             name = layer.name
             known = projections.get(name)
-            part = known(rows) if known else self.sights[name].pooled(rows)
+            part = known(rows) if known else self.visibilities[name].pooled(rows)
             if name not in found:
-                found[name] = room(len(stream), part.shape[1], scene.dtype)
+                found[name] = room(len(stream), part.shape[1], context.dtype)
             found[name][where] = part
         for layer in late:
             self._add_noise(found[layer.name], layer, clients, seed)
@@ -214,14 +225,14 @@ class Observer:
 
     def _add_noise(self, features: Tensor, layer: Layer, clients: Tensor, seed: int) -> Tensor:
         """Features with the noise on each client's update, in place."""
-        scene, sizes = self._scene, (clients.shape[1], clients.shape[2])
-        seeds = Seeds(seed, scene.target.device)
-        return noisy(features, layer, scene.sharing.chain, sizes, seeds, scene.memory)
+        context, sizes = self._context, (clients.shape[1], clients.shape[2])
+        chain, device = context.sharing.chain, context.target.device
+        return noisy(features, layer, chain, sizes, seed, context.memory, device)
 
     def _noise_is_last(self, layer: Layer) -> bool:
         """Whether noise is added after updates and their reduction, which are linear in it."""
-        reduction = self.sights[layer.name].reduction
-        return reduction.linear and self._scene.sharing.chain.ends_in_noise(
+        reduction = self.visibilities[layer.name].reduction
+        return reduction.linear and self._context.sharing.chain.ends_in_noise(
             layer.parameter_names[0], isotropic=reduction.kind == "pca"
         )
 
@@ -229,23 +240,17 @@ class Observer:
         self, layers: Sequence[Layer], known: Fitted, key: Indices, stream: Callable[[], Stream]
     ) -> dict[str, Project]:
         """The projections of the layers that are reduced to principal components."""
-        turned = [layer for layer in layers if self.sights[layer.name].reduction.kind == "pca"]
+        turned = [
+            layer for layer in layers if self.visibilities[layer.name].reduction.kind == "pca"
+        ]
         return known.of(
             turned,
             key.tobytes(),
-            lambda missing: fit_components(stream(), missing, self.sights, self._scene.memory // 2),
+            lambda missing: fit_components(
+                stream(), missing, self.visibilities, self._context.memory // 2
+            ),
         )
 
-    def _groups(self, batches: int) -> Iterator[list[Layer]]:
-        """Layers in order, as many at a time as have features that fit in half of the memory."""
-        group: list[Layer] = []
-        taken = 0
-        for layer in self.layers:
-            size = batches * self.sights[layer.name].features * self._scene.dtype.itemsize
-            if group and taken + size > self._scene.memory // 2:
-                yield group
-                group, taken = [], 0
-            group.append(layer)
-            taken += size
-        if group:
-            yield group
+    def _bytes(self, batches: int, layer: Layer) -> int:
+        """That a layer's features of so many batches take."""
+        return batches * self.visibilities[layer.name].features * self._context.dtype.itemsize

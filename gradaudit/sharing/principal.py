@@ -6,14 +6,15 @@ K centred = U Λ Uᵀ the components are V = Gᵀ W for W = U Λ^{-1/2}, and a r
 there are rows, V is had from their covariance.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import scipy.linalg
 import torch
 from torch import Tensor
 
-from gradaudit.sharing.factors import Factors
-from gradaudit.sharing.rows import Rows
+from gradaudit.sharing.rows import Factors, GradientRows
 
 _BLOCK = 8192
 _SMALLEST = 1e-12
@@ -35,7 +36,7 @@ class Components:
     offset: Tensor
 
     @classmethod
-    def of(cls, gram: Tensor, count: int) -> "Components":
+    def of(cls, gram: Tensor, count: int) -> Components:
         """The first components, of largest variance first.
 
         As many as have any variance, at least one. A component's sign is such that the first
@@ -153,7 +154,7 @@ class KernelProjection:
         """That it takes."""
         return len(self.fitted) * self.fitted.width * self.fitted.left.element_size()
 
-    def __call__(self, rows: Rows) -> Tensor:
+    def __call__(self, rows: GradientRows) -> Tensor:
         """(rows, components)."""
         assert isinstance(rows, Factors)
         found = rows.gram(self.fitted) @ self.components.weights - self.components.offset

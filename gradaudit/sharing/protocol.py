@@ -1,5 +1,7 @@
 """How a client turns a batch of records into what the adversary sees."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +16,7 @@ Algorithm = Literal["fedsgd", "fedavg"]
 
 
 @dataclass(frozen=True)
-class Sharing:
+class SharingProtocol:
     """How an update is made, defended, mixed with others and seen.
 
     Attributes:
@@ -63,7 +65,7 @@ class Sharing:
             return max(1, round(self.fraction * elements))
         return elements if self.elements is None else min(self.elements, elements)
 
-    def parameters(self, model: "nn.Module") -> tuple[str, ...]:
+    def parameters(self, model: nn.Module) -> tuple[str, ...]:
         """The parameters whose update is shared: trainable, and of no hidden layer.
 
         Raises:

@@ -1,4 +1,9 @@
-"""One client's whole update, as it is shared."""
+"""One client's whole update, as it is shared: a gradient, or FedAvg's local training.
+
+FedAvg trains for epochs of SGD on minibatches of a client's records.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,15 +17,59 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.gradients.ways import mean_gradient
 from gradaudit.models.target import Layer, Target
-from gradaudit.sharing.fedavg import local_training
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
+
+
+def local_training(
+    view: FunctionalModel,
+    names: Sequence[str],
+    records: Tensor,
+    targets: Tensor,
+    sharing: SharingProtocol,
+    generator: torch.Generator,
+) -> dict[str, Tensor]:
+    """(w_0 − w_E)/rate by parameter: the sum of the gradients that E epochs of SGD step along.
+
+    All trainable parameters are trained, shared or not. Every epoch goes through the records in a
+    new random order (in the given order where one minibatch holds them all), the last minibatch
+    with what is left (McMahan et al. 2017, algorithm 1).
+
+    Args:
+        view: the model where training starts.
+        names: whose updates are wanted.
+        records: (records, …) as ``view.cast`` gives them.
+        targets: (records, …) of the loss.
+        sharing: epochs, rate and size of a minibatch.
+        generator: for the order of the records.
+    """
+    start = view.parameters
+    sums = {name: torch.zeros_like(parameter) for name, parameter in start.items()}
+    for step, batch in enumerate(_minibatches(len(records), sharing, generator)):
+        here = {name: start[name] - sharing.rate * sums[name] for name in start}
+        local = replace(view, parameters=here if step else start, seed=view.seed + step)
+        found = mean_gradient(local, list(start), records[batch], targets[batch])
+        sums = {name: sums[name] + found[name] for name in start}
+    return {name: sums[name] for name in names}
+
+
+def _minibatches(count: int, sharing: SharingProtocol, generator: torch.Generator) -> list[Tensor]:
+    """The records of every step, epoch after epoch."""
+    size = sharing.local_batch or count
+    steps: list[Tensor] = []
+    for _ in range(sharing.epochs):
+        if size >= count:
+            order = torch.arange(count, device=generator.device)
+        else:
+            order = torch.randperm(count, generator=generator, device=generator.device)
+        steps.extend(torch.split(order, size))
+    return steps
 
 
 def share(
     target: Target,
     inputs: Tensor,
     labels: Tensor,
-    sharing: Sharing,
+    sharing: SharingProtocol,
     generator: torch.Generator,
     *,
     dtype: torch.dtype = torch.float32,
@@ -83,7 +132,7 @@ class Clients:
     view: FunctionalModel
     inputs: Tensor
     labels: Tensor
-    sharing: Sharing
+    sharing: SharingProtocol
     names: tuple[str, ...]
     memory: int
 
@@ -93,11 +142,11 @@ class Clients:
         target: Target,
         inputs: Tensor,
         labels: Tensor,
-        sharing: Sharing,
+        sharing: SharingProtocol,
         *,
         dtype: torch.dtype,
         memory: int,
-    ) -> "Clients":
+    ) -> Clients:
         """Clients with these records.
 
         Raises:
@@ -140,7 +189,7 @@ class Clients:
         return {name: total[name] for name in self.names}
 
 
-def _expect_equal_weights(view: FunctionalModel, labels: Tensor, sharing: Sharing) -> None:
+def _expect_equal_weights(view: FunctionalModel, labels: Tensor, sharing: SharingProtocol) -> None:
     """Noise is put on plain sums and means of clipped records."""
     clips = [str(defense) for defense in sharing.chain.acting if defense.of_records]
     weights = view.loss.weights(view.cast(labels)) if clips else None

@@ -1,5 +1,7 @@
 """Which elements of a layer's update are seen, and what they are reduced to."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,14 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.models.target import Layer
-from gradaudit.sharing.protocol import Sharing
-from gradaudit.sharing.reduction import Reduction, reduction_for
-from gradaudit.sharing.rows import Rows
-from gradaudit.sharing.seeds import Seeds, Use
+from gradaudit.randomness import rng
+from gradaudit.sharing.options import Reduction, reduction_for
+from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.rows import GradientRows
 
 
 @dataclass(frozen=True)
-class Sight:
+class Visibility:
     """What the adversary makes of one layer's update.
 
     Attributes:
@@ -33,11 +35,11 @@ class Sight:
     def of(
         cls,
         layer: Layer,
-        sharing: Sharing,
+        sharing: SharingProtocol,
         asked: Reduction | None,
         seed: int,
         memory: int = 1 << 30,
-    ) -> "Sight":
+    ) -> Visibility:
         """The same elements for the same seed, whatever else is asked.
 
         Args:
@@ -48,10 +50,10 @@ class Sight:
             memory: bytes that gradients may take.
         """
         count = sharing.visible(layer.parameters)
-        columns = _chosen(layer.parameters, count, Seeds(seed), Use.VISIBLE, layer)
+        columns = _chosen(layer.parameters, count, seed, "visible", layer)
         reduction = reduction_for(count, asked, memory)
         if reduction.kind == "subset":
-            chosen = _chosen(count, min(reduction.size, count), Seeds(seed), Use.SUBSET, layer)
+            chosen = _chosen(count, min(reduction.size, count), seed, "subset", layer)
             columns, count, reduction = columns[chosen], len(chosen), Reduction()
         whole = count == layer.parameters
         return cls(None if whole else torch.from_numpy(columns), count, reduction)
@@ -61,13 +63,13 @@ class Sight:
         """At most how many features there are."""
         return self.reduction.features(self.elements)
 
-    def seen(self, rows: Rows) -> Tensor:
+    def seen(self, rows: GradientRows) -> Tensor:
         """The elements that are seen, (rows, elements)."""
         if self.columns is None:
             return rows.dense()
         return rows.columns(self.columns.to(rows.device))
 
-    def pooled(self, rows: Rows) -> Tensor:
+    def pooled(self, rows: GradientRows) -> Tensor:
         """What is seen, reduced by anything but principal components: (rows, features)."""
         seen = self.seen(rows)
         if self.reduction.kind == "maxpool":
@@ -75,7 +77,8 @@ class Sight:
         return seen
 
 
-def _chosen(elements: int, count: int, seeds: Seeds, use: Use, layer: Layer) -> NDArray[np.int64]:
+def _chosen(elements: int, count: int, seed: int, use: str, layer: Layer) -> NDArray[np.int64]:
     if count == elements:
         return np.arange(elements)
-    return np.sort(seeds.numpy(use, layer.position).choice(elements, count, replace=False))
+    chosen = rng(seed, "sharing", use, layer.name).choice(elements, count, replace=False)
+    return np.sort(chosen)

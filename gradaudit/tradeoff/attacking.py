@@ -31,7 +31,7 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
 from gradaudit.randomness import sequence, torch_rng
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from gradaudit.tradeoff.scores import FloatArray, clipped
 
@@ -89,7 +89,7 @@ def has_secret(target: Target) -> bool:
 
 def attacked(
     target: Target,
-    sharing: Sharing,
+    sharing: SharingProtocol,
     batches: Sequence[Records],
     attack_: Attack,
     seed: int,
@@ -135,7 +135,7 @@ def attacked(
 
 def perturbation_ratio(
     target: Target,
-    sharing: Sharing,
+    sharing: SharingProtocol,
     batch: Records,
     shared: dict[str, Tensor],
     generator: torch.Generator,

@@ -23,7 +23,7 @@ from gradaudit.models.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.models.target import Subject, Target, shared_parameters
 from gradaudit.progress import Progress
 from gradaudit.randomness import number as seed_of
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.tradeoff.attacking import Attack, Outcome, attacked, has_secret
 from gradaudit.tradeoff.mechanisms import Mechanism, Setting
 from gradaudit.tradeoff.scores import FloatArray
@@ -258,7 +258,7 @@ def _attacked(
     return [
         attacked(
             model.initial if initial else model.target,
-            Sharing(chain),
+            SharingProtocol(chain),
             batches,
             attack,
             drawn.seed,

@@ -19,7 +19,7 @@ from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from tests.attacks.reconstruction.scenes import mlp, records
 from tests.command_line import run
@@ -77,7 +77,10 @@ def test_noise_hides_labels() -> None:
 def test_labels_of_a_captured_update_are_named(tmp_path: Path) -> None:
     at, path = subject(), tmp_path / "update.safetensors"
     save_file(
-        share(at.target, TABLE.inputs[3:4], TABLE.labels[3:4], Sharing(), torch.Generator()), path
+        share(
+            at.target, TABLE.inputs[3:4], TABLE.labels[3:4], SharingProtocol(), torch.Generator()
+        ),
+        path,
     )
     rows = {
         row.metric: row for row in membership(at, method=("idlg",), update=str(path), batches=1)

@@ -28,7 +28,7 @@ from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Subject, Target, choose_layers
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import Measurement
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from gradaudit.user_code import load_callable
 from tests.attacks.reconstruction.scenes import cnn, mlp, records
@@ -198,7 +198,7 @@ def test_a_captured_update_is_attacked_as_the_simulated_one(tmp_path: Path) -> N
         at.target,
         TABLE.inputs[5:6],
         TABLE.labels[5:6],
-        Sharing(),
+        SharingProtocol(),
         torch.Generator(),
         dtype=torch.float64,
     )
@@ -216,7 +216,8 @@ def test_a_captured_update_without_its_records_has_the_attackers_score_alone(
 ) -> None:
     at, path = subject(mlp(), TABLE), tmp_path / "update.safetensors"
     save_file(
-        share(at.target, TABLE.inputs[:1], TABLE.labels[:1], Sharing(), torch.Generator()), path
+        share(at.target, TABLE.inputs[:1], TABLE.labels[:1], SharingProtocol(), torch.Generator()),
+        path,
     )
     rows = rows_of(at, update=str(path), method=("dlg",), iterations=2, restarts=1)
     assert rows["attacker_score"].status == "measured"
@@ -321,7 +322,7 @@ def test_the_closed_forms_rows_hold_its_noise_conditions() -> None:
             at.target,
             TABLE.inputs[i : i + 1],
             TABLE.labels[i : i + 1],
-            Sharing(),
+            SharingProtocol(),
             torch.Generator(),
         )
         for i in (3, 5)
@@ -437,7 +438,7 @@ def test_lengths_are_not_compared_where_the_learning_rate_is_unknown(tmp_path: P
         model = mlp(bias=bias)
         at, after = subject(model, TABLE), copy.deepcopy(model)
         one = TABLE.inputs[5:6], TABLE.labels[5:6]
-        update = share(at.target, *one, Sharing(), torch.Generator(), dtype=torch.float64)
+        update = share(at.target, *one, SharingProtocol(), torch.Generator(), dtype=torch.float64)
         with torch.no_grad():
             for name, parameter in after.named_parameters():
                 parameter -= 0.01 * update[name]

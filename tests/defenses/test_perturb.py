@@ -16,8 +16,8 @@ from gradaudit.defenses.modules.preparing import prepared
 from gradaudit.defenses.perturb import Perturb
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import layers_of
-from gradaudit.sharing.interceptor import Observer
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.interceptor import Interceptor
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 
 ELEMENTS, CLASSES = 30, 3
@@ -134,10 +134,10 @@ def test_it_is_prepared_on_the_updates_of_shadow_batches() -> None:
     values = np.arange(40) % 2
     draws = np.random.default_rng(0)
     batches = np.stack([draws.choice(np.flatnonzero(labels.numpy() == v), 4) for v in values])
-    sharing = Sharing(defenses=(parse_defense("perturb:bound=0.05,step=0.02"),))
+    sharing = SharingProtocol(defenses=(parse_defense("perturb:bound=0.05,step=0.02"),))
     ready = prepared(sharing, target, records, batches, values, 2)
     batch = torch.arange(0, 16, 2)
-    plain = share(target, inputs[batch], records.labels[batch], Sharing(), DRAWS)
+    plain = share(target, inputs[batch], records.labels[batch], SharingProtocol(), DRAWS)
     moved = share(target, inputs[batch], records.labels[batch], ready, DRAWS)
     changes = torch.cat([(moved[n] - plain[n]).flatten() for n in plain]).abs()
     assert 0.04 < float(changes.max()) <= 0.05 * (1 + 1e-4)
@@ -155,18 +155,22 @@ def test_clients_move_their_updates_away_from_what_is_true(memory: int) -> None:
     target, records = case.target(), Records(case.inputs, case.labels)
     batches = np.array([[0], [1], [2], [0], [1]])
     values = np.array([0, 1, 0, 1, -1])
-    ready = prepared(Sharing((parse_defense("perturb"),)), target, records, batches, values % 2, 2)
+    ready = prepared(
+        SharingProtocol((parse_defense("perturb"),)), target, records, batches, values % 2, 2
+    )
     (defense,) = ready.defenses
 
-    def seen(sharing: Sharing, values: np.ndarray | None, others: np.ndarray | None) -> Tensor:
+    def seen(
+        sharing: SharingProtocol, values: np.ndarray | None, others: np.ndarray | None
+    ) -> Tensor:
         layers = layers_of(target.model, with_bias=True)
-        observer = Observer(target, records, layers, sharing=sharing, memory=memory)
-        return observer.whole(batches, values=values, others=others)
+        interceptor = Interceptor(target, records, layers, sharing=sharing, memory=memory)
+        return interceptor.whole(batches, values=values, others=others)
 
     def moved(rows: Tensor, known: np.ndarray) -> Tensor:
         return apply(defense.protecting(torch.from_numpy(known)), rows)
 
-    plain, unknown = seen(Sharing(), None, None), np.full(5, -1)
+    plain, unknown = seen(SharingProtocol(), None, None), np.full(5, -1)
     torch.testing.assert_close(seen(ready, values, None), moved(plain, values))
     torch.testing.assert_close(seen(ready, None, None), moved(plain, unknown))
     assert not torch.equal(moved(plain, values), moved(plain, 1 - values % 2))

@@ -20,7 +20,7 @@ from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.target import Target, layers_of, shared_parameters
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from tests.gradients.batches import batch_gradient
 
@@ -99,7 +99,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
     target = spn(case)
     names = shared_parameters(target.model)
     update = share(
-        target, case.inputs, case.labels, Sharing(), torch.Generator(), dtype=torch.float64
+        target, case.inputs, case.labels, SharingProtocol(), torch.Generator(), dtype=torch.float64
     )
     parameters = dict(target.model.named_parameters())
     assert sorted(update) == sorted(names) == ["0.bias", "0.weight", "2.bias", "2.weight"]
@@ -150,7 +150,7 @@ def test_the_shared_gradient_carries_the_secret_and_the_last_layer_does_not() ->
 
 def share_of(target: Target, case: Case) -> dict[str, Tensor]:
     return share(
-        target, case.inputs, case.labels, Sharing(), torch.Generator(), dtype=torch.float64
+        target, case.inputs, case.labels, SharingProtocol(), torch.Generator(), dtype=torch.float64
     )
 
 

@@ -7,8 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.families import families, family, log_loss, under_prior
 from gradaudit.families.base import normalised
-from gradaudit.families.forest import FittedForest
-from gradaudit.families.paper import PaperForest, ceiling
+from gradaudit.families.forest import FittedForest, PaperForest, ceiling
 from gradaudit.families.standard import Projection, Scale
 
 NAMES = ("discriminant", "extra-trees", "forest", "logistic", "mlp", "prior")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gradaudit.data.records import Attribute
-from gradaudit.inference.attributes import merge_rare, shuffled
+from gradaudit.inference.splits import merge_rare, shuffled
 
 
 def of(*counts: int) -> Attribute:

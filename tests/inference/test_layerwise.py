@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from attacks.inference.people import people, subject
 
-from gradaudit.inference.estimating import Adversary
 from gradaudit.inference.layerwise import Layerwise
 from gradaudit.inference.repetitions import Question, repetitions
+from gradaudit.inference.usable import Estimator
 from gradaudit.models.target import Layer
 from gradaudit.progress import Silent
-from gradaudit.sharing.interceptor import Observer
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.interceptor import Interceptor
+from gradaudit.sharing.protocol import SharingProtocol
 
 
 def test_other_clients_draw_from_the_set_of_the_batch_and_not_from_the_batch() -> None:
@@ -21,7 +21,7 @@ def test_other_clients_draw_from_the_set_of_the_batch_and_not_from_the_batch() -
     audited = subject(records, "sex")
     seen: list[tuple[np.ndarray, np.ndarray]] = []
 
-    class Recording(Observer):
+    class Recording(Interceptor):
         def features(
             self, batches: np.ndarray, **named: object
         ) -> Iterator[tuple[Layer, torch.Tensor]]:
@@ -42,14 +42,16 @@ def test_other_clients_draw_from_the_set_of_the_batch_and_not_from_the_batch() -
     )
     planned = list(repetitions(asked))
     work = Layerwise(
-        lambda layers: Recording(audited.target, records, layers, sharing=Sharing(others=3)),
+        lambda layers: Recording(
+            audited.target, records, layers, sharing=SharingProtocol(others=3)
+        ),
         audited.layers,
         None,
         3,
         np.random.SeedSequence(1),
         1,
     )
-    work.usable(planned, Adversary(("logistic",)), Silent(), "")
+    work.usable(planned, Estimator(("logistic",)), Silent(), "")
     ((batches, others),) = seen
     assert others.shape == (len(batches), 3, 4)
     parts = [part for each in planned for part in each.parts]
@@ -58,5 +60,5 @@ def test_other_clients_draw_from_the_set_of_the_batch_and_not_from_the_batch() -
     for batch, drawn, place in zip(batches, others, places, strict=True):
         assert set(drawn.ravel()) <= set(parts[place]) - set(batch)
     again = replace(work, layers=audited.layers[:1])
-    again.usable(planned, Adversary(("logistic",)), Silent(), "")
+    again.usable(planned, Estimator(("logistic",)), Silent(), "")
     np.testing.assert_array_equal(seen[1][1], others)

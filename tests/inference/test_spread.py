@@ -4,8 +4,16 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from gradaudit.inference.learning import by_a_line, limit_of_ranking, mean_curve, ranked_share
-from gradaudit.inference.spread import Sampled, auroc_interval, imprecise, information_interval
+from gradaudit.inference.spread import (
+    Sampled,
+    auroc_interval,
+    by_a_line,
+    imprecise,
+    information_interval,
+    limit_of_ranking,
+    mean_curve,
+    ranked_share,
+)
 from gradaudit.inference.usable import Learned, Usable
 
 SAMPLED = Sampled(300, 700, 62.5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from gradaudit.families.paper import ceiling
+from gradaudit.families.forest import ceiling
 from gradaudit.inference.members import Labelled, Sets, class_weights
 from gradaudit.inference.usable import entropy, usable_information
 from gradaudit.statistics.student import student

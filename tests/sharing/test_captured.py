@@ -8,7 +8,7 @@ from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.sharing.captured import captured_update
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from tests.attacks.reconstruction.scenes import mlp, records
 
@@ -20,12 +20,12 @@ def target() -> Target:
     return Target(mlp(), CrossEntropy())
 
 
-def gradient(target: Target, sharing: Sharing | None = None) -> dict[str, torch.Tensor]:
+def gradient(target: Target, sharing: SharingProtocol | None = None) -> dict[str, torch.Tensor]:
     return share(
         target,
         BATCH.inputs,
         BATCH.labels,
-        sharing or Sharing(),
+        sharing or SharingProtocol(),
         torch.Generator().manual_seed(0),
         dtype=torch.float64,
     )
@@ -72,7 +72,7 @@ def test_two_checkpoints_a_step_apart_are_the_gradient(target: Target, tmp_path:
 def test_local_training_between_two_checkpoints_is_fedavgs_update(
     target: Target, tmp_path: Path
 ) -> None:
-    sharing = Sharing(algorithm="fedavg", epochs=3, rate=0.2)
+    sharing = SharingProtocol(algorithm="fedavg", epochs=3, rate=0.2)
     update, old = gradient(target, sharing), target.model.state_dict()
     files = tmp_path / "old.safetensors", tmp_path / "new.safetensors"
     save_file(old, files[0])

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from gradaudit.sharing.draws import beside, with_others
-from gradaudit.sharing.seeds import Seeds
 
 POOL = np.arange(3, 30, 3)
 
@@ -28,8 +27,8 @@ def test_every_batch_is_left_out_of_its_own_others_alone() -> None:
 
 def test_what_others_drew_already_is_taken_as_it_is() -> None:
     batches, drawn = np.array([[0, 1], [2, 3]]), np.arange(4, 12).reshape(2, 2, 2)
-    clients = with_others(batches, 12, 2, drawn, Seeds(0))
+    clients = with_others(batches, 12, 2, drawn, 0)
     assert clients[:, 0].tolist() == batches.tolist()
     assert clients[:, 1:].tolist() == drawn.tolist()
     with pytest.raises(ValueError, match="shape"):
-        with_others(batches, 12, 3, drawn, Seeds(0))
+        with_others(batches, 12, 3, drawn, 0)

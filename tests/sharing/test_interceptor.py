@@ -17,10 +17,9 @@ from gradaudit.defenses import parse_defense
 from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Layer, Target, layers_of
-from gradaudit.sharing.interceptor import Observer
-from gradaudit.sharing.options import SharingOptions
-from gradaudit.sharing.protocol import Sharing
-from gradaudit.sharing.reduction import Reduction, parse_reduction, reduction_for
+from gradaudit.sharing.interceptor import Interceptor
+from gradaudit.sharing.options import Reduction, SharingOptions, parse_reduction, reduction_for
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import Clients, share
 
 EXACT = {"rtol": 1e-8, "atol": 1e-11}
@@ -32,11 +31,11 @@ def records_of(case: Case) -> Records:
     return Records(case.inputs, case.labels)
 
 
-def observer(case: Case, *specs: str, bias: bool = False, memory: int = 1 << 30, **options):
-    sharing = Sharing(tuple(map(parse_defense, specs)), **options.pop("sharing", {}))
+def interceptor(case: Case, *specs: str, bias: bool = False, memory: int = 1 << 30, **options):
+    sharing = SharingProtocol(tuple(map(parse_defense, specs)), **options.pop("sharing", {}))
     target = case.target()
     layers = layers_of(target.model, with_bias=bias)
-    return Observer(
+    return Interceptor(
         target,
         records_of(case),
         layers,
@@ -88,7 +87,7 @@ WAYS: dict[tuple[str, ...], Callable[[list[plain.Update]], plain.Update]] = {
 @pytest.mark.parametrize("specs", WAYS, ids=" ".join)
 @pytest.mark.parametrize("bias", [False, True], ids=["weights", "bias"])
 def test_equal_plain_updates(case: Case, specs: tuple[str, ...], bias: bool) -> None:
-    found = observer(case, *specs, bias=bias)
+    found = interceptor(case, *specs, bias=bias)
     wanted = expected(case, found.layers, BATCHES, WAYS[specs])
     for layer, features in found.features(BATCHES):
         np.testing.assert_allclose(features, wanted[layer.name], **EXACT)
@@ -104,7 +103,7 @@ def principal(rows: np.ndarray, fit: np.ndarray, count: int) -> np.ndarray:
 @pytest.mark.parametrize("case", CHOSEN, ids=str)
 @pytest.mark.parametrize("memory", [1 << 30, 1], ids=["roomy", "tight"])
 def test_principal_components_are_those_of_a_thin_svd(case: Case, memory: int) -> None:
-    found = observer(case, reduce="pca:5", memory=memory)
+    found = interceptor(case, reduce="pca:5", memory=memory)
     wanted = expected(case, found.layers, BATCHES, plain.mean)
     single = expected(case, found.layers, np.arange(3)[:, None], plain.mean)
     for layer, features in found.features(BATCHES, fit=np.arange(3)):
@@ -119,7 +118,7 @@ MLP = BY_ID["mlp-tanh"]
 PAIRS = np.array([[0, 1], [1, 1], [0, 0]])
 
 
-def named(found: Observer, batches: np.ndarray = BATCHES, **options) -> dict[str, np.ndarray]:
+def named(found: Interceptor, batches: np.ndarray = BATCHES, **options) -> dict[str, np.ndarray]:
     return {layer.name: rows.numpy() for layer, rows in found.features(batches, **options)}
 
 
@@ -132,13 +131,13 @@ def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
 @pytest.mark.parametrize("name", ["text", "lstm", "attention", "own-parameters", "tied-weights"])
 def test_any_model_s_updates_are_means_of_records(name: str) -> None:
     case = BY_ID[name]
-    found = observer(case)
+    found = interceptor(case)
     assert found.note == ""
     assert_equal(named(found), expected(case, found.layers, BATCHES, plain.mean))
 
 
 def test_max_pooling_takes_consecutive_elements() -> None:
-    found = observer(MLP, reduce="maxpool:3")
+    found = interceptor(MLP, reduce="maxpool:3")
     wanted = expected(MLP, found.layers, BATCHES, plain.mean)
     for layer, features in found.features(BATCHES):
         rows = wanted[layer.name]
@@ -150,7 +149,7 @@ def test_max_pooling_takes_consecutive_elements() -> None:
 @pytest.mark.parametrize("options", [{"reduce": "subset:5"}, {"sharing": {"elements": 5}}], ids=str)
 @pytest.mark.parametrize("specs", [(), ("prune:0.5",)], ids=str)
 def test_some_elements_are_the_same_ones_in_every_call(options: dict, specs: tuple) -> None:
-    found = observer(MLP, *specs, **{**options})
+    found = interceptor(MLP, *specs, **{**options})
     wanted = expected(MLP, found.layers, BATCHES, WAYS.get(specs, lambda e: halved(e)))
     columns = {}
     for name, rows in named(found).items():
@@ -158,8 +157,8 @@ def test_some_elements_are_the_same_ones_in_every_call(options: dict, specs: tup
         close = np.isclose(rows[:, :, None], wanted[name][:, None, :], **EXACT).all(axis=0)
         assert close.any(axis=1).all()
         columns[name] = rows
-    assert_equal(named(observer(MLP, *specs, **{**options}), seed=5), columns)
-    other = named(observer(MLP, *specs, seed=1, **{**options}))
+    assert_equal(named(interceptor(MLP, *specs, **{**options}), seed=5), columns)
+    other = named(interceptor(MLP, *specs, seed=1, **{**options}))
     assert any(not np.allclose(other[name], rows) for name, rows in columns.items())
 
 
@@ -168,13 +167,13 @@ def halved(each: list[plain.Update]) -> plain.Update:
 
 
 def test_a_fraction_of_each_layer_is_seen() -> None:
-    found = observer(MLP, sharing={"fraction": 0.25})
+    found = interceptor(MLP, sharing={"fraction": 0.25})
     assert {n: rows.shape[1] for n, rows in named(found).items()} == {"0": 4, "2": 3}
 
 
 @pytest.mark.parametrize("specs", [(), ("prune:0.5",)], ids=str)
 def test_the_target_is_averaged_with_other_clients(specs: tuple[str, ...]) -> None:
-    found = observer(MLP, *specs, sharing={"others": 3})
+    found = interceptor(MLP, *specs, sharing={"others": 3})
     make = halved if specs else plain.mean
     own = expected(MLP, found.layers, PAIRS, make)
     other = expected(MLP, found.layers, np.array([[2, 2]]), make)  # the one record that is left
@@ -202,8 +201,8 @@ NOISY = [
 def test_noise_on_features_has_its_law(specs: str, reduce: str, scale: float, others: int) -> None:
     options = {"reduce": reduce, "sharing": {"others": others}}
     fit = np.arange(3)
-    noisy = named(observer(MLP, *specs.split(), **options), MANY, fit=fit)
-    clean = named(observer(MLP, "dp:clip=9,sigma=0", **options), MANY, fit=fit)
+    noisy = named(interceptor(MLP, *specs.split(), **options), MANY, fit=fit)
+    clean = named(interceptor(MLP, "dp:clip=9,sigma=0", **options), MANY, fit=fit)
     if "pca" in reduce and "release" in specs:  # fitted on other rows: batches
         clean = {name: rows.reshape(200, 3, -1).mean(0)[None] for name, rows in noisy.items()}
         clean = {name: np.tile(rows[0], (200, 1)) for name, rows in clean.items()}
@@ -212,9 +211,9 @@ def test_noise_on_features_has_its_law(specs: str, reduce: str, scale: float, ot
 
 
 def test_laplace_noise_is_added_before_the_components() -> None:
-    noisy = observer(MLP, "dp:clip=9,sigma=0.3,noise=laplace,per=sum", reduce="pca:2")
+    noisy = interceptor(MLP, "dp:clip=9,sigma=0.3,noise=laplace,per=sum", reduce="pca:2")
     assert not any(map(noisy.linear, noisy.layers))
-    assert observer(MLP, "dp:clip=9,sigma=0.3,noise=laplace").linear(noisy.layers[0])
+    assert interceptor(MLP, "dp:clip=9,sigma=0.3,noise=laplace").linear(noisy.layers[0])
 
 
 @pytest.mark.parametrize(
@@ -228,8 +227,8 @@ def test_laplace_noise_is_added_before_the_components() -> None:
 @pytest.mark.parametrize("reduce", ["none", "pca:2", "maxpool:3"])
 def test_the_memory_changes_nothing(specs: str, reduce: str) -> None:
     options = {"reduce": reduce, "sharing": {"others": 1}}
-    roomy = observer(MLP, *specs.split(), **options)
-    tight = observer(MLP, *specs.split(), memory=1, **options)
+    roomy = interceptor(MLP, *specs.split(), **options)
+    tight = interceptor(MLP, *specs.split(), memory=1, **options)
     assert_equal(named(tight, PAIRS, seed=3), named(roomy, PAIRS, seed=3))
     again = roomy.whole(PAIRS, seed=3)
     assert torch.equal(again, torch.cat([f for _, f in roomy.features(PAIRS, seed=3)], dim=1))
@@ -239,20 +238,20 @@ def test_layers_that_fit_the_memory_one_by_one_are_made_from_records_gradients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Together they do not fit."""
-    sized = observer(MLP, reduce="maxpool:3")
-    engine = sized._scene.engine
+    sized = interceptor(MLP, reduce="maxpool:3")
+    engine = sized._context.engine
     assert engine is not None
     records = len(np.unique(BATCHES))
-    sizes = [engine.bytes_of(each) * records for each in sized._scene.parameters.values()]
+    sizes = [engine.bytes_of(each) * records for each in sized._context.parameters.values()]
     memory = max(sizes) + sum(sizes)
     assert max(sizes) <= memory // 2 < sum(sizes)
-    tight = observer(MLP, reduce="maxpool:3", memory=memory)
+    tight = interceptor(MLP, reduce="maxpool:3", memory=memory)
     monkeypatch.setattr(Clients, "update", None)
     assert_equal(named(tight), named(sized))
 
 
 def test_calls_with_one_fit_share_their_components() -> None:
-    found = observer(MLP, reduce="pca:2")
+    found = interceptor(MLP, reduce="pca:2")
     fit = np.arange(3)
     together = found.whole(BATCHES, fit=fit)
     apart = torch.cat([found.whole(BATCHES[:2], fit=fit), found.whole(BATCHES[2:], fit=fit)])
@@ -264,8 +263,10 @@ def test_calls_with_one_fit_share_their_components() -> None:
 def test_coupled_records_are_computed_batch_by_batch(specs: tuple[str, ...]) -> None:
     case = BY_ID["batch-norm"]
     target = Target(case.make_model(), case.loss, mode="train")
-    sharing = Sharing(tuple(map(parse_defense, specs)))
-    found = Observer(target, records_of(case), target.layers, sharing=sharing, dtype=torch.float64)
+    sharing = SharingProtocol(tuple(map(parse_defense, specs)))
+    found = Interceptor(
+        target, records_of(case), target.layers, sharing=sharing, dtype=torch.float64
+    )
     assert found.note.startswith("updates are computed batch by batch: ")
     model = case.make_model().train()
     updates = [
@@ -278,16 +279,16 @@ def test_coupled_records_are_computed_batch_by_batch(specs: tuple[str, ...]) -> 
         for layer in found.layers
     }
     assert_equal(named(found), wanted)
-    clipping = Sharing((parse_defense("dp:clip=1,sigma=1"),))
+    clipping = SharingProtocol((parse_defense("dp:clip=1,sigma=1"),))
     with pytest.raises(NotApplicable, match="use per=release or --mode eval"):
-        Observer(target, records_of(case), target.layers, sharing=clipping)
+        Interceptor(target, records_of(case), target.layers, sharing=clipping)
 
 
 def test_local_training_is_that_of_one_client() -> None:
     sharing = {"algorithm": "fedavg", "epochs": 3, "rate": 0.5}
-    found = observer(MLP, sharing=sharing)
+    found = interceptor(MLP, sharing=sharing)
     assert found.note == "local training is run client by client"
-    target, options = MLP.target(), Sharing(**sharing)
+    target, options = MLP.target(), SharingProtocol(**sharing)
     for index, batch in enumerate(torch.from_numpy(BATCHES)):
         alone = share(
             target,
@@ -303,7 +304,7 @@ def test_local_training_is_that_of_one_client() -> None:
 
 def test_a_hidden_layer_cannot_be_looked_at() -> None:
     with pytest.raises(UsageError, match="layer 2 is hidden, so nothing of it is shared"):
-        observer(MLP, sharing={"hidden": ("2",)})
+        interceptor(MLP, sharing={"hidden": ("2",)})
 
 
 def test_large_layers_are_reduced_by_default() -> None:
@@ -339,11 +340,11 @@ def test_options_make_a_sharing() -> None:
 
 def test_a_defense_that_sleeps_in_eval_mode_is_told() -> None:
     case = CHOSEN[0]
-    watched = observer(case, "dropout:0.5", "sign")
+    watched = interceptor(case, "dropout:0.5", "sign")
     assert watched.note == "dropout:0.5 does nothing in eval mode; use --mode train"
-    assert observer(case, "sign").note == ""
-    acting = Sharing((parse_defense("dropout:0.5"),))
+    assert interceptor(case, "sign").note == ""
+    acting = SharingProtocol((parse_defense("dropout:0.5"),))
     target = defended_target(replace(case.target(), mode="train"), acting.defenses, 0)
     layers = layers_of(target.model)
-    note = Observer(target, records_of(case), layers, sharing=acting).note
+    note = Interceptor(target, records_of(case), layers, sharing=acting).note
     assert note == "updates are computed batch by batch: the model draws random numbers"

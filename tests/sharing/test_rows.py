@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradaudit.sharing.factors import Factors
 from gradaudit.sharing.principal import Components, gram_of, narrow_projection
-from gradaudit.sharing.rows import Dense
+from gradaudit.sharing.rows import Dense, Factors
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

@@ -11,7 +11,7 @@ from cases import CASES, Case
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Target
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 
 by_id = {case.id: case for case in CASES}
@@ -28,7 +28,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def shared(case: Case, *specs: str, target: Target | None = None, **options) -> plain.Update:
-    sharing = Sharing(tuple(map(parse_defense, specs)), **options)
+    sharing = SharingProtocol(tuple(map(parse_defense, specs)), **options)
     found = share(
         target or case.target(), case.inputs, case.labels, sharing, seeded(), dtype=torch.float64
     )
@@ -114,11 +114,11 @@ def test_hidden_layers_are_not_shared_and_count_in_no_norm() -> None:
     case = by_id["mlp-tanh"]
     whole = plain.gradient(case.make_model(), case.loss, case.inputs, case.labels)
     part = {name: rows for name, rows in whole.items() if name.startswith("2.")}
-    sharing = Sharing((parse_defense("dp:clip=0.1,sigma=0,per=release"),), hidden=("0",))
+    sharing = SharingProtocol((parse_defense("dp:clip=0.1,sigma=0,per=release"),), hidden=("0",))
     found = share(case.target(), case.inputs, case.labels, sharing, seeded(), dtype=torch.float64)
     assert_equal({n: rows.flatten().numpy() for n, rows in found.items()}, plain.clip(part, 0.1))
     with pytest.raises(UsageError, match="nothing is shared: all layers are hidden"):
-        share(case.target(), case.inputs, case.labels, Sharing(hidden=("0", "2")), seeded())
+        share(case.target(), case.inputs, case.labels, SharingProtocol(hidden=("0", "2")), seeded())
 
 
 def test_the_model_is_left_as_it_was() -> None:
@@ -134,10 +134,10 @@ def test_the_model_is_left_as_it_was() -> None:
 def test_what_cannot_be_clipped_is_refused() -> None:
     defense = parse_defense("dp:clip=1,sigma=1")
     with pytest.raises(UsageError, match="FedAvg's update, which is no mean over them; use per="):
-        Sharing((defense,), algorithm="fedavg")
+        SharingProtocol((defense,), algorithm="fedavg")
     case = by_id["batch-norm"]
     target = Target(case.make_model(), case.loss, mode="train")
     with pytest.raises(NotApplicable, match="normalises by its batch's statistics"):
-        share(target, case.inputs, case.labels, Sharing((defense,)), seeded())
+        share(target, case.inputs, case.labels, SharingProtocol((defense,)), seeded())
     with pytest.raises(UsageError, match="--fraction and --elements: give one"):
-        Sharing(fraction=0.5, elements=3)
+        SharingProtocol(fraction=0.5, elements=3)

@@ -15,8 +15,8 @@ from gradaudit.gradients.per_sample import per_sample_gradients
 from gradaudit.models.class_weighted import user_loss
 from gradaudit.models.losses import CustomLoss, Loss
 from gradaudit.models.target import Target, layers_of
-from gradaudit.sharing.interceptor import Observer
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.interceptor import Interceptor
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from tests.gradients.batches import batch_gradient
 
@@ -73,7 +73,7 @@ def test_a_batch_s_gradient(name: str) -> None:
     for layer in layers:
         torch.testing.assert_close(found[layer.name], expected[layer.parameter_names[0]], **TIGHT)
     for algorithm in ("fedsgd", "fedavg"):
-        sharing = Sharing(algorithm=algorithm)
+        sharing = SharingProtocol(algorithm=algorithm)
         shared = share(
             target, INPUTS[rows], LABELS[rows], sharing, torch.Generator(), dtype=torch.float64
         )
@@ -88,16 +88,18 @@ def test_many_updates(name: str, spec: str | None, memory: int) -> None:
     target = target_of(LOSSES[name][0])
     layers = layers_of(target.model)
     chain = () if spec is None else (parse_defense(spec),)
-    observer = Observer(
+    interceptor = Interceptor(
         target,
         Records(INPUTS, LABELS),
         layers,
-        sharing=Sharing(chain),
+        sharing=SharingProtocol(chain),
         dtype=torch.float64,
         memory=memory,
     )
-    assert ("computed batch by batch" in observer.note) == (name in ("undeclared", "contrastive"))
-    for layer, features in observer.features(BATCHES):
+    assert ("computed batch by batch" in interceptor.note) == (
+        name in ("undeclared", "contrastive")
+    )
+    for layer, features in interceptor.features(BATCHES):
         for row, batch in zip(features, BATCHES, strict=True):
             whole = gradient(name, batch)
             expected = whole[layer.parameter_names[0]]
@@ -112,11 +114,15 @@ def test_many_updates(name: str, spec: str | None, memory: int) -> None:
 def test_each_client_weighs_its_own_records() -> None:
     target = target_of(NATIVE)
     layers = layers_of(target.model)
-    observer = Observer(
-        target, Records(INPUTS, LABELS), layers, sharing=Sharing(others=1), dtype=torch.float64
+    interceptor = Interceptor(
+        target,
+        Records(INPUTS, LABELS),
+        layers,
+        sharing=SharingProtocol(others=1),
+        dtype=torch.float64,
     )
     only = np.array([6])
-    for layer, features in observer.features(BATCHES, others=only):
+    for layer, features in interceptor.features(BATCHES, others=only):
         name = layer.parameter_names[0]
         other = gradient("native", np.array([6, 6, 6]))[name]
         for row, batch in zip(features, BATCHES, strict=True):
@@ -127,9 +133,9 @@ def test_a_weight_of_zero_leaves_a_record_out() -> None:
     loss = user_loss(nn.CrossEntropyLoss(ignore_index=1), "file.py:ignoring")
     target = target_of(loss)
     layers = layers_of(target.model)
-    observer = Observer(target, Records(INPUTS, LABELS), layers, dtype=torch.float64)
+    interceptor = Interceptor(target, Records(INPUTS, LABELS), layers, dtype=torch.float64)
     both, alone = (
-        {layer.name: rows for layer, rows in observer.features(np.array(batch))}
+        {layer.name: rows for layer, rows in interceptor.features(np.array(batch))}
         for batch in ([[0, 2]], [[2]])
     )
     for layer in layers:
@@ -140,7 +146,7 @@ def test_records_of_a_coupling_loss_have_no_gradients_and_weighed_ones_are_not_c
     target = target_of(LOSSES["undeclared"][0])
     with pytest.raises(NotApplicable, match=r"no gradients of their own: --loss file.py:weighted"):
         per_sample_gradients(target, INPUTS, LABELS, layers_of(target.model))
-    clipping = Sharing((parse_defense("dp:clip=1,sigma=0.1"),))
+    clipping = SharingProtocol((parse_defense("dp:clip=1,sigma=0.1"),))
     with pytest.raises(NotApplicable, match="weighs them; use per=release"):
         share(replace(target, loss=NATIVE), INPUTS, LABELS, clipping, torch.Generator())
     even = user_loss(nn.CrossEntropyLoss(), "file.py:even")

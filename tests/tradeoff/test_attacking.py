@@ -12,7 +12,7 @@ from gradaudit.defenses.modules.target import defended_target
 from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.tradeoff.attacking import Attack, Outcome, attacked, has_secret, perturbation_ratio
 from tests.attacks.reconstruction.scenes import mlp, records
 
@@ -25,7 +25,7 @@ def outcome(*specs: str, insider: bool = False, iterations: int = 10, method: st
     target = defended_target(Target(mlp(), CrossEntropy()), chain, 0)
     how = load_method(method or f"dlg:iterations={iterations}", {})
     attack = Attack(how, 1, 3, target.layers, insider)
-    return attacked(target, Sharing(chain), BATCHES, attack, 0, Silent())
+    return attacked(target, SharingProtocol(chain), BATCHES, attack, 0, Silent())
 
 
 def test_plain_updates_give_everything_away() -> None:
@@ -42,7 +42,7 @@ def test_labels_go_with_the_records_they_were_rebuilt_with() -> None:
     """A batch of two comes in either order; its list of labels is right in both."""
     target, batch = Target(mlp(), CrossEntropy()), TABLE.take(np.array([0, 1]))
     attack = Attack(load_method("dlg:iterations=60", {}), 4, 1, target.layers)
-    found = attacked(target, Sharing(), [batch], attack, 0, Silent())
+    found = attacked(target, SharingProtocol(), [batch], attack, 0, Silent())
     assert found.paired is not None
     assert found.reconstruct.max() < 0.05
     assert found.paired.tolist() == [0]
@@ -99,11 +99,11 @@ def test_the_ratio_is_of_biases_alone() -> None:
     shared = {name: g + 0.1 for name, g in gradient.items()}
     biases = torch.cat([gradient["0.bias"], gradient["2.bias"]])
     wanted = float(biases.norm() / (0.1 * len(biases) ** 0.5))
-    found = perturbation_ratio(target, Sharing(), batch, shared, torch.Generator())
+    found = perturbation_ratio(target, SharingProtocol(), batch, shared, torch.Generator())
     assert found == pytest.approx(wanted)
     weights = {name: g for name, g in shared.items() if "weight" in name}
     whole = torch.cat([gradient[name].flatten() for name in weights])
-    found = perturbation_ratio(target, Sharing(), batch, weights, torch.Generator())
+    found = perturbation_ratio(target, SharingProtocol(), batch, weights, torch.Generator())
     assert found == pytest.approx(float(whole.norm() / (0.1 * len(whole) ** 0.5)))
 
 
@@ -118,5 +118,5 @@ def test_real_targets_have_no_labels_to_recover() -> None:
     data = Records(torch.rand(1, 6, dtype=torch.float64), torch.rand(1, 4, dtype=torch.float64))
     target = Target(mlp(), MeanSquaredError())
     attack = Attack(load_method("dlg:iterations=1", {}), 1, 2, target.layers)
-    found = attacked(target, Sharing(), [data], attack, 0, Silent())
+    found = attacked(target, SharingProtocol(), [data], attack, 0, Silent())
     assert found.membership is None

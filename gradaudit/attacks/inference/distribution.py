@@ -1,29 +1,41 @@
-"""Distributional inference: how many of a batch's records have a value (Li et al. 2024, 3.2)."""
+"""Distributional inference: how many of a batch's records have a value (Li et al. 2024, 3.2).
 
+Ratio bins are ordered, and guessed by classifiers of "more than i".
+
+Source: E. Frank and M. Hall, "A simple approach to ordinal classification" (2001), as Z. Li et al.,
+"Analyzing inference privacy risks through gradients in machine learning" (2024), section 4.1, use
+it on ratio bins. The differences P(a > i − 1) − P(a > i) are negative where the classifiers
+disagree; they are clipped at zero and every value keeps a small share, so that each row is a
+distribution with finite logarithms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 
-from gradaudit.attacks.inference.deal import (
+from gradaudit.attacks.inference.game import Answers, AttributeBased
+from gradaudit.attacks.inference.split import (
     SHARES,
-    Deal,
+    Design,
+    GameSplit,
     IntArray,
-    Setup,
-    deal_parts,
-    members_of,
+    Secret,
     no_batches,
+    split_parts,
     trials_of,
 )
-from gradaudit.attacks.inference.game import Answers, AttributeBased
-from gradaudit.attacks.inference.ordinal import Ordinal
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.families import Family
-from gradaudit.families.base import Features
-from gradaudit.inference.batches import Batches, draw_any
+from gradaudit.families import Family, Fitted, under_prior
+from gradaudit.families.base import Features, FloatArray, Training
 from gradaudit.inference.scores import ENOUGH
+from gradaudit.inference.splits import Batches, draw_any
+from gradaudit.randomness import rng
 
 _FEWEST = 8
 
@@ -45,41 +57,39 @@ class DistributionGame(AttributeBased):
 
     def fitting_batch_size(self, records: Records, shadow: int) -> int:
         """The paper's, or less, so that either kind has room for enough separate batches."""
-        codes = self.column(records)
-        counts = np.bincount((codes.codes == self._value(codes)).astype(np.int64), minlength=2)
-        room = int(counts.min() * SHARES[2] / ENOUGH)
+        column = self.column(records)
+        count = int((column.codes == self._value(column)).sum())
+        room = int(min(count, len(records) - count) * SHARES[2] / ENOUGH)
         return max(min(self.batch_size, room, shadow // 2), _FEWEST)
 
-    def deal(self, records: Records, setup: Setup, seed: np.random.SeedSequence) -> Deal:
+    def split(self, records: Records, design: Design, seed: np.random.SeedSequence) -> GameSplit:
         """Batches of every ratio bin, as many of each."""
-        attribute = self.column(records)
-        held_value = self._value(attribute)
-        codes = (attribute.codes == held_value).astype(np.int64)
-        name = attribute.values[held_value]
-        secret = f"share of {self.attribute}={name}"
-        _expect(setup)
-        names = (f"other than {name}", name)
-        parts = deal_parts(codes, names, self.attribute, records.users, setup, seed)
-        generator = np.random.default_rng(seed.spawn(1)[0])
-        prior = np.full(setup.bins, 1 / setup.bins)
-        observed = _drawn(codes, parts.private, setup, setup.trials, generator)
-        return Deal(
-            secret=secret,
-            values=bin_names(setup.bins),
-            prior=prior,
+        column = self.column(records)
+        value = self._value(column)
+        name = column.values[value]
+        codes = (column.codes == value).astype(np.int64)
+        secret = Secret(self.attribute, (f"other than {name}", name), codes, records.users)
+        _expect(design)
+        parts = split_parts(secret, design, seed)
+        generator = rng(seed, "batches")
+        observed = _drawn(secret, parts.private, design, design.trials, generator)
+        return GameSplit(
+            secret=f"share of {self.attribute}={name}",
+            values=bin_names(design.bins),
+            prior=np.full(design.bins, 1 / design.bins),
             parts=parts,
-            shadow=_drawn(codes, parts.shadow, setup, setup.batches, generator),
-            held=_drawn(codes, parts.held, setup, setup.batches // 4, generator),
+            shadow=_drawn(secret, parts.shadow, design, design.batches, generator),
+            held=_drawn(secret, parts.held, design, design.batches // 4, generator),
             observed=observed,
-            clusters=members_of(observed.indices, records.users),
+            clusters=secret.behind(observed.indices),
             notes={"property": name, **self.merged(records)},
         )
 
     def answers(
-        self, deal: Deal, family: Family, own: Features, released: Features, seed: int
+        self, split: GameSplit, family: Family, own: Features, released: Features, seed: int
     ) -> Answers:
         """A member of the family for each threshold between bins (Frank and Hall)."""
-        return super().answers(deal, Ordinal(family), own, released, seed)
+        return super().answers(split, Ordinal(family), own, released, seed)
 
     def _value(self, attribute: Attribute) -> int:
         if self.value is None:
@@ -106,36 +116,94 @@ def bin_names(bins: int) -> tuple[str, ...]:
     return ("0", *(f"({low}, {high}]" for low, high in pairwise(edges)))
 
 
-def _expect(setup: Setup) -> None:
-    if setup.batch_size < setup.bins - 1:
+def _expect(design: Design) -> None:
+    size, bins, trials = design.batch_size, design.bins, design.trials
+    if size < bins - 1:
         raise UsageError(
-            f"--batch-size {setup.batch_size}: some of the {setup.bins} ratio bins hold no count; "
-            f"take at least {setup.bins - 1}"
+            f"--batch-size {size}: some of the {bins} ratio bins hold no count; "
+            f"take at least {bins - 1}"
         )
-    if setup.trials < setup.bins:
-        raise UsageError(f"--trials {setup.trials}: there are {setup.bins} ratio bins; play more")
+    if trials < bins:
+        raise UsageError(f"--trials {trials}: there are {bins} ratio bins; play more")
 
 
 def _drawn(
-    codes: IntArray, pool: IntArray, setup: Setup, batches: int, generator: np.random.Generator
+    secret: Secret, pool: IntArray, design: Design, batches: int, generator: np.random.Generator
 ) -> Batches:
     """Batches (batches, k) of the bins in turn, with their bins."""
-    size = setup.batch_size
+    size = design.batch_size
     if not len(pool):
         return no_batches(size)
-    least = np.bincount(codes[pool], minlength=2).min()
+    least = secret.counts(pool).min()
     if least < size:
         raise NotApplicable(
             f"{least} records of one kind in a set, and a batch takes up to {size} of them; give "
             "more records, a larger --shadow, or a smaller --batch-size"
         )
-    each = trials_of(np.full(setup.bins, 1 / setup.bins), batches)
-    bins = np.repeat(np.arange(setup.bins), each)
-    low, high = counts_of(size, setup.bins)
+    each = trials_of(np.full(design.bins, 1 / design.bins), batches)
+    bins = np.repeat(np.arange(design.bins), each)
+    low, high = counts_of(size, design.bins)
     having = generator.integers(low[bins], high[bins] + 1)
     without, with_it = (
-        generator.permuted(draw_any(pool[codes[pool] == kind], size, batches, generator), axis=1)
+        generator.permuted(draw_any(secret.having(kind, pool), size, batches, generator), axis=1)
         for kind in (0, 1)
     )
     chosen = np.where(np.arange(size) < having[:, None], with_it, without)
     return Batches(chosen, bins.astype(np.int64))
+
+
+_SHARE = 1e-3
+"""What is spread evenly over all values, so that none is impossible."""
+
+
+@dataclass(frozen=True)
+class FittedOrdinal(Fitted):
+    """Fitted classifiers of "more than i", i = 0 … values − 2."""
+
+    prior: FloatArray
+    thresholds: Sequence[Fitted]
+
+    def log_probabilities(self, features: Features) -> FloatArray:
+        """Log-probabilities (rows, values), finite, each row a distribution."""
+        above = np.stack([self._above(i, features) for i in range(len(self.thresholds))], axis=1)
+        return from_thresholds(above)
+
+    def _above(self, threshold: int, features: Features) -> FloatArray:
+        """P(a > threshold), (rows,), under the prior of the values."""
+        fitted = self.thresholds[threshold]
+        more = self.prior[threshold + 1 :].sum()
+        wanted = np.array([1 - more, more])
+        answers = under_prior(fitted.log_probabilities(features), fitted.prior, wanted)
+        return np.asarray(np.exp(answers[:, 1]))
+
+
+@dataclass(frozen=True)
+class Ordinal(Family):
+    """One member of ``inner`` for each threshold between two neighbouring values."""
+
+    inner: Family
+
+    def _fit(self, training: Training, generator: np.random.Generator) -> FittedOrdinal:
+        """Fit the thresholds' classifiers, each on all rows and with both sides weighed alike."""
+        even = np.full(2, 0.5)
+        seeds = generator.integers(1 << 62, size=len(training.prior) - 1)
+        above = [(training.labels > i).astype(np.int64) for i in range(len(seeds))]
+        thresholds = [
+            self.inner.fit(training.features, more, 2, int(seed), prior=even)
+            for more, seed in zip(above, seeds, strict=True)
+        ]
+        return FittedOrdinal(training.prior, thresholds)
+
+
+def from_thresholds(above: FloatArray) -> FloatArray:
+    """Log-probabilities of values from P(a > i): (rows, values − 1) to (rows, values).
+
+    Raises:
+        ValueError: there is no threshold.
+    """
+    if above.ndim != 2 or not above.shape[1]:
+        raise ValueError("ordered values need at least one threshold")
+    edges = np.pad(above, ((0, 0), (1, 1)), constant_values=((0, 0), (1, 0)))
+    differences = np.clip(edges[:, :-1] - edges[:, 1:], 0, None)
+    shares = differences / differences.sum(axis=1, keepdims=True)
+    return np.asarray(np.log((1 - _SHARE) * shares + _SHARE / shares.shape[1]))

@@ -13,6 +13,8 @@ Source: Z. Li et al., "Analyzing inference privacy risks through gradients in ma
 leakage in machine learning via multiple hypothesis testing: a lesson from Fano" (2023).
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 
@@ -86,7 +88,7 @@ class Channel:
     @classmethod
     def of(
         cls, gram: NDArray[np.float64], elements: int, strata: NDArray[np.int64] | None = None
-    ) -> "Channel":
+    ) -> Channel:
         """From the inner products of samples.
 
         Args:

@@ -1,32 +1,39 @@
-"""The unified inference game: what the four games share (Li et al. 2024, definition 3.1)."""
+"""The unified inference game (Li et al. 2024, definition 3.1), and those of attribute and property.
+
+Attribute inference: the secret is a column of the inputs. Property inference: it goes with the
+records, but is no input (section 3.2).
+"""
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 from pydantic import JsonValue
 
-from gradaudit.attacks.inference.deal import (
+from gradaudit.attacks.inference.split import (
     SHARES,
-    Deal,
+    Design,
     FloatArray,
+    GameSplit,
     IntArray,
-    Setup,
-    deal_parts,
-    draw_values,
-    frequencies,
-    members_of,
+    Secret,
     no_batches,
+    split_parts,
     trials_of,
 )
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families import Family
 from gradaudit.families.base import Features
-from gradaudit.inference.attributes import merge_rare, shuffled
-from gradaudit.inference.batches import Batches, draw_batches
 from gradaudit.inference.scores import ROOM
+from gradaudit.inference.splits import Batches, draw_any, draw_batches, merge_rare, shuffled
+from gradaudit.randomness import rng
+
+HELD = "held at its mean in every record, since the model takes it"
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class InferenceGame(ABC):
         return self.batch_size
 
     @abstractmethod
-    def deal(self, records: Records, setup: Setup, seed: np.random.SeedSequence) -> Deal:
+    def split(self, records: Records, design: Design, seed: np.random.SeedSequence) -> GameSplit:
         """Split the records and draw every batch.
 
         Raises:
@@ -69,15 +76,15 @@ class InferenceGame(ABC):
 
     @abstractmethod
     def answers(
-        self, deal: Deal, family: Family, own: Features, released: Features, seed: int
+        self, split: GameSplit, family: Family, own: Features, released: Features, seed: int
     ) -> Answers:
         """Fit on what the adversary computed itself, and answer.
 
         Args:
-            deal: that was dealt.
+            split: what was drawn.
             family: of predictors.
-            own: (batches, features) of ``deal.own``.
-            released: (trials, features) of ``deal.observed``.
+            own: (batches, features) of ``split.own``.
+            released: (trials, features) of ``split.observed``.
             seed: of the fit.
         """
 
@@ -112,12 +119,12 @@ class AttributeBased(InferenceGame):
         if self.attribute not in records.attributes:
             known = ", ".join(records.attributes) or "none"
             raise UsageError(f"--attribute {self.attribute}: no such attribute; there are: {known}")
-        found, _ = merge_rare(records.attributes[self.attribute], self.fewest)
-        if len(found.values) < 2:
+        column, _ = merge_rare(records.attributes[self.attribute], self.fewest)
+        if len(column.values) < 2:
             raise NotApplicable(
                 f"attribute {self.attribute!r} has one value only: nothing to guess"
             )
-        return found
+        return column
 
     def merged(self, records: Records) -> dict[str, JsonValue]:
         """What the report says of rare values that were merged."""
@@ -131,22 +138,20 @@ class AttributeBased(InferenceGame):
 
     def permuted(self, records: Records, seed: np.random.SeedSequence) -> Records:
         """The records with the attribute's codes in another order, or in other users' hands."""
-        found = records.attributes[self.attribute]
-        codes = shuffled(found.codes, records.users, np.random.default_rng(seed))
+        column = records.attributes[self.attribute]
+        codes = shuffled(column.codes, records.users, rng(seed, "permutation"))
         return replace(
             records,
-            attributes={**records.attributes, self.attribute: Attribute(codes, found.values)},
+            attributes={**records.attributes, self.attribute: Attribute(codes, column.values)},
         )
 
     def answers(
-        self, deal: Deal, family: Family, own: Features, released: Features, seed: int
+        self, split: GameSplit, family: Family, own: Features, released: Features, seed: int
     ) -> Answers:
         """A member of the family, trained under a uniform prior."""
-        values = len(deal.values)
-        cut = len(deal.shadow.labels)
-        fitted = family.fit(
-            own[:cut], deal.shadow.labels, values, seed, prior=np.full(values, 1 / values)
-        )
+        values, labels = len(split.values), split.shadow.labels
+        cut, even = len(labels), np.full(values, 1 / values)
+        fitted = family.fit(own[:cut], labels, values, seed, prior=even)
         held = fitted.log_probabilities(own[cut:]) if len(own) > cut else np.zeros((0, values))
         return Answers(fitted.log_probabilities(released), held)
 
@@ -154,63 +159,127 @@ class AttributeBased(InferenceGame):
         """Whether the attribute is a column of the inputs."""
         return any(feature.name == self.attribute for feature in records.features)
 
+    def homogeneous_split(
+        self,
+        records: Records,
+        design: Design,
+        seed: np.random.SeedSequence,
+        notes: Mapping[str, JsonValue],
+    ) -> GameSplit:
+        """Batches whose records all have one value of the attribute.
 
-def deal_homogeneous(
-    records: Records,
-    attribute: Attribute,
-    secret: str,
-    setup: Setup,
-    seed: np.random.SeedSequence,
-) -> Deal:
-    """Batches whose records all have one value of the attribute (attribute and property game).
+        Raises:
+            NotApplicable: a value has too few records for a batch in some set.
+            UsageError: fewer trials than values, or too few shadow records.
+        """
+        column = self.column(records)
+        secret = Secret(self.attribute, column.values, column.codes, records.users)
+        if design.trials < len(secret.values):
+            raise UsageError(
+                f"--trials {design.trials}: {secret.name} has {len(secret.values)} values; "
+                "play more"
+            )
+        parts = split_parts(secret, design, seed)
+        _expect_shadow(secret, parts.shadow, design)
+        prior = _prior(secret, design)
+        generator = rng(seed, "batches")
+        observed = _in_shares(secret, parts.private, design, prior, generator)
+        return GameSplit(
+            secret=secret.name,
+            values=secret.values,
+            prior=prior,
+            parts=parts,
+            shadow=_balanced(secret, parts.shadow, design, design.batches, generator),
+            held=_balanced(secret, parts.held, design, design.batches // 4, generator),
+            observed=observed,
+            clusters=secret.behind(observed.indices),
+            notes={**notes, **self.merged(records)},
+        )
 
-    Raises:
-        NotApplicable: a value has too few records for a batch in some set.
-        UsageError: fewer trials than values.
+
+class AttributeGame(AttributeBased):
+    """Guess the value that a column of the inputs has in all records of a batch."""
+
+    name: ClassVar[str] = "attribute"
+    batch_size: ClassVar[int] = 16
+
+    def split(self, records: Records, design: Design, seed: np.random.SeedSequence) -> GameSplit:
+        """Batches of one value each."""
+        self.column(records)
+        if not self.in_column(records):
+            columns = ", ".join(feature.name for feature in records.features) or "none"
+            raise NotApplicable(
+                f"attribute {self.attribute!r} is no column of the inputs ({columns}); what is "
+                "not among them is guessed by `attack property`"
+            )
+        return self.homogeneous_split(records, design, seed, {})
+
+
+class PropertyGame(AttributeBased):
+    """Guess the value that all records of a batch share, from the gradient by other inputs.
+
+    Where the attribute is a column that the model takes (it was not dropped in the data's spec),
+    that column is held at its mean: then it says nothing, and only what goes with it can.
     """
-    values, codes = attribute.values, attribute.codes
-    if setup.trials < len(values):
-        raise UsageError(f"--trials {setup.trials}: {secret} has {len(values)} values; play more")
-    parts = deal_parts(codes, values, secret, records.users, setup, seed)
-    _expect_shadow(codes, parts.shadow, values, setup, secret)
-    prior = frequencies(codes, len(values), setup.prior)
-    generator = np.random.default_rng(seed.spawn(1)[0])
-    observed = draw_values(
-        codes, parts.private, setup.batch_size, trials_of(prior, setup.trials), generator
-    )
-    return Deal(
-        secret=secret,
-        values=values,
-        prior=prior,
-        parts=parts,
-        shadow=_balanced(codes, parts.shadow, setup, setup.batches, len(values), generator),
-        held=_balanced(codes, parts.held, setup, setup.batches // 4, len(values), generator),
-        observed=observed,
-        clusters=members_of(observed.indices, records.users),
-    )
+
+    name: ClassVar[str] = "property"
+    batch_size: ClassVar[int] = 16
+
+    def split(self, records: Records, design: Design, seed: np.random.SeedSequence) -> GameSplit:
+        """Batches of one value each."""
+        notes = {"column": HELD} if self.in_column(records) else {}
+        return self.homogeneous_split(records, design, seed, notes)
+
+    def prepared(self, records: Records) -> Records:
+        """The records with the attribute's own column held at its mean."""
+        held = [f.positions for f in records.features if f.name == self.attribute]
+        if not held:
+            return records
+        inputs = records.inputs.clone()
+        positions = list(held[0])
+        inputs[:, positions] = inputs[:, positions].mean(dim=0)
+        return replace(records, inputs=inputs)
+
+
+def _prior(secret: Secret, design: Design) -> FloatArray:
+    """π, (values,)."""
+    if design.prior == "uniform":
+        return np.full(len(secret.values), 1 / len(secret.values))
+    return np.bincount(secret.codes, minlength=len(secret.values)) / len(secret.codes)
+
+
+def _in_shares(
+    secret: Secret,
+    pool: IntArray,
+    design: Design,
+    prior: FloatArray,
+    generator: np.random.Generator,
+) -> Batches:
+    """Batches of each value in the prior's shares, (trials, k), value by value."""
+    counts = trials_of(prior, design.trials)
+    drawn = [
+        draw_any(secret.having(value, pool), design.batch_size, int(count), generator)
+        for value, count in enumerate(counts)
+    ]
+    return Batches(np.concatenate(drawn), np.repeat(np.arange(len(counts)), counts))
 
 
 def _balanced(
-    codes: IntArray,
-    pool: IntArray,
-    setup: Setup,
-    batches: int,
-    values: int,
-    generator: np.random.Generator,
+    secret: Secret, pool: IntArray, design: Design, batches: int, generator: np.random.Generator
 ) -> Batches:
+    """About as many batches of each value; none of an empty pool."""
     if not len(pool):
-        return no_batches(setup.batch_size)
+        return no_batches(design.batch_size)
+    values = len(secret.values)
     each = max(batches // values, 1)
-    return draw_batches(codes, pool, setup.batch_size, each, generator, values=values)
+    return draw_batches(secret.codes, pool, design.batch_size, each, generator, values=values)
 
 
-def _expect_shadow(
-    codes: IntArray, pool: IntArray, values: tuple[str, ...], setup: Setup, secret: str
-) -> None:
-    counts = np.bincount(codes[pool], minlength=len(values))
-    if counts.min() < setup.batch_size:
+def _expect_shadow(secret: Secret, pool: IntArray, design: Design) -> None:
+    counts, size = secret.counts(pool), design.batch_size
+    if counts.min() < size:
         raise UsageError(
-            f"--shadow {setup.shadow}: that leaves {counts.min()} shadow records of the value "
-            f"{values[int(counts.argmin())]!r} of {secret}, and a batch takes {setup.batch_size}; "
-            f"give at least {setup.batch_size * len(values)} records, or smaller batches"
+            f"--shadow {design.shadow}: that leaves {counts.min()} shadow records of the value "
+            f"{secret.values[int(counts.argmin())]!r} of {secret.name}, and a batch takes {size}; "
+            f"give at least {size * len(secret.values)} records, or smaller batches"
         )

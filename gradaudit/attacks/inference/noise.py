@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from gradaudit.attacks.inference.deal import Deal
 from gradaudit.attacks.inference.fano import Channel
-from gradaudit.attacks.inference.sight import Sight
+from gradaudit.attacks.inference.observation import Observation
+from gradaudit.attacks.inference.split import GameSplit
 from gradaudit.defenses.dp import Dp
 from gradaudit.models.target import Layer
 from gradaudit.noise import noise_scale
-from gradaudit.sharing.interceptor import Observer
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.randomness import rng, sequence
+from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.statistics import CONFIDENCE
 
 NO_NOISE = "no Gaussian noise is added, so the gradient may tell everything"
 _FEWEST, _MOST = 16, 1024
@@ -35,14 +36,14 @@ class Leak:
 
 
 def leaks(
-    sights: Sequence[Sight], deal: Deal, seed: np.random.SeedSequence, confidence: float = 0.95
+    observations: Sequence[Observation], split: GameSplit, seed: np.random.SeedSequence
 ) -> dict[str | None, list[Leak]]:
     """What each round's noise lets through, by layer and for the whole update (None)."""
-    found: dict[str | None, list[Leak]] = {}
-    for sight, child in zip(sights, seed.spawn(len(sights)), strict=True):
-        for scope, leak in _of_round(sight, deal, child, confidence).items():
-            found.setdefault(scope, []).append(leak)
-    return found
+    by_scope: dict[str | None, list[Leak]] = {}
+    for number, observation in enumerate(observations):
+        for scope, leak in _of_round(observation, split, sequence(seed, "round", number)).items():
+            by_scope.setdefault(scope, []).append(leak)
+    return by_scope
 
 
 def together(rounds: Sequence[Leak]) -> Leak:
@@ -55,7 +56,7 @@ def together(rounds: Sequence[Leak]) -> Leak:
     return Leak(total, (float(sum(lows)), float(sum(highs))))
 
 
-def noisy_defense(sharing: Sharing, layer: Layer) -> tuple[int, Dp] | None:
+def noisy_defense(sharing: SharingProtocol, layer: Layer) -> tuple[int, Dp] | None:
     """The first defense that adds Gaussian noise to every parameter of the layer, if any.
 
     What comes behind it cannot bring back what it has drowned.
@@ -72,98 +73,87 @@ def noisy_defense(sharing: Sharing, layer: Layer) -> tuple[int, Dp] | None:
 
 
 def _of_round(
-    sight: Sight, deal: Deal, seed: np.random.SeedSequence, confidence: float
+    observation: Observation, split: GameSplit, seed: np.random.SeedSequence
 ) -> dict[str | None, Leak]:
-    scopes: list[str | None] = [*(layer.name for layer in sight.layers), None]
-    noisy = {layer.name: noisy_defense(sight.sharing, layer) for layer in sight.layers}
+    layers = observation.layers
+    noisy = {layer.name: noisy_defense(observation.sharing, layer) for layer in layers}
+    scopes: list[str | None] = [*noisy, None]
     if not any(noisy.values()):
         return {scope: Leak(None, reason=NO_NOISE) for scope in scopes}
-    size = deal.observed.indices.shape[1]
-    grams: dict[str | None, NDArray[np.float64]] = {}
-    elements: dict[str | None, int] = {}
-    labels: dict[str | None, NDArray[np.int64]] = {}
-    for layer in sight.layers:
-        place = noisy[layer.name]
-        if place is None:
-            continue
-        gradients = _before_noise(sight, deal, layer, place[0])
-        sigma = noise_scale(place[1].options.per, place[1].options.sigma, size)
-        grams[layer.name] = _gram(gradients / sigma)
-        elements[layer.name] = gradients.shape[1]
-        labels[layer.name] = deal.observed.labels[_some_trials(sight, deal, layer)]
-    if len(grams) == len(sight.layers) and len({len(gram) for gram in grams.values()}) == 1:
-        grams[None] = np.sum(list(grams.values()), axis=0)
-        elements[None] = sum(elements.values())
-        labels[None] = next(iter(labels.values()))
+    samples: dict[str | None, _Samples] = {}
+    for layer in layers:
+        if (place := noisy[layer.name]) is not None:
+            samples[layer.name] = _before_noise(observation, split, layer, *place)
+    if len(samples) == len(layers) and len({len(s.labels) for s in samples.values()}) == 1:
+        samples[None] = _Samples(
+            np.sum([s.gram for s in samples.values()], axis=0),
+            sum(s.elements for s in samples.values()),
+            next(iter(samples.values())).labels,
+        )
     return {
-        scope: _leak(grams[scope], elements[scope], labels[scope], deal, seed, confidence)
-        if scope in grams
+        scope: _leak(samples[scope], split, seed)
+        if scope in samples
         else Leak(None, reason=NO_NOISE if scope else "some layers' gradients carry no noise")
         for scope in scopes
     }
 
 
-def _before_noise(sight: Sight, deal: Deal, layer: Layer, index: int) -> torch.Tensor:
-    """Gradients (some of the trials, elements) of the batches as the noise is added to them."""
-    acting = sight.sharing.chain.acting
-    dp = acting[index]
+class _Samples(NamedTuple):
+    """Gradients of some of the trials, before the noise and in units of it.
+
+    Attributes:
+        gram: (samples, samples) inner products about the mean, float64.
+        elements: of a gradient.
+        labels: (samples,) the true values.
+    """
+
+    gram: NDArray[np.float64]
+    elements: int
+    labels: NDArray[np.int64]
+
+
+def _before_noise(
+    observation: Observation, split: GameSplit, layer: Layer, index: int, dp: Dp
+) -> _Samples:
+    """The gradients that the noise of a defense is added to: of as many trials as fit."""
     silent = type(dp)(dp.options.model_copy(update={"sigma": 0.0}))
     sharing = replace(
-        sight.sharing,
-        defenses=(*acting[:index], silent),
+        observation.sharing,
+        defenses=(*observation.sharing.chain.acting[:index], silent),
         others=0,
         fraction=None,
         elements=None,
     )
-    order = _some_trials(sight, deal, layer)
-    observer = Observer(
-        sight.target,
-        sight.records,
-        (layer,),
-        sharing=sharing,
-        reduce="none",
-        memory=sight.memory,
-        seed=sight.seed,
+    most = min(max(observation.memory // (8 * layer.parameters), _FEWEST), _MOST)
+    trials = len(split.observed.labels)
+    order = rng(observation.seed, "trials").permutation(trials)[:most]
+    labels = split.observed.labels[order]
+    ((_, gradients),) = (
+        replace(observation, sharing=sharing, reduce="none")
+        .interceptor((layer,))
+        .features(
+            split.observed.indices[order],
+            fit=split.parts.shadow,
+            seed=observation.seed,
+            values=labels,
+        )
     )
-    ((_, gradients),) = observer.features(
-        deal.observed.indices[order],
-        fit=deal.parts.shadow,
-        seed=sight.seed,
-        values=deal.observed.labels[order],
-    )
-    return gradients.cpu()
+    sigma = noise_scale(dp.options.per, dp.options.sigma, split.size)
+    scaled = gradients.cpu() / sigma
+    centred = scaled - scaled.mean(dim=0)
+    gram = np.asarray((centred @ centred.T).double().numpy())
+    return _Samples(gram, scaled.shape[1], labels)
 
 
-def _some_trials(sight: Sight, deal: Deal, layer: Layer) -> NDArray[np.int64]:
-    """Which trials the covariance is taken of: as many as fit, in random order."""
-    most = min(max(sight.memory // (8 * layer.parameters), _FEWEST), _MOST)
-    return np.random.default_rng(sight.seed).permutation(len(deal.observed.labels))[:most]
-
-
-def _gram(gradients: torch.Tensor) -> NDArray[np.float64]:
-    """Inner products about the mean, in float64."""
-    centred = gradients - gradients.mean(dim=0)
-    return np.asarray((centred @ centred.T).double().numpy())
-
-
-def _leak(
-    gram: NDArray[np.float64],
-    elements: int,
-    labels: NDArray[np.int64],
-    deal: Deal,
-    seed: np.random.SeedSequence,
-    confidence: float,
-) -> Leak:
-    if len(gram) < _FEWEST:
+def _leak(samples: _Samples, split: GameSplit, seed: np.random.SeedSequence) -> Leak:
+    if len(samples.gram) < _FEWEST:
         return Leak(None, reason=f"the covariance takes at least {_FEWEST} trials")
-    channel = Channel.of(gram, elements, labels)
-    samples = len(channel.squares)
-    independent = max(len(deal.parts.private) // deal.observed.indices.shape[1] // 2, 2)
-    drawn = np.random.default_rng(seed).integers(
-        0, samples, (_REPLICATES, min(samples, independent))
-    )
+    channel = Channel.of(*samples)
+    count = len(channel.squares)
+    independent = max(len(split.parts.private) // split.size // 2, 2)
+    drawn = rng(seed, "bootstrap").integers(0, count, (_REPLICATES, min(count, independent)))
     again = [channel.information(rows) for rows in drawn]
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(again, [tail, 1 - tail])
     value = channel.information()
     return Leak(value, (min(float(low), value), max(float(high), value)))

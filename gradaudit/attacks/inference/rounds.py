@@ -12,12 +12,16 @@ is right in which value it ranks first and too sure of it. ``Temperature`` makes
 has been right before any log loss is taken of it.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
+
+from gradaudit.families import log_loss
 
 Posteriors = NDArray[np.float64]
 
@@ -95,7 +99,7 @@ class Temperature:
     @classmethod
     def fitted(
         cls, posterior: Posteriors, secrets: NDArray[np.int64], prior: ArrayLike
-    ) -> "Temperature":
+    ) -> Temperature:
         """The temperature of the least log loss on trials that are scored nowhere else.
 
         Args:
@@ -116,13 +120,3 @@ class Temperature:
         """(trials, values) recalibrated, normalised log P(a|G); the ranking stays."""
         base = log_prior(self.prior)
         return np.asarray(log_softmax((posterior - base) / self.value + base, axis=1))
-
-
-def log_loss(posterior: Posteriors, secrets: NDArray[np.int64]) -> float:
-    """Mean −log P(a|G) of the true values, in nats.
-
-    Args:
-        posterior: (trials, values) normalised log P(a|G).
-        secrets: (trials,) the true values.
-    """
-    return float(-posterior[np.arange(len(secrets)), secrets].mean())

@@ -6,10 +6,9 @@ from functools import cached_property
 
 import numpy as np
 
-from gradaudit.attacks.inference.deal import Deal, FloatArray
 from gradaudit.attacks.inference.rounds import Temperature
-from gradaudit.inference.scores import ENOUGH, Score, Scores, Trials, gain
-from gradaudit.inference.statistics import FALSE_POSITIVES
+from gradaudit.attacks.inference.split import FloatArray, GameSplit
+from gradaudit.inference.scores import ENOUGH, FALSE_POSITIVES, Score, Scores, Trials, gain
 from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.u_statistic import Draws
 
@@ -22,11 +21,11 @@ class Scorer:
     """Scores posteriors of the trials of a game's repetitions.
 
     Attributes:
-        deals: one for each repetition, of the same records.
+        splits: one for each repetition, of the same records.
         confidence: of the intervals.
     """
 
-    deals: Sequence[Deal]
+    splits: Sequence[GameSplit]
     confidence: float = CONFIDENCE
 
     def scores(self, posteriors: Sequence[FloatArray]) -> dict[str, Score]:
@@ -54,12 +53,12 @@ class Scorer:
     @property
     def trials(self) -> int:
         """Of all repetitions."""
-        return sum(len(deal.observed.labels) for deal in self.deals)
+        return sum(len(split.observed.labels) for split in self.splits)
 
     @property
     def blind(self) -> float:
         """p*, the success of the best guess without the gradient."""
-        return float(self.deals[0].prior.max())
+        return float(self.splits[0].prior.max())
 
     def doubts(self, metric: str) -> str:
         """Why an interval is not to be trusted; empty where it is."""
@@ -75,7 +74,7 @@ class Scorer:
     def imprecise(self) -> str:
         """Why no interval is to be trusted; empty where they are."""
         rooms = self._scores.room
-        rarest, first = int(rooms.argmin()), self.deals[0]
+        rarest, first = int(rooms.argmin()), self.splits[0]
         if rooms[rarest] >= ENOUGH:
             return ""
         users = first.candidates is not None or first.by_user
@@ -98,16 +97,16 @@ class Scorer:
 
     @cached_property
     def _scores(self) -> Scores:
-        names = max(int(deal.clusters.max()) for deal in self.deals) + 1
-        return Scores([_trials(deal, names) for deal in self.deals], self.confidence)
+        names = max(int(split.clusters.max()) for split in self.splits) + 1
+        return Scores([_trials(split, names) for split in self.splits], self.confidence)
 
 
-def _trials(deal: Deal, names: int) -> Trials:
+def _trials(split: GameSplit, names: int) -> Trials:
     """Of candidates, who are dealt anew to every trial, the strata are one."""
-    labels, clusters = deal.observed.labels, deal.clusters
-    if deal.candidates is not None:
+    labels, clusters = split.observed.labels, split.clusters
+    if split.candidates is not None:
         draws = Draws.of(clusters, np.zeros_like(labels), clusters, names)
     else:
         strata = np.unique(labels, return_inverse=True)[1].astype(np.int64)
-        draws = Draws.of(deal.observed.indices, strata, clusters, names)
+        draws = Draws.of(split.observed.indices, strata, clusters, names)
     return Trials(labels, draws)

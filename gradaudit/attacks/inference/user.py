@@ -1,25 +1,36 @@
-"""User inference: whose records a batch is made of (Li et al. 2024, sections 3.2 and 4.1)."""
+"""User inference: whose records a batch is made of (Li et al. 2024, sections 3.2 and 4.1).
 
-from dataclasses import replace
+Users who are attacked are never among those that the adversary could train on, so no classifier of
+users serves. An encoder is trained together with a classifier of the shadow users; the classifier
+is thrown away, and a candidate's probability is by distance in the encoder's space,
+
+    P(a|g̃) = exp(−‖f(g_a) − f(g̃)‖₂) / Σ_i exp(−‖f(g_i) − f(g̃)‖₂).
+
+Source: J. Snell et al., "Prototypical networks for few-shot learning" (2017), as Z. Li et al.,
+"Analyzing inference privacy risks through gradients in machine learning" (2024), section 4.1, use
+it: a fully connected encoder with one hidden layer, 50 dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
-from gradaudit.attacks.inference.deal import (
-    Deal,
-    IntArray,
-    Parts,
-    Setup,
-    no_batches,
-)
 from gradaudit.attacks.inference.game import Answers, InferenceGame
-from gradaudit.attacks.inference.prototypes import Encoder, candidate_posterior
+from gradaudit.attacks.inference.split import Design, GameSplit, IntArray, Parts, no_batches
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.families import Family
 from gradaudit.families.base import Features
-from gradaudit.inference.batches import Batches, draw_any, draw_batches
+from gradaudit.families.standard import Scale
+from gradaudit.inference.splits import Batches, draw_any, draw_batches
+from gradaudit.randomness import rng, torch_rng
 
 _FEWEST_SHADOW = 2
 _SHADOW_SHARE = 2 / 3
@@ -36,20 +47,20 @@ class UserGame(InferenceGame):
     name: ClassVar[str] = "user"
     batch_size: ClassVar[int] = 8
 
-    def deal(self, records: Records, setup: Setup, seed: np.random.SeedSequence) -> Deal:
+    def split(self, records: Records, design: Design, seed: np.random.SeedSequence) -> GameSplit:
         """Shadow users, attacked users, and the candidates of every trial."""
-        codes, eligible = _users(records, setup)
-        generator = np.random.default_rng(seed)
-        shadow_users, targets = _dealt_users(codes, eligible, setup, generator)
-        shadow = _shadow_batches(codes, shadow_users, setup, generator)
-        candidates, secrets = _candidates(targets, setup, generator)
-        batches, observed = _candidate_batches(codes, candidates, secrets, setup, generator)
-        prior = np.full(setup.candidates, 1 / setup.candidates)
+        codes, eligible = _users(records, design)
+        generator = rng(seed, "batches")
+        shadow_users, targets = _dealt_users(codes, eligible, design, generator)
+        shadow = _shadow_batches(codes, shadow_users, design, generator)
+        candidates, secrets = _candidates(targets, design, generator)
+        batches, observed = _candidate_batches(codes, candidates, secrets, design, generator)
+        prior = np.full(design.candidates, 1 / design.candidates)
         none = np.zeros(0, dtype=np.int64)
         rest = np.isin(codes, np.concatenate([shadow_users, targets]), invert=True)
-        return Deal(
+        return GameSplit(
             secret="user",
-            values=tuple(f"candidate {i + 1}" for i in range(setup.candidates)),
+            values=tuple(f"candidate {i + 1}" for i in range(design.candidates)),
             prior=prior,
             parts=Parts(
                 np.flatnonzero(np.isin(codes, shadow_users)),
@@ -58,7 +69,7 @@ class UserGame(InferenceGame):
                 np.flatnonzero(np.isin(codes, targets)),
             ),
             shadow=shadow,
-            held=no_batches(setup.batch_size),
+            held=no_batches(design.batch_size),
             observed=Batches(observed, secrets),
             clusters=candidates,
             candidates=batches,
@@ -66,11 +77,11 @@ class UserGame(InferenceGame):
         )
 
     def answers(
-        self, deal: Deal, family: Family, own: Features, released: Features, seed: int
+        self, split: GameSplit, family: Family, own: Features, released: Features, seed: int
     ) -> Answers:
         """A prototypical network; the family is of no use here."""
-        cut, values = len(deal.shadow.labels), len(deal.values)
-        encoder = Encoder.trained(own[:cut], deal.shadow.labels, seed)
+        cut, values = len(split.shadow.labels), len(split.values)
+        encoder = Encoder.trained(own[:cut], split.shadow.labels, seed)
         candidates = encoder(own[cut:])
         candidates = candidates.reshape(-1, values, candidates.shape[1])
         return Answers(candidate_posterior(encoder(released), candidates), np.zeros((0, values)))
@@ -79,10 +90,11 @@ class UserGame(InferenceGame):
         """The records with their users in another order."""
         if records.users is None:
             return records
-        return replace(records, users=np.random.default_rng(seed).permutation(records.users))
+        users = rng(seed, "permutation").permutation(records.users)
+        return replace(records, users=users)
 
 
-def _users(records: Records, setup: Setup) -> tuple[IntArray, IntArray]:
+def _users(records: Records, design: Design) -> tuple[IntArray, IntArray]:
     """Each record's user, and the users with enough records.
 
     Raises:
@@ -91,61 +103,63 @@ def _users(records: Records, setup: Setup) -> tuple[IntArray, IntArray]:
     if records.users is None:
         raise NotApplicable("the records name no users; name their column with user=COL")
     codes = np.unique(records.users, return_inverse=True)[1].astype(np.int64)
-    needed = 2 * setup.batch_size
+    needed = 2 * design.batch_size
     eligible = np.flatnonzero(np.bincount(codes) >= needed)
-    wanted = setup.candidates + _FEWEST_SHADOW
+    wanted = design.candidates + _FEWEST_SHADOW
     if len(eligible) < wanted:
         raise NotApplicable(
             f"{len(eligible)} of {codes.max() + 1} users have the {needed} records that two "
-            f"batches take; {wanted} such users are needed ({setup.candidates} candidates, "
+            f"batches take; {wanted} such users are needed ({design.candidates} candidates, "
             f"{_FEWEST_SHADOW} to train on): give more records or a smaller --batch-size"
         )
     return codes, eligible.astype(np.int64)
 
 
 def _dealt_users(
-    codes: IntArray, eligible: IntArray, setup: Setup, generator: np.random.Generator
+    codes: IntArray, eligible: IntArray, design: Design, generator: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
     """Users to train on, within the adversary's number of records, and users to attack."""
     order = generator.permutation(eligible)
-    most = len(order) - setup.candidates
+    most = len(order) - design.candidates
     shadow = order[: min(max(round(len(order) * _SHADOW_SHARE), _FEWEST_SHADOW), most)]
     held = np.cumsum(np.bincount(codes)[shadow])
-    kept = max(int((held <= setup.shadow).sum()), _FEWEST_SHADOW)
+    kept = max(int((held <= design.shadow).sum()), _FEWEST_SHADOW)
     return shadow[:kept], order[len(shadow) :]
 
 
 def _shadow_batches(
-    codes: IntArray, users: IntArray, setup: Setup, generator: np.random.Generator
+    codes: IntArray, users: IntArray, design: Design, generator: np.random.Generator
 ) -> Batches:
     """As many batches of every shadow user, numbered from 0."""
     numbers = np.full(int(codes.max()) + 1, -1)
     numbers[users] = np.arange(len(users))
     pool = np.flatnonzero(numbers[codes] >= 0)
-    each = max(setup.batches // len(users), 1)
-    return draw_batches(numbers[codes], pool, setup.batch_size, each, generator, values=len(users))
+    each = max(design.batches // len(users), 1)
+    return draw_batches(numbers[codes], pool, design.batch_size, each, generator, values=len(users))
 
 
 def _candidates(
-    targets: IntArray, setup: Setup, generator: np.random.Generator
+    targets: IntArray, design: Design, generator: np.random.Generator
 ) -> tuple[IntArray, NDArray[np.int64]]:
     """Distinct users (trials, candidates), and which of them is the true one (trials,)."""
-    drawn = draw_any(targets, setup.candidates, setup.trials, generator)
-    return generator.permuted(drawn, axis=1), generator.integers(0, setup.candidates, setup.trials)
+    drawn = draw_any(targets, design.candidates, design.trials, generator)
+    return generator.permuted(drawn, axis=1), generator.integers(
+        0, design.candidates, design.trials
+    )
 
 
 def _candidate_batches(
     codes: IntArray,
     candidates: IntArray,
     secrets: IntArray,
-    setup: Setup,
+    design: Design,
     generator: np.random.Generator,
 ) -> tuple[IntArray, IntArray]:
     """A batch of every candidate (trials · candidates, k), and of other records the observed one.
 
     Two batches' records are drawn of every candidate; the true one's second half is observed.
     """
-    size = setup.batch_size
+    size = design.batch_size
     flat = candidates.ravel()
     both = np.empty((len(flat), 2 * size), dtype=np.int64)
     for user in np.unique(flat):
@@ -154,3 +168,96 @@ def _candidate_batches(
     both = generator.permuted(both, axis=1)
     true = np.arange(len(candidates)) * candidates.shape[1] + secrets
     return both[:, :size], both[true, size:]
+
+
+DIMENSIONS = 50
+HIDDEN = 128
+_EPOCHS = 60
+_BATCH = 64
+_RATE = 1e-3
+_DECAY = 1e-4
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A trained encoder of gradients.
+
+    Attributes:
+        scale: what standardises features.
+        network: features kept by ``scale`` to ``DIMENSIONS``.
+    """
+
+    scale: Scale
+    network: nn.Module
+
+    @classmethod
+    def trained(
+        cls, features: NDArray[np.floating], users: NDArray[np.int64], seed: int
+    ) -> Encoder:
+        """Train on shadow users' gradients, by cross-entropy of who they are of.
+
+        Args:
+            features: (batches, features).
+            users: (batches,) in 0..users-1.
+            seed: of the weights and of the order.
+        """
+        generator = torch_rng(seed, "encoder")
+        scale = Scale.of(features)
+        inputs = torch.from_numpy(scale(features)).to(torch.float32)
+        labels = torch.from_numpy(users)
+        encoder = _encoder(inputs.shape[1])
+        classifier = _linear(DIMENSIONS, int(users.max()) + 1)
+        _initialise((encoder, classifier), generator)
+        _train(nn.Sequential(encoder, classifier), inputs, labels, generator)
+        return cls(scale, encoder.eval())
+
+    def __call__(self, features: NDArray[np.floating]) -> Tensor:
+        """Embeddings (batches, ``DIMENSIONS``)."""
+        with torch.no_grad():
+            found: Tensor = self.network(torch.from_numpy(self.scale(features)).to(torch.float32))
+        return found.to(torch.float64)
+
+
+def candidate_posterior(observed: Tensor, candidates: Tensor) -> NDArray[np.float64]:
+    """Log-probabilities of the candidates, each being as likely before.
+
+    Args:
+        observed: (trials, dimensions) embeddings of what was seen.
+        candidates: (trials, candidates, dimensions) embeddings of the candidates' own batches.
+
+    Returns:
+        (trials, candidates).
+    """
+    distances = (candidates - observed[:, None, :]).norm(dim=2)
+    return np.asarray(torch.log_softmax(-distances, dim=1).cpu().numpy(), dtype=np.float64)
+
+
+def _encoder(inputs: int) -> nn.Sequential:
+    return nn.Sequential(_linear(inputs, HIDDEN), nn.ReLU(), _linear(HIDDEN, DIMENSIONS))
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    """A layer whose weights are not drawn yet: global random numbers stay as they are."""
+    empty: nn.Linear = skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
+    return empty
+
+
+def _initialise(modules: tuple[nn.Module, ...], generator: torch.Generator) -> None:
+    """He's normal weights and zero biases, from the generator alone."""
+    for module in modules:
+        for parameter in module.parameters():
+            if parameter.dim() > 1:
+                nn.init.kaiming_normal_(parameter, nonlinearity="relu", generator=generator)
+            else:
+                nn.init.zeros_(parameter)
+
+
+def _train(model: nn.Module, inputs: Tensor, labels: Tensor, generator: torch.Generator) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), _RATE, weight_decay=_DECAY)
+    for _ in range(_EPOCHS):
+        order = torch.randperm(len(inputs), generator=generator)
+        for rows in torch.split(order, _BATCH):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs[rows]), labels[rows])
+            torch.autograd.backward(loss)
+            optimizer.step()

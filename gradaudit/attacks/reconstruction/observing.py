@@ -15,7 +15,7 @@ from gradaudit.defenses.modules.target import seen_by_outsiders
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target, layers_of
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 
 
@@ -50,7 +50,7 @@ class Observer:
     """
 
     target: Target
-    sharing: Sharing
+    sharing: SharingProtocol
     layers: tuple[Layer, ...]
     known_labels: bool = False
     start: Tensor | None = None
@@ -157,7 +157,7 @@ def _shuffled(labels: Tensor, classes: int) -> Tensor:
     return labels.sort().values if classes and labels.dim() == 1 else labels
 
 
-def _expect_whole(sharing: Sharing) -> None:
+def _expect_whole(sharing: SharingProtocol) -> None:
     if sharing.others or sharing.fraction is not None or sharing.elements is not None:
         raise NotApplicable(
             "reconstruction needs a client's own and whole update; leave out --others, "

@@ -11,8 +11,16 @@ from pydantic import JsonValue
 
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.vinfo import LATENT
-from gradaudit.inference.learning import by_a_line, limit_of_ranking, mean_curve, ranked_share
-from gradaudit.inference.spread import Sampled, auroc_interval, imprecise, information_interval
+from gradaudit.inference.spread import (
+    Sampled,
+    auroc_interval,
+    by_a_line,
+    imprecise,
+    information_interval,
+    limit_of_ranking,
+    mean_curve,
+    ranked_share,
+)
 from gradaudit.inference.usable import Usable
 from gradaudit.report import RISKIEST_BY, Measurement, Variant
 from gradaudit.statistics.student import student

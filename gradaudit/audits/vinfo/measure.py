@@ -8,7 +8,6 @@ from functools import cached_property, partial
 
 from pydantic import JsonValue
 
-from gradaudit.audits._attack_inference import features_of
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
@@ -28,18 +27,17 @@ from gradaudit.audits.vinfo.original import original_passes, original_rows
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.families import family
-from gradaudit.families.paper import ceiling
-from gradaudit.inference.estimating import Adversary
+from gradaudit.families.forest import ceiling
 from gradaudit.inference.layerwise import Layerwise
 from gradaudit.inference.repetitions import FOLDS
 from gradaudit.inference.spread import Sampled
-from gradaudit.inference.usable import Usable
+from gradaudit.inference.usable import Estimator, Usable
 from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
-from gradaudit.sharing.interceptor import Observer
-from gradaudit.sharing.protocol import Sharing
-from gradaudit.sharing.reduction import parse_reduction, reduction_for
+from gradaudit.sharing.interceptor import Interceptor
+from gradaudit.sharing.options import features_of, parse_reduction, reduction_for
+from gradaudit.sharing.protocol import SharingProtocol
 
 _PROBES = 16
 _TOGETHER = 8
@@ -169,11 +167,11 @@ class _Latent:
         """An attribute's rows in one round."""
         options, title = self.options, f"{Vinfo.name} {case.attribute}"
         work = self._layerwise(case, target)
-        adversary = Adversary(options.members, options.prior, options.paper, curve=True)
+        adversary = Estimator(options.members, options.prior, options.paper, curve=True)
         real = work.usable(case.real, adversary, progress, title)
         permuted = work.usable(case.permuted, adversary, progress, f"{title}, permuted")
         attack = replace(work, seed=case.attack).usable(
-            case.independent, Adversary((options.attacker,)), progress, f"{title}, attack"
+            case.independent, Estimator((options.attacker,)), progress, f"{title}, attack"
         )
         facts = self._facts(case, work)
         measured = AttributeRows(rows, facts, Sampled.of(case.real[0]), self._reductions)
@@ -187,12 +185,12 @@ class _Latent:
                 self.points.append(_point(rows.variant, name, real[name], attack[name], of_layer))
 
     @cached_property
-    def _sharing(self) -> Sharing:
+    def _sharing(self) -> SharingProtocol:
         return self.options.sharing(self.subject.defenses, self.subject.hidden)
 
     def _layerwise(self, case: Case, target: Target) -> Layerwise:
         observe = partial(
-            Observer,
+            Interceptor,
             target,
             self.records,
             sharing=self._sharing,

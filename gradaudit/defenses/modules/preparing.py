@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from gradaudit.data.records import Records
 from gradaudit.defenses.perturb import Perturb
 from gradaudit.models.target import Target
-from gradaudit.sharing.interceptor import Observer
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.interceptor import Interceptor
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import parameters_as_layers
 
 
 def prepared(
-    sharing: Sharing,
+    sharing: SharingProtocol,
     target: Target,
     records: Records,
     batches: NDArray[np.int64],
@@ -25,7 +25,7 @@ def prepared(
     seed: int = 0,
     towards: int | None = None,
     memory: int = 1 << 30,
-) -> Sharing:
+) -> SharingProtocol:
     """The way of sharing with every ``perturb`` in it fitted to updates of shadow batches.
 
     Args:
@@ -46,7 +46,7 @@ def prepared(
             before = replace(
                 sharing, defenses=tuple(chain[:index]), others=0, fraction=None, elements=None
             )
-            observer = Observer(
+            observer = Interceptor(
                 target,
                 records,
                 parameters_as_layers(target, names),

@@ -5,7 +5,8 @@ import pytest
 from scipy.special import log_expit
 from scipy.stats import norm
 
-from gradaudit.attacks.inference.rounds import Temperature, combine, log_loss, log_prior, pool
+from gradaudit.attacks.inference.rounds import Temperature, combine, log_prior, pool
+from gradaudit.families import log_loss
 
 
 def balanced(signal: np.ndarray, shift: float) -> np.ndarray:

@@ -10,7 +10,7 @@ from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy, Loss
 from gradaudit.models.target import Target
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 
 
 def drawn(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
@@ -63,12 +63,12 @@ def observed(
     batch: Records,
     *,
     loss: Loss | None = None,
-    sharing: Sharing | None = None,
+    sharing: SharingProtocol | None = None,
     known_labels: bool = False,
 ) -> Observed:
     """What an attacker sees of a batch when all layers are shared."""
     target = Target(model, loss or CrossEntropy())
-    observer = Observer(target, sharing or Sharing(), target.layers, known_labels)
+    observer = Observer(target, sharing or SharingProtocol(), target.layers, known_labels)
     return observer.of(batch, torch.Generator().manual_seed(0))
 
 

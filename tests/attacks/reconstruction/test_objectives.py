@@ -14,7 +14,7 @@ from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import BinaryCrossEntropy, CustomLoss, Loss, MeanSquaredError
 from gradaudit.models.target import Target
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from tests.attacks.reconstruction.scenes import (
     cnn,
@@ -120,7 +120,7 @@ def test_the_attacker_simulates_local_training_as_clients_do_it(
     epochs: int, local_batch: int | None
 ) -> None:
     batch = records(6, labels=[1, 1])
-    sharing = Sharing(algorithm="fedavg", epochs=epochs, rate=0.5, local_batch=local_batch)
+    sharing = SharingProtocol(algorithm="fedavg", epochs=epochs, rate=0.5, local_batch=local_batch)
     seen = view(mlp(), batch, sharing=sharing)
     assert seen.training == LocalTraining(epochs, 0.5, local_batch)
     guesses = [seen.simulated(batch.inputs[o], batch.labels[o]) for o in ([0, 1], [1, 0])]
@@ -130,7 +130,7 @@ def test_the_attacker_simulates_local_training_as_clients_do_it(
 
 def test_local_training_is_differentiated_through() -> None:
     batch = records(6, labels=[1, 2])
-    sharing = Sharing(algorithm="fedavg", epochs=2, rate=0.3, local_batch=1)
+    sharing = SharingProtocol(algorithm="fedavg", epochs=2, rate=0.3, local_batch=1)
     seen = view(mlp(), batch, sharing=sharing)
     objective = Objective(seen, Targets.of(seen, batch.labels))
     point = point_of(objective)
@@ -197,7 +197,12 @@ def test_the_update_is_the_shared_one() -> None:
     model, batch = mlp(), records(6, labels=[0, 2])
     target = Target(model, observed(model, batch).view.model.loss)
     wanted = share(
-        target, batch.inputs, batch.labels, Sharing(), torch.Generator(), dtype=torch.float64
+        target,
+        batch.inputs,
+        batch.labels,
+        SharingProtocol(),
+        torch.Generator(),
+        dtype=torch.float64,
     )
     found = view(model, batch).update
     assert found.keys() == wanted.keys()

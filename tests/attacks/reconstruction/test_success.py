@@ -21,7 +21,7 @@ from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress, Silent
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.sharing.protocol import SharingProtocol
 from tests.attacks.reconstruction.scenes import cnn, records
 
 PICTURES = records(1, 6, 6, labels=[0, 1, 2, 1, 0, 2])
@@ -56,7 +56,7 @@ class Planted(Reconstruction[ReconstructionOptions]):
 
 def observed(size: int = 1, count: int = 2) -> list[Observed]:
     target = Target(cnn(), CrossEntropy())
-    observer = Observer(target, Sharing(), target.layers, known_labels=True)
+    observer = Observer(target, SharingProtocol(), target.layers, known_labels=True)
     rows = np.arange(size * count).reshape(count, size)
     return [observer.of(PICTURES.take(row), torch.Generator()) for row in rows]
 

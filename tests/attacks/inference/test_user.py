@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from gradaudit.attacks.inference.prototypes import DIMENSIONS, Encoder, candidate_posterior
+from gradaudit.attacks.inference.user import DIMENSIONS, Encoder, candidate_posterior
 
 
 def users(count: int, batches: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,56 +6,55 @@ import numpy as np
 import pytest
 from attacks.inference.people import people, with_users
 
-from gradaudit.attacks.inference.attribute import AttributeGame
-from gradaudit.attacks.inference.deal import Deal, Setup, trials_of
 from gradaudit.attacks.inference.distribution import DistributionGame, bin_names, counts_of
-from gradaudit.attacks.inference.property import PropertyGame
+from gradaudit.attacks.inference.game import AttributeGame, PropertyGame
+from gradaudit.attacks.inference.split import Design, GameSplit, trials_of
 from gradaudit.attacks.inference.user import UserGame
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
 
-SETUP = Setup(batch_size=4, shadow=120, batches=40, trials=60, private=100)
+SETUP = Design(batch_size=4, shadow=120, batches=40, trials=60, private=100)
 ROOT = np.random.SeedSequence(0)
 
 
-def sets(deal: Deal) -> list[set[int]]:
-    parts = deal.parts
+def sets(split: GameSplit) -> list[set[int]]:
+    parts = split.parts
     return [set(part.tolist()) for part in (parts.shadow, parts.held, parts.test, parts.private)]
 
 
-def expect_apart(deal: Deal) -> None:
-    groups = sets(deal)
+def expect_apart(split: GameSplit) -> None:
+    groups = sets(split)
     assert sum(map(len, groups)) == len(set.union(*groups))
     shadow, held, _, private = groups
-    assert set(deal.shadow.indices.ravel().tolist()) <= shadow
-    assert set(deal.held.indices.ravel().tolist()) <= held
-    assert set(deal.observed.indices.ravel().tolist()) <= private
+    assert set(split.shadow.indices.ravel().tolist()) <= shadow
+    assert set(split.held.indices.ravel().tolist()) <= held
+    assert set(split.observed.indices.ravel().tolist()) <= private
 
 
 @pytest.mark.parametrize("game", [AttributeGame, PropertyGame])
 def test_batches_have_one_value_and_sets_no_record_in_common(game: type) -> None:
     records = people()
-    deal = game("race").deal(records, SETUP, ROOT)
-    expect_apart(deal)
+    split = game("race").split(records, SETUP, ROOT)
+    expect_apart(split)
     codes = records.attributes["race"].codes
-    for batches in (deal.shadow, deal.held, deal.observed):
+    for batches in (split.shadow, split.held, split.observed):
         assert (codes[batches.indices] == batches.labels[:, None]).all()
         ordered = np.sort(batches.indices, axis=1)
         assert (np.diff(ordered, axis=1) > 0).all()
-    np.testing.assert_allclose(deal.prior, np.bincount(codes) / len(codes))
-    assert len(deal.held.labels) > 0
-    assert (deal.clusters == deal.observed.indices).all()
+    np.testing.assert_allclose(split.prior, np.bincount(codes) / len(codes))
+    assert len(split.held.labels) > 0
+    assert (split.clusters == split.observed.indices).all()
 
 
 def test_the_shadow_set_is_balanced_and_no_larger_than_asked() -> None:
     records = people()
     skewed = np.where(np.arange(400) < 300, 0, 1)
     records = replace(records, attributes={"sex": Attribute(skewed, ("a", "b"))})
-    deal = AttributeGame("sex").deal(records, replace(SETUP, shadow=60, held_out=0), ROOT)
-    assert np.bincount(skewed[deal.parts.shadow]).tolist() == [30, 30]
-    assert np.bincount(deal.shadow.labels).tolist() == [20, 20]
-    assert np.bincount(deal.observed.labels).tolist() == [45, 15]
-    assert len(deal.parts.private) == 100
+    split = AttributeGame("sex").split(records, replace(SETUP, shadow=60, held_out=0), ROOT)
+    assert np.bincount(skewed[split.parts.shadow]).tolist() == [30, 30]
+    assert np.bincount(split.shadow.labels).tolist() == [20, 20]
+    assert np.bincount(split.observed.labels).tolist() == [45, 15]
+    assert len(split.parts.private) == 100
 
 
 def of_kinds(records: int, rare: int) -> Records:
@@ -68,12 +67,12 @@ def test_a_large_private_set_is_cut_by_values_to_a_batch_of_each_at_least(
     rare: int, kept: int
 ) -> None:
     """Of 3,000 records 1,200 are private, and 300 are kept of them; a batch takes 32."""
-    setup = replace(SETUP, batch_size=32, shadow=200, private=300)
+    design = replace(SETUP, batch_size=32, shadow=200, private=300)
     records = of_kinds(3000, rare)
-    deal = AttributeGame("sex").deal(records, setup, ROOT)
+    split = AttributeGame("sex").split(records, design, ROOT)
     codes = records.attributes["sex"].codes
-    assert np.bincount(codes[deal.parts.private]).tolist() == [300 - kept, kept]
-    expect_apart(deal)
+    assert np.bincount(codes[split.parts.private]).tolist() == [300 - kept, kept]
+    expect_apart(split)
 
 
 @pytest.mark.parametrize(
@@ -86,19 +85,19 @@ def test_a_large_private_set_is_cut_by_values_to_a_batch_of_each_at_least(
 def test_a_private_set_without_a_batch_of_every_value_is_refused(
     rare: int, private: int, words: str
 ) -> None:
-    setup = replace(SETUP, batch_size=32, shadow=200, private=private)
+    design = replace(SETUP, batch_size=32, shadow=200, private=private)
     with pytest.raises(NotApplicable, match=words):
-        AttributeGame("sex").deal(of_kinds(3000, rare), setup, ROOT)
+        AttributeGame("sex").split(of_kinds(3000, rare), design, ROOT)
 
 
 @pytest.mark.parametrize("held_out", [0.2, 0.0])
 def test_users_are_held_out_whole(held_out: float) -> None:
     records = with_users(40)
     assert records.users is not None
-    setup = replace(SETUP, shadow=400, held_out=held_out)
-    deal = AttributeGame("sex").deal(records, setup, ROOT)
-    assert (len(deal.held.labels) > 0) == (held_out > 0)
-    assert not set(records.users[deal.parts.held]) & set(records.users[deal.parts.shadow])
+    design = replace(SETUP, shadow=400, held_out=held_out)
+    split = AttributeGame("sex").split(records, design, ROOT)
+    assert (len(split.held.labels) > 0) == (held_out > 0)
+    assert not set(records.users[split.parts.held]) & set(records.users[split.parts.shadow])
 
 
 def test_trials_follow_the_prior_and_play_every_value() -> None:
@@ -109,13 +108,13 @@ def test_trials_follow_the_prior_and_play_every_value() -> None:
 
 
 def test_a_uniform_prior_plays_all_alike() -> None:
-    deal = AttributeGame("race").deal(people(), replace(SETUP, prior="uniform"), ROOT)
-    assert np.bincount(deal.observed.labels).tolist() == [20, 20, 20]
+    split = AttributeGame("race").split(people(), replace(SETUP, prior="uniform"), ROOT)
+    assert np.bincount(split.observed.labels).tolist() == [20, 20, 20]
 
 
 def test_the_same_seed_deals_the_same_and_another_one_does_not() -> None:
     games = [
-        AttributeGame("sex").deal(people(), SETUP, np.random.SeedSequence(seed))
+        AttributeGame("sex").split(people(), SETUP, np.random.SeedSequence(seed))
         for seed in (1, 1, 2)
     ]
     assert (games[0].observed.indices == games[1].observed.indices).all()
@@ -125,11 +124,11 @@ def test_the_same_seed_deals_the_same_and_another_one_does_not() -> None:
 
 def test_no_user_is_on_two_sides() -> None:
     records = with_users()
-    deal = AttributeGame("sex").deal(records, SETUP, ROOT)
+    split = AttributeGame("sex").split(records, SETUP, ROOT)
     assert records.users is not None
-    of = [set(records.users[sorted(group)]) for group in sets(deal)]
+    of = [set(records.users[sorted(group)]) for group in sets(split)]
     assert sum(map(len, of)) == len(set.union(*of))
-    assert deal.clusters.shape == deal.observed.indices.shape
+    assert split.clusters.shape == split.observed.indices.shape
 
 
 def test_shuffled_records_keep_the_values_and_nothing_else() -> None:
@@ -158,17 +157,17 @@ def test_counts_lie_inside_their_bins() -> None:
 
 def test_batches_of_a_bin_hold_as_many_as_it_says() -> None:
     records = people()
-    setup = replace(SETUP, batch_size=10)
-    deal = DistributionGame("sex", "male").deal(records, setup, ROOT)
-    expect_apart(deal)
+    design = replace(SETUP, batch_size=10)
+    split = DistributionGame("sex", "male").split(records, design, ROOT)
+    expect_apart(split)
     male = records.attributes["sex"].codes == 1
     low, high = counts_of(10, 6)
-    for batches in (deal.shadow, deal.observed):
+    for batches in (split.shadow, split.observed):
         having = male[batches.indices].sum(axis=1)
         assert (having >= low[batches.labels]).all()
         assert (having <= high[batches.labels]).all()
-    assert np.bincount(deal.observed.labels).tolist() == [10] * 6
-    assert deal.values == bin_names(6)
+    assert np.bincount(split.observed.labels).tolist() == [10] * 6
+    assert split.values == bin_names(6)
     assert bin_names(6)[:3] == ("0", "(0, 0.2]", "(0.2, 0.4]")
 
 
@@ -177,10 +176,10 @@ def test_every_record_of_a_kind_is_as_likely_in_a_mixed_batch() -> None:
     records = people(60)
     codes = np.where(np.arange(60) < 30, 0, 1)
     records = replace(records, attributes={"sex": Attribute(codes, ("a", "b"))})
-    setup = replace(SETUP, batch_size=8, trials=4800, batches=10, held_out=0, shadow=1000)
-    deal = DistributionGame("sex", "b").deal(records, setup, ROOT)
-    drawn = np.bincount(deal.observed.indices.ravel(), minlength=60)[deal.parts.private]
-    kinds = codes[deal.parts.private]
+    design = replace(SETUP, batch_size=8, trials=4800, batches=10, held_out=0, shadow=1000)
+    split = DistributionGame("sex", "b").split(records, design, ROOT)
+    drawn = np.bincount(split.observed.indices.ravel(), minlength=60)[split.parts.private]
+    kinds = codes[split.parts.private]
     for kind in (0, 1):
         counts = drawn[kinds == kind]
         assert counts.std() < 0.06 * counts.mean()
@@ -191,10 +190,10 @@ def test_the_property_is_the_rarest_value_unless_it_is_named() -> None:
     rarest = records.attributes["race"].values[
         int(np.bincount(records.attributes["race"].codes).argmin())
     ]
-    deal = DistributionGame("race").deal(records, replace(SETUP, batch_size=5), ROOT)
-    assert deal.notes["property"] == rarest
+    split = DistributionGame("race").split(records, replace(SETUP, batch_size=5), ROOT)
+    assert split.notes["property"] == rarest
     with pytest.raises(UsageError, match=r"--value d: race has no such value; it has: a, b, c"):
-        DistributionGame("race", "d").deal(records, SETUP, ROOT)
+        DistributionGame("race", "d").split(records, SETUP, ROOT)
 
 
 def test_batches_shrink_to_what_the_records_allow() -> None:
@@ -205,38 +204,38 @@ def test_batches_shrink_to_what_the_records_allow() -> None:
     assert fits == 8
     assert AttributeGame("sex").fitting_batch_size(people(20_000), 1000) == 16
     assert AttributeGame("sex").fitting_batch_size(people(1000), 1000) <= 4
-    game.deal(people(100), replace(SETUP, batch_size=fits, held_out=0, shadow=1000), ROOT)
+    game.split(people(100), replace(SETUP, batch_size=fits, held_out=0, shadow=1000), ROOT)
 
 
 def test_users_are_attacked_with_other_records_than_their_candidates_hold() -> None:
     records = with_users()
     assert records.users is not None
-    deal = UserGame().deal(records, replace(SETUP, trials=50), ROOT)
-    assert deal.candidates is not None
-    candidates = deal.candidates.reshape(50, 5, 4)
+    split = UserGame().split(records, replace(SETUP, trials=50), ROOT)
+    assert split.candidates is not None
+    candidates = split.candidates.reshape(50, 5, 4)
     users = records.users
     for trial in range(50):
         named = [set(users[candidates[trial, i]]) for i in range(5)]
         assert all(len(one) == 1 for one in named)
         assert len(set.union(*named)) == 5
-        secret = deal.observed.labels[trial]
-        assert set(users[deal.observed.indices[trial]]) == named[secret]
-        assert not set(deal.observed.indices[trial]) & set(candidates[trial, secret])
-    attacked = set(users[deal.observed.indices.ravel()]) | set(users[deal.candidates.ravel()])
-    assert not attacked & set(users[deal.shadow.indices.ravel()])
-    for label in np.unique(deal.shadow.labels):
-        assert len(set(users[deal.shadow.indices[deal.shadow.labels == label]].ravel())) == 1
-    assert len(np.unique(deal.clusters)) == deal.notes["attacked_users"]
-    assert len(deal.own) == len(deal.shadow.labels) + 250
+        secret = split.observed.labels[trial]
+        assert set(users[split.observed.indices[trial]]) == named[secret]
+        assert not set(split.observed.indices[trial]) & set(candidates[trial, secret])
+    attacked = set(users[split.observed.indices.ravel()]) | set(users[split.candidates.ravel()])
+    assert not attacked & set(users[split.shadow.indices.ravel()])
+    for label in np.unique(split.shadow.labels):
+        assert len(set(users[split.shadow.indices[split.shadow.labels == label]].ravel())) == 1
+    assert len(np.unique(split.clusters)) == split.notes["attacked_users"]
+    assert len(split.own) == len(split.shadow.labels) + 250
 
 
 def test_shadow_users_stay_within_the_adversarys_records() -> None:
-    deal = UserGame().deal(with_users(), replace(SETUP, shadow=100), ROOT)
-    assert deal.notes["shadow_users"] == 4
+    split = UserGame().split(with_users(), replace(SETUP, shadow=100), ROOT)
+    assert split.notes["shadow_users"] == 4
 
 
 @pytest.mark.parametrize(
-    ("game", "records", "setup", "error", "words"),
+    ("game", "records", "design", "error", "words"),
     [
         (AttributeGame("sox"), people(), SETUP, UsageError, "no such attribute; there are: sex"),
         (AttributeGame("race"), people(), replace(SETUP, trials=2), UsageError, "3 values"),
@@ -262,10 +261,10 @@ def test_shadow_users_stay_within_the_adversarys_records() -> None:
     ],
 )
 def test_what_cannot_be_dealt(
-    game: AttributeGame, records: Records, setup: Setup, error: type[Exception], words: str
+    game: AttributeGame, records: Records, design: Design, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        game.deal(records, setup, ROOT)
+        game.split(records, design, ROOT)
 
 
 def test_one_value_leaves_nothing_to_guess() -> None:
@@ -273,7 +272,7 @@ def test_one_value_leaves_nothing_to_guess() -> None:
         people(), attributes={"sex": Attribute(np.zeros(400, dtype=np.int64), ("a", "b"))}
     )
     with pytest.raises(NotApplicable, match="one value only"):
-        AttributeGame("sex").deal(records, SETUP, ROOT)
+        AttributeGame("sex").split(records, SETUP, ROOT)
 
 
 def test_a_property_among_the_inputs_is_held_and_an_attribute_must_be_there() -> None:
@@ -282,8 +281,8 @@ def test_a_property_among_the_inputs_is_held_and_an_attribute_must_be_there() ->
     assert (held[:, 1:3] == held[0, 1:3]).all()
     other = [0, *range(3, 11)]
     assert (held[:, other] == records.inputs[:, other]).all()
-    assert PropertyGame("sex").deal(records, SETUP, ROOT).notes
+    assert PropertyGame("sex").split(records, SETUP, ROOT).notes
     dropped = replace(records, features=tuple(f for f in records.features if f.name != "sex"))
     assert PropertyGame("sex").prepared(dropped) is dropped
     with pytest.raises(NotApplicable, match="attack property"):
-        AttributeGame("sex").deal(dropped, SETUP, ROOT)
+        AttributeGame("sex").split(dropped, SETUP, ROOT)

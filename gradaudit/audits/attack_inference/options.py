@@ -1,4 +1,4 @@
-"""Options that the four inference attacks share."""
+"""Options of the four inference attacks."""
 
 from typing import Literal
 
@@ -82,3 +82,18 @@ class InferenceOptions(SharingOptions):
         if not all(names):
             raise ValueError("an empty name; write COL or COL,COL")
         return tuple(names)
+
+
+class DistributionOptions(InferenceOptions):
+    """Options of distributional inference."""
+
+    bins: int = Field(6, ge=3, le=64, description="Ratio bins: none, then equal shares of (0, 1].")
+    value: str | None = Field(
+        None, description="The attribute's value that is counted (its rarest one)."
+    )
+
+
+class UserOptions(InferenceOptions):
+    """Options of user inference."""
+
+    candidates: int = Field(5, ge=2, le=1000, description="Users to choose from.")

@@ -17,7 +17,8 @@ from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
 from gradaudit.models.target import Target
 from gradaudit.progress import Advance
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.randomness import torch_rng
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 
 RATE = 0.01
@@ -30,7 +31,7 @@ def train_rounds(
     rows: NDArray[np.int64],
     rounds: int,
     *,
-    defended: Callable[[Target], Sharing] = lambda target: Sharing(),
+    defended: Callable[[Target], SharingProtocol] = lambda target: SharingProtocol(),
     rate: float = RATE,
     batch: int = BATCH,
     seed: int = 0,
@@ -53,8 +54,8 @@ def train_rounds(
     Raises:
         AuditError: the training diverged.
     """
-    generator = torch.Generator().manual_seed(seed)
-    plain = Sharing()
+    generator = torch_rng(seed, "training")
+    plain = SharingProtocol()
     for number in range(rounds):
         yield target
         if number + 1 == rounds:

@@ -1,4 +1,4 @@
-"""What one inference game deals: who has which records, and every batch that is drawn of them."""
+"""How a game's records are split: who has which, and every batch that is drawn of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.errors import NotApplicable
-from gradaudit.inference.batches import Batches, draw_any
-from gradaudit.inference.splits import expect_enough, split
+from gradaudit.inference.splits import Batches, Users, expect_enough, split
+from gradaudit.randomness import rng, sequence
+from gradaudit.sharing.protocol import SharingProtocol
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -23,7 +24,7 @@ SHARES = (0.4, 0.2, 0.4)
 
 
 @dataclass(frozen=True)
-class Setup:
+class Design:
     """How a game is played.
 
     Attributes:
@@ -31,11 +32,19 @@ class Setup:
         shadow: records that the adversary has, at most.
         batches: shadow batches that it fits on.
         held_out: share of its records that it keeps for choosing and calibrating.
-        trials: T, batches that it has to guess.
+        trials: T, batches that it has to guess, in all repetitions together.
         prior: of the secret: its frequencies among all records, or uniform.
         private: records of the private set, at most.
         bins: m, ratio bins.
         candidates: users to choose from.
+        sharing: how clients share.
+        reduce: of each layer's update.
+        rounds: how many to observe; None is all checkpoints, or three of its own.
+        learning_rate: of rounds that are trained here.
+        adaptive: whether an adversary plays who knows the defenses.
+        knows: columns that adversaries know.
+        families: predictive families.
+        repeats: how many splits of the records it is played on; the trials are dealt among them.
     """
 
     batch_size: int
@@ -47,6 +56,14 @@ class Setup:
     private: int = PRIVATE
     bins: int = 6
     candidates: int = 5
+    sharing: SharingProtocol = field(default_factory=SharingProtocol)
+    reduce: str | None = None
+    rounds: int | None = None
+    learning_rate: float = 0.01
+    adaptive: bool = True
+    knows: tuple[str, ...] = ()
+    families: tuple[str, ...] = ("forest",)
+    repeats: int = 1
 
 
 @dataclass(frozen=True)
@@ -67,8 +84,41 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Deal:
-    """Everything drawn for a game, before any gradient is computed.
+class Secret:
+    """What the records of batches are asked about.
+
+    Attributes:
+        name: in words.
+        values: names of what it can be.
+        codes: (records,) indices into ``values``.
+        users: (records,) whose record each is; None where nobody says.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    codes: IntArray
+    users: Users | None
+
+    def having(self, value: int, pool: IntArray) -> IntArray:
+        """The records of a pool that have a value."""
+        members: IntArray = pool[self.codes[pool] == value]
+        return members
+
+    def counts(self, pool: IntArray) -> IntArray:
+        """How many records of a pool have each value, (values,)."""
+        counts: IntArray = np.bincount(self.codes[pool], minlength=len(self.values))
+        return counts
+
+    def behind(self, batches: IntArray) -> IntArray:
+        """The records of batches, or their users: (batches, k)."""
+        if self.users is None:
+            return batches
+        return np.unique(self.users, return_inverse=True)[1].astype(np.int64)[batches]
+
+
+@dataclass(frozen=True)
+class GameSplit:
+    """Everything drawn for a game on one split of the records, before any gradient is computed.
 
     Attributes:
         secret: what is guessed, in words.
@@ -119,14 +169,7 @@ class Deal:
         return np.concatenate([self.shadow.labels, self.held.labels, nobody])
 
 
-def deal_parts(
-    codes: IntArray,
-    names: tuple[str, ...],
-    secret: str,
-    users: NDArray[np.str_] | None,
-    setup: Setup,
-    seed: np.random.SeedSequence,
-) -> Parts:
+def split_parts(secret: Secret, design: Design, seed: np.random.SeedSequence) -> Parts:
     """Split the records, then keep as many as the game allows.
 
     The shadow set is balanced: up to ``shadow / values`` records of each value (Li et al. 2024,
@@ -137,110 +180,88 @@ def deal_parts(
         NotApplicable: a value has fewer records than a batch takes in the private or shadow set,
             or the private set cannot hold a batch of every value.
     """
-    shadow, test, private = split(len(codes), users, SHARES, seed, codes=codes)
-    needy = {"the shadow set": shadow, "the private set": private}
-    _expect_enough(needy, codes, names, setup.batch_size, secret)
-    generator = np.random.default_rng(seed.spawn(1)[0])
-    fit, held = _hold_out(shadow, codes, len(names), users, setup, generator)
-    quotas = _private_quotas(np.bincount(codes[private], minlength=len(names)), setup, secret)
-    return Parts(fit, held, test, _at_most(private, codes, quotas, generator))
+    codes = secret.codes
+    shadow, test, private = split(
+        len(codes), secret.users, SHARES, sequence(seed, "split"), codes=codes
+    )
+    _expect_enough({"the shadow set": shadow, "the private set": private}, secret, design)
+    generator = rng(seed, "kept")
+    fit, held = _hold_out(shadow, secret, design, generator)
+    kept = [
+        generator.permutation(secret.having(value, private))[:quota]
+        for value, quota in enumerate(_private_quotas(secret.counts(private), design, secret.name))
+    ]
+    return Parts(fit, held, test, np.sort(np.concatenate(kept)))
 
 
-def _expect_enough(
-    parts: Mapping[str, IntArray], codes: IntArray, names: tuple[str, ...], size: int, secret: str
-) -> None:
+def _expect_enough(parts: Mapping[str, IntArray], secret: Secret, design: Design) -> None:
     """Enough records of every value, or a sentence that names the ways out."""
+    size, values = design.batch_size, secret.values
     try:
-        expect_enough(parts, codes, names, size, secret)
+        expect_enough(parts, secret.codes, values, size, secret.name)
     except NotApplicable as why:
-        least = min(len(part) for part in parts.values()) / len(codes)
+        least = min(len(part) for part in parts.values()) / len(secret.codes)
         merge = f", or merge rare values (--merge-rare {int(np.ceil(size / least))})"
-        raise NotApplicable(f"{why}{merge if len(names) > 2 else ''}") from None
+        raise NotApplicable(f"{why}{merge if len(values) > 2 else ''}") from None
 
 
 def _hold_out(
-    members: IntArray,
-    codes: IntArray,
-    values: int,
-    users: NDArray[np.str_] | None,
-    setup: Setup,
-    generator: np.random.Generator,
+    members: IntArray, secret: Secret, design: Design, generator: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
     """Shadow records to fit on and to hold out: none where a value would be left too few."""
-    quota = max(setup.shadow // values, 1)
+    quota = max(design.shadow // len(secret.values), 1)
     fit, held, whole = [], [], []
-    away = None if users is None else _users_to_hold_out(members, codes, users, setup, generator)
-    for value in range(values):
-        of_value = generator.permutation(members[codes[members] == value])
-        cut = round(min(len(of_value), quota) * setup.held_out)
+    away = _users_to_hold_out(members, secret, design, generator)
+    for value in range(len(secret.values)):
+        of_value = generator.permutation(secret.having(value, members))
+        cut = round(min(len(of_value), quota) * design.held_out)
         apart = np.arange(len(of_value)) < cut if away is None else np.isin(of_value, away)
         held.append(of_value[apart][:cut])
         fit.append(of_value[~apart][: quota - cut])
         whole.append(of_value[:quota])
-    if min(map(len, fit + held)) < 2 * setup.batch_size:
+    if min(map(len, fit + held)) < 2 * design.batch_size:
         return np.sort(np.concatenate(whole)), np.zeros(0, dtype=np.int64)
     return np.sort(np.concatenate(fit)), np.sort(np.concatenate(held))
 
 
 def _users_to_hold_out(
-    members: IntArray,
-    codes: IntArray,
-    users: NDArray[np.str_],
-    setup: Setup,
-    generator: np.random.Generator,
-) -> IntArray:
-    """All records of a share of the members' users."""
-    shares, seed = (1 - setup.held_out, setup.held_out), int(generator.integers(1 << 62))
-    _, away = split(len(members), users[members], shares, seed, codes=codes[members])
-    return members[away]
+    members: IntArray, secret: Secret, design: Design, generator: np.random.Generator
+) -> IntArray | None:
+    """All records of a share of the members' users; None where there are no users."""
+    if secret.users is None:
+        return None
+    shares, seed = (1 - design.held_out, design.held_out), int(generator.integers(1 << 62))
+    codes, users = secret.codes[members], secret.users[members]
+    return members[split(len(members), users, shares, seed, codes=codes)[1]]
 
 
-def _at_most(
-    pool: IntArray, codes: IntArray, quotas: IntArray, generator: np.random.Generator
-) -> IntArray:
-    """``quotas[v]`` random records of each value v, or all where there are fewer; ascending."""
-    kept = [
-        generator.permutation(pool[codes[pool] == value])[:quota]
-        for value, quota in enumerate(quotas)
-    ]
-    return np.sort(np.concatenate(kept))
-
-
-def _private_quotas(counts: IntArray, setup: Setup, secret: str) -> IntArray:
+def _private_quotas(counts: IntArray, design: Design, secret: str) -> IntArray:
     """How many private records of each value to keep: in their shares, but a batch of each.
 
     Raises:
         NotApplicable: so many batches are more than the private set holds.
     """
-    total, least = int(counts.sum()), setup.batch_size
-    if total <= setup.private:
+    total, least = int(counts.sum()), design.batch_size
+    if total <= design.private:
         return counts
-    if least * len(counts) > setup.private:
+    if least * len(counts) > design.private:
         raise NotApplicable(
             f"{secret}: a batch of {least} records of each of its {len(counts)} values takes "
-            f"{least * len(counts)} private records, and the private set holds {setup.private}: "
+            f"{least * len(counts)} private records, and the private set holds {design.private}: "
             f"give --samples {least * len(counts)}, or batches of at most "
-            f"{setup.private // len(counts)}"
+            f"{design.private // len(counts)}"
         )
     few = np.zeros(len(counts), dtype=bool)
     while True:
-        share = (setup.private - least * few.sum()) / counts[~few].sum()
+        share = (design.private - least * few.sum()) / counts[~few].sum()
         wanted = np.where(few, least, counts * share)
         if not (short := wanted < least).any():
             break
         few |= short
     quotas = np.floor(wanted).astype(np.int64)
-    missing = setup.private - int(quotas.sum())
+    missing = design.private - int(quotas.sum())
     quotas[np.argsort(quotas - wanted, kind="stable")[:missing]] += 1
     return quotas
-
-
-def frequencies(codes: IntArray, values: int, prior: Prior) -> FloatArray:
-    """π, (values,)."""
-    if prior == "uniform":
-        return np.full(values, 1 / values)
-    counts = np.bincount(codes, minlength=values)
-    return np.asarray(counts / counts.sum(), dtype=np.float64)
 
 
 def trials_of(prior: FloatArray, trials: int) -> IntArray:
@@ -258,24 +279,6 @@ def trials_of(prior: FloatArray, trials: int) -> IntArray:
     return counts
 
 
-def draw_values(
-    codes: IntArray, pool: IntArray, size: int, counts: IntArray, generator: np.random.Generator
-) -> Batches:
-    """``counts[v]`` batches of each value v, (Σ counts, size), value by value."""
-    drawn = [
-        draw_any(pool[codes[pool] == value], size, int(count), generator)
-        for value, count in enumerate(counts)
-    ]
-    return Batches(np.concatenate(drawn), np.repeat(np.arange(len(counts)), counts))
-
-
 def no_batches(size: int) -> Batches:
     """No batch at all."""
     return Batches(np.zeros((0, size), dtype=np.int64), np.zeros(0, dtype=np.int64))
-
-
-def members_of(batches: IntArray, users: NDArray[np.str_] | None) -> IntArray:
-    """The records of each batch, or their users: (batches, k)."""
-    if users is None:
-        return batches
-    return np.unique(users, return_inverse=True)[1].astype(np.int64)[batches]

@@ -7,34 +7,34 @@ import pytest
 import torch
 from attacks.inference.people import people, subject
 
-from gradaudit.attacks.inference.attribute import AttributeGame
-from gradaudit.attacks.inference.deal import Deal, Setup
-from gradaudit.attacks.inference.sight import Sight
+from gradaudit.attacks.inference.game import AttributeGame
+from gradaudit.attacks.inference.observation import Observation
+from gradaudit.attacks.inference.split import Design, GameSplit
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import UsageError
-from gradaudit.inference.batches import Batches
-from gradaudit.sharing.context import Scene
-from gradaudit.sharing.protocol import Sharing
+from gradaudit.inference.splits import Batches
+from gradaudit.sharing.context import Context
+from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.stream import Stream
 from tests.gradients.batches import batch_gradient
 
-SETUP = Setup(batch_size=4, shadow=120, batches=60, trials=30, private=100)
+SETUP = Design(batch_size=4, shadow=120, batches=60, trials=30, private=100)
 
 
-def sight(defense: str = "", reduce: str | None = None) -> tuple[Sight, Deal]:
+def observation(defense: str = "", reduce: str | None = None) -> tuple[Observation, GameSplit]:
     records = people()
     audited = subject(records, "sex")
-    sharing = Sharing((parse_defense(defense),) if defense else ())
-    deal = AttributeGame("sex").deal(records, SETUP, np.random.SeedSequence(1))
-    return Sight(audited.target, records, audited.layers, sharing, reduce=reduce), deal
+    sharing = SharingProtocol((parse_defense(defense),) if defense else ())
+    split = AttributeGame("sex").split(records, SETUP, np.random.SeedSequence(1))
+    return Observation(audited.target, records, audited.layers, sharing, reduce=reduce), split
 
 
 def test_features_are_the_batches_gradients() -> None:
-    looked, deal = sight()
-    found = {scope: both for scope, *both in looked.features(deal, adaptive=False)}
+    looked, split = observation()
+    found = {scope: both for scope, *both in looked.features(split, adaptive=False)}
     assert list(found) == ["0", "2", None]
-    for batch, row in ((deal.own[3], 0), (deal.observed.indices[3], 1)):
+    for batch, row in ((split.own[3], 0), (split.observed.indices[3], 1)):
         rows = torch.from_numpy(batch)
         expected = batch_gradient(
             looked.target, looked.records.inputs[rows], looked.records.labels[rows], looked.layers
@@ -46,9 +46,9 @@ def test_features_are_the_batches_gradients() -> None:
 
 
 def test_the_static_adversary_defends_nothing_and_the_adaptive_one_all() -> None:
-    looked, deal = sight("sign")
-    static = {scope: both for scope, *both in looked.features(deal, adaptive=False)}
-    adaptive = {scope: both for scope, *both in looked.features(deal, adaptive=True)}
+    looked, split = observation("sign")
+    static = {scope: both for scope, *both in looked.features(split, adaptive=False)}
+    adaptive = {scope: both for scope, *both in looked.features(split, adaptive=True)}
     assert set(np.unique(adaptive[None][0])) <= {-1.0, 0.0, 1.0}
     assert set(np.unique(static[None][1])) <= {-1.0, 0.0, 1.0}
     assert len(np.unique(static[None][0])) > 100
@@ -56,27 +56,27 @@ def test_the_static_adversary_defends_nothing_and_the_adaptive_one_all() -> None
 
 
 def test_noise_is_fresh_in_every_round_and_for_every_batch() -> None:
-    looked, deal = sight("dp:clip=0.001,sigma=1,per=mean")
+    looked, split = observation("dp:clip=0.001,sigma=1,per=mean")
     first, again, other = (
-        next(one.features(deal, adaptive=True))[2]
+        next(one.features(split, adaptive=True))[2]
         for one in (looked, looked, replace(looked, seed=5))
     )
     np.testing.assert_array_equal(first, again)
     assert np.abs(np.corrcoef(first.ravel(), other.ravel())[0, 1]) < 0.1
-    own = next(looked.features(deal, adaptive=True))[1]
+    own = next(looked.features(split, adaptive=True))[1]
     assert np.abs(np.corrcoef(first[:30].ravel(), own[:30].ravel())[0, 1]) < 0.1
 
 
 def test_the_static_adversary_projects_on_components_of_his_own() -> None:
     """On what he computes himself and on what is released, they are the same ones."""
-    plain, deal = sight("dp:clip=1e9,sigma=0,per=mean", "none")
+    plain, split = observation("dp:clip=1e9,sigma=0,per=mean", "none")
     reduced = replace(plain, reduce="pca:4")
     for (scope, own, released), (_, mine, theirs) in zip(
-        plain.features(deal, adaptive=False), reduced.features(deal, adaptive=False), strict=True
+        plain.features(split, adaptive=False), reduced.features(split, adaptive=False), strict=True
     ):
         if scope is None:
             continue
-        shadow = own[: len(deal.shadow.labels)].astype(np.float64)
+        shadow = own[: len(split.shadow.labels)].astype(np.float64)
         centre = shadow.mean(axis=0)
         axes = np.linalg.svd(shadow - centre)[2][:4].T
         signs = np.sign(((own - centre) @ axes * mine).sum(axis=0))
@@ -91,9 +91,9 @@ def test_the_adaptive_adversary_draws_a_private_part_of_his_own() -> None:
     spn = parse_defense("spn:bits=8,alpha=1")
     target = defended_target(audited.target, [spn], 0)
     before = {name: value.clone() for name, value in target.model.state_dict().items()}
-    looked = Sight(target, records, audited.layers, Sharing((spn,)))
-    deal = AttributeGame("sex").deal(records, SETUP, np.random.SeedSequence(1))
-    same = replace(deal, observed=Batches(deal.own[:30], deal.shadow.labels[:30]))
+    looked = Observation(target, records, audited.layers, SharingProtocol((spn,)))
+    split = AttributeGame("sex").split(records, SETUP, np.random.SeedSequence(1))
+    same = replace(split, observed=Batches(split.own[:30], split.shadow.labels[:30]))
     first, again, other = (
         next(one.features(same, adaptive=True)) for one in (looked, looked, replace(looked, seed=5))
     )
@@ -110,32 +110,34 @@ def test_the_adaptive_adversary_draws_a_private_part_of_his_own() -> None:
 @pytest.mark.parametrize("reduce", [None, "pca:4"])
 def test_other_clients_have_records_of_neither_side(reduce: str | None) -> None:
     """Where there are none the request is refused."""
-    looked, deal = sight("prune:0.5", reduce)
+    looked, split = observation("prune:0.5", reduce)
     mixed = replace(looked, sharing=replace(looked.sharing, others=2))
     drawn: list[set[int]] = []
 
-    def client_rows(scene: Scene, clients: torch.Tensor, *rest: object, **named: object) -> Stream:
+    def client_rows(
+        context: Context, clients: torch.Tensor, *rest: object, **named: object
+    ) -> Stream:
         if clients.shape[1] == 3:
             drawn.append(set(clients[:, 1:].ravel().tolist()))
-        return plain(scene, clients, *rest, **named)  # type: ignore[arg-type]
+        return plain(context, clients, *rest, **named)  # type: ignore[arg-type]
 
-    plain = Scene.client_rows
+    plain = Context.client_rows
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Scene, "client_rows", client_rows)
-        list(mixed.features(deal, adaptive=False))
-    theirs, owns = set(deal.parts.test.tolist()), set(deal.parts.shadow.tolist())
+        patch.setattr(Context, "client_rows", client_rows)
+        list(mixed.features(split, adaptive=False))
+    theirs, owns = set(split.parts.test.tolist()), set(split.parts.shadow.tolist())
     assert any(each <= theirs for each in drawn)
     assert all(each <= theirs or each <= owns for each in drawn)
-    none = replace(deal.parts, test=np.zeros(0, dtype=np.int64))
+    none = replace(split.parts, test=np.zeros(0, dtype=np.int64))
     with pytest.raises(UsageError, match="--others 2: every record is the adversary's or is gues"):
-        list(mixed.features(replace(deal, parts=none), adaptive=False))
+        list(mixed.features(replace(split, parts=none), adaptive=False))
 
 
 def test_a_layer_too_large_for_the_memory_is_seen_in_part() -> None:
-    looked, deal = sight("dp:clip=1e9,sigma=0,per=mean", "pca:4")
+    looked, split = observation("dp:clip=1e9,sigma=0,per=mean", "pca:4")
     small = replace(looked, memory=64 * 5 * 20)
-    same = replace(deal, observed=Batches(deal.own[:30], deal.shadow.labels[:30]))
+    same = replace(split, observed=Batches(split.own[:30], split.shadow.labels[:30]))
     for scope, own, released in small.features(same, adaptive=False):
-        assert own.shape == (len(deal.own), 8 if scope is None else 4)
+        assert own.shape == (len(split.own), 8 if scope is None else 4)
         np.testing.assert_allclose(released, own[:30], rtol=1e-3, atol=1e-5)
         assert np.abs(own).max() > 0

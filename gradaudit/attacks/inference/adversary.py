@@ -1,0 +1,217 @@
+"""An adversary of an inference game: what it knows, what it is shown, and what it guesses.
+
+It guesses from every layer and from the whole update, after all rounds. Beside the updates it may
+know columns of the records, φ(x).
+
+Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
+(2024), section 4.1; that columns alone may give an attribute away is the imputation of
+B. Jayaraman and D. Evans, "Are attribute inference attacks just imputation?" (2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradaudit.attacks.inference.game import Answers, InferenceGame
+from gradaudit.attacks.inference.observation import Observation
+from gradaudit.attacks.inference.rounds import Temperature, combine, pool
+from gradaudit.attacks.inference.split import FloatArray, GameSplit
+from gradaudit.data.records import Records
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.families import family, log_loss
+from gradaudit.families.base import Features
+from gradaudit.progress import Advance
+from gradaudit.randomness import Seed, number
+from gradaudit.specs import suggest
+from gradaudit.text import listed
+
+LABEL = "label"
+"""The name by which the task label counts as a column, where no column is called so."""
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Known columns of every record.
+
+    Attributes:
+        names: of the columns, in the order asked for.
+        columns: (records, positions) as encoded, float64; no positions where nothing is known.
+    """
+
+    names: tuple[str, ...]
+    columns: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, records: Records, names: Sequence[str], secret: str = "") -> Knowledge:
+        """The columns of these names; ``label`` is the task label.
+
+        Raises:
+            UsageError: a column does not exist, or is the secret itself.
+            NotApplicable: the records have no columns.
+        """
+        wanted = tuple(dict.fromkeys(names))
+        parts = [_column(records, name, secret) for name in wanted]
+        empty = np.zeros((len(records), 0))
+        return cls(wanted, np.concatenate([empty, *parts], axis=1))
+
+    def __bool__(self) -> bool:
+        return bool(self.names)
+
+    def of_batches(self, batches: NDArray[np.int64]) -> NDArray[np.float64]:
+        """φ of batches (batches, k): each known position's mean, (batches, positions).
+
+        Records of a batch have no order, and a batch's gradient is a mean too.
+        """
+        total = np.zeros((len(batches), self.columns.shape[1]))
+        for place in range(batches.shape[1]):
+            total += self.columns[batches[:, place]]
+        return np.asarray(total / batches.shape[1])
+
+
+def _column(records: Records, name: str, secret: str) -> NDArray[np.float64]:
+    if name == secret:
+        raise UsageError(f"--knows {name}: this is what is to be guessed; leave it out")
+    known = {feature.name: feature for feature in records.features}
+    if name in known:
+        inputs = records.inputs.flatten(1)[:, list(known[name].positions)]
+        return np.asarray(inputs.cpu().numpy(), dtype=np.float64)
+    if name == LABEL:
+        labels = records.labels.cpu().numpy()
+        if labels.dtype.kind != "f":
+            labels = np.eye(int(labels.max()) + 1)[labels]
+        return np.array(labels, dtype=np.float64).reshape(len(labels), -1)
+    if not known:
+        raise NotApplicable(f"--knows {name}: these records have no columns, only {LABEL} is known")
+    raise UsageError(
+        f"--knows {name}: no column {name!r}{suggest(name, known)}; there are: "
+        f"{listed(list(known), 20)} and {LABEL}"
+    )
+
+
+Scope = str | None
+"""A layer's name, or None for the whole update."""
+ALL_LAYERS = "all layers"
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What one adversary says of the batches to guess.
+
+    Attributes:
+        posterior: (trials, values) normalised log P(a|G) of all rounds together.
+        rounds: the same of each round alone.
+        temperature: what calibrates ``posterior``; None where no batches were held out.
+        family: the predictive family that it chose.
+        held_out_loss: in nats, of batches held out, which is what it chooses by.
+        source: the layer it reads, or ``ALL_LAYERS``.
+    """
+
+    posterior: FloatArray
+    rounds: tuple[FloatArray, ...]
+    temperature: Temperature | None
+    family: str
+    held_out_loss: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """Who plays a game, by one or several predictive families.
+
+    Attributes:
+        game: which one.
+        split: the batches.
+        observations: one of each round, oldest first.
+        families: predictive families to choose from, by the adversary's own held-out batches.
+        knowledge: what it knows beside the updates.
+        seed: of the fits.
+    """
+
+    game: InferenceGame
+    split: GameSplit
+    observations: Sequence[Observation]
+    families: tuple[str, ...]
+    knowledge: Knowledge
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        if len(self.families) > 1 and not len(self.split.held.labels):
+            raise UsageError(
+                f"--family {','.join(self.families)}: to choose between families takes held-out "
+                "shadow batches; raise --held-out or --shadow, or name one family"
+            )
+
+    def imputation(self) -> Guesses:
+        """What the known columns alone say: no update is looked at."""
+        answers = self._answers(*self._known(), number(self.seed, "imputation"))
+        return self._chosen({name: [said] for name, said in answers.items()}, ALL_LAYERS)
+
+    def guesses(self, *, adaptive: bool, advance: Advance) -> dict[Scope, Guesses]:
+        """What it guesses from every layer, and from the whole update (None).
+
+        Who sees the whole update reads all layers together, or the one layer that told more of
+        the batches that were held out.
+
+        Args:
+            adaptive: whether it knows the defenses and applies them to its own updates.
+            advance: told of every round.
+        """
+        answers: dict[Scope, dict[str, list[Answers]]] = {}
+        for index, observation in enumerate(self.observations):
+            seed = number(self.seed, "round", index)
+            for scope, own, released in observation.features(self.split, adaptive=adaptive):
+                if self.knowledge:
+                    known = zip((own, released), self._known(), strict=True)
+                    own, released = (np.concatenate(pair, axis=1) for pair in known)
+                of_scope = answers.setdefault(scope, {name: [] for name in self.families})
+                for name, said in self._answers(own, released, seed).items():
+                    of_scope[name].append(said)
+            advance(1)
+        guesses = {
+            scope: self._chosen(of_scope, scope or ALL_LAYERS)
+            for scope, of_scope in answers.items()
+        }
+        best = min((guesses[None], *guesses.values()), key=lambda guess: guess.held_out_loss)
+        return {**guesses, None: best}
+
+    def _answers(self, own: Features, released: Features, seed: int) -> dict[str, Answers]:
+        """What each family says of a round."""
+        return {
+            name: self.game.answers(self.split, family(name), own, released, seed)
+            for name in self.families
+        }
+
+    def _known(self) -> tuple[FloatArray, FloatArray]:
+        """φ of the adversary's own batches and of the observed ones."""
+        if not self.knowledge:
+            raise UsageError("--knows: name the columns that the adversary knows")
+        of_batches = self.knowledge.of_batches
+        return of_batches(self.split.own), of_batches(self.split.observed.indices)
+
+    def _chosen(self, answers: Mapping[str, Sequence[Answers]], source: str) -> Guesses:
+        """The guesses of the family with the least log loss on the held-out batches."""
+        each = [self._combined(name, rounds, source) for name, rounds in answers.items()]
+        return min(each, key=lambda guess: guess.held_out_loss)
+
+    def _combined(self, name: str, rounds: Sequence[Answers], source: str) -> Guesses:
+        """The guesses of all rounds, and their held-out log loss after calibration."""
+        prior, labels = self.split.prior, self.split.held.labels
+        even = np.full(len(prior), 1.0)
+        observed = [answers.observed for answers in rounds]
+        posterior = self._posterior(observed, prior)
+        single = tuple(self._posterior([answers], prior) for answers in observed)
+        if not len(labels):
+            return Guesses(posterior, single, None, name, np.inf, source)
+        held = self._posterior([answers.held for answers in rounds], even)
+        fitted = Temperature.fitted(held, labels, even)
+        loss = log_loss(fitted.applied(held), labels)
+        return Guesses(posterior, single, Temperature(fitted.value, prior), name, loss, source)
+
+    def _posterior(self, rounds: Sequence[FloatArray], prior: FloatArray) -> FloatArray:
+        """The posterior of some rounds; classifiers are trained on balanced batches."""
+        together = pool if self.knowledge else combine
+        return together(np.stack(rounds), np.full(len(prior), 1.0), prior)

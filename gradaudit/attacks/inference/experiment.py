@@ -1,0 +1,264 @@
+"""An experiment: one secret, every adversary, and the same with the secret shuffled, repeated.
+
+A game holds for one split of the records: another shadow set makes another adversary. So it is
+played several times, each time with all sets, batches and fits drawn anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pydantic import JsonValue
+
+from gradaudit.attacks.inference.adversary import Adversary, Guesses, Knowledge, Scope
+from gradaudit.attacks.inference.game import InferenceGame
+from gradaudit.attacks.inference.noise import Leak, leaks
+from gradaudit.attacks.inference.observation import Observation, prepared_for
+from gradaudit.attacks.inference.split import Design, GameSplit
+from gradaudit.attacks.inference.training import train_rounds
+from gradaudit.data.records import Records
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.models.accuracy import task_accuracy
+from gradaudit.models.target import Subject, Target
+from gradaudit.progress import Advance, Progress
+from gradaudit.randomness import number, sequence
+from gradaudit.sharing.protocol import SharingProtocol
+
+OWN_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What came of one repetition.
+
+    Attributes:
+        split: the batches.
+        strongest: the adversary of the headline: adaptive, where there are defenses and it plays.
+        static: the one that does not know the defenses, where another one is the headline.
+        imputation: what the known columns alone say, where there are any.
+        shuffled: the split with the secret shuffled among the records, and the strongest
+            adversary's guesses in it; or why there is none.
+    """
+
+    split: GameSplit
+    strongest: Mapping[Scope, Guesses]
+    static: Mapping[Scope, Guesses] | None
+    imputation: Guesses | None
+    shuffled: tuple[GameSplit, Mapping[Scope, Guesses]] | str
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What came of all repetitions.
+
+    Attributes:
+        repetitions: one for each.
+        leaks: what noise lets through, by layer and round, in the first.
+        facts: what the adversary was given, for the report.
+    """
+
+    repetitions: tuple[Findings, ...]
+    leaks: Mapping[Scope, Sequence[Leak]]
+    facts: Mapping[str, JsonValue]
+
+
+def run_experiment(
+    subject: Subject, game: InferenceGame, design: Design, seed: int, progress: Progress
+) -> Experiment:
+    """Play a game on the subject.
+
+    Raises:
+        NotApplicable: the records have nothing to guess, or too little of it.
+        UsageError: an option does not go with the records or the checkpoints.
+        AuditError: the model cannot be run on the records.
+    """
+    records = game.prepared(subject.records)
+    repetitions = [
+        _Repetition.of(subject, records, game, design, seed, index)
+        for index in range(design.repeats)
+    ]
+    units = sum(repetition.units for repetition in repetitions)
+    findings: list[Findings] = []
+    with progress.task(f"attack {game.name}", units) as advance:
+        for repetition in repetitions:
+            rounds = repetition.observations(advance)
+            findings.append(repetition.findings(rounds, advance))
+            if len(findings) == 1:
+                leaked = leaks(rounds, repetition.split, sequence(repetition.seed, "fano"))
+                facts = repetition.facts(rounds)
+    return Experiment(tuple(findings), leaked, facts)
+
+
+@dataclass(frozen=True)
+class _Repetition:
+    """One repetition, whose batches are drawn and not guessed yet.
+
+    Attributes:
+        subject: what is attacked.
+        records: the subject's as the clients feed them to the model.
+        game: which one.
+        design: of this repetition alone.
+        split: its batches.
+        seed: of all that is drawn.
+    """
+
+    subject: Subject
+    records: Records
+    game: InferenceGame
+    design: Design
+    split: GameSplit
+    seed: np.random.SeedSequence
+
+    @classmethod
+    def of(
+        cls,
+        subject: Subject,
+        records: Records,
+        game: InferenceGame,
+        design: Design,
+        seed: int,
+        index: int,
+    ) -> _Repetition:
+        """Split the records anew; raises as the game's ``split``."""
+        own = sequence(seed, "inference", game.name, "repetition", index)
+        trials = len(np.arange(index, design.trials, design.repeats))
+        share = replace(design, trials=trials)
+        split = game.split(subject.records, share, own)
+        return cls(subject, records, game, share, split, own)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether an adversary plays who knows the defenses that there are."""
+        return bool(self.design.sharing.chain.defenses) and self.design.adaptive
+
+    @property
+    def units(self) -> int:
+        """Looks at a round, and rounds that are trained."""
+        count = _count_rounds(self.subject, self.design)
+        own = count - 1 if trains_rounds(self.subject) else 0
+        return count * (2 + self.adaptive) + own
+
+    def observations(self, advance: Advance) -> list[Observation]:
+        """The rounds as they are seen, oldest first."""
+        targets = self._targets(_count_rounds(self.subject, self.design), advance)
+        seeds = [number(self.seed, "round", index) for index in range(len(targets))]
+        return [
+            Observation(
+                target,
+                self.records,
+                self.subject.layers,
+                self._prepared(self.design.sharing, target, seed),
+                reduce=self.design.reduce,
+                memory=self.subject.memory,
+                seed=seed,
+            )
+            for target, seed in zip(targets, seeds, strict=True)
+        ]
+
+    def findings(self, observations: Sequence[Observation], advance: Advance) -> Findings:
+        """Every adversary's guesses."""
+        secret = getattr(self.game, "attribute", "")
+        knowledge = Knowledge.of(self.subject.records, self.design.knows, secret)
+        adversary = Adversary(
+            self.game,
+            self.split,
+            observations,
+            self.design.families,
+            knowledge,
+            sequence(self.seed, "fits"),
+        )
+        return Findings(
+            split=self.split,
+            strongest=adversary.guesses(adaptive=self.adaptive, advance=advance),
+            static=adversary.guesses(adaptive=False, advance=advance) if self.adaptive else None,
+            imputation=adversary.imputation() if knowledge else None,
+            shuffled=self._shuffled(adversary, advance),
+        )
+
+    def facts(self, observations: Sequence[Observation]) -> dict[str, JsonValue]:
+        """What the report says of the adversary and of the game."""
+        split, design = self.split, self.design
+        trains = trains_rounds(self.subject)
+        facts: dict[str, JsonValue] = {
+            "game": self.game.name,
+            "secret": split.secret,
+            "values": list(split.values),
+            "prior": [round(float(share), 6) for share in split.prior],
+            "blind_guess": float(split.prior.max()),
+            "batch_size": split.size,
+            "repetitions": design.repeats,
+            "rounds": len(observations),
+            "rounds_from": "own training" if trains else "checkpoints",
+            "defense": str(design.sharing.chain),
+            "adversary": "adaptive" if self.adaptive else "static",
+            "model": "weights, loss and mode of every round",
+            "labels_of_the_batch": "known" if "label" in design.knows else "not known",
+            "knows": list(design.knows),
+            "shadow_records": len(split.parts.shadow) + len(split.parts.held),
+            "shadow_batches": len(split.shadow.labels),
+            "held_out_records": len(split.parts.held),
+            "private_records": len(split.parts.private),
+            "reduce": design.reduce or "by size",
+            **split.notes,
+        }
+        if observations[-1].note:
+            facts["updates"] = observations[-1].note
+        if trains and len(split.parts.test):
+            tested = task_accuracy(observations[-1].target, self.records.take(split.parts.test))
+            facts["test_accuracy"] = tested.to_json()
+        return facts
+
+    def _targets(self, count: int, advance: Advance) -> Sequence[Target]:
+        """The rounds' models, oldest first."""
+        subject, seed = self.subject, number(self.seed, "training")
+        if not trains_rounds(subject):
+            return subject.targets[-count:]
+        protocol = SharingProtocol(self.design.sharing.defenses, hidden=subject.hidden)
+        return list(
+            train_rounds(
+                subject.target,
+                self.records,
+                self.split.parts.private,
+                count,
+                defended=lambda target: self._prepared(protocol, target, seed),
+                rate=self.design.learning_rate,
+                seed=seed,
+                advance=advance,
+            )
+        )
+
+    def _prepared(self, sharing: SharingProtocol, target: Target, seed: int) -> SharingProtocol:
+        return prepared_for(sharing, target, self.records, self.split, seed, self.subject.memory)
+
+    def _shuffled(
+        self, adversary: Adversary, advance: Advance
+    ) -> tuple[GameSplit, Mapping[Scope, Guesses]] | str:
+        """The strongest adversary where the secret was dealt out anew: what it seems to find."""
+        records, seed = self.subject.records, sequence(self.seed, "shuffled")
+        try:
+            shuffled = self.game.permuted(records, seed)
+            split = self.game.split(shuffled, self.design, seed)
+        except NotApplicable as why:
+            return f"no floor with the secret shuffled: {why}"
+        other = replace(adversary, split=split, knowledge=Knowledge.of(records, ()))
+        return split, other.guesses(adaptive=self.adaptive, advance=advance)
+
+
+def trains_rounds(subject: Subject) -> bool:
+    """Whether there are no checkpoints, so that the audit trains its own rounds."""
+    return len(subject.targets) == 1 and subject.target.checkpoint is None
+
+
+def _count_rounds(subject: Subject, design: Design) -> int:
+    """How many rounds are observed; a UsageError where there are too few checkpoints."""
+    if trains_rounds(subject):
+        return design.rounds or OWN_ROUNDS
+    held = len(subject.targets)
+    if design.rounds is not None and design.rounds > held:
+        raise UsageError(
+            f"--rounds {design.rounds}: there are {held} checkpoints; give one --checkpoint a "
+            "round, oldest first"
+        )
+    return design.rounds or held

@@ -1,0 +1,234 @@
+"""What an adversary looks at: the released updates, and those that it computes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradaudit.attacks.inference.split import GameSplit, IntArray
+from gradaudit.data.records import Records
+from gradaudit.defenses.modules.preparing import prepared
+from gradaudit.defenses.modules.target import seen_by_outsiders, with_other_secrets
+from gradaudit.errors import UsageError
+from gradaudit.models.target import Layer, Target
+from gradaudit.randomness import number, torch_rng
+from gradaudit.sharing.interceptor import Interceptor
+from gradaudit.sharing.options import parse_reduction
+from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.visibility import Visibility
+
+FloatArray = NDArray[np.floating]
+_MOST = 1000
+"""Updates that an adversary who does not know the defenses finds principal components on."""
+
+
+class _Looked(NamedTuple):
+    """Batches whose updates are looked at.
+
+    Attributes:
+        batches: (batches, k).
+        seed: of what is random in them.
+        others: records of the other clients.
+        values: (batches,) what their clients protect.
+    """
+
+    batches: IntArray
+    seed: int
+    others: IntArray
+    values: IntArray
+
+    def features(
+        self, interceptor: Interceptor, fit: IntArray | None = None
+    ) -> Iterator[tuple[Layer, Tensor]]:
+        """Each layer's features, with components fitted on these records."""
+        return interceptor.features(
+            self.batches, fit=fit, seed=self.seed, others=self.others, values=self.values
+        )
+
+    def pieces(
+        self, interceptor: Interceptor, rows: int, chosen: IntArray | slice = slice(None)
+    ) -> Iterator[Tensor]:
+        """The one layer's features of the chosen batches, so many at a time."""
+        batches, values = self.batches[chosen], self.values[chosen]
+        for place, start in enumerate(range(0, len(batches), rows)):
+            part = slice(start, start + rows)
+            some = _Looked(batches[part], self.seed + place, self.others, values[part])
+            ((_, updates),) = some.features(interceptor)
+            yield updates
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One round as an adversary sees it.
+
+    Attributes:
+        target: the round's model.
+        records: as the clients feed them to it.
+        layers: whose updates are looked at.
+        sharing: how clients share.
+        reduce: of each layer's update, as ``Interceptor`` takes it.
+        memory: bytes that one chunk of work may take.
+        seed: of noise and reductions.
+    """
+
+    target: Target
+    records: Records
+    layers: tuple[Layer, ...]
+    sharing: SharingProtocol
+    reduce: str | None = None
+    memory: int = 1 << 30
+    seed: int = 0
+
+    def features(
+        self, split: GameSplit, *, adaptive: bool
+    ) -> Iterator[tuple[str | None, FloatArray, FloatArray]]:
+        """Layer by layer, then of all layers (None): the adversary's own batches and the released.
+
+        Args:
+            split: whose batches.
+            adaptive: whether the adversary defends its own updates as the clients do.
+
+        Yields:
+            The layer's name, (own batches, features) and (trials, features).
+        """
+        wholes: list[tuple[FloatArray, FloatArray]] = []
+        for layer, mine, theirs in self._by_layer(split, adaptive=adaptive):
+            wholes.append((mine.cpu().numpy(), theirs.cpu().numpy()))
+            yield layer.name, *wholes[-1]
+        if len(wholes) == 1:
+            yield None, *wholes[0]
+            return
+        mine_of_all, theirs_of_all = zip(*wholes, strict=True)
+        yield None, np.concatenate(mine_of_all, axis=1), np.concatenate(theirs_of_all, axis=1)
+
+    def interceptor(self, layers: Sequence[Layer]) -> Interceptor:
+        """What sees the clients' updates of some layers."""
+        return Interceptor(
+            self.target,
+            self.records,
+            layers,
+            sharing=self.sharing,
+            reduce=self.reduce,
+            memory=self.memory,
+            seed=self.seed,
+        )
+
+    @property
+    def note(self) -> str:
+        """What the report should say of how updates are computed; empty if nothing."""
+        return self.interceptor(self.layers).note
+
+    def _by_layer(
+        self, split: GameSplit, *, adaptive: bool
+    ) -> Iterator[tuple[Layer, Tensor, Tensor]]:
+        """Each layer's features of the adversary's own batches and of the released ones."""
+        known = adaptive or not self.sharing.chain.defenses
+        together = tuple(
+            layer
+            for layer in self.layers
+            if known or self._visibility(layer).reduction.kind != "pca"
+        )
+        own: Iterator[tuple[Layer, Tensor]] = iter(())
+        released: Iterator[tuple[Layer, Tensor]] = iter(())
+        if together:
+            shadow = split.parts.shadow
+            own = self._mine(split).features(self._own(together, adaptive=adaptive), shadow)
+            released = self._theirs(split).features(self.interceptor(together), shadow)
+        for layer in self.layers:
+            if layer in together:
+                yield layer, next(own)[1], next(released)[1]
+            else:
+                yield layer, *self._unaware(layer, split)
+
+    def _visibility(self, layer: Layer) -> Visibility:
+        return Visibility.of(layer, self.sharing, parse_reduction(self.reduce), self.seed)
+
+    def _unaware(self, layer: Layer, split: GameSplit) -> tuple[Tensor, Tensor]:
+        """Features in components of an adversary who does not know that updates are defended.
+
+        He finds them on updates of his own, which nothing was done to, and projects on them what he
+        sees. Of a layer too large for the memory it is a random part of the elements, the same for
+        both.
+
+        Returns:
+            (own batches, components) and (released batches, components).
+        """
+        visibility = self._visibility(layer)
+        components, elements = visibility.reduction.size, visibility.elements
+        plain = replace(self, reduce="none")
+        most = max(self.memory // (64 * (components + 1)), 1)
+        if elements > most:
+            elements = most
+            fewer = replace(self.sharing, fraction=None, elements=elements)
+            plain = replace(plain, sharing=fewer)
+        rows = max(self.memory // (16 * elements), components + 1)
+        fit = len(split.shadow.labels)
+        chosen = np.linspace(0, fit - 1, min(fit, _MOST, rows)).astype(np.int64)
+        own, released = plain._own((layer,), adaptive=False), plain.interceptor((layer,))
+        mine, theirs = self._mine(split), self._theirs(split)
+        sample = torch.cat(list(mine.pieces(own, rows, chosen)))
+        centre = sample.mean(dim=0)
+        axes = torch.linalg.svd(sample - centre, full_matrices=False).Vh[:components].T
+        ours, others = (
+            torch.cat([(piece - centre) @ axes for piece in looked.pieces(interceptor, rows)])
+            for looked, interceptor in ((mine, own), (theirs, released))
+        )
+        return ours, others
+
+    def _mine(self, split: GameSplit) -> _Looked:
+        """The adversary's own batches."""
+        return _Looked(
+            split.own, number(self.seed, "own updates"), split.parts.shadow, split.own_values
+        )
+
+    def _theirs(self, split: GameSplit) -> _Looked:
+        """The released ones. Other clients' records are neither the adversary's nor guessed."""
+        if self.sharing.others and not len(split.parts.test):
+            raise UsageError(
+                f"--others {self.sharing.others}: every record is the adversary's or is guessed, "
+                "none is left for other clients; give more records (or users)"
+            )
+        released = split.observed
+        seed = number(self.seed, "released updates")
+        return _Looked(released.indices, seed, split.parts.test, released.labels)
+
+    def _own(self, layers: Sequence[Layer], *, adaptive: bool) -> Interceptor:
+        """What computes the adversary's own updates; the client's private part is not his."""
+        if adaptive:
+            draws = torch_rng(self.seed, "secrets")
+            return replace(self, target=with_other_secrets(self.target, draws)).interceptor(layers)
+        sharing = replace(self.sharing, defenses=())
+        target = seen_by_outsiders(self.target)
+        return replace(self, target=target, sharing=sharing).interceptor(layers)
+
+
+def prepared_for(
+    sharing: SharingProtocol,
+    target: Target,
+    records: Records,
+    split: GameSplit,
+    seed: int,
+    memory: int,
+) -> SharingProtocol:
+    """The way of sharing with every ``perturb`` fitted to the shadow batches of a split.
+
+    Against user inference it is targeted at one of the shadow users (Li et al. 2024, 6.1).
+    """
+    labels = split.shadow.labels
+    return prepared(
+        sharing,
+        target,
+        records,
+        split.shadow.indices,
+        labels,
+        int(labels.max()) + 1,
+        seed=seed,
+        towards=None if split.candidates is None else 0,
+        memory=memory,
+    )

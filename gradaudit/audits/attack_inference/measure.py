@@ -1,0 +1,142 @@
+"""The four inference attacks: play a game for each secret, and make rows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gradaudit.attacks.inference.distribution import DistributionGame
+from gradaudit.attacks.inference.experiment import OWN_ROUNDS, run_experiment, trains_rounds
+from gradaudit.attacks.inference.game import AttributeGame, InferenceGame, PropertyGame
+from gradaudit.attacks.inference.split import PRIVATE, Design
+from gradaudit.attacks.inference.user import UserGame
+from gradaudit.audits.attack_inference import (
+    AttackAttribute,
+    AttackDistribution,
+    AttackUser,
+    InferenceAttack,
+)
+from gradaudit.audits.attack_inference.options import InferenceOptions
+from gradaudit.audits.attack_inference.rows import experiment_rows
+from gradaudit.audits.base import Cost
+from gradaudit.audits.rows import Rows
+from gradaudit.errors import NotApplicable
+from gradaudit.families import family
+from gradaudit.models.target import Subject
+from gradaudit.progress import Progress
+from gradaudit.report import RISKIEST_BY, Measurement
+from gradaudit.sharing.options import features_of
+
+_FEWEST_TRIALS = 40
+"""In one repetition."""
+
+
+def run(audit: InferenceAttack[Any], subject: Subject, progress: Progress) -> Iterator[Measurement]:
+    """Play for every secret; of several, the headline is the one with the largest AUROC.
+
+    Raises:
+        NotApplicable: the records have nothing to guess, or too little of it.
+        UsageError: an option does not go with the records or the checkpoints.
+    """
+    experiments = [
+        run_experiment(subject, game, _design(audit, subject, game), subject.seed + index, progress)
+        for index, game in enumerate(_games(audit, subject))
+    ]
+    rows = Rows(type(audit))
+    if len(experiments) == 1:
+        yield from experiment_rows(rows, experiments[0])
+        return
+    each = [
+        list(experiment_rows(rows.of({"attribute": str(one.facts["secret"])}), one))
+        for one in experiments
+    ]
+    best = max(range(len(experiments)), key=lambda index: _auroc(each[index]))
+    for row in experiment_rows(rows, experiments[best]):
+        details = {**row.details, RISKIEST_BY: ["attribute"]}
+        yield row.model_copy(update={"details": details})
+    for of_secret in each:
+        yield from of_secret
+
+
+def cost(audit: InferenceAttack[Any], subject: Subject) -> Cost:
+    """The gradients of all records that play, and the fits on every layer and on all together.
+
+    Both in every round, for every look at them: by each adversary, and with the secret shuffled.
+    """
+    try:
+        games = _games(audit, subject)
+    except NotApplicable:
+        return Cost()
+    columns = {feature.name for feature in subject.records.features}
+    if isinstance(audit, AttackAttribute) and not columns & set(subject.attributes):
+        return Cost()
+    options = audit.options
+    own = OWN_ROUNDS if trains_rounds(subject) else len(subject.targets)
+    looks = (options.rounds or own) * (2 + (bool(subject.defenses) and options.adaptive))
+    looks *= len(games) * _repeats(audit)
+    records = min(len(subject.records), options.shadow + (subject.samples or PRIVATE))
+    sizes = features_of(subject, options.reduce)
+    fits = options.bins - 1 if isinstance(audit, AttackDistribution) else 1
+    seconds = sum(
+        family(name).seconds(options.batches, size)
+        for name in options.family
+        for size in (*sizes, sum(sizes))
+    )
+    return Cost(passes=float(looks * records), seconds=looks * fits * seconds)
+
+
+def _games(audit: InferenceAttack[Any], subject: Subject) -> Sequence[InferenceGame]:
+    """The games to play, one for each secret.
+
+    Raises:
+        NotApplicable: there is nothing to guess.
+    """
+    if isinstance(audit, AttackUser):
+        if subject.records.users is None:
+            raise NotApplicable("the records name no users; name their column with user=COL")
+        return [UserGame()]
+    if not subject.attributes:
+        raise NotApplicable("no private attribute is named; name one with --attribute")
+    names, fewest = subject.attributes, audit.options.merge_rare
+    if isinstance(audit, AttackDistribution):
+        return [DistributionGame(name, audit.options.value, fewest=fewest) for name in names]
+    kind = AttributeGame if isinstance(audit, AttackAttribute) else PropertyGame
+    return [kind(name, fewest=fewest) for name in names]
+
+
+def _design(audit: InferenceAttack[Any], subject: Subject, game: InferenceGame) -> Design:
+    o = audit.options
+    design = Design(
+        batch_size=o.batch_size or game.fitting_batch_size(subject.records, o.shadow),
+        shadow=o.shadow,
+        batches=o.batches,
+        held_out=o.held_out,
+        trials=o.trials,
+        prior=o.prior,
+        private=subject.samples or PRIVATE,
+        sharing=o.sharing(subject.defenses, subject.hidden),
+        reduce=o.reduce,
+        rounds=o.rounds,
+        learning_rate=o.learning_rate,
+        adaptive=o.adaptive,
+        knows=o.knows,
+        families=o.family,
+        repeats=_repeats(audit),
+    )
+    if isinstance(audit, AttackDistribution):
+        return replace(design, bins=audit.options.bins)
+    if isinstance(audit, AttackUser):
+        return replace(design, candidates=audit.options.candidates)
+    return design
+
+
+def _repeats(audit: InferenceAttack[Any]) -> int:
+    """Repetitions, each of enough trials."""
+    options: InferenceOptions = audit.options
+    return max(min(options.repeats, options.trials // _FEWEST_TRIALS), 1)
+
+
+def _auroc(rows: Sequence[Measurement]) -> float:
+    """The largest headline AUROC of the whole update among rows."""
+    return max(row.value or 0.0 for row in rows if row.metric == "auroc" and row.layer is None)

@@ -1,0 +1,214 @@
+"""Rows of the inference attacks from an experiment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from gradaudit.attacks.inference.adversary import Guesses, Scope
+from gradaudit.attacks.inference.experiment import Experiment
+from gradaudit.attacks.inference.fano import advantage_bound, entropy
+from gradaudit.attacks.inference.noise import Leak, together
+from gradaudit.attacks.inference.scoring import GAINS, Scorer
+from gradaudit.attacks.inference.split import FloatArray
+from gradaudit.audits.rows import Details, Rows
+from gradaudit.inference.scores import Score
+from gradaudit.report import Measurement
+
+_UNCALIBRATED = (
+    "log loss alone takes a calibrated posterior, and there were no shadow records left to "
+    "calibrate on; raise --held-out or --shadow, or take smaller batches"
+)
+
+Guessed = Sequence[Mapping[Scope, Guesses]]
+"""One adversary's guesses in each repetition by layer, None being the whole update."""
+
+
+def experiment_rows(rows: Rows, experiment: Experiment) -> Iterator[Measurement]:
+    """All rows of an experiment: of the strongest adversary first, and of the floor last."""
+    repetitions, facts = experiment.repetitions, experiment.facts
+    many = facts["rounds"] != 1
+    strongest = [findings.strongest for findings in repetitions]
+    scored = ScoredRows(rows, Scorer([findings.split for findings in repetitions]))
+    headline = scored.guesses(strongest, facts, rounds=many)
+    floor = _floor(rows.of({"attribute_permuted": True}), experiment)
+    permuted: list[Measurement] = []
+    if isinstance(floor, str):
+        yield from headline
+        yield from rows.skipped(floor, GAINS, strongest[0])
+    else:
+        below, shuffled = floor
+        permuted = list(below.guesses(shuffled, {}, rounds=False))
+        yield from _beside(headline, permuted, rows)
+        yield from scored.gains(strongest, below.scorer, shuffled, facts)
+    yield from scored.fano(experiment.leaks, facts)
+    yield from scored.estimate(strongest)
+    static = [findings.static for findings in repetitions if findings.static is not None]
+    if static:
+        of_static = ScoredRows(rows.of({"adversary": "static"}), scored.scorer)
+        yield from of_static.guesses(static, {}, rounds=many)
+    known = [findings.imputation for findings in repetitions if findings.imputation is not None]
+    if known:
+        imputed = ScoredRows(rows.of({"knowledge": "imputation"}), scored.scorer)
+        yield from imputed.scores(None, [guesses.posterior for guesses in known], {})
+    yield from permuted
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """Makes rows of guesses in the repetitions of a game.
+
+    Attributes:
+        rows: with the variant of the adversary.
+        scorer: of the repetitions' trials.
+    """
+
+    rows: Rows
+    scorer: Scorer
+
+    def guesses(
+        self, adversary: Guessed, details: Details, *, rounds: bool
+    ) -> Iterator[Measurement]:
+        """Rows of one adversary: all rounds together, and each alone.
+
+        Args:
+            adversary: its guesses.
+            details: what it was given, for the rows of all rounds together.
+            rounds: whether each round has rows of its own.
+        """
+        for scope in adversary[0]:
+            each = [guesses[scope] for guesses in adversary]
+            facts = {**details, **_choices(scope, each)}
+            yield from self.scores(scope, [guess.posterior for guess in each], facts)
+            yield from self._log_loss(scope, each)
+            for number in range(len(each[0].rounds) if rounds else 0):
+                alone = [guess.rounds[number] for guess in each]
+                of_round = ScoredRows(self.rows.of({"round": number}), self.scorer)
+                yield from of_round.scores(scope, alone, {})
+
+    def scores(
+        self, scope: Scope, posteriors: Sequence[FloatArray], details: Details
+    ) -> Iterator[Measurement]:
+        """A row for every score of the repetitions' posteriors."""
+        for metric, score in self.scorer.scores(posteriors).items():
+            yield self._row(metric, scope, score, details)
+
+    def gains(
+        self, adversary: Guessed, below: Scorer, shuffled: Guessed, details: Details
+    ) -> Iterator[Measurement]:
+        """How far an adversary's scores are above those for the secret shuffled."""
+        for scope in adversary[0]:
+            ours, theirs = (
+                scorer.scores([guesses[scope].posterior for guesses in each])
+                for scorer, each in ((self.scorer, adversary), (below, shuffled))
+            )
+            for metric, score in self.scorer.gains(ours, theirs).items():
+                yield self._row(metric, scope, score, details)
+
+    def fano(
+        self, leaks: Mapping[Scope, Sequence[Leak]], details: Details
+    ) -> Iterator[Measurement]:
+        """What the noise allows any adversary, after all rounds and after each.
+
+        The information is estimated from samples; the bound is that of its upper end.
+        """
+        for scope, rounds in leaks.items():
+            yield self._bound(scope, together(rounds), details)
+            for number, leak in enumerate(rounds if len(rounds) > 1 else ()):
+                of_round = ScoredRows(self.rows.of({"round": number}), self.scorer)
+                yield of_round._bound(scope, leak, {})
+
+    def estimate(self, adversary: Guessed) -> Iterator[Measurement]:
+        """The same from the usable information of the calibrated posterior, which is no bound."""
+        prior = self.scorer.splits[0].prior
+        estimated = ScoredRows(self.rows.of({"information": "estimate"}), self.scorer)
+        for scope in adversary[0]:
+            loss = self._loss([guesses[scope] for guesses in adversary])
+            if loss is None:
+                continue
+            usable = [max(entropy(prior) - x, 0.0) for x in (loss.value, *loss.interval[::-1])]
+            value, low, high = (advantage_bound(nats, prior) for nats in usable)
+            details = {"is_a_bound": False, "usable_information": usable[0]}
+            yield estimated._row("fano_bound", scope, Score(value, (low, high)), details)
+
+    def _loss(self, each: Sequence[Guesses]) -> Score | None:
+        """Log loss, or None where no batches were held out to calibrate on."""
+        heats = [guess.temperature for guess in each if guess.temperature is not None]
+        if len(heats) < len(each):
+            return None
+        return self.scorer.log_loss([guess.posterior for guess in each], heats)
+
+    def _bound(self, scope: Scope, leak: Leak, details: Details) -> Measurement:
+        prior = self.scorer.splits[0].prior
+        whole = entropy(prior)
+        if leak.information is None:
+            vacuous = {**details, "vacuous": True, "because": leak.reason}
+            return self._row("fano_bound", scope, Score(1, (1, 1)), vacuous)
+        capped = [min(nats, whole) for nats in leak.interval]
+        low, high = (advantage_bound(nats, prior) for nats in capped)
+        facts: Details = {
+            **details,
+            "vacuous": high >= 1,
+            "information": capped[1],
+            "of_entropy": whole,
+            "is_a_bound": True,
+        }
+        return self._row("fano_bound", scope, Score(high, (low, high)), facts)
+
+    def _log_loss(self, scope: Scope, each: Sequence[Guesses]) -> Iterator[Measurement]:
+        score = self._loss(each)
+        if score is None:
+            yield from self.rows.skipped(_UNCALIBRATED, ["log_loss"], [scope])
+            return
+        heats = [guess.temperature.value for guess in each if guess.temperature is not None]
+        yield self._row("log_loss", scope, score, {"temperature": sum(heats) / len(heats)})
+
+    def _row(self, metric: str, scope: Scope, score: Score, details: Details) -> Measurement:
+        return self.rows.measured(
+            metric,
+            score.value,
+            layer=scope,
+            interval=score.interval,
+            confidence=self.scorer.confidence,
+            n=self.scorer.trials,
+            imprecise="" if metric == "fano_bound" else self.scorer.doubts(metric),
+            details=details,
+        )
+
+
+def _floor(rows: Rows, experiment: Experiment) -> tuple[ScoredRows, Guessed] | str:
+    """The strongest adversary with the secret shuffled among the records; or why there is none."""
+    pairs = []
+    for findings in experiment.repetitions:
+        if isinstance(findings.shuffled, str):
+            return findings.shuffled
+        pairs.append(findings.shuffled)
+    scorer = Scorer([split for split, _ in pairs])
+    return ScoredRows(rows, scorer), [guesses for _, guesses in pairs]
+
+
+def _beside(
+    headline: Iterator[Measurement], permuted: Sequence[Measurement], rows: Rows
+) -> Iterator[Measurement]:
+    """Rows, of which those of the main variant hold the same number for the secret shuffled."""
+    floors: dict[tuple[str, Scope], JsonValue] = {
+        (row.metric, row.layer): {"value": row.value, "interval": list(row.interval)}
+        for row in permuted
+        if row.interval is not None
+    }
+    for row in headline:
+        floor = floors.get((row.metric, row.layer))
+        if row.variant == rows.variant and row.status == "measured" and floor is not None:
+            row = row.model_copy(update={"details": {**row.details, "permuted": floor}})
+        yield row
+
+
+def _choices(scope: Scope, each: Sequence[Guesses]) -> dict[str, JsonValue]:
+    """Which family the adversary chose in each repetition, and what of the whole update it read."""
+    facts: dict[str, JsonValue] = {"family": ", ".join(dict.fromkeys(g.family for g in each))}
+    if scope is None:
+        facts["reads"] = dict(Counter(g.source for g in each))
+    return facts
