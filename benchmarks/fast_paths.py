@@ -20,7 +20,7 @@ from sensitivity_speed import SHAPE, lenet
 from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction import evaluation
-from gradaudit.attacks.reconstruction.minimum import Evaluation
+from gradaudit.attacks.reconstruction.objectives import Evaluation
 from gradaudit.attacks.reconstruction.replay import recorded
 from gradaudit.gradients import jacobian
 from gradaudit.gradients.differentiation import Batch, fastest

@@ -15,9 +15,9 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 
 if TYPE_CHECKING:
+    from gradaudit.attacks.reconstruction import Method
     from gradaudit.attacks.reconstruction.campaign import Campaign
-    from gradaudit.attacks.reconstruction.methods import Method
-    from gradaudit.attacks.reconstruction.observing import Observer
+    from gradaudit.attacks.reconstruction.observing import ThreatModel
     from gradaudit.information.original import FloatArray
     from gradaudit.models.target import Subject, Target
 
@@ -59,7 +59,7 @@ def original_passes(subject: "Subject", options: VinfoOptions) -> float:
 
 def _family(options: VinfoOptions) -> "dict[str, Method]":
     """The attacks, with the audit's steps where a method names none of its own."""
-    from gradaudit.attacks.reconstruction.methods import load_method, load_methods
+    from gradaudit.attacks.reconstruction import load_method, load_methods
 
     for text, method in load_methods(options.method, {}).items():
         if not method.restarts:
@@ -108,11 +108,11 @@ class _Original:
         yield from self._without({len(chosen.layers) for chosen in sets})
 
     @cached_property
-    def _observer(self) -> "Observer":
-        from gradaudit.attacks.reconstruction.observing import Observer
+    def _observer(self) -> "ThreatModel":
+        from gradaudit.attacks.reconstruction.observing import ThreatModel
 
         sharing = self.options.sharing(self.subject.defenses, self.subject.hidden)
-        return Observer(self.target, sharing, self.subject.layers, self.options.known_labels)
+        return ThreatModel(self.target, sharing, self.subject.layers, self.options.known_labels)
 
     @cached_property
     def _campaign(self) -> "Campaign":

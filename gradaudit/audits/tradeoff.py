@@ -13,7 +13,7 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 
 if TYPE_CHECKING:
-    from gradaudit.attacks.reconstruction.methods import Method
+    from gradaudit.attacks.reconstruction import Method
     from gradaudit.models.target import Subject
     from gradaudit.tradeoff.mechanisms import Mechanism
     from gradaudit.tradeoff.pictures import Point
@@ -126,7 +126,7 @@ class Tradeoff(Audit[TradeoffOptions]):
         return settings * o.repeats * (o.training().rounds * each + attacks)
 
     def _method(self) -> "Method":
-        from gradaudit.attacks.reconstruction.methods import load_method
+        from gradaudit.attacks.reconstruction import load_method
 
         return load_method(self.options.method, {"iterations": self.options.iterations})
 

@@ -14,13 +14,16 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.membership import categorical_distance, paired_distance
+from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.attempts import attack
-from gradaudit.attacks.reconstruction.matching import order_of
-from gradaudit.attacks.reconstruction.methods import Method
-from gradaudit.attacks.reconstruction.observing import Observed, Observer
-from gradaudit.attacks.reconstruction.scores import relative_error
-from gradaudit.attacks.tracing import trace
+from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
+from gradaudit.attacks.reconstruction.scores import (
+    categorical_distance,
+    order_of,
+    paired_distance,
+    relative_error,
+    trace,
+)
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
 from gradaudit.defenses.modules.privacy import private_parts
@@ -107,13 +110,11 @@ def attacked(
         NotApplicable: the method does not apply to the model or the update.
         UsageError: options contradict each other.
     """
-    observer = Observer(target, sharing, attack_.layers)
+    threat = ThreatModel(target, sharing, attack_.layers)
     seen = [
-        _insider(each, target) if attack_.insider else each
-        for each in (
-            observer.of(batch, _draws(target, seed, index)) for index, batch in enumerate(batches)
-        )
+        threat.observed(batch, _draws(target, seed, index)) for index, batch in enumerate(batches)
     ]
+    seen = [_insider(each, target) for each in seen] if attack_.insider else seen
     answers, labels = zip(
         *(_answer(attack_, each, seed, index, progress) for index, each in enumerate(seen)),
         strict=True,

@@ -12,16 +12,17 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gradaudit.attacks.layerwise.activations import (
+from gradaudit.attacks.layerwise.chain import (
     ELU,
     Activation,
+    Chain,
     LeakyReLU,
     Sigmoid,
     Softplus,
+    Stage,
     Tanh,
     composed,
 )
-from gradaudit.attacks.layerwise.chain import Chain, Stage
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.ranks.geometry import Convolution

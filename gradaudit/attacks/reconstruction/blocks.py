@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.evaluation import Evaluator
-from gradaudit.attacks.reconstruction.minimum import Evaluation, Minimum
-from gradaudit.attacks.reconstruction.objectives import Objective
+from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum, Objective
 from gradaudit.progress import Advance
 from gradaudit.workers import shared_out
 

@@ -27,7 +27,7 @@ from gradaudit.attacks.reconstruction.line_search import (
     judge,
     next_step,
 )
-from gradaudit.attacks.reconstruction.minimum import Evaluation, Minimum
+from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum
 
 IntArray = NDArray[np.int64]
 

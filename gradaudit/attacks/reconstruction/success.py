@@ -9,13 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.attempts import attack
 from gradaudit.attacks.reconstruction.base import Candidates
 from gradaudit.attacks.reconstruction.initial import starts
-from gradaudit.attacks.reconstruction.matching import assigned
-from gradaudit.attacks.reconstruction.methods import Method
 from gradaudit.attacks.reconstruction.observing import Observed, value_range
-from gradaudit.attacks.reconstruction.scores import ssim, window_for
+from gradaudit.attacks.reconstruction.scores import assigned, ssim, window_for
 from gradaudit.attacks.reconstruction.view import AttackerView, Update
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
@@ -170,15 +169,10 @@ def _compared(
     nothing = np.full((len(truths[0]), restarts), np.nan)
     return np.stack(
         [
-            nothing if made is None else ssim_of(truth, _usable(made))
+            nothing if made is None else ssim_of(truth, made.finite)
             for truth, made in zip(truths, candidates, strict=True)
         ]
     )
-
-
-def _usable(made: Candidates) -> Tensor:
-    usable = made.usable.reshape(-1, *(1,) * (made.inputs.dim() - 1))
-    return torch.where(usable, made.inputs, torch.nan)
 
 
 def _guess(view: AttackerView, kind: Kind, count: int, generator: torch.Generator) -> Tensor:

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from gradaudit.attacks.layerwise.activations import (
+from gradaudit.attacks.layerwise.chain import (
     ELU,
     Activation,
     Composed,

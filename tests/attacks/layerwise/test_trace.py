@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from attacks.layerwise.nets import ACTIVATIONS, chain, functional, net, record
 from torch import Tensor, nn
 
-from gradaudit.attacks.layerwise.activations import Composed, LeakyReLU, Sigmoid, Tanh
+from gradaudit.attacks.layerwise.chain import Composed, LeakyReLU, Sigmoid, Tanh
 from gradaudit.errors import NotApplicable
 
 CHAINS = {

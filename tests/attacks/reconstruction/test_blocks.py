@@ -18,8 +18,7 @@ from gradaudit.attacks.reconstruction.inverting_gradients import (
 )
 from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.lbfgs import minimise
-from gradaudit.attacks.reconstruction.minimum import Minimum
-from gradaudit.attacks.reconstruction.objectives import Objective
+from gradaudit.attacks.reconstruction.objectives import Minimum, Objective
 from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
 from gradaudit.attacks.reconstruction.restarts import (
     GradientMatching,

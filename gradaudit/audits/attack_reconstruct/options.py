@@ -1,18 +1,18 @@
-"""Options of ``attack reconstruct``, ``membership`` and ``tracing``. No torch in here."""
+"""Options of ``attack reconstruct``, ``membership`` and ``tracing``: nothing heavy is imported."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from gradaudit.attacks.names import default_steps_in_words, names_in_words
 from gradaudit.audits.base import AuditOptions
+from gradaudit.parts import declared
 
 if TYPE_CHECKING:
     from gradaudit.models.target import Subject
-    from gradaudit.sharing.protocol import Sharing
 
 AUTOMATIC = ("closed-form", "dlg")
 AUTOMATIC_ITERATIONS = 10
@@ -29,6 +29,26 @@ _FLAGS = {
     "precision": "precision",
 }
 """Options of this audit by the name that methods know them by."""
+
+
+PACKAGE = "gradaudit.attacks.reconstruction"
+
+
+def names_in_words() -> str:
+    """The names of the reconstruction attacks: A, B or C."""
+    *names, last = declared(PACKAGE)
+    return f"{', '.join(names)} or {last}"
+
+
+def default_steps_in_words() -> str:
+    """How many steps attacks take by default: 300 for A and B, 2400 for C."""
+    by_steps: dict[int, list[str]] = defaultdict(list)
+    for name, attack in declared(PACKAGE).items():
+        if (steps := attack.get("default_steps")) is not None:
+            by_steps[steps].append(name)
+    return ", ".join(
+        f"{steps} for {' and '.join(names)}" for steps, names in sorted(by_steps.items())
+    )
 
 
 class AttackOptions(AuditOptions):
@@ -84,23 +104,6 @@ class AttackOptions(AuditOptions):
         given = {option: getattr(self, flag) for flag, option in _FLAGS.items()}
         flags = {name: value for name, value in given.items() if value is not None}
         return flags if named else {"iterations": AUTOMATIC_ITERATIONS, **flags}
-
-    def sharing(self, subject: Subject) -> Sharing:
-        """How the attacked clients make their updates.
-
-        Raises:
-            UsageError: options contradict each other or the defenses.
-        """
-        from gradaudit.sharing.protocol import Sharing
-
-        return Sharing(
-            defenses=subject.defenses,
-            algorithm=self.algorithm,
-            epochs=self.epochs,
-            rate=self.rate or 0.1,
-            local_batch=self.local_batch,
-            hidden=subject.hidden,
-        )
 
 
 class BatchOptions(AttackOptions):
