@@ -10,9 +10,8 @@ moved ``MARGIN`` inside.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, prod
 
@@ -22,186 +21,113 @@ from torch import Tensor
 
 from gradaudit.ranks.geometry import Convolution
 
+Elementwise = Callable[[Tensor], Tensor]
+
 MARGIN = 1e-12
 """Least distance from the ends of a range at which an inverse is taken."""
 
 
 @dataclass(frozen=True)
-class Activation(ABC):
-    """A strictly increasing, piecewise differentiable function of each element."""
+class Activation:
+    """A strictly increasing, piecewise differentiable function of each element.
 
-    @property
-    def range(self) -> tuple[float, float]:
-        """The open interval of its values."""
-        return -inf, inf
+    Attributes:
+        name: with its parameters, which tell it from others.
+        value: a(z).
+        slope: a′(z).
+        undone: the z with a(z) = a, of values inside the range.
+        range: the open interval of its values.
+    """
 
-    @abstractmethod
-    def value(self, z: Tensor) -> Tensor:
-        """a(z)."""
-
-    @abstractmethod
-    def slope(self, z: Tensor) -> Tensor:
-        """a′(z)."""
+    name: str
+    value: Elementwise = field(compare=False)
+    slope: Elementwise = field(compare=False)
+    undone: Elementwise = field(compare=False)
+    range: tuple[float, float] = (-inf, inf)
 
     def inverse(self, a: Tensor, margin: float = MARGIN) -> Tensor:
         """The z with a(z) = a, of values moved so far into the range."""
         low, high = self.range
-        return self._inverse(a.clamp(low + margin, high - margin))
+        return self.undone(a.clamp(low + margin, high - margin))
 
-    @abstractmethod
-    def _inverse(self, a: Tensor) -> Tensor: ...
+    def contains(self, a: Tensor) -> Tensor:
+        """Which elements lie in the range, and so need not be moved."""
+        low, high = self.range
+        return (a > low) & (a < high)
 
-
-@dataclass(frozen=True)
-class Tanh(Activation):
-    """tanh z."""
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """(−1, 1)."""
-        return -1.0, 1.0
-
-    def value(self, z: Tensor) -> Tensor:
-        """a(z)."""
-        return z.tanh()
-
-    def slope(self, z: Tensor) -> Tensor:
-        """a′(z)."""
-        return 1 / z.cosh().square()
-
-    def _inverse(self, a: Tensor) -> Tensor:
-        return a.atanh()
+    def __str__(self) -> str:
+        return self.name
 
 
-@dataclass(frozen=True)
-class Sigmoid(Activation):
+def tanh() -> Activation:
+    """The hyperbolic tangent."""
+    return Activation("tanh", torch.tanh, lambda z: 1 / z.cosh().square(), torch.atanh, (-1.0, 1.0))
+
+
+def sigmoid() -> Activation:
     """1 / (1 + e⁻ᶻ)."""
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """(0, 1)."""
-        return 0.0, 1.0
-
-    def value(self, z: Tensor) -> Tensor:
-        """a(z)."""
-        return z.sigmoid()
-
-    def slope(self, z: Tensor) -> Tensor:
-        """a′(z)."""
-        return z.sigmoid() * (-z).sigmoid()
-
-    def _inverse(self, a: Tensor) -> Tensor:
-        return a.logit()
+    return Activation(
+        "sigmoid", torch.sigmoid, lambda z: z.sigmoid() * (-z).sigmoid(), torch.logit, (0.0, 1.0)
+    )
 
 
-@dataclass(frozen=True)
-class LeakyReLU(Activation):
-    """z, times ``negative`` > 0 where z is negative."""
-
-    negative: float
-
-    def value(self, z: Tensor) -> Tensor:
-        """a(z)."""
-        return F.leaky_relu(z, self.negative)
-
-    def slope(self, z: Tensor) -> Tensor:
-        """a′(z)."""
-        return torch.where(z > 0, torch.ones_like(z), self.negative)
-
-    def _inverse(self, a: Tensor) -> Tensor:
-        return torch.where(a > 0, a, a / self.negative)
+def leaky_relu(negative: float) -> Activation:
+    """The identity, times ``negative`` > 0 where z is negative."""
+    return Activation(
+        f"leaky_relu({negative:g})",
+        lambda z: F.leaky_relu(z, negative),
+        lambda z: torch.where(z > 0, torch.ones_like(z), negative),
+        lambda a: torch.where(a > 0, a, a / negative),
+    )
 
 
-@dataclass(frozen=True)
-class ELU(Activation):
-    """z, and ``alpha`` (eᶻ − 1) where z is negative."""
-
-    alpha: float
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """(−alpha, ∞)."""
-        return -self.alpha, inf
-
-    def value(self, z: Tensor) -> Tensor:
-        """a(z)."""
-        return F.elu(z, self.alpha)
-
-    def slope(self, z: Tensor) -> Tensor:
-        """a′(z)."""
-        return torch.where(z > 0, torch.ones_like(z), self.alpha * z.clamp_max(0).exp())
-
-    def _inverse(self, a: Tensor) -> Tensor:
-        return torch.where(a > 0, a, (a.clamp_max(0) / self.alpha).log1p())
+def elu(alpha: float) -> Activation:
+    """The identity, and ``alpha`` (eᶻ − 1) where z is negative."""
+    return Activation(
+        f"elu({alpha:g})",
+        lambda z: F.elu(z, alpha),
+        lambda z: torch.where(z > 0, torch.ones_like(z), alpha * z.clamp_max(0).exp()),
+        lambda a: torch.where(a > 0, a, (a.clamp_max(0) / alpha).log1p()),
+        (-alpha, inf),
+    )
 
 
-@dataclass(frozen=True)
-class Softplus(Activation):
+def softplus(beta: float) -> Activation:
     """log(1 + e^(beta z)) / beta."""
-
-    beta: float
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """(0, ∞)."""
-        return 0.0, inf
-
-    def value(self, z: Tensor) -> Tensor:
-        """a(z)."""
-        return F.softplus(z, self.beta, threshold=40)
-
-    def slope(self, z: Tensor) -> Tensor:
-        """a′(z)."""
-        return (self.beta * z).sigmoid()
-
-    def _inverse(self, a: Tensor) -> Tensor:
-        scaled = self.beta * a
-        return (scaled + (-(-scaled).expm1()).log()) / self.beta
-
-
-@dataclass(frozen=True)
-class Composed(Activation):
-    """Several activations, the first applied first; none of them is the identity."""
-
-    parts: tuple[Activation, ...] = ()
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """Of the last one's values for what the one before it gives."""
-        low, high = -inf, inf
-        for part in self.parts:
-            ends = torch.tensor([low, high], dtype=torch.float64)
-            low, high = part.value(ends).tolist()
-        return low, high
-
-    def value(self, z: Tensor) -> Tensor:
-        """a(z)."""
-        for part in self.parts:
-            z = part.value(z)
-        return z
-
-    def slope(self, z: Tensor) -> Tensor:
-        """a′(z)."""
-        slope = torch.ones_like(z)
-        for part in self.parts:
-            slope, z = slope * part.slope(z), part.value(z)
-        return slope
-
-    def _inverse(self, a: Tensor) -> Tensor:
-        for part in reversed(self.parts):
-            a = part.inverse(a)
-        return a
-
-
-def inside(activation: Activation, a: Tensor) -> Tensor:
-    """Which elements lie in the activation's range, and so need not be moved."""
-    low, high = activation.range
-    return (a > low) & (a < high)
+    return Activation(
+        f"softplus({beta:g})",
+        lambda z: F.softplus(z, beta, threshold=40),
+        lambda z: (beta * z).sigmoid(),
+        lambda a: (beta * a + (-(-beta * a).expm1()).log()) / beta,
+        (0.0, inf),
+    )
 
 
 def composed(parts: Sequence[Activation]) -> Activation:
-    """One activation for several in a row."""
-    return parts[0] if len(parts) == 1 else Composed(tuple(parts))
+    """Several activations in a row, the first applied first; the identity where there are none."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def value(z: Tensor) -> Tensor:
+        for part in parts:
+            z = part.value(z)
+        return z
+
+    def slope(z: Tensor) -> Tensor:
+        slope = torch.ones_like(z)
+        for part in parts:
+            slope, z = slope * part.slope(z), part.value(z)
+        return slope
+
+    def undone(a: Tensor) -> Tensor:
+        for part in reversed(parts):
+            a = part.inverse(a)
+        return a
+
+    low, high = -inf, inf
+    for part in parts:
+        low, high = part.value(torch.tensor([low, high], dtype=torch.float64)).tolist()
+    return Activation(", ".join(part.name for part in parts), value, slope, undone, (low, high))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
 from gradaudit.attacks.layerwise.logits import fully_connected_input
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.randomness import torch_rng
 
 _ROUNDING = 1e-24
 Region = Literal["red", "white", "green"]
@@ -59,8 +60,8 @@ class SingleLayer:
             UsageError: the layer that is wanted is no fully connected layer.
             NotApplicable: there is none that can be solved; the message says why.
         """
-        generator = torch.Generator().manual_seed(0)
-        record = torch.rand(1, *view.shape, generator=generator, dtype=torch.float64)
+        draws = torch_rng(0, "closed form", "record")
+        record = torch.rand(1, *view.shape, generator=draws, dtype=torch.float64)
         candidates = readers(view.model, view.model.cast(record))
         if wanted is not None:
             candidates = [reader for reader in candidates if reader.layer == wanted]

@@ -16,7 +16,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.chain import Activation, Chain, Stage, inside
+from gradaudit.attacks.layerwise.chain import Activation, Chain, Stage
 from gradaudit.attacks.layerwise.logits import LastLayer, fully_connected_input
 from gradaudit.attacks.layerwise.setting import Setting
 from gradaudit.attacks.layerwise.systems import System, system_of
@@ -135,7 +135,7 @@ def _read(chain: Chain, number: int, x: Tensor) -> Solved:
 
 def share_outside(activation: Activation, x: Tensor) -> float:
     """Share of elements that lie outside of an activation's range."""
-    return 1 - float(inside(activation, x).double().mean())
+    return 1 - float(activation.contains(x).double().mean())
 
 
 @dataclass(frozen=True)

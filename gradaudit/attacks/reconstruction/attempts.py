@@ -20,6 +20,7 @@ from gradaudit.attacks.reconstruction.scores import assigned, labels_in_common, 
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
+from gradaudit.randomness import torch_rng
 
 FloatArray = NDArray[np.float64]
 
@@ -120,8 +121,7 @@ def recovered_labels(
     if not view.classes:
         raise NotApplicable("the labels are real numbers: there is no class to recover")
     if isinstance(method, GradientMatching):
-        generator = torch.Generator().manual_seed(int(seed.generate_state(1)[0]))
-        fixed = method.targets(view, generator).fixed
+        fixed = method.targets(view, torch_rng(seed, "labels")).fixed
         if fixed is not None:
             return fixed, None
     candidates = attack(method, view, restarts, seed, progress, jobs)
@@ -141,8 +141,7 @@ def attack(
     jobs: int = 1,
 ) -> Candidates:
     """Run a method in one thread, so that its numbers do not depend on the machine's cores."""
-    state = int(seed.generate_state(1, np.uint64)[0]) >> 1
-    generator = torch.Generator().manual_seed(state)
+    generator = torch_rng(seed, "start")
     with one_thread(), threadpool_limits(1):
         count = restarts if method.restarts else 1
         return method.run(view, count, generator, progress, jobs)

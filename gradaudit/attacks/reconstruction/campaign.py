@@ -19,6 +19,7 @@ from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Advance, Progress, Silent
+from gradaudit.randomness import rng, sequence, torch_rng
 from gradaudit.sharing.captured import Captured, captured_update
 from gradaudit.workers import shared_out
 
@@ -27,9 +28,6 @@ Attack = Callable[[Method, Observed, int, np.random.SeedSequence, Progress, int]
 """A method on a batch: so many restarts from a seed, by so many workers. See ``attempts``."""
 Task = Callable[[Observed, int, Progress, int], T]
 """What is done to a batch, given its number and how many workers may share in it."""
-
-_KEY = 11
-"""Sets this audit's draws apart from others of the same seed."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class Campaign:
             facts["update"] = captured.details
         else:
             observed = [
-                threat.observed(batch, _generator(subject.seed, index, threat.target))
+                threat.observed(batch, _draws(subject.seed, index, threat.target))
                 for index, batch in enumerate(batches)
             ]
         facts["knowledge"] = dict(observed[0].view.knowledge)
@@ -160,7 +158,7 @@ def _attacked(
     jobs: int,
 ) -> T:
     """It holds nothing of the other batches, which would travel to a worker with each one."""
-    draws = np.random.SeedSequence(seed, spawn_key=(_KEY, number, 1))
+    draws = sequence(seed, "reconstruction", "attack", number)
     return attack(method, batch, restarts, draws, progress, jobs)
 
 
@@ -193,8 +191,7 @@ def _drawn(subject: Subject, batches: int, size: int) -> NDArray[np.int64]:
     if size > len(subject.records):
         raise UsageError(f"--batch-size {size}: the data has only {len(subject.records)} records")
     batches = min(batches, len(subject.records) // size)
-    sequence = np.random.SeedSequence(subject.seed, spawn_key=(_KEY,))
-    order = np.random.default_rng(sequence).permutation(len(subject.records))
+    order = rng(subject.seed, "reconstruction", "batches").permutation(len(subject.records))
     return order[: batches * size].reshape(batches, size).astype(np.int64)
 
 
@@ -206,7 +203,5 @@ def _captured(threat: ThreatModel, batch: Records, captured: Captured) -> Observ
     return Observed(view, batch.inputs, batch.labels)
 
 
-def _generator(seed: int, index: int, target: Target) -> torch.Generator:
-    sequence = np.random.SeedSequence(seed, spawn_key=(_KEY, index, 0))
-    state = int(sequence.generate_state(1, np.uint64)[0]) >> 1
-    return torch.Generator(target.device).manual_seed(state)
+def _draws(seed: int, index: int, target: Target) -> torch.Generator:
+    return torch_rng(seed, "reconstruction", "update", index, device=target.device)

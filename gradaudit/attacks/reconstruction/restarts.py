@@ -14,8 +14,7 @@ from gradaudit.attacks.reconstruction.base import (
     Reconstruction,
     ReconstructionOptions,
 )
-from gradaudit.attacks.reconstruction.blocks import Blocks
-from gradaudit.attacks.reconstruction.evaluation import Evaluator
+from gradaudit.attacks.reconstruction.blocks import Blocks, Evaluator
 from gradaudit.attacks.reconstruction.initial import Start, label_starts, starts
 from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, HISTORY, minimise

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
+from gradaudit import randomness
 from gradaudit.attacks.reconstruction import Method, load_methods
 from gradaudit.attacks.reconstruction.attempts import rebuilt
 from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
@@ -28,9 +29,6 @@ from gradaudit.statistics.rates import clustered
 
 if TYPE_CHECKING:
     from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
-
-_KEY = 12
-"""Sets this audit's draws apart from others of the same seed."""
 
 
 def cost(audit: AttackTracing, subject: Subject) -> Cost:
@@ -106,11 +104,9 @@ def _campaign(options: TracingOptions, subject: Subject, number: int) -> Campaig
             f"data has {len(subject.records)}"
         )
     choice = Choice(options.batch_size, options.participants * options.updates)
-    sequence = np.random.SeedSequence(subject.seed, spawn_key=(_KEY, number))
-    seed = int(sequence.generate_state(1, np.uint64)[0]) >> 1
     threat = threat_model(options, subject, subject.target, options.known_labels)
-    own = replace(subject, seed=seed, samples=None)
-    return Campaign.prepare(own, choice, threat, options.restarts)
+    again = replace(subject, seed=randomness.number(subject.seed, "tracing", number), samples=None)
+    return Campaign.prepare(again, choice, threat, options.restarts)
 
 
 def _row(options: TracingOptions, hits: NDArray[np.bool_], rows: Rows) -> Measurement:

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction import blocks
 from gradaudit.attacks.reconstruction.base import Candidates
-from gradaudit.attacks.reconstruction.blocks import Blocks, blocks_of
+from gradaudit.attacks.reconstruction.blocks import Blocks, Evaluator, blocks_of
 from gradaudit.attacks.reconstruction.dlg import DeepLeakage
-from gradaudit.attacks.reconstruction.evaluation import Evaluator
 from gradaudit.attacks.reconstruction.inverting_gradients import (
     InvertingGradients,
     InvertingOptions,

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.evaluation import Evaluator
+from gradaudit.attacks.reconstruction.blocks import Evaluator
 from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.objectives import Distance, Evaluation, Objective
 from gradaudit.attacks.reconstruction.replay import Replayed, recorded
