@@ -16,20 +16,11 @@ if TYPE_CHECKING:
 
 AUTOMATIC = ("closed-form", "dlg")
 AUTOMATIC_ITERATIONS = 10
-_FLAGS = {
-    "objective": "objective",
-    "tv": "tv",
-    "box": "box",
-    "optimiser": "optimiser",
-    "iterations": "iterations",
-    "learning_rate": "rate",
-    "decay": "decay",
-    "init": "init",
-    "adaptive": "adaptive",
-    "precision": "precision",
-}
-"""Options of this audit by the name that methods know them by."""
-
+_FLAGS = (
+    "objective", "tv", "box", "optimiser", "iterations", "learning_rate", "decay", "init",
+    "adaptive", "precision",
+)  # fmt: skip
+"""Options of methods; all but the learning rate, their ``rate``, by the name that methods use."""
 
 PACKAGE = "gradaudit.attacks.reconstruction"
 
@@ -101,7 +92,7 @@ class AttackOptions(AuditOptions):
         Args:
             named: whether the user chose the methods; else they get few iterations.
         """
-        given = {option: getattr(self, flag) for flag, option in _FLAGS.items()}
+        given = {{"learning_rate": "rate"}.get(f, f): getattr(self, f) for f in _FLAGS}
         flags = {name: value for name, value in given.items() if value is not None}
         return flags if named else {"iterations": AUTOMATIC_ITERATIONS, **flags}
 
