@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gradaudit.attacks.layerwise.closed_form import conditions, least_squares_bound
 from gradaudit.attacks.layerwise.logits import fully_connected_input
-from gradaudit.attacks.layerwise.perturbation import conditions, least_squares_bound
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.denoise import denoise
 from gradaudit.attacks.reconstruction import AttackerView, Candidates, reconstructions
+from gradaudit.attacks.reconstruction.copa import denoise
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from gradaudit import zoo
+from gradaudit.attacks.reconstruction import load_method
 from gradaudit.attacks.reconstruction.attempts import answer_of, attempt
 from gradaudit.attacks.reconstruction.labels import infer_label
-from gradaudit.attacks.reconstruction.methods import load_method
-from gradaudit.attacks.reconstruction.observing import Observed, Observer
+from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
 from gradaudit.attacks.reconstruction.pictures import draw_examples, expect_folder
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy
@@ -44,17 +44,17 @@ def pictures(folder: Path) -> Records:
         return Records(images, torch.from_numpy(data["labels"].astype(np.int64)))
 
 
-def observer(convolutions: int) -> Observer:
+def observer(convolutions: int) -> ThreatModel:
     """Clients of the paper's network that share their gradient."""
     torch.manual_seed(0)
     model = zoo.build(
         "deep-leakage", classes=10, convolutions=convolutions, init="uniform:0.5"
     ).double()
     target = Target(model, CrossEntropy())
-    return Observer(target, SharingProtocol(), target.layers)
+    return ThreatModel(target, SharingProtocol(), target.layers)
 
 
-def labels_read(clients: Observer, data: Records, count: int) -> int:
+def labels_read(clients: ThreatModel, data: Records, count: int) -> int:
     """How many of the first pictures' labels the signs tell."""
     right = 0
     for index in range(count):
@@ -63,8 +63,8 @@ def labels_read(clients: Observer, data: Records, count: int) -> int:
     return right
 
 
-def of_one(clients: Observer, data: Records, index: int) -> Observed:
-    return clients.of(data.take(np.array([index])), torch.Generator().manual_seed(0))
+def of_one(clients: ThreatModel, data: Records, index: int) -> Observed:
+    return clients.observed(data.take(np.array([index])), torch.Generator().manual_seed(0))
 
 
 def main() -> None:

@@ -36,9 +36,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradaudit.attacks.membership import shuffled_distance
+from gradaudit.attacks.reconstruction import load_method
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
-from gradaudit.attacks.reconstruction.methods import load_method
+from gradaudit.attacks.reconstruction.scores import shuffled_distance
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
 from gradaudit.defenses.modules.target import defended_target

@@ -19,8 +19,8 @@ from reconstruction_speed import scene
 from sensitivity_speed import SHAPE, lenet
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction import evaluation
-from gradaudit.attacks.reconstruction.minimum import Evaluation
+from gradaudit.attacks.reconstruction import blocks
+from gradaudit.attacks.reconstruction.objectives import Evaluation
 from gradaudit.attacks.reconstruction.replay import recorded
 from gradaudit.gradients import jacobian
 from gradaudit.gradients.differentiation import Batch, fastest
@@ -62,9 +62,9 @@ def replay(rounds: int) -> None:
         _, objective = scene(dtype)
         for count in (1, 4, 8):
             evaluate = (
-                evaluation._mapped(objective)
+                blocks._mapped(objective)
                 if count > 1
-                else lambda points, objective=objective: evaluation._alone(objective, points[0])
+                else lambda points, objective=objective: blocks._alone(objective, points[0])
             )
             points = torch.randn(count, objective.unknowns, dtype=dtype)
             evaluate(points)
@@ -82,11 +82,11 @@ def products(rounds: int) -> None:
     points = torch.randn(1, objective.unknowns)
 
     def with_products(points: Tensor) -> tuple[Tensor, Tensor]:
-        return evaluation._alone(objective, points[0])
+        return blocks._alone(objective, points[0])
 
     def without(points: Tensor) -> tuple[Tensor, Tensor]:
-        with patch.object(evaluation, "SmallConvolutionsAsProducts", nullcontext):
-            return evaluation._alone(objective, points[0])
+        with patch.object(blocks, "SmallConvolutionsAsProducts", nullcontext):
+            return blocks._alone(objective, points[0])
 
     ways = without, with_products
     tell("products: DLG, LeNet, float32", *(repeated(way, points) for way in ways), rounds)

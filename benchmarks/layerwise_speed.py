@@ -19,11 +19,10 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise.combined import Combined, Start
-from gradaudit.attacks.layerwise.recursion import Given, Solved, Solver
-from gradaudit.attacks.layerwise.running import Recovered, best_of
+from gradaudit.attacks.layerwise.recursion import Given, Recovered, Solved, Solver, best_of
 from gradaudit.attacks.layerwise.setting import Setting
 from gradaudit.attacks.layerwise.systems import System
-from gradaudit.attacks.reconstruction.observing import Observer
+from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.attacks.reconstruction.r_gap import LeastSquares
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy
@@ -51,8 +50,8 @@ def scene() -> tuple[Setting, Tensor]:
     generator = torch.Generator().manual_seed(0)
     record = torch.rand(1, *SHAPE, generator=generator, dtype=torch.float64)
     target = Target(cnn6(), CrossEntropy())
-    observer = Observer(target, SharingProtocol(), target.layers, known_labels=True)
-    seen = observer.of(Records(record, torch.tensor([3])), torch.Generator())
+    threat = ThreatModel(target, SharingProtocol(), target.layers, known_labels=True)
+    seen = threat.observed(Records(record, torch.tensor([3])), torch.Generator())
     return Setting.of(seen.view, "benchmark"), record[0]
 
 

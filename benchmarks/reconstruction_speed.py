@@ -35,9 +35,8 @@ from gradaudit.attacks.reconstruction import lbfgs
 from gradaudit.attacks.reconstruction.blocks import Blocks
 from gradaudit.attacks.reconstruction.dlg import DeepLeakage
 from gradaudit.attacks.reconstruction.labels import Targets
-from gradaudit.attacks.reconstruction.minimum import Evaluation, Minimum
-from gradaudit.attacks.reconstruction.objectives import Objective
-from gradaudit.attacks.reconstruction.observing import Observer
+from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum, Objective
+from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.attacks.reconstruction.restarts import MatchingOptions
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy
@@ -52,7 +51,7 @@ def scene(dtype: torch.dtype = torch.float32) -> tuple[torch.nn.Module, Objectiv
     model = zoo.build("deep-leakage", classes=CLASSES, init="uniform:0.5").to(dtype)
     target = Target(model, CrossEntropy())
     batch = Records(torch.rand(1, *SHAPE), torch.tensor([3]))
-    seen = Observer(target, SharingProtocol(), target.layers).of(batch, torch.Generator())
+    seen = ThreatModel(target, SharingProtocol(), target.layers).observed(batch, torch.Generator())
     view = seen.view.in_precision(dtype)
     return model, Objective(view, Targets.of(view, None))
 

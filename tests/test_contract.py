@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from command_line import run
 
-from gradaudit.attacks.reconstruction import reconstructions
-from gradaudit.attacks.reconstruction.methods import load_method
+from gradaudit.attacks.reconstruction import load_method, reconstructions
 from gradaudit.audits import audits
 from gradaudit.data import adapters
 from gradaudit.defenses import defenses

@@ -13,7 +13,7 @@ from gradaudit.attacks.inference.game import PropertyGame
 from gradaudit.attacks.inference.scoring import Scorer
 from gradaudit.attacks.inference.split import Design, GameSplit
 from gradaudit.attacks.inference.user import UserGame
-from gradaudit.audits._attack_intervals import doubts
+from gradaudit.audits.attack_reconstruct.measure import doubts
 from gradaudit.data.records import Attribute, Records
 from gradaudit.inference.scores import Score
 from gradaudit.statistics.rates import clustered

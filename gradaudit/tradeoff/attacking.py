@@ -17,13 +17,16 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.membership import categorical_distance, paired_distance
+from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.attempts import attack
-from gradaudit.attacks.reconstruction.matching import order_of
-from gradaudit.attacks.reconstruction.methods import Method
-from gradaudit.attacks.reconstruction.observing import Observed, Observer
-from gradaudit.attacks.reconstruction.scores import relative_error
-from gradaudit.attacks.tracing import trace
+from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
+from gradaudit.attacks.reconstruction.scores import (
+    categorical_distance,
+    order_of,
+    paired_distance,
+    relative_error,
+    trace,
+)
 from gradaudit.data.records import Records
 from gradaudit.defenses.modules.privacy import private_parts
 from gradaudit.defenses.modules.target import seen_by_outsiders
@@ -109,10 +112,10 @@ def attacked(
         NotApplicable: the method does not apply to the model or the update.
         UsageError: options contradict each other.
     """
-    observer = Observer(target, sharing, attack_.layers)
+    threat = ThreatModel(target, sharing, attack_.layers)
     answers, ratios = [], []
     for index, batch in enumerate(batches):
-        observed = observer.of(batch, _draws(target, seed, index))
+        observed = threat.observed(batch, _draws(target, seed, index))
         shared, draws = observed.view.update, sequence(seed, "tradeoff", "attack", index)
         known = _insider(observed, target) if attack_.insider else observed
         answers.append(_Answer.to(known, attack_, draws, progress))

@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -15,10 +16,16 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.batches import over_batches
-from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
+from gradaudit.attacks.reconstruction import reconstructions
+from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches, over_batches
 from gradaudit.attacks.reconstruction.observing import Observed
 from gradaudit.audits.attack_reconstruct import AttackReconstruct, ReconstructOptions
+from gradaudit.audits.attack_reconstruct.options import (
+    PACKAGE,
+    default_steps_in_words,
+    names_in_words,
+)
+from gradaudit.audits.attack_reconstruct.results import NO_PICTURE
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
@@ -26,6 +33,7 @@ from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Subject, Target, choose_layers
+from gradaudit.parts import declared
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import Measurement
 from gradaudit.sharing.protocol import SharingProtocol
@@ -302,7 +310,7 @@ def test_the_command_line_attacks_and_reports() -> None:
 def test_dry_runs_know_what_it_costs() -> None:
     at = subject(mlp(), TABLE)
     costs = [
-        AttackReconstruct(ReconstructOptions(method=("dlg",), iterations=n)).passes(at)
+        AttackReconstruct(ReconstructOptions(method=("dlg",), iterations=n)).cost(at).passes
         for n in (10, 20)
     ]
     assert costs[1] == pytest.approx(2 * costs[0])
@@ -483,3 +491,30 @@ def test_records_that_are_no_numbers_are_told_in_one_line() -> None:
     (line,) = done.err.splitlines()
     assert line.startswith("gradaudit: --records:")
     assert "'x'" in line
+
+
+def test_declarations_are_those_of_the_classes_and_of_their_options() -> None:
+    for name, attack in reconstructions().items():
+        iterations = attack.Options.model_fields.get("iterations")
+        default = None if iterations is None else iterations.default
+        assert declared(PACKAGE)[name].get("default_steps") == attack.default_steps == default
+
+
+def test_lists_are_told_in_words() -> None:
+    assert names_in_words() == "closed-form, copa, dlg, idlg, inverting-gradients or r-gap"
+    assert default_steps_in_words() == "300 for dlg and idlg, 2400 for inverting-gradients"
+
+
+def test_picture_scores_are_of_the_batches_that_lie_in_the_range_of_pictures() -> None:
+    inputs = PICTURES.inputs.clone()
+    inputs[3] *= 2
+    data = replace(PICTURES, inputs=inputs)
+    options: dict[str, Any] = {"method": ("idlg",), "iterations": 2, "restarts": 2}
+    rows = rows_of(subject(picture_model(), data), records=(0, 3), **options)
+    alone = rows_of(subject(picture_model(), PICTURES), records=(0,), **options)
+    assert rows["mse"].n == 2
+    for metric in ("psnr", "ssim"):
+        assert (rows[metric].n, rows[metric].value) == (1, alone[metric].value)
+        assert rows[metric].details["restarts"] == alone[metric].details["restarts"]
+        assert rows[metric].details["left_out"] == "1 of 2 batches: " + NO_PICTURE
+        assert "left_out" not in alone[metric].details

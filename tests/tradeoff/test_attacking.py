@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradaudit.attacks.reconstruction.methods import load_method
+from gradaudit.attacks.reconstruction import load_method
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.modules.target import defended_target

@@ -2,17 +2,132 @@
 
 Chen & Campbell 2021, section 2: Z⁽ⁱ⁾ = W⁽ⁱ⁾ X⁽ⁱ⁾ + B⁽ⁱ⁾ and X⁽ⁱ⁺¹⁾ = A⁽ⁱ⁾(Z⁽ⁱ⁾). All maps are of
 one record, its values flattened in the order in which the tensors hold them.
+
+Activations can be inverted: eq. 2 needs the inverse and eq. 3 the derivative. What is given to an
+inverse is a solution of a linear system and may lie outside of the activation's range: it is then
+moved ``MARGIN`` inside.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
+from math import inf, prod
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.activations import Activation
 from gradaudit.ranks.geometry import Convolution
+
+Elementwise = Callable[[Tensor], Tensor]
+
+MARGIN = 1e-12
+"""Least distance from the ends of a range at which an inverse is taken."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A strictly increasing, piecewise differentiable function of each element.
+
+    Attributes:
+        name: with its parameters, which tell it from others.
+        value: a(z).
+        slope: a′(z).
+        undone: the z with a(z) = a, of values inside the range.
+        range: the open interval of its values.
+    """
+
+    name: str
+    value: Elementwise = field(compare=False)
+    slope: Elementwise = field(compare=False)
+    undone: Elementwise = field(compare=False)
+    range: tuple[float, float] = (-inf, inf)
+
+    def inverse(self, a: Tensor, margin: float = MARGIN) -> Tensor:
+        """The z with a(z) = a, of values moved so far into the range."""
+        low, high = self.range
+        return self.undone(a.clamp(low + margin, high - margin))
+
+    def contains(self, a: Tensor) -> Tensor:
+        """Which elements lie in the range, and so need not be moved."""
+        low, high = self.range
+        return (a > low) & (a < high)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def tanh() -> Activation:
+    """The hyperbolic tangent."""
+    return Activation("tanh", torch.tanh, lambda z: 1 / z.cosh().square(), torch.atanh, (-1.0, 1.0))
+
+
+def sigmoid() -> Activation:
+    """1 / (1 + e⁻ᶻ)."""
+    return Activation(
+        "sigmoid", torch.sigmoid, lambda z: z.sigmoid() * (-z).sigmoid(), torch.logit, (0.0, 1.0)
+    )
+
+
+def leaky_relu(negative: float) -> Activation:
+    """The identity, times ``negative`` > 0 where z is negative."""
+    return Activation(
+        f"leaky_relu({negative:g})",
+        lambda z: F.leaky_relu(z, negative),
+        lambda z: torch.where(z > 0, torch.ones_like(z), negative),
+        lambda a: torch.where(a > 0, a, a / negative),
+    )
+
+
+def elu(alpha: float) -> Activation:
+    """The identity, and ``alpha`` (eᶻ − 1) where z is negative."""
+    return Activation(
+        f"elu({alpha:g})",
+        lambda z: F.elu(z, alpha),
+        lambda z: torch.where(z > 0, torch.ones_like(z), alpha * z.clamp_max(0).exp()),
+        lambda a: torch.where(a > 0, a, (a.clamp_max(0) / alpha).log1p()),
+        (-alpha, inf),
+    )
+
+
+def softplus(beta: float) -> Activation:
+    """log(1 + e^(beta z)) / beta."""
+    return Activation(
+        f"softplus({beta:g})",
+        lambda z: F.softplus(z, beta, threshold=40),
+        lambda z: (beta * z).sigmoid(),
+        lambda a: (beta * a + (-(-beta * a).expm1()).log()) / beta,
+        (0.0, inf),
+    )
+
+
+def composed(parts: Sequence[Activation]) -> Activation:
+    """Several activations in a row, the first applied first; the identity where there are none."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def value(z: Tensor) -> Tensor:
+        for part in parts:
+            z = part.value(z)
+        return z
+
+    def slope(z: Tensor) -> Tensor:
+        slope = torch.ones_like(z)
+        for part in parts:
+            slope, z = slope * part.slope(z), part.value(z)
+        return slope
+
+    def undone(a: Tensor) -> Tensor:
+        for part in reversed(parts):
+            a = part.inverse(a)
+        return a
+
+    low, high = -inf, inf
+    for part in parts:
+        low, high = part.value(torch.tensor([low, high], dtype=torch.float64)).tolist()
+    return Activation(", ".join(part.name for part in parts), value, slope, undone, (low, high))
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,22 @@
-"""The input of one fully connected layer, and the record behind it (Fan et al. 2020, section 2)."""
+"""The input of one fully connected layer, the record behind it, and what noise does to both.
+
+Fan et al. 2020, section 2. Noise: conditions (2) and bound (3) of theorem 2.2. B_I is the diagonal
+matrix of the bias gradients of the rows I of a fully connected layer, each repeated for every
+input, W_I the weight gradients and E what was added. Where r = ‖B⁻¹E_B‖₂ ≥ 1 the *bound* is void;
+the attack is not: least squares weighs rows by b̄², so that rows in which noise drowns the bias
+gradient, which make r large, hardly count.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.layerwise.features import Inversion, Reader, layer_input, readers
@@ -14,8 +24,10 @@ from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
 from gradaudit.attacks.layerwise.logits import fully_connected_input
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.randomness import torch_rng
 
 _ROUNDING = 1e-24
+Region = Literal["red", "white", "green"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +60,8 @@ class SingleLayer:
             UsageError: the layer that is wanted is no fully connected layer.
             NotApplicable: there is none that can be solved; the message says why.
         """
-        generator = torch.Generator().manual_seed(0)
-        record = torch.rand(1, *view.shape, generator=generator, dtype=torch.float64)
+        draws = torch_rng(0, "closed form", "record")
+        record = torch.rand(1, *view.shape, generator=draws, dtype=torch.float64)
         candidates = readers(view.model, view.model.cast(record))
         if wanted is not None:
             candidates = [reader for reader in candidates if reader.layer == wanted]
@@ -143,3 +155,109 @@ def _refusal(reasons: dict[str, str | None]) -> str:
         return "the closed form is for fully connected layers; the model has none"
     listed = "; ".join(f"{layer} {reason}" for layer, reason in reasons.items())
     return f"the closed form can be used on no fully connected layer: {listed}"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Theorem 2.2 for some rows of a layer.
+
+    Attributes:
+        rows: how many.
+        kappa: κ(B_I) = max |b| / min |b|.
+        r: ‖B_I⁻¹ E_B‖₂ = max |e / b|; condition (2) is r < 1.
+        bound: the right side of (3), on the relative error of the rows' solutions together and of
+            their least squares; infinite where r ≥ 1.
+        ratio: ‖B‖_F / ‖E_B‖_F.
+    """
+
+    rows: int
+    kappa: float
+    r: float
+    bound: float
+    ratio: float
+
+    @property
+    def region(self) -> Region:
+        """The paper's label: red from 10 on, green below 1 (figure 5)."""
+        return "red" if self.ratio >= 10 else "white" if self.ratio >= 1 else "green"
+
+    def described(self) -> dict[str, JsonValue]:
+        """For a report; None where a number is not finite."""
+        numbers = {"kappa": self.kappa, "r": self.r, "bound": self.bound, "ratio": self.ratio}
+        finite: dict[str, JsonValue] = {
+            name: value if math.isfinite(value) else None for name, value in numbers.items()
+        }
+        return finite | {"rows": self.rows, "bound_holds": self.r < 1, "region": self.region}
+
+
+def conditions(
+    weight: Tensor,
+    bias: Tensor,
+    weight_noise: Tensor,
+    bias_noise: Tensor,
+    rows: Sequence[int] | None = None,
+) -> Conditions:
+    """Conditions of the closed form where the noise is known.
+
+    Args:
+        weight: W, the noiseless weight gradient, (rows, inputs).
+        bias: B, the noiseless bias gradient, (rows,).
+        weight_noise: E_W, (rows, inputs).
+        bias_noise: E_B, (rows,).
+        rows: I; all by default.
+    """
+    if rows is not None:
+        chosen = list(rows)
+        weight, bias = weight[chosen], bias[chosen]
+        weight_noise, bias_noise = weight_noise[chosen], bias_noise[chosen]
+    sizes, noise = bias.double().abs(), bias_noise.double().abs()
+    kappa = _quotient(float(sizes.max()), float(sizes.min()))
+    r = max(map(_quotient, noise.tolist(), sizes.tolist()))
+    relative = _quotient(float(noise.max()), float(sizes.max()))
+    relative += _quotient(float(weight_noise.double().norm()), float(weight.double().norm()))
+    bound = kappa * relative / (1 - r) if r < 1 else math.inf
+    ratio = _quotient(float(sizes.norm()), float(noise.norm()))
+    return Conditions(len(sizes), kappa, r, bound, ratio)
+
+
+def under_noise(
+    clean: Mapping[str, Tensor], observed: Mapping[str, Tensor], layer: str
+) -> dict[str, JsonValue]:
+    """Conditions for all rows and for the best row alone, where the noiseless update is known.
+
+    Only an audit knows it, the attacker does not.
+
+    Args:
+        clean: the update before a defense, by parameter.
+        observed: the update that was shared.
+        layer: a fully connected layer with bias.
+    """
+    weight, bias = clean[f"{layer}.weight"].double(), clean[f"{layer}.bias"].double()
+    e_w = observed[f"{layer}.weight"].double() - weight
+    e_b = observed[f"{layer}.bias"].double() - bias
+    best = int((bias + e_b).abs().argmax())
+    bound = least_squares_bound(weight, bias, e_w, e_b)
+    return {
+        "all_rows": conditions(weight, bias, e_w, e_b).described(),
+        "best_row": conditions(weight, bias, e_w, e_b, [best]).described(),
+        "least_squares_bound": bound if math.isfinite(bound) else None,
+    }
+
+
+def least_squares_bound(
+    weight: Tensor, bias: Tensor, weight_noise: Tensor, bias_noise: Tensor
+) -> float:
+    """A bound of our own on the relative error of least squares over all rows.
+
+    With ρ = ‖E_B‖_F/‖B‖_F and ω = ‖E_W‖_F/‖W‖_F it is (ρ + ω)/(1 − ρ), from x̂ − x = Σ b̄ (E_W −
+    e x)/Σ b̄² and ‖b̄‖ ≥ (1 − ρ)‖b‖; it needs ρ < 1, not r < 1, and is infinite otherwise.
+    """
+    rho = _quotient(float(bias_noise.double().norm()), float(bias.double().norm()))
+    omega = _quotient(float(weight_noise.double().norm()), float(weight.double().norm()))
+    return (rho + omega) / (1 - rho) if rho < 1 else math.inf
+
+
+def _quotient(above: float, below: float) -> float:
+    if above == 0:
+        return 0.0
+    return above / below if below else math.inf

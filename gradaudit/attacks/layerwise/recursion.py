@@ -1,19 +1,27 @@
 """From the end of a chain to the record: one layer after another is solved for its input.
 
 Chen & Campbell 2021, algorithm 1, eq. 2, 3 and 10; Zhu & Blaschko 2021, algorithm 1. What differs
-between attacks is how a convolution is solved.
+between attacks is how a convolution is solved. All ends that may have happened at the last layer
+are gone through.
 """
 
+from __future__ import annotations
+
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
+from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.activations import Activation, inside
-from gradaudit.attacks.layerwise.chain import Chain, Stage
+from gradaudit.attacks.layerwise.chain import Activation, Chain, Stage
 from gradaudit.attacks.layerwise.logits import LastLayer, fully_connected_input
+from gradaudit.attacks.layerwise.setting import Setting
 from gradaudit.attacks.layerwise.systems import System, system_of
+from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.errors import NotApplicable
 
 
 @dataclass(frozen=True)
@@ -127,4 +135,92 @@ def _read(chain: Chain, number: int, x: Tensor) -> Solved:
 
 def share_outside(activation: Activation, x: Tensor) -> float:
     """Share of elements that lie outside of an activation's range."""
-    return 1 - float(inside(activation, x).double().mean())
+    return 1 - float(activation.contains(x).double().mean())
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """A record that an attack came up with.
+
+    Attributes:
+        record: in its shape, float64; inside the known range where that is wanted.
+        target: (1, …) the target that goes with it.
+        mismatch: between its gradient and what was shared.
+        solved: every layer's input on the way.
+        tried: how many ends at the last layer were gone through.
+    """
+
+    record: Tensor
+    target: Tensor
+    mismatch: float
+    solved: list[Solved]
+    tried: int
+
+    @property
+    def finite(self) -> bool:
+        """Whether it is a record at all."""
+        return bool(self.record.isfinite().all()) and math.isfinite(self.mismatch)
+
+    @property
+    def determined(self) -> bool:
+        """Whether no other start could have ended elsewhere."""
+        return all(one.determined for one in self.solved)
+
+    def layers(self) -> list[JsonValue]:
+        """For a report: what every layer's system left, the last layer first."""
+        return [
+            {
+                "layer": one.layer,
+                "residual": one.residual if math.isfinite(one.residual) else None,
+                "iterations": one.iterations,
+                "outside": one.outside,
+                "determined": one.determined,
+            }
+            for one in self.solved
+        ]
+
+
+def best_of(setting: Setting, solver: Solver, *, box: bool) -> Recovered:
+    """The record whose gradient comes closest to what was shared.
+
+    Args:
+        setting: of the attack.
+        solver: of convolutions.
+        box: whether to move the record into the known range of values.
+
+    Raises:
+        NotApplicable: nothing can have happened at the last layer that gives its gradient.
+    """
+    ends = setting.last_layers()
+    if not ends:
+        raise NotApplicable("no output of the last layer gives the gradient that was shared")
+    recovered = []
+    for last, target in ends:
+        solved = unroll(setting.chain, setting.view.update, last, solver)
+        record = record_of(setting.chain, solved)
+        record = setting.view.clipped(record) if box else record
+        mismatch = setting.mismatch(record, target)
+        recovered.append(Recovered(record, target, mismatch, solved, len(ends)))
+    return min(recovered, key=lambda one: one.mismatch if one.finite else math.inf)
+
+
+def starting_record(view: AttackerView, generator: torch.Generator | None) -> Tensor:
+    """Where a search starts, in a record's shape.
+
+    Args:
+        view: what the attacker has, in float64.
+        generator: None for what the attacker brings along, or the middle of the known range, or
+            zero; else drawn, uniformly from the range or from a standard normal law.
+    """
+    if generator is None and view.start is not None:
+        return view.model.cast(view.start)[0]
+    low, high = view.bounds or (0.0, 0.0)
+    if generator is None:
+        return torch.full(view.shape, (low + high) / 2, dtype=view.dtype, device=view.model.device)
+    if view.bounds is None:
+        drawn = torch.randn(view.shape, generator=generator, dtype=torch.float64)
+    else:
+        drawn = low + (high - low) * torch.rand(
+            view.shape, generator=generator, dtype=torch.float64
+        )
+    return drawn.to(view.model.device)

@@ -17,6 +17,8 @@ from gradaudit.attacks.layerwise.chain import Stage
 from gradaudit.errors import NotApplicable
 from gradaudit.ranks.geometry import Geometry, geometry_of
 
+IntArray = NDArray[np.int64]
+
 MOST_ENTRIES = 60_000_000
 """Entries of a sparse system, 16 bytes each."""
 
@@ -94,16 +96,10 @@ def system_of(stage: Stage, z: Tensor, delta: Tensor, weight_gradient: Tensor) -
 
 def weights_matrix(stage: Stage) -> csr_array:
     """W of a convolution, (outputs, inputs), both in the order of the flattened tensors."""
-    assert stage.convolution is not None
-    geometry, groups = _geometry(stage), stage.convolution.groups
+    geometry, (out, channel, at, tap, columns) = _products(stage)
     filters = _array(stage.weight).reshape(len(stage.weight), geometry.channels, -1)
-    at, tap, source = _reads(geometry)
-    out, channel, read = _indices(len(filters), geometry.channels, len(at))
-    rows = out * geometry.positions + at[read]
-    columns = (_first_channel(out, len(filters), groups, geometry) + channel) * geometry.size
-    values = filters[out, channel, tap[read]]
-    shape = (stage.outputs, stage.inputs)
-    return _sparse(values, rows, columns + source[read], shape)
+    rows = out * geometry.positions + at
+    return _sparse(filters[out, channel, tap], rows, columns, (stage.outputs, stage.inputs))
 
 
 def gradients_matrix(stage: Stage, delta: Tensor) -> csr_array:
@@ -113,15 +109,10 @@ def gradients_matrix(stage: Stage, delta: Tensor) -> csr_array:
         stage: a convolution.
         delta: ∇_Z J, (outputs,).
     """
-    assert stage.convolution is not None
-    geometry, groups = _geometry(stage), stage.convolution.groups
+    geometry, (out, channel, at, tap, columns) = _products(stage)
     deltas = _array(delta).reshape(len(stage.weight), geometry.positions)
-    at, tap, source = _reads(geometry)
-    out, channel, read = _indices(len(deltas), geometry.channels, len(at))
-    rows = (out * geometry.channels + channel) * geometry.taps + tap[read]
-    columns = (_first_channel(out, len(deltas), groups, geometry) + channel) * geometry.size
-    shape = (stage.weight.numel(), stage.inputs)
-    return _sparse(deltas[out, at[read]], rows, columns + source[read], shape)
+    rows = (out * geometry.channels + channel) * geometry.taps + tap
+    return _sparse(deltas[out, at], rows, columns, (stage.weight.numel(), stage.inputs))
 
 
 def solve(
@@ -194,31 +185,26 @@ def _geometry(stage: Stage) -> Geometry:
     return geometry
 
 
-def _reads(
-    geometry: Geometry,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Output position, tap and input position of every read that is not of padding."""
+def _products(stage: Stage) -> tuple[Geometry, tuple[IntArray, ...]]:
+    """Every product of a weight and an input: filter, its channel, output position, tap, input.
+
+    Reads of padding are left out. A group of filters sees channels of its own.
+    """
+    assert stage.convolution is not None
+    geometry, filters = _geometry(stage), len(stage.weight)
     sources = geometry.sources.cpu().numpy()
     at, tap = np.nonzero(sources < geometry.size)
-    return at, tap, sources[at, tap]
-
-
-def _indices(*sizes: int) -> list[NDArray[np.int64]]:
-    """Flat index arrays over all combinations."""
-    return [axis.ravel() for axis in np.indices(sizes)]
-
-
-def _first_channel(
-    out: NDArray[np.int64], filters: int, groups: int, geometry: Geometry
-) -> NDArray[np.int64]:
-    """Of the input channels that a filter sees."""
-    return out // (filters // groups) * geometry.channels
+    shape = (filters, geometry.channels, len(at))
+    out, channel, read = (axis.ravel() for axis in np.indices(shape))
+    first = out // (filters // stage.convolution.groups) * geometry.channels
+    columns = (first + channel) * geometry.size + sources[at, tap][read]
+    return geometry, (out, channel, at[read], tap[read], columns)
 
 
 def _sparse(
     values: NDArray[np.float64],
-    rows: NDArray[np.int64],
-    columns: NDArray[np.int64],
+    rows: IntArray,
+    columns: IntArray,
     shape: tuple[int, int],
 ) -> csr_array:
     return csr_array(coo_array((values, (rows, columns)), shape=shape))

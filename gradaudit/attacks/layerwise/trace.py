@@ -12,16 +12,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gradaudit.attacks.layerwise.activations import (
-    ELU,
-    Activation,
-    LeakyReLU,
-    Sigmoid,
-    Softplus,
-    Tanh,
-    composed,
-)
-from gradaudit.attacks.layerwise.chain import Chain, Stage
+from gradaudit.attacks.layerwise import chain
+from gradaudit.attacks.layerwise.chain import Activation, Chain, Stage
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.ranks.geometry import Convolution
@@ -33,11 +25,13 @@ _KEEPS_ORDER = {
     "_to_copy", "contiguous", "lift_fresh_copy",
 }  # fmt: skip
 _ACTIVATIONS: dict[str, _Make] = {
-    "tanh": Tanh,
-    "sigmoid": Sigmoid,
-    "leaky_relu": lambda negative=0.01: LeakyReLU(negative),
-    "elu": lambda alpha=1.0, *scales: ELU(alpha) if set(scales) <= {1} else _refused("elu"),
-    "softplus": lambda beta=1.0, threshold=20.0: Softplus(beta),
+    "tanh": chain.tanh,
+    "sigmoid": chain.sigmoid,
+    "leaky_relu": lambda negative=0.01: chain.leaky_relu(_rising(negative)),
+    "elu": lambda alpha=1.0, *scales: (
+        chain.elu(_rising(alpha)) if set(scales) <= {1} else _refused("elu")
+    ),
+    "softplus": lambda beta=1.0, threshold=20.0: chain.softplus(beta),
 }
 _REASONS = {
     "relu": "a ReLU has no inverse where it gives zero",
@@ -101,7 +95,7 @@ class _Reader:
         if operation in _KEEPS_ORDER:
             return
         if operation in _ACTIVATIONS:
-            here.append(_invertible(_ACTIVATIONS[operation](*node.args[1:])))
+            here.append(_ACTIVATIONS[operation](*node.args[1:]))
         elif operation == "convolution":
             self.layers.append((self._convolution(node, before), []))
         elif operation in ("addmm", "mm"):
@@ -161,9 +155,11 @@ def _read(model: FunctionalModel, input_shape: tuple[int, ...]) -> Chain:
     for node in _path(start):
         reader.meet(node, before)
         before = node
-    stages = tuple(Stage(**fields, activation=composed(passed)) for fields, passed in reader.layers)
+    stages = tuple(
+        Stage(**fields, activation=chain.composed(passed)) for fields, passed in reader.layers
+    )
     _check(stages)
-    return Chain(composed(reader.entrance), stages, input_shape)
+    return Chain(chain.composed(reader.entrance), stages, input_shape)
 
 
 def _path(start: fx.Node) -> Iterator[fx.Node]:
@@ -194,11 +190,11 @@ def _check(stages: tuple[Stage, ...]) -> None:
         raise _NoChain("two layers share a weight, so that their gradients add up")
 
 
-def _invertible(activation: Activation) -> Activation:
-    flat = isinstance(activation, LeakyReLU) and activation.negative <= 0
-    if flat or (isinstance(activation, ELU) and activation.alpha <= 0):
+def _rising(slope: float) -> float:
+    """What scales an activation where its input is negative."""
+    if slope <= 0:
         raise _NoChain("an activation is flat or falls where its input is negative")
-    return activation
+    return slope
 
 
 def _operation(node: fx.Node) -> str:

@@ -1,14 +1,99 @@
-"""Reconstruction attacks: one a file, found by name."""
+"""Reconstruction attacks, found by name, and as the command line names them."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pydantic import ValidationError
 
 from gradaudit.attacks.reconstruction.base import Candidates, Reconstruction
 from gradaudit.attacks.reconstruction.view import AttackerView, LocalTraining
+from gradaudit.errors import UsageError
 from gradaudit.parts import discover
+from gradaudit.specs import suggest
 
-__all__ = ["AttackerView", "Candidates", "LocalTraining", "Reconstruction", "reconstructions"]
+__all__ = [
+    "AttackerView",
+    "Candidates",
+    "LocalTraining",
+    "Method",
+    "Reconstruction",
+    "load_method",
+    "load_methods",
+    "reconstructions",
+]
+
+Method = Reconstruction[Any]
+OPTION = "--method"
+_FLAGS = {"rate": "learning-rate"}
 
 
 def reconstructions() -> dict[str, type[Reconstruction[Any]]]:
     """Every reconstruction attack by its name."""
     return discover("gradaudit.attacks.reconstruction", Reconstruction)
+
+
+def load_methods(texts: Sequence[str], flags: Mapping[str, object]) -> dict[str, Method]:
+    """The methods that are named, each with its own options over the flags.
+
+    Args:
+        texts: ``NAME`` or ``NAME:key=value,…``.
+        flags: options by name for whichever of the methods take them.
+
+    Returns:
+        Methods by the text that named them.
+
+    Raises:
+        UsageError: no such method, an option that it does not take, a flag that none takes, or a
+            method that is named twice.
+    """
+    if len(set(texts)) < len(texts):
+        raise UsageError(f"{OPTION}: a method is named twice ({', '.join(texts)})")
+    methods = {text: load_method(text, flags) for text in texts}
+    for flag in flags:
+        if not any(flag in method.Options.model_fields for method in methods.values()):
+            raise UsageError(
+                f"--{_FLAGS.get(flag, flag).replace('_', '-')}: is no option of "
+                f"{' or '.join(texts)}"
+            )
+    return methods
+
+
+def load_method(text: str, flags: Mapping[str, object]) -> Method:
+    """One method; its own options win over the flags, and flags that it does not take are left.
+
+    Raises:
+        UsageError: no such method, or an option that it does not take.
+    """
+    name, _, rest = text.partition(":")
+    known = reconstructions()
+    if name not in known:
+        raise UsageError(
+            f"{OPTION} {text}: no such method{suggest(name, known)}; there are: {', '.join(known)}"
+        )
+    kind = known[name]
+    fields = kind.Options.model_fields
+    given = {flag: value for flag, value in flags.items() if flag in fields}
+    pairs = dict(_pair(text, item) for item in rest.split(",") if item)
+    for key in pairs:
+        if key not in fields:
+            raise UsageError(
+                f"{OPTION} {text}: unknown option {key!r}{suggest(key, fields)}; "
+                f"{name} takes {', '.join(fields) or 'no options'}"
+            )
+    try:
+        return kind(kind.Options.model_validate({**given, **pairs}))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise UsageError(
+            f"{OPTION} {text}: {'.'.join(map(str, fault['loc']))}: {fault['msg']} "
+            f"(got {fault['input']!r})"
+        ) from error
+
+
+def _pair(text: str, item: str) -> tuple[str, str]:
+    key, equals, value = item.partition("=")
+    if not key or not equals:
+        raise UsageError(f"{OPTION} {text}: {item!r} is no option; write key=value,key=value")
+    return key.strip().replace("-", "_"), value.strip()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.minimum import Evaluation, Minimum
+from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum
 
 _FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
 _MILESTONES = (3 / 8, 5 / 8, 7 / 8)

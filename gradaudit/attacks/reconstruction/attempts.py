@@ -1,4 +1,6 @@
-"""One method on one batch, scored by the audit against the truth."""
+"""One method on one batch: its candidates, its answer, the labels it names, and their scores."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +12,15 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.base import Candidates
-from gradaudit.attacks.reconstruction.matching import assigned, labels_in_common
-from gradaudit.attacks.reconstruction.methods import Method
 from gradaudit.attacks.reconstruction.observing import Observed
-from gradaudit.attacks.reconstruction.scores import scores_of
+from gradaudit.attacks.reconstruction.restarts import GradientMatching
+from gradaudit.attacks.reconstruction.scores import assigned, labels_in_common, scores_of
 from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
+from gradaudit.randomness import torch_rng
 
 FloatArray = NDArray[np.float64]
 
@@ -55,26 +59,77 @@ def attempt(
     seed: np.random.SeedSequence,
     progress: Progress,
     jobs: int = 1,
+    *,
+    scored: bool = True,
 ) -> Attempt:
     """Attack one batch, its restarts on so many worker processes, and score every restart.
+
+    Nothing is scored where the truth is not known.
 
     Raises:
         NotApplicable: the method says nothing about this batch.
     """
-    candidates = attack(method, observed.view, restarts, seed, progress, jobs)
     view = observed.view
-    kept = torch.where(
-        candidates.usable.reshape(-1, *(1,) * (candidates.inputs.dim() - 1)),
-        candidates.inputs,
-        torch.nan,
-    )
+    candidates = attack(method, view, restarts, seed, progress, jobs)
+    if not scored:
+        return Attempt(candidates, {}, None)
     pictures = view.pictures and view.bounds == (0.0, 1.0)
-    scores = scores_of(observed.records, kept, pictures=pictures)
+    scores = scores_of(observed.records, candidates.finite, pictures=pictures)
     return Attempt(
         candidates,
         {name: values.cpu().numpy() for name, values in scores.items()},
         _label_shares(view, observed.labels, candidates.labels),
     )
+
+
+def rebuilt(
+    method: Method,
+    observed: Observed,
+    restarts: int,
+    seed: np.random.SeedSequence,
+    progress: Progress,
+    jobs: int = 1,
+) -> Tensor:
+    """The attacker's answer (k, …) to a batch, on the CPU; NaN where all restarts diverged.
+
+    Raises:
+        NotApplicable: the method says nothing about this batch.
+    """
+    made = attack(method, observed.view, restarts, seed, progress, jobs)
+    nothing = torch.full_like(made.inputs[0], torch.nan)
+    return (nothing if made.answer is None else made.inputs[made.answer]).cpu()
+
+
+def recovered_labels(
+    method: Method,
+    observed: Observed,
+    restarts: int,
+    seed: np.random.SeedSequence,
+    progress: Progress,
+    jobs: int = 1,
+) -> tuple[Tensor | None, float | None]:
+    """The labels (k,) that a method names, and its own score of the answer.
+
+    Fan et al. 2020, algorithm 5: the label is what Deep Leakage from Gradients ends with. A method
+    that reads labels off the update does no more than that, and has no score. No labels where every
+    restart diverged.
+
+    Raises:
+        NotApplicable: the method does not apply or names no labels.
+    """
+    view = observed.view
+    if not view.classes:
+        raise NotApplicable("the labels are real numbers: there is no class to recover")
+    if isinstance(method, GradientMatching):
+        fixed = method.targets(view, torch_rng(seed, "labels")).fixed
+        if fixed is not None:
+            return fixed, None
+    candidates = attack(method, view, restarts, seed, progress, jobs)
+    if candidates.labels is None:
+        raise NotApplicable(f"{method.name} names no labels")
+    if candidates.answer is None:
+        return None, None
+    return candidates.labels[candidates.answer], float(candidates.scores[candidates.answer])
 
 
 def attack(
@@ -86,8 +141,7 @@ def attack(
     jobs: int = 1,
 ) -> Candidates:
     """Run a method in one thread, so that its numbers do not depend on the machine's cores."""
-    state = int(seed.generate_state(1, np.uint64)[0]) >> 1
-    generator = torch.Generator().manual_seed(state)
+    generator = torch_rng(seed, "start")
     with one_thread(), threadpool_limits(1):
         count = restarts if method.restarts else 1
         return method.run(view, count, generator, progress, jobs)

@@ -45,6 +45,12 @@ class Candidates:
         return finite & self.scores.isfinite() & ~self.diverged
 
     @property
+    def finite(self) -> Tensor:
+        """The records, NaN in restarts that are not usable."""
+        usable = self.usable.reshape(-1, *(1,) * (self.inputs.dim() - 1))
+        return torch.where(usable, self.inputs, torch.nan)
+
+    @property
     def answer(self) -> int | None:
         """The restart that the attacker hands in, by its own score; None where all diverged."""
         if not bool(self.usable.any()):

@@ -1,38 +1,33 @@
-"""All batches that are attacked, and each method's attempts on them."""
+"""All batches that are attacked, and what a method makes of each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
-from torch import Tensor
 
-from gradaudit.attacks.layerwise.perturbation import under_noise
-from gradaudit.attacks.layerwise.prospects import prospects
-from gradaudit.attacks.membership import recovered_labels
-from gradaudit.attacks.reconstruction.attempts import Attempt, answer_of, attack, attempt
-from gradaudit.attacks.reconstruction.batches import Task, over_batches
+from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.blocks import blocks_of
-from gradaudit.attacks.reconstruction.methods import Method
-from gradaudit.attacks.reconstruction.observing import Observed, Observer
-from gradaudit.attacks.reconstruction.pictures import draw_examples
+from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Subject, Target
-from gradaudit.progress import Progress
+from gradaudit.progress import Advance, Progress, Silent
+from gradaudit.randomness import rng, sequence, torch_rng
 from gradaudit.sharing.captured import Captured, captured_update
+from gradaudit.workers import shared_out
 
 T = TypeVar("T")
-
-_KEY = 11
-"""Sets this audit's draws apart from others of the same seed."""
+Attack = Callable[[Method, Observed, int, np.random.SeedSequence, Progress, int], T]
+"""A method on a batch: so many restarts from a seed, by so many workers. See ``attempts``."""
+Task = Callable[[Observed, int, Progress, int], T]
+"""What is done to a batch, given its number and how many workers may share in it."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ class Campaign:
 
     @classmethod
     def prepare(
-        cls, subject: Subject, choice: Choice, observer: Observer, restarts: int
+        cls, subject: Subject, choice: Choice, threat: ThreatModel, restarts: int
     ) -> Campaign:
         """Draw batches and make their updates, or read a captured one.
 
@@ -87,13 +82,13 @@ class Campaign:
         batches = chosen_batches(subject, choice)
         facts: dict[str, JsonValue] = {"chosen_by": "the attacker's own score"}
         if choice.update is not None:
-            captured = captured_update(choice.update, observer.target, choice.rate)
-            observer = replace(observer, target=captured.target)
-            observed = [_captured(observer, batches[0], captured)]
+            captured = captured_update(choice.update, threat.target, choice.rate)
+            threat = replace(threat, target=captured.target)
+            observed = [_captured(threat, batches[0], captured)]
             facts["update"] = captured.details
         else:
             observed = [
-                observer.of(batch, _generator(subject.seed, index, observer.target))
+                threat.observed(batch, _draws(subject.seed, index, threat.target))
                 for index, batch in enumerate(batches)
             ]
         facts["knowledge"] = dict(observed[0].view.knowledge)
@@ -105,91 +100,66 @@ class Campaign:
         """Records behind an update."""
         return self.observed[0].view.batch
 
-    def play(self, method: Method, progress: Progress) -> list[Attempt]:
-        """One method's attempts on every batch.
+    def outcomes(self, attack: Attack[T], method: Method, progress: Progress) -> list[T]:
+        """What an attack by one method comes to, of every batch in order.
 
         Raises:
             NotApplicable: the method says nothing about these updates.
         """
-        return self._over_batches(partial(self._alone._attempt, method), method, progress)
-
-    @property
-    def _alone(self) -> Campaign:
-        """Without the batches, which would travel to a worker with each one of them."""
-        return replace(self, observed=())
-
-    def _over_batches(self, task: Task[T], method: Method, progress: Progress) -> list[T]:
         blocks = blocks_of(self.restarts) if method.splits else 1
+        task = partial(_attacked, attack, method, self.restarts, self.seed)
         return over_batches(task, self.observed, self.jobs, blocks, method.name, progress)
 
-    def _attempt(
-        self, method: Method, observed: Observed, index: int, progress: Progress, jobs: int
-    ) -> Attempt:
-        seed = self._seed(index)
-        if self.scored:
-            return attempt(method, observed, self.restarts, seed, progress, jobs)
-        return Attempt(attack(method, observed.view, self.restarts, seed, progress, jobs), {}, None)
 
-    def labels(
-        self, method: Method, progress: Progress
-    ) -> list[tuple[Tensor | None, float | None]]:
-        """The labels that a method names of every batch, and its own score where it has one.
+def over_batches(
+    task: Task[T],
+    observed: Sequence[Observed],
+    jobs: int,
+    blocks: int,
+    title: str,
+    progress: Progress,
+) -> list[T]:
+    """A task's results for every batch, in order.
 
-        Raises:
-            NotApplicable: the method names no labels here.
-        """
-        return self._over_batches(partial(self._alone._labels, method), method, progress)
+    The batches are shared out among workers where that keeps as many of them busy as sharing out
+    the blocks of restarts of one batch after the other would, and never on a GPU. The numbers do
+    not depend on how many workers there are.
 
-    def _labels(
-        self, method: Method, observed: Observed, index: int, progress: Progress, jobs: int
-    ) -> tuple[Tensor | None, float | None]:
-        return recovered_labels(
-            method, observed.view, self.restarts, self._seed(index), progress, jobs
-        )
+    Args:
+        task: seeded by the batch's number alone.
+        observed: the batches.
+        jobs: worker processes.
+        blocks: that the restarts of a batch are made of; 1 where they cannot be shared out.
+        title: of the work, for the progress of several workers.
+        progress: who is told how far the work is.
+    """
+    jobs = jobs if observed[0].view.model.device.type == "cpu" else 1
+    if min(jobs, len(observed)) > 1 and min(jobs, len(observed)) >= min(jobs, blocks):
+        tasks = [partial(_one, task, batch, number) for number, batch in enumerate(observed)]
+        with progress.task(title, len(observed)) as advance:
+            return shared_out(tasks, jobs, advance)
+    return [task(batch, number, progress, jobs) for number, batch in enumerate(observed)]
 
-    def answers(self, method: Method, progress: Progress) -> list[Tensor]:
-        """The attacker's answer (k, …) to every batch; NaN where all restarts diverged.
 
-        Raises:
-            NotApplicable: the method says nothing about these updates.
-        """
-        return self._over_batches(partial(self._alone._answer, method), method, progress)
+def _one(task: Task[T], batch: Observed, number: int, advance: Advance) -> T:
+    result = task(batch, number, Silent(), 1)
+    advance(1)
+    return result
 
-    def _answer(
-        self, method: Method, observed: Observed, index: int, progress: Progress, jobs: int
-    ) -> Tensor:
-        made = attack(method, observed.view, self.restarts, self._seed(index), progress, jobs)
-        nothing = torch.full_like(made.inputs[0], torch.nan)
-        return (nothing if made.answer is None else made.inputs[made.answer]).cpu()
 
-    def prospects(self) -> dict[str, JsonValue]:
-        """What layer-by-layer attacks could do with the first update."""
-        first = self.observed[0]
-        return prospects(first.view, first.records[:1], first.labels[:1], self.seed)
-
-    def noise(self, attempts: Sequence[Attempt]) -> JsonValue:
-        """Conditions (2) and (3) of Fan et al. 2020 of every update that the closed form solved.
-
-        None where nothing was in front of the update, or the attack solves for no layer.
-        """
-        conditions: list[JsonValue] = []
-        for observed, made in zip(self.observed, attempts, strict=True):
-            layer, update = made.candidates.details.get("layer"), observed.view.update
-            if observed.clean is None or not isinstance(layer, str):
-                return None
-            conditions.append({"layer": layer, **under_noise(observed.clean, update, layer)})
-        return conditions
-
-    def _seed(self, index: int) -> np.random.SeedSequence:
-        return np.random.SeedSequence(self.seed, spawn_key=(_KEY, index, 1))
-
-    def draw(self, folder: Path, text: str, attempts: Sequence[Attempt]) -> None:
-        """Pictures of the answers of one method, originals beside them."""
-        for index, (observed, made) in enumerate(zip(self.observed, attempts, strict=True)):
-            answer = answer_of(made, observed)
-            if answer is not None:
-                name = f"{text.partition(':')[0]}-{index + 1:02d}"
-                draw_examples(folder, name, observed.records if self.scored else None, answer)
+def _attacked(
+    attack: Attack[T],
+    method: Method,
+    restarts: int,
+    seed: int,
+    batch: Observed,
+    number: int,
+    progress: Progress,
+    jobs: int,
+) -> T:
+    """It holds nothing of the other batches, which would travel to a worker with each one."""
+    draws = sequence(seed, "reconstruction", "attack", number)
+    return attack(method, batch, restarts, draws, progress, jobs)
 
 
 def chosen_batches(subject: Subject, options: Choice) -> list[Records]:
@@ -221,20 +191,17 @@ def _drawn(subject: Subject, batches: int, size: int) -> NDArray[np.int64]:
     if size > len(subject.records):
         raise UsageError(f"--batch-size {size}: the data has only {len(subject.records)} records")
     batches = min(batches, len(subject.records) // size)
-    sequence = np.random.SeedSequence(subject.seed, spawn_key=(_KEY,))
-    order = np.random.default_rng(sequence).permutation(len(subject.records))
+    order = rng(subject.seed, "reconstruction", "batches").permutation(len(subject.records))
     return order[: batches * size].reshape(batches, size).astype(np.int64)
 
 
-def _captured(observer: Observer, batch: Records, captured: Captured) -> Observed:
-    view = observer.view(batch, observer.visible(captured.update))
+def _captured(threat: ThreatModel, batch: Records, captured: Captured) -> Observed:
+    view = threat.view(batch, threat.visible(captured.update))
     if not captured.length_known:
         knowledge = {**view.knowledge, "length": "unknown, as the learning rate is"}
         view = replace(view, length_known=False, knowledge=knowledge)
     return Observed(view, batch.inputs, batch.labels)
 
 
-def _generator(seed: int, index: int, target: Target) -> torch.Generator:
-    sequence = np.random.SeedSequence(seed, spawn_key=(_KEY, index, 0))
-    state = int(sequence.generate_state(1, np.uint64)[0]) >> 1
-    return torch.Generator(target.device).manual_seed(state)
+def _draws(seed: int, index: int, target: Target) -> torch.Generator:
+    return torch_rng(seed, "reconstruction", "update", index, device=target.device)

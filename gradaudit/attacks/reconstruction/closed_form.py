@@ -7,7 +7,7 @@ from pydantic import Field, JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.layerwise.closed_form import SingleLayer, inverted
-from gradaudit.attacks.layerwise.running import starting_record
+from gradaudit.attacks.layerwise.recursion import starting_record
 from gradaudit.attacks.layerwise.setting import of_one_record
 from gradaudit.attacks.reconstruction.base import (
     Candidates,

@@ -4,9 +4,9 @@ J. Nocedal and S. J. Wright, "Numerical Optimization" (2nd ed.), algorithms 7.4 
 evaluation is of one trial point of each problem that still runs; a problem whose line search is
 done goes on to its next direction at once, whatever the others do.
 
-The two loops of algorithm 7.4 are solved as triangular systems, which needs inner products of the
-pairs alone (R. Byrd, J. Nocedal and R. Schnabel, "Representations of quasi-Newton matrices", 1994):
-the pairs, by far the largest part, are read twice an iteration.
+Line searches, algorithms 3.5 and 3.6, are kept as one state: ``low`` is the best step so far with
+sufficient decrease (0 at first), ``high`` the other end of the bracket (infinite until there is
+one). Trial steps come from cubic interpolation.
 """
 
 from __future__ import annotations
@@ -19,23 +19,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.line_search import (
-    MOST_TRIALS,
-    BoolArray,
-    End,
-    FloatArray,
-    judge,
-    next_step,
-)
-from gradaudit.attacks.reconstruction.minimum import Evaluation, Minimum
+from gradaudit.attacks.reconstruction.curvature import IntArray, Memory
+from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum
 
-IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 INNER, EVALUATIONS = 20, 25
 """Of one outer step, as in torch's L-BFGS."""
 HISTORY = 100
 """Pairs of differences that a direction is made of, as in the code of Deep Leakage."""
 _STALLED, _PATIENCE = 1e-9, 20
+SUFFICIENT, CURVATURE = 1e-4, 0.9
+MOST_TRIALS = 25
+_MARGIN = 0.1
+_FURTHEST = 10.0
 
 
 def minimise(
@@ -236,146 +234,86 @@ def _numbers(*columns: Tensor) -> FloatArray:
 
 
 @dataclass
-class Memory:
-    """The last moves s and turns y of every row, in rings (rows, history, n)."""
+class End:
+    """One end of each row's bracket, numbers on the CPU: step, value and slope (rows,)."""
 
-    moves: Tensor
-    turns: Tensor
-    products: Tensor
-    """(rows, history, history) ⟨s_i, y_j⟩ for i ≥ j, newest pair first; 1 on the diagonal where
-    nothing is kept."""
-    bends: Tensor
-    """(rows, history, history) ⟨y_i, y_j⟩, newest first."""
-    scale: Tensor
-    """(rows,) ⟨s, y⟩ / ⟨y, y⟩ of the newest pair."""
-    counts: NDArray[np.int64]
-    """(rows,) pairs kept."""
-    ends: NDArray[np.int64]
-    """(rows,) where the next pair goes."""
+    step: FloatArray
+    value: FloatArray
+    slope: FloatArray
 
-    @classmethod
-    def empty(cls, start: Tensor, history: int) -> Memory:
-        """Nothing kept of rows that start at (rows, n)."""
-        rows, size = start.shape
-        pairs = start.new_zeros(rows, history, size)
-        return cls(
-            moves=pairs,
-            turns=pairs.clone(),
-            products=torch.eye(history).to(start).repeat(rows, 1, 1),
-            bends=start.new_zeros(rows, history, history),
-            scale=start.new_ones(rows),
-            counts=np.zeros(rows, dtype=np.int64),
-            ends=np.zeros(rows, dtype=np.int64),
+    def put(self, mask: BoolArray, other: End) -> None:
+        """Take over the masked rows of another end."""
+        for name in ("step", "value", "slope"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            setattr(self, name, np.where(mask, theirs, mine))
+
+    def rows(self, index: NDArray[np.int64]) -> End:
+        """Some of the rows."""
+        return End(self.step[index], self.value[index], self.slope[index])
+
+    def store(self, index: NDArray[np.int64], other: End) -> None:
+        """Write rows back."""
+        self.step[index], self.value[index], self.slope[index] = (
+            other.step,
+            other.value,
+            other.slope,
         )
 
-    def forget(self, rows: IntArray) -> None:
-        """Keep nothing of these rows."""
-        if not len(rows):
-            return
-        self.counts[rows] = self.ends[rows] = 0
-        self.products[rows] = torch.eye(self.products.shape[1]).to(self.products)
-        self.bends[rows] = 0
 
-    def directions(self, rows: IntArray, moves: Tensor, turns: Tensor, gradients: Tensor) -> Tensor:
-        """Keep a pair of each row whose curvature is positive, and give −H g; −g without pairs.
+@dataclass
+class Decision:
+    """What a trial means, by row."""
 
-        Args:
-            rows: (chosen,).
-            moves: (chosen, n) the last step of each.
-            turns: (chosen, n) by how much it changed the gradient.
-            gradients: (chosen, n) where it led to.
-        """
-        good = self._keep(rows, moves, turns)
-        used = int(self.counts[rows].max(initial=0))
-        if not used:
-            return -gradients
-        kept = np.arange(used) < self.counts[rows, None]
-        places = np.where(kept, (self.ends[rows, None] - 1 - np.arange(used)) % self._history, 0)
-        order = torch.from_numpy(places).to(gradients.device)
-        within = torch.from_numpy(kept).to(gradients)
-        beside = torch.stack([turns, gradients], dim=1)
-        of_moves, of_turns = (
-            _inner(pairs, rows, used, beside).gather(2, order[:, None].expand(-1, 2, -1))
-            * within[:, None]
-            for pairs in (self.moves, self.turns)
-        )
-        self._note(rows[good], of_moves[_where(good), 0], of_turns[_where(good), 0])
-        alpha, delta = self._solved(rows, -of_moves[:, 1], -of_turns[:, 1])
-        return (
-            -self._scale_of(rows) * gradients
-            - _combined(self.turns, rows, order, alpha)
-            + _combined(self.moves, rows, order, delta)
-        )
-
-    def _keep(self, rows: IntArray, moves: Tensor, turns: Tensor) -> NDArray[np.bool_]:
-        """Put the pairs of positive curvature into the rings; (chosen,) which those are."""
-        curvature, bend = (moves * turns).sum(dim=1), turns.square().sum(dim=1)
-        flat = curvature <= torch.finfo(moves.dtype).eps * bend
-        good: NDArray[np.bool_] = (~flat & (curvature > 0)).cpu().numpy()
-        rows, chosen = rows[good], _where(good)
-        if not len(rows):
-            return good
-        at = self.ends[rows]
-        self.moves[rows, at], self.turns[rows, at] = moves[chosen], turns[chosen]
-        self.scale[rows] = curvature[chosen] / bend[chosen]
-        self.counts[rows] = np.minimum(self.counts[rows] + 1, self._history)
-        self.ends[rows] = (at + 1) % self._history
-        return good
-
-    def _note(self, rows: IntArray, of_moves: Tensor, of_turns: Tensor) -> None:
-        """Products of the newest turn with what is kept (chosen, used), newest first."""
-        if not len(rows):
-            return
-        used = of_moves.shape[1]
-        for matrices, column in ((self.products, of_moves), (self.bends, of_turns)):
-            matrices[rows, 1:used, 1:used] = matrices[rows, : used - 1, : used - 1]
-            matrices[rows, :used, 0] = column
-        self.products[rows, 0, 1:used] = 0
-        self.bends[rows, 0, :used] = of_turns
-
-    def _solved(self, rows: IntArray, moves: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights γ α of the turns and δ of the moves, from S q and Y q for q = −g, newest first.
-
-        With A the lower triangle of ⟨s_i, y_j⟩, the first loop of algorithm 7.4 solves A α = S q,
-        the second one Aᵀ δ = diag(A) α − Y r for r = γ (q − Yᵀ α); the direction is r + Sᵀ δ.
-        """
-        used, scale = moves.shape[1], self._scale_of(rows)
-        triangle = self.products[rows, :used, :used]
-        alpha = torch.linalg.solve_triangular(triangle, moves[:, :, None], upper=False)
-        bent = torch.bmm(self.bends[rows, :used, :used], alpha)[:, :, 0]
-        right = triangle.diagonal(dim1=1, dim2=2) * alpha[:, :, 0] - scale * (turns - bent)
-        delta = torch.linalg.solve_triangular(triangle.mT, right[:, :, None], upper=True)
-        return scale * alpha[:, :, 0], delta[:, :, 0]
-
-    def _scale_of(self, rows: IntArray) -> Tensor:
-        """(chosen, 1) γ; 1 where nothing is kept."""
-        bare = torch.from_numpy(self.counts[rows] == 0).to(self.scale.device)
-        return self.scale[rows].masked_fill_(bare, 1)[:, None]
-
-    @property
-    def _history(self) -> int:
-        return self.moves.shape[1]
+    accepted: BoolArray
+    better: BoolArray
+    """The trial is the new low end."""
 
 
-def _where(mask: NDArray[np.bool_]) -> slice | Tensor:
-    """The index of masked rows; no copy where they are all."""
-    return slice(None) if mask.all() else torch.from_numpy(mask)
+def judge(start: End, low: End, high: End, trial: End) -> Decision:
+    """Accept a trial step, or narrow (in place) the bracket [low, high] by it.
+
+    Args:
+        start: value and slope at step 0.
+        low: the best end; changed where the trial is better.
+        high: the other end; changed where the bracket narrows.
+        trial: what was found at the trial step; not finite counts as too far.
+    """
+    finite = np.isfinite(trial.value) & np.isfinite(trial.slope)
+    enough = trial.value <= start.value + SUFFICIENT * trial.step * start.slope
+    descends = finite & enough & ((trial.value < low.value) | (low.step == 0))
+    accepted = descends & (np.abs(trial.slope) <= -CURVATURE * start.slope)
+    better = descends & ~accepted
+    behind = better & (trial.slope * np.sign(high.step - low.step) >= 0)
+    high.put(behind, low)
+    high.put(~descends, trial)
+    return Decision(accepted, better)
 
 
-def _inner(pairs: Tensor, rows: IntArray, used: int, vectors: Tensor) -> Tensor:
-    """(chosen, vectors, used) inner products of chosen rows' pairs with (chosen, vectors, n)."""
-    if len(rows) == len(pairs):
-        return torch.bmm(vectors, pairs[:, :used].mT)
-    # one by one: together they would have to be copied first, which takes longer than the products
-    numbered = zip(rows.tolist(), vectors, strict=True)
-    return torch.stack([vector @ pairs[row, :used].mT for row, vector in numbered])
+@np.errstate(all="ignore")
+def next_step(before: End, low: End, high: End) -> FloatArray:
+    """The next trial step: inside the bracket, or further out where there is none.
+
+    Args:
+        before: the low end before the last trial.
+        low: the low end.
+        high: the other end.
+    """
+    open_ended = np.isinf(high.step)
+    near, far = np.minimum(low.step, high.step), np.maximum(low.step, high.step)
+    margin = _MARGIN * (far - near)
+    inside = _cubic(low, high, near + margin, far - margin)
+    reach = low.step + 0.01 * (low.step - before.step)
+    return np.where(open_ended, _cubic(before, low, reach, _FURTHEST * low.step), inside)
 
 
-def _combined(pairs: Tensor, rows: IntArray, places: Tensor, weights: Tensor) -> Tensor:
-    """(chosen, n) of chosen rows' pairs, by weights (chosen, used) of those at ``places``."""
-    used = weights.shape[1]
-    placed = torch.zeros_like(weights).scatter_add_(1, places, weights)[:, None]
-    if len(rows) == len(pairs):
-        return torch.bmm(placed, pairs[:, :used])[:, 0]
-    numbered = zip(rows.tolist(), placed, strict=True)
-    return torch.cat([weight @ pairs[row, :used] for row, weight in numbered])
+def _cubic(a: End, b: End, least: FloatArray, most: FloatArray) -> FloatArray:
+    """Minimum of the cubic through two ends, kept inside [least, most]; their middle without one.
+
+    Nocedal and Wright, equation 3.59.
+    """
+    gap = b.step - a.step
+    d1 = a.slope + b.slope - 3 * (a.value - b.value) / (a.step - b.step)
+    d2 = np.sign(gap) * np.sqrt(d1**2 - a.slope * b.slope)
+    step = b.step - gap * (b.slope + d2 - d1) / (b.slope - a.slope + 2 * d2)
+    middle = (least + most) / 2
+    return np.where(np.isfinite(step), np.clip(step, least, most), middle)

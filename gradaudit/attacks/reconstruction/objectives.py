@@ -1,7 +1,9 @@
 """What an attacker minimises: how far a candidate's update is from the shared one, and priors."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Literal
 
@@ -109,3 +111,34 @@ def total_variation(pictures: Tensor) -> Tensor:
     down = (pictures[..., 1:, :] - pictures[..., :-1, :]).abs().mean()
     across = (pictures[..., :, 1:] - pictures[..., :, :-1]).abs().mean()
     return down + across
+
+
+Evaluation = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Points (rows, n) to values (rows,) and gradients (rows, n)."""
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """Where each problem ended.
+
+    Attributes:
+        points: (rows, n).
+        values: (rows,); NaN where a problem could not be evaluated at its start.
+        diverged: (rows,) problems that left the finite numbers.
+        iterations: (rows,) steps taken.
+        evaluations: (rows,) evaluations spent.
+    """
+
+    points: Tensor
+    values: Tensor
+    diverged: Tensor
+    iterations: Tensor
+    evaluations: Tensor
+
+    @classmethod
+    def joined(cls, parts: Sequence[Minimum]) -> Minimum:
+        """The problems of several blocks, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        names = [field.name for field in fields(cls)]
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))

@@ -1,8 +1,6 @@
 """From a batch of records to what the attacker gets of it, and the truth kept apart."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from pydantic import JsonValue
@@ -10,7 +8,6 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction.view import AttackerView, LocalTraining, Update
 from gradaudit.data.records import Records
-from gradaudit.defenses import Defense
 from gradaudit.defenses.modules.target import seen_by_outsiders
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
@@ -38,8 +35,8 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Observer:
-    """Makes clients' updates and what an attacker sees of them.
+class ThreatModel:
+    """What clients share, and what an attacker sees of it and knows beside it.
 
     Attributes:
         target: the client's model.
@@ -55,7 +52,7 @@ class Observer:
     known_labels: bool = False
     start: Tensor | None = None
 
-    def of(self, batch: Records, generator: torch.Generator) -> Observed:
+    def observed(self, batch: Records, generator: torch.Generator) -> Observed:
         """A batch's update, as the attacker sees it.
 
         Raises:
@@ -140,7 +137,7 @@ class Observer:
             if training is None
             else f"FedAvg: {training.epochs} epochs at rate {training.rate:g}, minibatches of "
             f"{training.local_batch or view.batch}, their order unknown",
-            "defense": _told(self.sharing.defenses),
+            "defense": [str(defense) for defense in self.sharing.defenses],
         }
 
 
@@ -163,7 +160,3 @@ def _expect_whole(sharing: SharingProtocol) -> None:
             "reconstruction needs a client's own and whole update; leave out --others, "
             "--fraction and --elements (--layer shows an attack on some layers)"
         )
-
-
-def _told(defenses: Sequence[Defense[Any]]) -> JsonValue:
-    return [str(defense) for defense in defenses]

@@ -6,8 +6,7 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from gradaudit.attacks.layerwise.recursion import Given, Solved, Solver, share_outside
-from gradaudit.attacks.layerwise.running import best_of
+from gradaudit.attacks.layerwise.recursion import Given, Solved, Solver, best_of, share_outside
 from gradaudit.attacks.layerwise.setting import Setting
 from gradaudit.attacks.layerwise.systems import solve
 from gradaudit.attacks.reconstruction.base import (

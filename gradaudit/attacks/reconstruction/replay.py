@@ -16,7 +16,7 @@ from torch.fx.passes.dialect.common.cse_pass import CSEPass
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from gradaudit.attacks.reconstruction.minimum import Evaluation
+from gradaudit.attacks.reconstruction.objectives import Evaluation
 
 WORTH = 50
 """Evaluations of as many points after which a recording is made. It costs 7 to 22 of them, and

@@ -14,13 +14,11 @@ from gradaudit.attacks.reconstruction.base import (
     Reconstruction,
     ReconstructionOptions,
 )
-from gradaudit.attacks.reconstruction.blocks import Blocks
-from gradaudit.attacks.reconstruction.evaluation import Evaluator
+from gradaudit.attacks.reconstruction.blocks import Blocks, Evaluator
 from gradaudit.attacks.reconstruction.initial import Start, label_starts, starts
 from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, HISTORY, minimise
-from gradaudit.attacks.reconstruction.minimum import Evaluation, Minimum
-from gradaudit.attacks.reconstruction.objectives import Distance, Objective
+from gradaudit.attacks.reconstruction.objectives import Distance, Evaluation, Minimum, Objective
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Advance, Progress

@@ -1,11 +1,24 @@
-"""How close a reconstruction comes: MSE, relative error, PSNR and SSIM, batched."""
+"""How close a reconstruction comes: to the records, to their labels and to whose records they are.
 
+An update does not order its records: which reconstruction stands for which original is an
+assignment. L. Fan et al., "Rethinking privacy preserving deep learning" (2020), call the recovery
+of labels a membership attack (algorithm 5) and that of a record's owner tracing (algorithm 6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.matching import assigned
 from gradaudit.errors import NotApplicable
+
+IntArray = NDArray[np.int64]
 
 WINDOW, SIGMA = 11, 1.5
 _SMALLEST = 3
@@ -105,3 +118,132 @@ def _records(difference: Tensor, truth: Tensor) -> Tensor:
     """A difference (…, k, record) with each record as one vector."""
     lead = difference.shape[: difference.dim() - truth.dim() + 1]
     return difference.reshape(*lead, -1)
+
+
+def assigned(truth: Tensor, candidates: Tensor) -> Tensor:
+    """Reconstructed records in the order of the originals that they come closest to as a whole.
+
+    The assignment with the smallest total squared error (Kuhn 1955), for each candidate.
+
+    Args:
+        truth: (k, …).
+        candidates: (candidates, k, …).
+
+    Returns:
+        (candidates, k, …), ``candidates`` reordered.
+    """
+    return torch.stack([batch[order_of(truth, batch)] for batch in candidates])
+
+
+def order_of(truth: Tensor, batch: Tensor) -> Tensor:
+    """(k,) for each original, the index of the record in ``batch`` that stands for it."""
+    costs = squared_distances(truth, batch)
+    costs = torch.nan_to_num(costs, nan=torch.finfo(costs.dtype).max ** 0.5)
+    _, columns = linear_sum_assignment(costs.cpu().numpy())
+    return torch.from_numpy(columns.astype(np.int64)).to(batch.device)
+
+
+def squared_distances(truth: Tensor, records: Tensor) -> Tensor:
+    """(originals, found) squared L2 distances between records, float64, free of cancellation."""
+    left, right = truth.flatten(1).double(), records.flatten(1).double()
+    return torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+
+def labels_in_common(truth: IntArray, candidates: IntArray) -> IntArray:
+    """How many labels two lists share, each as often as it occurs in both.
+
+    This is the best that any assignment of the one list to the other can reach.
+
+    Args:
+        truth: (k,).
+        candidates: (candidates, k).
+
+    Returns:
+        (candidates,).
+    """
+    classes = np.union1d(truth, candidates)
+    counts = (candidates[:, :, None] == classes).sum(axis=1)
+    wanted = (truth[:, None] == classes).sum(axis=0)
+    shared: IntArray = np.minimum(counts, wanted).sum(axis=1)
+    return shared
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Where every record of the query set was traced to.
+
+    Attributes:
+        participants: (records,) participant behind the nearest reconstruction; −1 where none.
+        items: (records,) number of that reconstruction; −1 where there is none.
+    """
+
+    participants: IntArray
+    items: IntArray
+
+
+def trace(queries: Tensor, reconstructed: Tensor, owners: IntArray) -> Traced:
+    """Assign every record of a query set to its nearest reconstruction, by squared error.
+
+    Each record goes to the participant behind that reconstruction (algorithm 6).
+
+    Args:
+        queries: (records, …).
+        reconstructed: (items, …); an item that is not finite is nobody's.
+        owners: (items,) the participant that each item was rebuilt from.
+    """
+    usable = reconstructed.flatten(1).isfinite().all(dim=1).nonzero().squeeze(1)
+    if not len(usable):
+        nobody = np.full(len(queries), -1, dtype=np.int64)
+        return Traced(nobody, nobody)
+    nearest = squared_distances(queries, reconstructed[usable]).argmin(dim=1)
+    items = usable[nearest].cpu().numpy().astype(np.int64)
+    return Traced(owners[items], items)
+
+
+def own_items(truth: Tensor, reconstructed: Tensor, batches: int) -> Tensor:
+    """Reconstructions in the order of the records that they stand for, batch by batch.
+
+    Algorithm 6 knows which reconstruction belongs to which record; an update does not order its
+    records, so that the optimal assignment inside each batch says it. For the score alone.
+    """
+    pairs = zip(truth.chunk(batches), reconstructed.chunk(batches), strict=True)
+    return torch.cat([found[order_of(records, found)] for records, found in pairs])
+
+
+def categorical_distance(truth: IntArray, found: IntArray | None) -> float:
+    """Share of a batch's labels that are not among the recovered ones; 1 for no answer.
+
+    Labels are compared as lists: an update does not order its records, so that labels at the same
+    places say as little of the attack as ``shuffled_distance`` of them does. This is the smallest
+    distance that any order has; ``paired_distance`` is that of the records' own order.
+    """
+    if found is None:
+        return 1.0
+    return 1.0 - float(labels_in_common(truth, found[None])[0]) / len(truth)
+
+
+def paired_distance(truth: IntArray, found: IntArray | None, order: IntArray | None) -> float:
+    """Share of a batch's records that are named wrong, each by its own reconstruction's label.
+
+    It says that a label is known only where its record was rebuilt: right labels of records that
+    came to nothing are in a random order, and far from the truth by ``shuffled_distance``.
+
+    Args:
+        truth: (k,).
+        found: (k,) labels in the order of the reconstructions; None for no answer.
+        order: (k,) for each original, the reconstruction that stands for it; None for no answer.
+    """
+    if found is None or order is None:
+        return 1.0
+    return float((found[order] != truth).mean())
+
+
+def shuffled_distance(truth: IntArray) -> float:
+    """Expected share of wrong places of a batch's own labels in a random order: 1 − Σ_c (n_c/k)².
+
+    With n_c of the k labels of class c. Over batches drawn evenly from C classes it is
+    (1 − 1/k)(1 − 1/C) on average: what an attack that fails at the records but finds every label
+    scores where labels are compared place by place (Fan et al. 2020, algorithms 5 and 6).
+    """
+    counts = np.unique(truth, return_counts=True)[1]
+    return 1.0 - float(((counts / len(truth)) ** 2).sum())

@@ -9,24 +9,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.attempts import attack
 from gradaudit.attacks.reconstruction.base import Candidates
 from gradaudit.attacks.reconstruction.initial import starts
-from gradaudit.attacks.reconstruction.matching import assigned
-from gradaudit.attacks.reconstruction.methods import Method
 from gradaudit.attacks.reconstruction.observing import Observed, value_range
-from gradaudit.attacks.reconstruction.scores import ssim, window_for
+from gradaudit.attacks.reconstruction.scores import assigned, ssim, window_for
 from gradaudit.attacks.reconstruction.view import AttackerView, Update
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
+from gradaudit.randomness import sequence, torch_rng
 
 FloatArray = NDArray[np.float64]
 
 Kind = Literal["normal", "uniform", "pattern", "blank"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Random reconstructions: where attacks start, cut to the range of values, and one colour."""
-_ATTACKS, _GUESSES = 19, 20
 _CHUNK = 1 << 22
 """Elements of pictures that are compared at once."""
 
@@ -113,9 +112,7 @@ def guesses(observed: Sequence[Observed], count: int, seed: int) -> FloatArray:
     closest to, as a reconstruction's do.
     """
     view = observed[0].view
-    drawn = [
-        _guess(view, kind, count, _generator(seed, _GUESSES, at)) for at, kind in enumerate(KINDS)
-    ]
+    drawn = [_guess(view, kind, count, torch_rng(seed, "success", "guess", kind)) for kind in KINDS]
     return np.stack(
         [np.stack([ssim_of(batch.records, batches) for batch in observed]) for batches in drawn]
     )
@@ -154,9 +151,9 @@ def _candidates(
     candidates: list[Candidates | None] = []
     why = ""
     for index, view in enumerate(views):
-        sequence = np.random.SeedSequence(seed, spawn_key=(_ATTACKS, index))
+        draws = sequence(seed, "success", "attack", index)
         try:
-            candidates.append(attack(method, view, restarts, sequence, progress, jobs))
+            candidates.append(attack(method, view, restarts, draws, progress, jobs))
         except NotApplicable as error:
             candidates.append(None)
             why = str(error)
@@ -170,15 +167,10 @@ def _compared(
     nothing = np.full((len(truths[0]), restarts), np.nan)
     return np.stack(
         [
-            nothing if made is None else ssim_of(truth, _usable(made))
+            nothing if made is None else ssim_of(truth, made.finite)
             for truth, made in zip(truths, candidates, strict=True)
         ]
     )
-
-
-def _usable(made: Candidates) -> Tensor:
-    usable = made.usable.reshape(-1, *(1,) * (made.inputs.dim() - 1))
-    return torch.where(usable, made.inputs, torch.nan)
 
 
 def _guess(view: AttackerView, kind: Kind, count: int, generator: torch.Generator) -> Tensor:
@@ -188,8 +180,3 @@ def _guess(view: AttackerView, kind: Kind, count: int, generator: torch.Generato
     shape = (count, view.batch, view.shape[0], 1, 1)
     colour = low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
     return colour.expand(count, view.batch, *view.shape)
-
-
-def _generator(seed: int, *key: int) -> torch.Generator:
-    state = np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(state[0]) >> 1)

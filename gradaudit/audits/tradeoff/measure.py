@@ -7,7 +7,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from gradaudit.attacks.reconstruction.methods import Method, load_method
+from gradaudit.attacks.reconstruction import Method, load_method
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.tradeoff import PROPERTY, RATE, ROUNDS, Tradeoff, TradeoffOptions

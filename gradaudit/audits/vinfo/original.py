@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
+from gradaudit.attacks.reconstruction import Method, load_method, load_methods
 from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
-from gradaudit.attacks.reconstruction.methods import Method, load_method, load_methods
-from gradaudit.attacks.reconstruction.observing import Observer
+from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.attacks.reconstruction.success import expect_pictures, guesses, seen, similarities
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.vinfo import ITERATIONS, ORIGINAL, Vinfo, VinfoOptions
@@ -74,7 +74,7 @@ def original_rows(
     sets = layer_sets(subject.layers, options.together)
     for target, turn in by_round(subject):
         rows = Rows(Vinfo, turn)
-        observer = Observer(target, sharing, subject.layers, options.known_labels)
+        observer = ThreatModel(target, sharing, subject.layers, options.known_labels)
         campaign = Campaign.prepare(subject, choice, observer, options.restarts)
         attacks = _Attacks(subject, options, methods, observer, campaign)
         guessed = guesses(campaign.observed, options.guesses, subject.seed)
@@ -129,7 +129,7 @@ class _Attacks:
     subject: Subject
     options: VinfoOptions
     methods: Mapping[str, Method]
-    observer: Observer
+    observer: ThreatModel
     campaign: Campaign
 
     def on(

@@ -9,7 +9,6 @@ import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.attacks.reconstruction.success import KINDS, Similarities
-from gradaudit.audits._attack_intervals import clopper_pearson
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.vinfo import SUCCESS, VINFO
 from gradaudit.information.original import (
@@ -23,6 +22,7 @@ from gradaudit.information.original import (
     spread,
 )
 from gradaudit.report import Measurement, Variant
+from gradaudit.statistics.rates import clopper_pearson
 
 NOTHING = "no success to compare: neither reconstructions nor random guesses reach this SSIM"
 

@@ -3,26 +3,24 @@ import math
 import pytest
 import torch
 
-from gradaudit.attacks.layerwise.activations import (
-    ELU,
+from gradaudit.attacks.layerwise.chain import (
     Activation,
-    Composed,
-    LeakyReLU,
-    Sigmoid,
-    Softplus,
-    Tanh,
     composed,
-    inside,
+    elu,
+    leaky_relu,
+    sigmoid,
+    softplus,
+    tanh,
 )
 
 EVERY = [
-    Tanh(),
-    Sigmoid(),
-    LeakyReLU(0.1),
-    ELU(0.5),
-    Softplus(2.0),
-    Composed((Sigmoid(), Tanh())),
-    Composed(()),
+    tanh(),
+    sigmoid(),
+    leaky_relu(0.1),
+    elu(0.5),
+    softplus(2.0),
+    composed((sigmoid(), tanh())),
+    composed(()),
 ]
 POINTS = torch.linspace(-3, 3, 60, dtype=torch.float64)
 
@@ -43,18 +41,18 @@ def test_slope_is_the_derivative(activation: Activation) -> None:
 
 @pytest.mark.parametrize("activation", EVERY, ids=str)
 def test_values_lie_in_the_range(activation: Activation) -> None:
-    assert bool(inside(activation, activation.value(POINTS)).all())
+    assert bool(activation.contains(activation.value(POINTS)).all())
 
 
 @pytest.mark.parametrize(
     ("activation", "expected"),
     [
-        (Tanh(), (-1, 1)),
-        (Sigmoid(), (0, 1)),
-        (LeakyReLU(0.1), (-math.inf, math.inf)),
-        (ELU(0.5), (-0.5, math.inf)),
-        (Softplus(2.0), (0, math.inf)),
-        (Composed((Sigmoid(), Tanh())), (0, math.tanh(1))),
+        (tanh(), (-1, 1)),
+        (sigmoid(), (0, 1)),
+        (leaky_relu(0.1), (-math.inf, math.inf)),
+        (elu(0.5), (-0.5, math.inf)),
+        (softplus(2.0), (0, math.inf)),
+        (composed((sigmoid(), tanh())), (0, math.tanh(1))),
     ],
     ids=str,
 )
@@ -63,12 +61,13 @@ def test_ranges(activation: Activation, expected: tuple[float, float]) -> None:
 
 
 def test_what_lies_outside_of_the_range_is_moved_inside() -> None:
-    found = Tanh().inverse(torch.tensor([-2.0, 1.0, 5.0], dtype=torch.float64))
+    found = tanh().inverse(torch.tensor([-2.0, 1.0, 5.0], dtype=torch.float64))
     assert bool(found.isfinite().all())
-    assert float(Tanh().inverse(torch.tensor([9.0]).double(), margin=0.01)) == pytest.approx(
+    assert float(tanh().inverse(torch.tensor([9.0]).double(), margin=0.01)) == pytest.approx(
         math.atanh(0.99)
     )
 
 
 def test_a_single_activation_is_not_wrapped() -> None:
-    assert composed([Tanh()]) == Tanh()
+    alone = tanh()
+    assert composed([alone]) is alone

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gradaudit.attacks.layerwise.denoise import _gradient, denoise
+from gradaudit.attacks.reconstruction.copa import _gradient, denoise
 
 
 def objective(u: torch.Tensor, f: torch.Tensor, weight: float) -> float:

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from attacks.layerwise.nets import ACTIVATIONS, chain, functional, net, record
 from torch import Tensor, nn
 
-from gradaudit.attacks.layerwise.activations import Composed, LeakyReLU, Sigmoid, Tanh
+from gradaudit.attacks.layerwise.chain import composed, leaky_relu, sigmoid, tanh
 from gradaudit.errors import NotApplicable
 
 CHAINS = {
@@ -74,8 +74,8 @@ def test_a_chain_gives_the_outputs_of_the_model(name: str) -> None:
 def test_activations_are_found_wherever_they_are_written() -> None:
     model = Functions().double()
     found = chain(model, 1, 4, 4)
-    assert found.stages[0].activation == Composed((Tanh(), LeakyReLU(0.5)))
-    assert found.stages[1].activation == Sigmoid()
+    assert found.stages[0].activation == composed((tanh(), leaky_relu(0.5)))
+    assert found.stages[1].activation == sigmoid()
     assert [stage.layer for stage in found.stages] == ["first", "last"]
     assert found.stages[1].bias_name == "last.bias"
     x = record(1, 4, 4)

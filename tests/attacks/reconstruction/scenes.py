@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.observing import Observed, Observer
+from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy, Loss
@@ -68,8 +68,8 @@ def observed(
 ) -> Observed:
     """What an attacker sees of a batch when all layers are shared."""
     target = Target(model, loss or CrossEntropy())
-    observer = Observer(target, sharing or SharingProtocol(), target.layers, known_labels)
-    return observer.of(batch, torch.Generator().manual_seed(0))
+    threat = ThreatModel(target, sharing or SharingProtocol(), target.layers, known_labels)
+    return threat.observed(batch, torch.Generator().manual_seed(0))
 
 
 def view(model: nn.Module, batch: Records, **options: object) -> AttackerView:

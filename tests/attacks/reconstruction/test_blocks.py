@@ -9,17 +9,15 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction import blocks
 from gradaudit.attacks.reconstruction.base import Candidates
-from gradaudit.attacks.reconstruction.blocks import Blocks, blocks_of
+from gradaudit.attacks.reconstruction.blocks import Blocks, Evaluator, blocks_of
 from gradaudit.attacks.reconstruction.dlg import DeepLeakage
-from gradaudit.attacks.reconstruction.evaluation import Evaluator
 from gradaudit.attacks.reconstruction.inverting_gradients import (
     InvertingGradients,
     InvertingOptions,
 )
 from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.lbfgs import minimise
-from gradaudit.attacks.reconstruction.minimum import Minimum
-from gradaudit.attacks.reconstruction.objectives import Objective
+from gradaudit.attacks.reconstruction.objectives import Minimum, Objective
 from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
 from gradaudit.attacks.reconstruction.restarts import (
     GradientMatching,

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from gradaudit.attacks.reconstruction import campaign
-from gradaudit.attacks.reconstruction.campaign import Campaign
+from gradaudit.attacks.reconstruction.attempts import attempt, rebuilt, recovered_labels
+from gradaudit.attacks.reconstruction.campaign import Attack, Campaign
 from gradaudit.attacks.reconstruction.dlg import DeepLeakage
 from gradaudit.attacks.reconstruction.restarts import MatchingOptions
 from gradaudit.progress import Silent
@@ -12,9 +13,9 @@ from gradaudit.workers import cloudpickle
 from tests.attacks.reconstruction.scenes import mlp, observed, records
 
 
-@pytest.mark.parametrize("play", ["play", "labels", "answers"])
+@pytest.mark.parametrize("attack", [attempt, recovered_labels, rebuilt])
 def test_one_batch_travels_to_a_worker_without_the_others(
-    play: str, monkeypatch: pytest.MonkeyPatch
+    attack: Attack[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
 
@@ -26,5 +27,5 @@ def test_one_batch_travels_to_a_worker_without_the_others(
     seen = observed(mlp(), records(6, labels=[1]))
     one = Campaign((seen,), scored=True, restarts=1, seed=0, facts={})
     for each in (one, replace(one, observed=(seen,) * 2)):
-        getattr(each, play)(DeepLeakage(MatchingOptions()), Silent())
+        each.outcomes(attack, DeepLeakage(MatchingOptions()), Silent())
     assert sizes[0] == sizes[1] < len(cloudpickle.dumps(seen))

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.evaluation import Evaluator
+from gradaudit.attacks.reconstruction.blocks import Evaluator
 from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.objectives import (
     Distance,

@@ -5,8 +5,15 @@ from scipy.optimize import minimize, rosen, rosen_der
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.adam import Pace, descend
-from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, INNER, minimise
-from gradaudit.attacks.reconstruction.line_search import MOST_TRIALS, End, judge, next_step
+from gradaudit.attacks.reconstruction.lbfgs import (
+    EVALUATIONS,
+    INNER,
+    MOST_TRIALS,
+    End,
+    judge,
+    minimise,
+    next_step,
+)
 
 F64 = torch.float64
 

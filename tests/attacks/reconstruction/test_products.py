@@ -3,11 +3,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradaudit.attacks.reconstruction import products
-from gradaudit.attacks.reconstruction.evaluation import Evaluator
+from gradaudit.attacks.reconstruction import blocks
+from gradaudit.attacks.reconstruction.blocks import (
+    Evaluator,
+    SmallConvolutionsAsProducts,
+    product_of,
+)
 from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.objectives import Objective
-from gradaudit.attacks.reconstruction.products import SmallConvolutionsAsProducts, product_of
 from tests.attacks.reconstruction.scenes import cnn, records, view
 
 LAYERS = [
@@ -34,11 +37,11 @@ def test_convolutions_give_the_same(layer: nn.Conv2d, shape: tuple[int, ...]) ->
 def test_only_small_convolutions_become_products(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight = torch.ones(1, 2, 6, 6), torch.ones(3, 2, 3, 3)
     elements = 2 * 9 * 16
-    monkeypatch.setattr(products, "MOST_COLUMNS", elements)
+    monkeypatch.setattr(blocks, "MOST_COLUMNS", elements)
     found = product_of(x, weight)
     assert found is not None
     torch.testing.assert_close(found, F.conv2d(x, weight))
-    monkeypatch.setattr(products, "MOST_COLUMNS", elements - 1)
+    monkeypatch.setattr(blocks, "MOST_COLUMNS", elements - 1)
     assert product_of(x, weight) is None
 
 

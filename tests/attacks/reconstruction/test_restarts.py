@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.attempts import answer_of, attempt
 from gradaudit.attacks.reconstruction.base import Candidates
-from gradaudit.attacks.reconstruction.dlg import DeepLeakage
-from gradaudit.attacks.reconstruction.idlg import ImprovedDeepLeakage
+from gradaudit.attacks.reconstruction.dlg import DeepLeakage, ImprovedDeepLeakage
 from gradaudit.attacks.reconstruction.initial import Start, starts
 from gradaudit.attacks.reconstruction.inverting_gradients import (
     InvertingGradients,

@@ -1,4 +1,4 @@
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -6,13 +6,19 @@ import torch
 from scipy.ndimage import gaussian_filter
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from gradaudit.attacks.reconstruction.matching import assigned, labels_in_common
 from gradaudit.attacks.reconstruction.scores import (
+    assigned,
+    categorical_distance,
+    labels_in_common,
     mse,
+    own_items,
+    paired_distance,
     psnr,
     relative_error,
     scores_of,
+    shuffled_distance,
     ssim,
+    trace,
     window_for,
 )
 from gradaudit.errors import NotApplicable
@@ -116,3 +122,79 @@ def test_shared_labels_are_what_the_best_order_hits(seed: int) -> None:
     truth, found = generator.integers(3, size=5), generator.integers(3, size=(4, 5))
     for row, shared in zip(found, labels_in_common(truth, found), strict=True):
         assert shared == max((truth == list(order)).sum() for order in permutations(row))
+
+
+def test_the_distance_is_the_share_that_was_missed() -> None:
+    truth = np.array([0, 1, 1, 2])
+    assert categorical_distance(truth, np.array([2, 1, 0, 1])) == 0
+    assert categorical_distance(truth, np.array([1, 1, 1, 3])) == 0.5
+    assert categorical_distance(truth, np.array([3, 3, 3, 3])) == 1
+    assert categorical_distance(truth, None) == 1
+
+
+def test_a_paired_label_is_that_of_the_record_s_own_reconstruction() -> None:
+    truth, found = np.array([0, 1, 2, 3]), np.array([3, 2, 1, 0])
+    assert paired_distance(truth, found, np.array([3, 2, 1, 0])) == 0
+    assert paired_distance(truth, found, np.array([0, 1, 2, 3])) == 1
+    assert paired_distance(truth, found, np.array([3, 1, 2, 0])) == 0.5
+    assert paired_distance(truth, None, None) == 1
+
+
+def test_no_order_is_closer_than_the_lists_are() -> None:
+    draws = np.random.default_rng(0)
+    for _ in range(20):
+        truth, found = draws.integers(3, size=(2, 4))
+        orders = np.array(list(permutations(range(4))))
+        least = min(paired_distance(truth, found, order) for order in orders)
+        assert categorical_distance(truth, found) == least
+
+
+def test_right_labels_in_a_random_order_against_all_orders() -> None:
+    truth = np.array([0, 1, 1, 2, 1])
+    orders = np.array(list(permutations(range(5))))
+    every = [paired_distance(truth, truth, order) for order in orders]
+    assert shuffled_distance(truth) == pytest.approx(float(np.mean(every)))
+    assert shuffled_distance(truth[:1]) == 0
+
+
+@pytest.mark.parametrize(("size", "classes"), [(2, 3), (3, 2), (4, 3)])
+def test_its_mean_over_balanced_batches(size: int, classes: int) -> None:
+    batches = product(range(classes), repeat=size)
+    mean = np.mean([shuffled_distance(np.array(batch)) for batch in batches])
+    assert mean == pytest.approx((1 - 1 / size) * (1 - 1 / classes))
+
+
+def some(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_records_go_to_the_participant_of_the_nearest_reconstruction() -> None:
+    queries, rebuilt = some(7, 3, 2), some(9, 3, 2, seed=1)
+    owners = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2])
+    found = trace(queries, rebuilt, owners)
+    for query, participant, item in zip(queries, found.participants, found.items, strict=True):
+        errors = [float((query - other).square().mean()) for other in rebuilt]
+        assert item == int(np.argmin(errors))
+        assert participant == owners[item]
+
+
+def test_exact_reconstructions_are_traced_without_error() -> None:
+    queries = some(6, 4)
+    found = trace(queries, queries + 1e-6, np.arange(6) // 2)
+    assert found.items.tolist() == list(range(6))
+    assert found.participants.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_reconstructions_that_are_not_finite_are_nobodys() -> None:
+    queries, rebuilt = some(2, 4), some(2, 4)
+    rebuilt[0] = torch.nan
+    found = trace(queries, rebuilt, np.array([0, 1]))
+    assert found.participants.tolist() == [1, 1]
+    rebuilt[1, 0] = torch.inf
+    assert trace(queries, rebuilt, np.array([0, 1])).items.tolist() == [-1, -1]
+
+
+def test_items_are_put_in_the_order_of_the_records_inside_their_batch() -> None:
+    truth = some(6, 3)
+    mixed = truth[[1, 0, 2, 5, 3, 4]]
+    assert torch.equal(own_items(truth, mixed, 2), truth)

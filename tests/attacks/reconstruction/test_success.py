@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import Candidates, Reconstruction, ReconstructionOptions
-from gradaudit.attacks.reconstruction.observing import Observed, Observer
+from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
 from gradaudit.attacks.reconstruction.scores import ssim
 from gradaudit.attacks.reconstruction.success import (
     KINDS,
@@ -56,9 +56,9 @@ class Planted(Reconstruction[ReconstructionOptions]):
 
 def observed(size: int = 1, count: int = 2) -> list[Observed]:
     target = Target(cnn(), CrossEntropy())
-    observer = Observer(target, SharingProtocol(), target.layers, known_labels=True)
+    threat = ThreatModel(target, SharingProtocol(), target.layers, known_labels=True)
     rows = np.arange(size * count).reshape(count, size)
-    return [observer.of(PICTURES.take(row), torch.Generator()) for row in rows]
+    return [threat.observed(PICTURES.take(row), torch.Generator()) for row in rows]
 
 
 def test_every_restart_is_scored_whatever_the_attacker_thinks_of_it() -> None:

@@ -1,34 +1,45 @@
-"""Options of ``attack reconstruct``, ``membership`` and ``tracing``. No torch in here."""
+"""Options of ``attack reconstruct``, ``membership`` and ``tracing``: nothing heavy is imported."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from gradaudit.attacks.names import default_steps_in_words, names_in_words
 from gradaudit.audits.base import AuditOptions
+from gradaudit.parts import declared
 
 if TYPE_CHECKING:
     from gradaudit.models.target import Subject
-    from gradaudit.sharing.protocol import SharingProtocol
 
 AUTOMATIC = ("closed-form", "dlg")
 AUTOMATIC_ITERATIONS = 10
-_FLAGS = {
-    "objective": "objective",
-    "tv": "tv",
-    "box": "box",
-    "optimiser": "optimiser",
-    "iterations": "iterations",
-    "learning_rate": "rate",
-    "decay": "decay",
-    "init": "init",
-    "adaptive": "adaptive",
-    "precision": "precision",
-}
-"""Options of this audit by the name that methods know them by."""
+_FLAGS = (
+    "objective", "tv", "box", "optimiser", "iterations", "learning_rate", "decay", "init",
+    "adaptive", "precision",
+)  # fmt: skip
+"""Options of methods; all but the learning rate, their ``rate``, by the name that methods use."""
+
+PACKAGE = "gradaudit.attacks.reconstruction"
+
+
+def names_in_words() -> str:
+    """The names of the reconstruction attacks: A, B or C."""
+    *names, last = declared(PACKAGE)
+    return f"{', '.join(names)} or {last}"
+
+
+def default_steps_in_words() -> str:
+    """How many steps attacks take by default: 300 for A and B, 2400 for C."""
+    by_steps: dict[int, list[str]] = defaultdict(list)
+    for name, attack in declared(PACKAGE).items():
+        if (steps := attack.get("default_steps")) is not None:
+            by_steps[steps].append(name)
+    return ", ".join(
+        f"{steps} for {' and '.join(names)}" for steps, names in sorted(by_steps.items())
+    )
 
 
 class AttackOptions(AuditOptions):
@@ -81,26 +92,9 @@ class AttackOptions(AuditOptions):
         Args:
             named: whether the user chose the methods; else they get few iterations.
         """
-        given = {option: getattr(self, flag) for flag, option in _FLAGS.items()}
+        given = {{"learning_rate": "rate"}.get(f, f): getattr(self, f) for f in _FLAGS}
         flags = {name: value for name, value in given.items() if value is not None}
         return flags if named else {"iterations": AUTOMATIC_ITERATIONS, **flags}
-
-    def sharing(self, subject: Subject) -> SharingProtocol:
-        """How the attacked clients make their updates.
-
-        Raises:
-            UsageError: options contradict each other or the defenses.
-        """
-        from gradaudit.sharing.protocol import SharingProtocol
-
-        return SharingProtocol(
-            defenses=subject.defenses,
-            algorithm=self.algorithm,
-            epochs=self.epochs,
-            rate=self.rate or 0.1,
-            local_batch=self.local_batch,
-            hidden=subject.hidden,
-        )
 
 
 class BatchOptions(AttackOptions):

@@ -1,0 +1,61 @@
+"""Which labels an attacker recovers from a shared update."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import Field, JsonValue
+
+from gradaudit.audits.attack_reconstruct.options import BatchOptions
+from gradaudit.audits.base import Audit, Metric
+
+
+class MembershipOptions(BatchOptions):
+    """Options of the membership audit."""
+
+    method: tuple[str, ...] = Field(
+        (),
+        description="dlg, idlg or another method that names labels; repeat to compare; without it: "
+        "dlg, and idlg where it applies",
+    )
+    batches: int = Field(8, ge=1, description="updates to attack; --samples only lowers it")
+    restarts: int = Field(1, ge=1, le=10_000, description="starting points of each attack")
+
+
+class AttackMembership(Audit[MembershipOptions]):
+    """Recover the labels behind an update: the membership attack of Fan et al. 2020.
+
+    The distance is the share of a batch's labels that the attacker does not name: the paper's mean
+    categorical distance between recovered and original labels, 0 where all are recovered. Labels
+    are compared as lists, because an update does not order its records. The interval is over the
+    attacked updates, whose labels are recovered together. Of several methods the headline is the
+    one with the smallest distance.
+
+    Source: L. Fan et al., "Rethinking privacy preserving deep learning: How to evaluate and thwart
+    privacy attacks" (2020), section 4.1 and algorithm 5.
+    """
+
+    name = "attack membership"
+    summary = (
+        "Recover the labels behind an update (what Fan et al. 2020 call membership; whether a "
+        "record was trained on is `attack tracing`, or an attribute for `vinfo`)."
+    )
+    metrics = (
+        Metric(
+            id="membership_distance",
+            title="Share of the labels behind an update that an attacker does not recover",
+            riskier="lower",
+            per_layer=False,
+            warning=0.1,
+            why="an attacker reads the labels of the records off their shared update",
+        ),
+        Metric(
+            id="labels_named",
+            title="Labels that an attacker names for a captured update",
+            per_layer=False,
+        ),
+    )
+    headline = ()
+    Options = MembershipOptions
+    quick: ClassVar[Mapping[str, JsonValue]] = {"method": ["idlg"]}
+    plain: ClassVar[Mapping[str, JsonValue]] = {"method": ["idlg"], "batches": 40}
+    thorough: ClassVar[Mapping[str, JsonValue]] = {"batches": 40, "restarts": 4}

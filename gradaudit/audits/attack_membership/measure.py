@@ -1,0 +1,128 @@
+"""Membership: the labels that every method names for some updates, against the true ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import JsonValue
+from torch import Tensor
+
+from gradaudit.attacks.reconstruction import Method, load_methods
+from gradaudit.attacks.reconstruction.attempts import recovered_labels
+from gradaudit.attacks.reconstruction.campaign import Campaign
+from gradaudit.attacks.reconstruction.scores import categorical_distance
+from gradaudit.audits.attack_reconstruct.measure import (
+    attacked_rounds,
+    campaign_of,
+    doubts,
+    threat_model,
+)
+from gradaudit.audits.base import Cost
+from gradaudit.audits.rows import Rows
+from gradaudit.errors import NotApplicable
+from gradaudit.models.target import Subject
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement
+from gradaudit.statistics.rates import clustered
+
+if TYPE_CHECKING:
+    from gradaudit.audits.attack_membership import AttackMembership, MembershipOptions
+
+_NO_TRUTH = "the update was captured, so there is no truth to score by; name it with --records"
+_READING = 2.0
+"""Gradient passes of making an update and reading the labels off it."""
+
+
+def cost(audit: AttackMembership, subject: Subject) -> Cost:
+    """What the restarts on all batches cost at most; signs are read at no cost."""
+    options = audit.options
+    searching = [m for m in _methods(options).values() if not m.reads_labels]
+    updates = options.count(subject)
+    steps = _READING + sum(m.steps(options.restarts) for m in searching)
+    calls = _READING + sum(m.calls() for m in searching)
+    return Cost(passes=steps * options.batch_size * updates, calls=calls * updates)
+
+
+def run(audit: AttackMembership, subject: Subject, progress: Progress) -> Iterator[Measurement]:
+    """Attack; older checkpoints are the variants ``round``, methods the variants ``method``.
+
+    Raises:
+        NotApplicable: no method applies, or the labels are real numbers.
+        UsageError: an option is wrong for these records.
+        CheckpointError: a captured update is refused.
+    """
+    methods = _methods(audit.options)
+    for target, variant in attacked_rounds(subject, audit.options):
+        threat = threat_model(audit.options, subject, target)
+        campaign = campaign_of(audit.options, subject, threat)
+        yield from _of_methods(methods, campaign, Rows(type(audit), variant), progress)
+
+
+def _methods(options: MembershipOptions) -> dict[str, Method]:
+    named = options.method
+    return load_methods(named or ("dlg", "idlg"), options.flags(named=bool(named)))
+
+
+def _of_methods(
+    methods: dict[str, Method], campaign: Campaign, rows: Rows, progress: Progress
+) -> Iterator[Measurement]:
+    measured: dict[str, Measurement] = {}
+    reasons: dict[str, str] = {}
+    for text, method in methods.items():
+        try:
+            recovered = campaign.outcomes(recovered_labels, method, progress)
+        except NotApplicable as error:
+            reasons[text] = str(error)
+        else:
+            measured[text] = _row(campaign, recovered, rows.of({}, _facts(campaign, text)))
+    if not measured:
+        raise NotApplicable("; ".join(f"{text}: {why}" for text, why in reasons.items()))
+    headline = next(iter(measured.values()))
+    if campaign.scored:
+        headline = min(measured.values(), key=lambda row: row.value or 0.0)
+    else:
+        yield from rows.skipped(_NO_TRUTH, ["membership_distance"])
+    yield headline
+    for text, row in measured.items() if len(methods) > 1 else ():
+        yield row.model_copy(update={"variant": {**row.variant, "method": text}})
+    for text, why in reasons.items():
+        yield from rows.of({"method": text}).skipped(why, [headline.metric])
+
+
+def _facts(campaign: Campaign, text: str) -> dict[str, JsonValue]:
+    return {**campaign.facts, "method": text}
+
+
+def _row(
+    campaign: Campaign, recovered: Sequence[tuple[Tensor | None, float | None]], rows: Rows
+) -> Measurement:
+    if campaign.scored:
+        return _distance(campaign, [labels for labels, _ in recovered], rows)
+    (labels, score), *_ = recovered
+    named: JsonValue = None if labels is None else labels.tolist()
+    return rows.measured(
+        "labels_named",
+        0.0 if labels is None else float(len(labels)),
+        details={"labels": named, "attacker_score": score},
+    )
+
+
+def _distance(campaign: Campaign, recovered: Sequence[Tensor | None], rows: Rows) -> Measurement:
+    distances = [
+        categorical_distance(
+            observed.labels.cpu().numpy(), None if labels is None else labels.cpu().numpy()
+        )
+        for observed, labels in zip(campaign.observed, recovered, strict=True)
+    ]
+    updates = len(distances)
+    value, interval = clustered(np.array(distances), np.full(updates, float(campaign.batch)))
+    return rows.measured(
+        "membership_distance",
+        value,
+        interval=interval,
+        n=updates * campaign.batch,
+        imprecise=doubts(updates, "--batches"),
+        details={"updates": updates},
+    )

@@ -1,0 +1,129 @@
+"""Tracing: all participants' records are rebuilt, and matched with the records themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import JsonValue
+from torch import Tensor
+
+from gradaudit import randomness
+from gradaudit.attacks.reconstruction import Method, load_methods
+from gradaudit.attacks.reconstruction.attempts import rebuilt
+from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
+from gradaudit.attacks.reconstruction.scores import own_items, trace
+from gradaudit.audits.attack_reconstruct.measure import doubts, threat_model
+from gradaudit.audits.attack_reconstruct.options import AUTOMATIC
+from gradaudit.audits.base import Cost
+from gradaudit.audits.rows import Details, Rows
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.models.target import Subject
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement
+from gradaudit.statistics.rates import clustered
+
+if TYPE_CHECKING:
+    from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
+
+
+def cost(audit: AttackTracing, subject: Subject) -> Cost:
+    """What the attacks on all participants' updates cost at most.
+
+    By the method that will do: the first one, where one record stands behind an update.
+    """
+    options = audit.options
+    likely = list(_methods(options, subject).values())[0 if options.batch_size == 1 else -1]
+    attacks = options.participants * options.updates * options.repeats
+    steps = likely.steps(options.restarts)
+    return Cost(passes=steps * attacks * options.batch_size, calls=likely.calls() * attacks)
+
+
+def run(audit: AttackTracing, subject: Subject, progress: Progress) -> Iterator[Measurement]:
+    """Rebuild all participants' records, and trace them.
+
+    Raises:
+        NotApplicable: the method does not apply.
+        UsageError: there are too few records, or an option is wrong for them.
+    """
+    options = audit.options
+    hits, facts = zip(
+        *(_repetition(options, subject, number, progress) for number in range(options.repeats)),
+        strict=True,
+    )
+    rows = Rows(type(audit), facts=facts[0])
+    of_owners, of_items = np.stack(hits, axis=1)
+    yield _row(options, of_owners, rows)
+    yield _row(options, of_items, rows.of({"identity": "item"}))
+
+
+def _methods(options: TracingOptions, subject: Subject) -> dict[str, Method]:
+    """The named method, or those to try until one applies."""
+    tried = ["dlg"] if subject.defenses else AUTOMATIC
+    named = options.method
+    return load_methods([named] if named else tried, options.flags(named=bool(named)))
+
+
+def _answers(
+    campaign: Campaign, methods: dict[str, Method], progress: Progress
+) -> tuple[str, list[Tensor]]:
+    """The first method that applies, and its answers."""
+    reasons: list[str] = []
+    for text, method in methods.items():
+        try:
+            return text, campaign.outcomes(rebuilt, method, progress)
+        except NotApplicable as why:
+            reasons.append(str(why))
+    raise NotApplicable("; ".join(reasons))
+
+
+def _repetition(
+    options: TracingOptions, subject: Subject, number: int, progress: Progress
+) -> tuple[NDArray[np.bool_], Details]:
+    """Whether each record was traced to its participant, and to itself: (2, records)."""
+    campaign = _campaign(options, subject, number)
+    method, answers = _answers(campaign, _methods(options, subject), progress)
+    truth = torch.cat([batch.records.cpu() for batch in campaign.observed])
+    items = own_items(truth, torch.cat(answers), len(answers))
+    owners = np.arange(len(truth)) // (options.updates * campaign.batch)
+    traced = trace(truth, items, owners)
+    hits = np.stack([traced.participants == owners, traced.items == np.arange(len(truth))])
+    diverged = int((~items.flatten(1).isfinite().all(dim=1)).sum())
+    return hits, {**campaign.facts, "method": method, "diverged": diverged}
+
+
+def _campaign(options: TracingOptions, subject: Subject, number: int) -> Campaign:
+    needed = options.participants * options.updates * options.batch_size
+    if needed > len(subject.records):
+        raise UsageError(
+            f"--participants {options.participants}: their updates take {needed} records, the "
+            f"data has {len(subject.records)}"
+        )
+    choice = Choice(options.batch_size, options.participants * options.updates)
+    threat = threat_model(options, subject, subject.target, options.known_labels)
+    again = replace(subject, seed=randomness.number(subject.seed, "tracing", number), samples=None)
+    return Campaign.prepare(again, choice, threat, options.restarts)
+
+
+def _row(options: TracingOptions, hits: NDArray[np.bool_], rows: Rows) -> Measurement:
+    """Of hits (repetitions, records)."""
+    missed = (~hits).reshape(len(hits) * options.participants * options.updates, -1)
+    sizes = np.full(len(missed), float(missed.shape[1]))
+    value, interval = clustered(missed.mean(axis=1), sizes)
+    repetitions: list[JsonValue] = [float(share) for share in (~hits).mean(axis=1)]
+    return rows.measured(
+        "tracing_distance",
+        value,
+        interval=interval,
+        n=hits.size,
+        imprecise=doubts(len(missed), "--participants, --updates or --repeats"),
+        details={
+            "participants": options.participants,
+            "repetitions": repetitions,
+            "by_guessing": 1 - 1 / options.participants,
+        },
+    )
