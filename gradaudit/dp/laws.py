@@ -13,7 +13,7 @@ known, a pilot's releases stand in for it: any threshold is valid that the trial
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,6 +35,7 @@ _CHUNK = 1 << 22
 """Noise values drawn at once."""
 
 Samples = tuple[FloatArray, FloatArray]
+Statistic = Literal["projection", "distance"]
 
 
 class Law(Protocol):
@@ -109,6 +110,9 @@ class DistanceLaw:
         across = rng.chisquare(self.elements - 1, (2, trials)) if self.elements > 1 else 0.0
         null, alternative = self.sigma * np.sqrt(along**2 + across)
         return null, alternative
+
+
+Laws = dict[Statistic, ProjectionLaw | DistanceLaw]
 
 
 @dataclass(frozen=True)

@@ -3,23 +3,70 @@
 Li et al. 2024, figures 7 and 8. SVG and PNG, the same bytes for the same numbers.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 
-from gradaudit.dp.game import Score
-from gradaudit.dp.sweeps import Point
-from gradaudit.dp.trials import Statistic
+from gradaudit.dp.degenerate import Verdict
+from gradaudit.dp.game import StatisticResult
+from gradaudit.dp.laws import Statistic
+from gradaudit.dp.run import Game
 from gradaudit.pictures import picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BINS = 60
 _WIDE = 8
 """Settings that span such a factor are drawn on a logarithmic axis."""
 
 
-def draw_histogram(path: Path, scores: Mapping[Statistic, Score]) -> None:
+@dataclass(frozen=True)
+class SweepPoint:
+    """Epsilons at one setting.
+
+    Attributes:
+        at: clip or sigma.
+        lower: the valid lower bound.
+        point: the paper's estimate, no bound.
+        interval: of the estimate.
+        pair: exact epsilon of the pair.
+        theory: what the mechanism promises for a replaced record.
+    """
+
+    at: float
+    lower: float
+    point: float
+    interval: tuple[float, float]
+    pair: float
+    theory: float
+
+    @classmethod
+    def of(cls, game: Game, at: float) -> SweepPoint | None:
+        """The epsilons of a game; None where it was decided without trials, or not at all."""
+        rules, pair = game.rules, game.hypotheses
+        promise = game.mechanism.promise("replace", pair.records, pair.elements, rules.delta)
+        if isinstance(game.result, Verdict) or game.result.dependent:
+            return None
+        if game.pair is None or promise is None:
+            return None
+        score = game.result.scores[rules.statistic]
+        return cls(
+            at=at,
+            lower=score.bound.value,
+            point=score.point.value,
+            interval=score.point.interval,
+            pair=game.pair,
+            theory=promise.epsilon,
+        )
+
+
+def draw_histogram(path: Path, scores: Mapping[Statistic, StatisticResult]) -> None:
     """Histograms of the statistics under both hypotheses, a panel each, and the thresholds.
 
     Args:
@@ -42,7 +89,7 @@ def draw_histogram(path: Path, scores: Mapping[Statistic, Score]) -> None:
             axes.set(xlabel=name, ylabel="releases", title=proved)
 
 
-def draw_curves(path: Path, sweeps: Mapping[str, Sequence[Point]]) -> None:
+def draw_curves(path: Path, sweeps: Mapping[str, Sequence[SweepPoint]]) -> None:
     """Epsilon against clip and against sigma, a panel each, on a logarithmic scale.
 
     Args:
@@ -62,7 +109,7 @@ def draw_curves(path: Path, sweeps: Mapping[str, Sequence[Point]]) -> None:
                 axes.set_xticks([], minor=True)
 
 
-def _curves(axes: Axes, unordered: Sequence[Point]) -> None:
+def _curves(axes: Axes, unordered: Sequence[SweepPoint]) -> None:
     points = sorted(unordered, key=lambda point: point.at)
     at = [point.at for point in points]
     for label, style, values in (

@@ -4,8 +4,7 @@ import sys
 import pytest
 from dp_accounting import get_epsilon_gaussian
 
-from gradaudit.dp.accounting import epsilon_composed
-from gradaudit.dp.theory import epsilon_gaussian
+from gradaudit.dp.theory import epsilon_composed, epsilon_gaussian
 from gradaudit.errors import UsageError
 
 

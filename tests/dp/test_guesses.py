@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import binom
 
-from gradaudit.dp.guesses import (
+from gradaudit.dp.bounds import (
     epsilon_of_guesses,
     guesses_ceiling,
     spared_guesses,

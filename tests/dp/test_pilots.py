@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from dp_subject import board, clip
+from dp_subject import clip, hypotheses
 
+from gradaudit.dp.hypotheses import pilot_releases, pilot_ruler
 from gradaudit.dp.mechanisms import FileMechanism
-from gradaudit.dp.pilots import CommonNoise, pilot_releases, pilot_ruler
+from gradaudit.dp.releases import CommonNoise
 
 SEED = np.random.SeedSequence(11)
 
@@ -25,7 +26,7 @@ def deaf(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def test_common_noise_cancels() -> None:
-    played = board(0.5, companions=3, values=2)
+    played = hypotheses(0.5, companions=3, values=2)
     common = CommonNoise(FileMechanism(sums, "f.py:m"), SEED)
     assert common.repeats(played.batch(played.null))
     variants = torch.cat([played.null[None], played.alternatives])
@@ -36,7 +37,7 @@ def test_common_noise_cancels() -> None:
 
 
 def test_noise_without_a_seed_does_not_cancel() -> None:
-    played = board(0.5)
+    played = hypotheses(0.5)
     assert not CommonNoise(FileMechanism(entropy, "f.py:m"), SEED).repeats(
         played.batch(played.null)
     )
@@ -44,7 +45,7 @@ def test_noise_without_a_seed_does_not_cancel() -> None:
 
 @pytest.mark.parametrize(("function", "cosine"), [(sums, 0.9999), (entropy, 0.99)])
 def test_the_ruler_points_from_one_hypothesis_to_the_other(function: object, cosine: float) -> None:
-    played = board(0.5, values=2)
+    played = hypotheses(0.5, values=2)
     mechanism = FileMechanism(function, "f.py:m")  # type: ignore[arg-type]
     ruler = pilot_ruler(mechanism, played, 500, SEED, memory=1 << 20)
     expected = played.alternatives.mean(dim=0) - played.null
@@ -53,14 +54,14 @@ def test_the_ruler_points_from_one_hypothesis_to_the_other(function: object, cos
 
 
 def test_the_centre_is_the_mean_release() -> None:
-    played = board(0.5)
+    played = hypotheses(0.5)
     ruler = pilot_ruler(FileMechanism(entropy, "f.py:m"), played, 900, SEED, memory=1)
     error = (ruler.centre - played.null).norm() / (0.05 * 40**0.5 / 30)
     assert 0.5 < error < 1.6
 
 
 def test_a_release_that_does_not_move_is_ruled_by_the_gradients() -> None:
-    played = board(0.5)
+    played = hypotheses(0.5)
     ruler = pilot_ruler(FileMechanism(deaf, "f.py:m"), played, 100, SEED, memory=1 << 20)
     torch.testing.assert_close(ruler.towards, played.alternatives[0] - played.null)
 

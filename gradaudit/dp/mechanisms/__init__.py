@@ -1,9 +1,8 @@
 """Gradient-release mechanisms: one a file, found by name, defenses, and the user's own."""
 
 from gradaudit.defenses import defenses
-from gradaudit.dp.mechanisms.base import AdditiveMechanism, Mechanism
-from gradaudit.dp.mechanisms.deterministic import DefenseMechanism
-from gradaudit.dp.mechanisms.file import FileMechanism
+from gradaudit.dp.mechanisms.base import AdditiveMechanism, Mechanism, Noiseless, ReleaseLaw
+from gradaudit.dp.mechanisms.custom import DefenseMechanism, FileMechanism
 from gradaudit.errors import UsageError
 from gradaudit.noise import Noise
 from gradaudit.parts import discover
@@ -15,6 +14,8 @@ __all__ = [
     "DefenseMechanism",
     "FileMechanism",
     "Mechanism",
+    "Noiseless",
+    "ReleaseLaw",
     "load_mechanism",
     "mechanisms",
 ]

@@ -1,11 +1,13 @@
 """DP-SGD's release, and the other conventions of where to clip and where to add the noise."""
 
+from __future__ import annotations
+
 import math
 
 import torch
 from torch import Tensor
 
-from gradaudit.dp.mechanisms.base import AdditiveMechanism
+from gradaudit.dp.mechanisms.base import AdditiveMechanism, ReleaseLaw
 from gradaudit.errors import UsageError
 from gradaudit.gradients.noise import clipped, draw_each, draw_noise
 from gradaudit.noise import Noise, NoisePlace, noise_scale
@@ -37,7 +39,7 @@ class ClippedNoise(AdditiveMechanism):
         self.clip, self.sigma, self.noise, self.per = clip, sigma, noise, per
         self.description = f"dp:clip={clip:g},sigma={sigma:g},noise={noise},per={per}"
 
-    def mean_of(self, record: Tensor, companions: Tensor) -> Tensor:
+    def noiseless(self, record: Tensor, companions: Tensor) -> Tensor:
         """The clipped mean, (…, elements)."""
         records = 1 + len(companions)
         if self.per == "release":
@@ -45,13 +47,27 @@ class ClippedNoise(AdditiveMechanism):
         others = clipped(companions, self.clip).sum(dim=0)
         return (clipped(record, self.clip) + others) / records
 
-    def scale(self, records: int) -> float:
-        """Scale of an element's noise in the release of a batch of ``records``."""
-        return noise_scale(self.per, self.sigma, records)
+    def law(self, records: int) -> ReleaseLaw:
+        """The clipped mean, and the noise's scale in the release of a batch of ``records``.
 
-    def resized(self, clip: float, sigma: float) -> "ClippedNoise":
-        """The same law and place of the noise with another clip and sigma."""
-        return ClippedNoise(clip=clip, sigma=sigma, noise=self.noise, per=self.per)
+        Raises:
+            UsageError: the mean of several records' Laplace noise is asked for.
+        """
+        if (self.noise, self.per) == ("laplace", "record") and records > 1:
+            raise UsageError(
+                f"--mechanism {self.description}: the mean of several records' Laplace noise has "
+                "no simple law; use per=sum, or --companions 0"
+            )
+        return ReleaseLaw(self.noise, self._scale(records), self.noiseless)
+
+    def resized(self, clip: float | None = None, sigma: float | None = None) -> ClippedNoise:
+        """The same law and place of the noise with another clip or sigma."""
+        return ClippedNoise(
+            clip=self.clip if clip is None else clip,
+            sigma=self.sigma if sigma is None else sigma,
+            noise=self.noise,
+            per=self.per,
+        )
 
     def release(self, per_sample_gradients: Tensor, generator: torch.Generator) -> Tensor:
         """Release once: (records, elements) to (elements,)."""
@@ -65,10 +81,13 @@ class ClippedNoise(AdditiveMechanism):
         records = len(per_sample_gradients)
         if self.per != "record":
             noise = draw_noise(self.noise, mean, count, generator)
-            return noise.mul_(self.scale(records)).add_(mean)
+            return noise.mul_(self._scale(records)).add_(mean)
         noise = draw_each(self.noise, mean, count, records, generator)
         return noise.mul_(self.sigma).add_(mean)
 
     def elements_drawn(self, records: int, elements: int) -> int:
         """One row of noise, or one for each record."""
         return elements * (records + 1 if self.per == "record" else 1)
+
+    def _scale(self, records: int) -> float:
+        return noise_scale(self.per, self.sigma, records)

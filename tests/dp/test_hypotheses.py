@@ -6,39 +6,34 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from dp_subject import board
+from dp_subject import hypotheses
 
-from gradaudit.dp.board import (
-    Board,
+from gradaudit.dp.degenerate import watched_randomness
+from gradaudit.dp.hypotheses import (
+    Hypotheses,
     Ruler,
     known_ruler,
-    releases_in_chunks,
-    releases_interleaved,
     score_releases,
     shifts,
     way,
 )
 from gradaudit.dp.mechanisms import FileMechanism
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.dp.randomness import reproducible, watched_randomness
+from gradaudit.dp.releases import releases_in_chunks, releases_interleaved, reproducible
 
 SEED = np.random.SeedSequence(5)
 
 
-def ruler_of(mechanism: ClippedNoise) -> Ruler:
-    return known_ruler(mechanism, board(1.0, companions=2))
-
-
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 def test_scores_are_the_definitions(noise: str) -> None:
-    played = board(1.0, companions=2)
+    played = hypotheses(1.0, companions=2)
     mechanism = ClippedNoise(clip=0.8, sigma=0.5, noise=noise)
     null, other = (
         mechanism.mean(torch.cat([row[None], played.companions])).numpy()
         for row in (played.null, played.alternatives[0])
     )
     releases = torch.randn(9, 40, generator=torch.Generator().manual_seed(1))
-    projection, distance = known_ruler(mechanism, played).scores(releases)
+    projection, distance = known_ruler(mechanism.law(played.records), played).scores(releases)
     rows = releases.double().numpy()
     np.testing.assert_allclose(distance, np.linalg.norm(rows - null, axis=1), rtol=1e-12)
     if noise == "gaussian":
@@ -51,27 +46,29 @@ def test_scores_are_the_definitions(noise: str) -> None:
 
 
 def test_a_mixture_is_ruled_by_the_mean_of_its_shifts() -> None:
-    played = board(0.3, values=3)
+    played = hypotheses(0.3, values=3)
     mechanism = ClippedNoise(clip=1, sigma=1)
-    moved = shifts(mechanism, played)
+    moved = shifts(mechanism.law(played.records), played)
     torch.testing.assert_close(
-        moved, mechanism.mean_of(played.alternatives, played.companions) - played.null
+        moved, mechanism.noiseless(played.alternatives, played.companions) - played.null
     )
-    torch.testing.assert_close(known_ruler(mechanism, played).towards, moved.mean(dim=0))
+    torch.testing.assert_close(
+        known_ruler(mechanism.law(played.records), played).towards, moved.mean(dim=0)
+    )
 
 
 @pytest.mark.parametrize(
     "mechanism", [ClippedNoise(clip=1, sigma=1, per=per) for per in ("sum", "record")]
 )
 def test_memory_does_not_change_the_scores(mechanism: ClippedNoise) -> None:
-    played = board(1.0, companions=2)
+    played = hypotheses(1.0, companions=2)
     batches = [played.batch(record) for record in (played.null, *played.alternatives)]
     order = np.random.default_rng(0).integers(2, size=100)
     small, large = (
         score_releases(
             mechanism,
             batches,
-            known_ruler(mechanism, played),
+            known_ruler(mechanism.law(played.records), played),
             order,
             SEED,
             memory=memory,
@@ -83,7 +80,7 @@ def test_memory_does_not_change_the_scores(mechanism: ClippedNoise) -> None:
 
 
 def test_chunks_fit_the_memory() -> None:
-    mechanism, played = ClippedNoise(clip=1, sigma=1), board(1.0)
+    mechanism, played = ClippedNoise(clip=1, sigma=1), hypotheses(1.0)
     row = 40 * 4
     chunks = list(
         releases_in_chunks(
@@ -95,11 +92,11 @@ def test_chunks_fit_the_memory() -> None:
 
 
 def test_every_release_is_told() -> None:
-    mechanism, played, heard = ClippedNoise(clip=1, sigma=1), board(1.0), []
+    mechanism, played, heard = ClippedNoise(clip=1, sigma=1), hypotheses(1.0), []
     scores = score_releases(
         mechanism,
         [played.batch(played.null)],
-        known_ruler(mechanism, played),
+        known_ruler(mechanism.law(played.records), played),
         np.zeros(1000, int),
         SEED,
         memory=1 << 16,
@@ -185,7 +182,7 @@ def test_code_that_is_not_known_is_asked_in_just_the_order_of_the_coins() -> Non
         asked.append(float(gradients[0, 0]))
         return gradients[0] + len(asked)
 
-    played = board(1.0, values=2)
+    played = hypotheses(1.0, values=2)
     batches = [played.batch(record) for record in (played.null, *played.alternatives)]
     order = np.random.default_rng(0).integers(3, size=50)
     released = torch.empty(50, 40)
@@ -204,7 +201,7 @@ def test_a_mechanism_that_fails_half_way_leaves_randomness_as_it_was() -> None:
         torch.rand(3)
         raise ValueError("no")
 
-    played = board(1.0)
+    played = hypotheses(1.0)
     before = torch.get_rng_state()
     with pytest.raises(Exception, match="ValueError: no"):
         score_releases(
@@ -221,24 +218,24 @@ def test_a_mechanism_that_fails_half_way_leaves_randomness_as_it_was() -> None:
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 def test_shifts_that_cancel_are_ruled_by_the_largest(noise: str) -> None:
-    away = board(0.5).alternatives[0] - board(0.5).null
-    null = board(0.5).null
-    played = Board(null, torch.stack([null + away, null - away]), torch.zeros(0, len(null)))
+    away = hypotheses(0.5).alternatives[0] - hypotheses(0.5).null
+    null = hypotheses(0.5).null
+    played = Hypotheses(null, torch.stack([null + away, null - away]), torch.zeros(0, len(null)))
     mechanism = ClippedNoise(clip=10, sigma=1, noise=noise)  # type: ignore[arg-type]
-    ruler = known_ruler(mechanism, played)
+    ruler = known_ruler(mechanism.law(played.records), played)
     torch.testing.assert_close(ruler.towards.abs(), away.abs())
-    assert ruler.projection(shifts(mechanism, played)).isfinite().all()
+    assert ruler.projection(shifts(mechanism.law(played.records), played)).isfinite().all()
 
 
 def test_clipping_that_hides_a_shift_leaves_the_gradients_to_rule() -> None:
     null = torch.ones(4, dtype=torch.float64)
-    played = Board(null, 2 * null[None], torch.zeros(0, 4))
-    ruler = known_ruler(ClippedNoise(clip=1, sigma=1), played)
+    played = Hypotheses(null, 2 * null[None], torch.zeros(0, 4))
+    ruler = known_ruler(ClippedNoise(clip=1, sigma=1).law(1), played)
     torch.testing.assert_close(ruler.towards, null)
 
 
 def test_equal_gradients_have_no_way() -> None:
     null = torch.ones(4)
-    played = Board(null, null[None], torch.zeros(0, 4))
+    played = Hypotheses(null, null[None], torch.zeros(0, 4))
     with pytest.raises(ValueError, match="do not differ"):
         way(torch.zeros(1, 4), played)

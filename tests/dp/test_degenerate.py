@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from dp_subject import board, clip
+from dp_subject import clip, hypotheses
 
-from gradaudit.dp.board import Board
+from gradaudit.dp.degenerate import verdict_without_trials
+from gradaudit.dp.hypotheses import Hypotheses
 from gradaudit.dp.mechanisms import DefenseMechanism, FileMechanism, Mechanism
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.dp.verdicts import verdict_without_trials
 from gradaudit.errors import AuditError
 
 SEED = np.random.SeedSequence(3)
@@ -101,7 +101,7 @@ def empty_batch(gradients: torch.Tensor, generator: torch.Generator) -> torch.Te
     ids=lambda function: getattr(function, "__name__", "round_again"),
 )
 def test_what_repeats_is_judged_infinite(function: object) -> None:
-    verdict = verdict_without_trials(from_file(function), board(1.0, elements=ELEMENTS), SEED)
+    verdict = verdict_without_trials(from_file(function), hypotheses(1.0, elements=ELEMENTS), SEED)
     assert verdict is not None
     assert verdict.epsilon == math.inf
     assert "repeat bit for bit" in verdict.reason or "dimensions" in verdict.reason
@@ -111,7 +111,7 @@ def test_what_repeats_is_judged_infinite(function: object) -> None:
 def test_what_is_random_is_not_judged(function: object) -> None:
     for entropy in range(5):
         seed = np.random.SeedSequence(entropy)
-        played = board(1.0, elements=ELEMENTS)
+        played = hypotheses(1.0, elements=ELEMENTS)
         assert verdict_without_trials(from_file(function), played, seed) is None
 
 
@@ -138,7 +138,7 @@ def test_a_common_random_scale_is_not_missing_noise(scale: object, elements: int
     def scaled(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return gradients.sum(0) + scale(generator) * noise(generator, elements)  # type: ignore[operator]
 
-    played = board(1.0, elements=elements)
+    played = hypotheses(1.0, elements=elements)
     for entropy in range(20):
         seed = np.random.SeedSequence(entropy)
         assert verdict_without_trials(from_file(scaled), played, seed) is None
@@ -150,7 +150,7 @@ def test_heavy_tails_in_each_element_are_not_missing_noise(power: float) -> None
         uniform = torch.rand(ELEMENTS, generator=generator, dtype=torch.float64).clamp(min=1e-4)
         return gradients.sum(0) + uniform**power * noise(generator).sign()
 
-    played = board(1.0, elements=ELEMENTS)
+    played = hypotheses(1.0, elements=ELEMENTS)
     for entropy in range(20):
         seed = np.random.SeedSequence(entropy)
         assert verdict_without_trials(from_file(heavy), played, seed) is None
@@ -162,7 +162,7 @@ def test_missing_noise_is_seen_at_any_scale(scale: float) -> None:
         along = torch.linspace(-1, 1, ELEMENTS)
         return gradients.sum(0) + scale * (noise(generator, 1) + noise(generator, 1) * along)
 
-    verdict = verdict_without_trials(from_file(plane), board(1.0, elements=ELEMENTS), SEED)
+    verdict = verdict_without_trials(from_file(plane), hypotheses(1.0, elements=ELEMENTS), SEED)
     assert verdict is not None
     assert (verdict.epsilon, "spans 2 of 80" in verdict.reason) == (math.inf, True)
 
@@ -187,7 +187,10 @@ def test_randomised_response_on_randomness_of_its_own_is_not_judged(
         truth = gradients.sum(0).sign()
         return -truth if draw() < LIE else truth
 
-    assert verdict_without_trials(from_file(response), board(1.0, elements=ELEMENTS), SEED) is None
+    assert (
+        verdict_without_trials(from_file(response), hypotheses(1.0, elements=ELEMENTS), SEED)
+        is None
+    )
 
 
 def test_randomness_that_nobody_sees_shows_in_many_releases() -> None:
@@ -199,7 +202,7 @@ def test_randomness_that_nobody_sees_shows_in_many_releases() -> None:
 
     for entropy in range(5):
         seed = np.random.SeedSequence(entropy)
-        played = board(1.0, elements=ELEMENTS)
+        played = hypotheses(1.0, elements=ELEMENTS)
         assert verdict_without_trials(from_file(response), played, seed) is None
 
 
@@ -222,7 +225,7 @@ def test_a_discrete_law_is_not_judged(elements: int, batched: bool) -> None:
             )
         for entropy in range(10):
             seed = np.random.SeedSequence(entropy)
-            played = board(1.0, elements=elements)
+            played = hypotheses(1.0, elements=elements)
             assert verdict_without_trials(from_file(function), played, seed) is None
 
 
@@ -233,14 +236,14 @@ def test_fresh_noise_in_few_elements_is_not_judged(elements: int) -> None:
 
     for entropy in range(5):
         seed = np.random.SeedSequence(entropy)
-        played = board(1.0, elements=elements)
+        played = hypotheses(1.0, elements=elements)
         assert verdict_without_trials(from_file(few), played, seed) is None
 
 
 @pytest.mark.parametrize(("far", "epsilon"), [(1, 0), (2, math.inf)])
 def test_every_alternative_of_what_repeats_is_compared(far: int, epsilon: float) -> None:
     """A release that only tells whether the record lies far off, as the second alternative may."""
-    played = board(1.0, elements=ELEMENTS, values=far)
+    played = hypotheses(1.0, elements=ELEMENTS, values=far)
 
     def alarm(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return (gradients.sum(0).norm() > 1.5).expand(ELEMENTS).float()
@@ -252,7 +255,7 @@ def test_every_alternative_of_what_repeats_is_compared(far: int, epsilon: float)
 
 def test_a_defense_releases_the_defended_mean() -> None:
     sizes = {"fc.weight": 60, "fc.bias": 20}
-    played = board(1.0, elements=ELEMENTS, companions=3)
+    played = hypotheses(1.0, elements=ELEMENTS, companions=3)
     batch = played.batch(played.null)
     mechanism = DefenseMechanism.parse("prune:0.9", "--mechanism").laid_out(sizes)
     released = mechanism.release(batch, torch.Generator())
@@ -266,8 +269,8 @@ def test_a_defense_releases_the_defended_mean() -> None:
 
 def test_a_deterministic_defense_may_hide_a_pair() -> None:
     null = torch.linspace(-1, 1, 10, dtype=torch.float64)
-    hidden = Board(null, 2 * null[None], torch.zeros(0, 10))
-    shown = Board(null, -null[None], torch.zeros(0, 10))
+    hidden = Hypotheses(null, 2 * null[None], torch.zeros(0, 10))
+    shown = Hypotheses(null, -null[None], torch.zeros(0, 10))
     mechanism = DefenseMechanism.parse("sign", "--mechanism").laid_out({"w.weight": 10})
     for played, epsilon in ((hidden, 0), (shown, math.inf)):
         verdict = verdict_without_trials(mechanism, played, SEED)
@@ -277,14 +280,14 @@ def test_a_deterministic_defense_may_hide_a_pair() -> None:
 
 
 def test_a_release_that_ignores_the_gradient_gives_zero() -> None:
-    verdict = verdict_without_trials(from_file(constant), board(1.0, elements=ELEMENTS), SEED)
+    verdict = verdict_without_trials(from_file(constant), hypotheses(1.0, elements=ELEMENTS), SEED)
     assert verdict is not None
     assert verdict.epsilon == 0
 
 
 @pytest.mark.parametrize("mechanism", [from_file(honest), ClippedNoise(clip=1, sigma=1)])
 def test_equal_gradients_give_zero(mechanism: Mechanism) -> None:
-    verdict = verdict_without_trials(mechanism, board(0.0, elements=ELEMENTS), SEED)
+    verdict = verdict_without_trials(mechanism, hypotheses(0.0, elements=ELEMENTS), SEED)
     assert verdict is not None
     assert verdict.epsilon == 0
     assert "gradient is the same" in verdict.reason
@@ -292,7 +295,7 @@ def test_equal_gradients_give_zero(mechanism: Mechanism) -> None:
 
 def test_no_noise_gives_infinity() -> None:
     verdict = verdict_without_trials(
-        ClippedNoise(clip=1, sigma=0), board(1.0, elements=ELEMENTS), SEED
+        ClippedNoise(clip=1, sigma=0), hypotheses(1.0, elements=ELEMENTS), SEED
     )
     assert verdict is not None
     assert verdict.epsilon == math.inf
@@ -300,7 +303,9 @@ def test_no_noise_gives_infinity() -> None:
 
 def test_a_known_mechanism_with_noise_plays() -> None:
     assert (
-        verdict_without_trials(ClippedNoise(clip=1, sigma=1), board(1.0, elements=ELEMENTS), SEED)
+        verdict_without_trials(
+            ClippedNoise(clip=1, sigma=1), hypotheses(1.0, elements=ELEMENTS), SEED
+        )
         is None
     )
 
@@ -313,4 +318,4 @@ def test_a_batched_form_that_repeats_its_noise_is_refused() -> None:
         count, -1
     )
     with pytest.raises(AuditError, match="repeats one release within a batch"):
-        verdict_without_trials(from_file(mechanism), board(1.0, elements=ELEMENTS), SEED)
+        verdict_without_trials(from_file(mechanism), hypotheses(1.0, elements=ELEMENTS), SEED)
