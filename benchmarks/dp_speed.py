@@ -57,7 +57,7 @@ def numpy_loop(hypotheses: Hypotheses, trials: int) -> tuple[np.ndarray, np.ndar
 def game(hypotheses: Hypotheses, trials: int, mode: str, seed: int = 0) -> TrialsResult:
     mechanism = ClippedNoise(clip=CLIP, sigma=SIGMA)
     rules = Rules(trials, DELTA, mode=mode, memory=1 << 30)  # type: ignore[arg-type]
-    return play(mechanism, hypotheses, rules, np.random.SeedSequence(seed))
+    return play(mechanism, hypotheses, rules, seed)
 
 
 def draw_law(hypotheses: Hypotheses, trials: int) -> None:
@@ -65,7 +65,7 @@ def draw_law(hypotheses: Hypotheses, trials: int) -> None:
     mechanism = ClippedNoise(clip=CLIP, sigma=SIGMA)
     law = mechanism.law(hypotheses.records)
     laws = laws_of(law, hypotheses, known_ruler(law, hypotheses))
-    LawTrials(laws).draw(trials, np.random.SeedSequence(0), lambda units: None)
+    LawTrials(laws).draw(trials, 0, lambda units: None)
 
 
 def seconds(function: Callable[[], object]) -> float:

@@ -81,3 +81,14 @@ def hypotheses(
 def clip(gradients: Tensor, bound: float) -> Tensor:
     """Clip as a user's file might."""
     return gradients / (gradients.norm(dim=1, keepdim=True) / bound).clamp(min=1)
+
+
+def sums_under_loud_noise(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Noise far above the gradients."""
+    return clip(gradients, 5).sum(0) + 50 * torch.randn(gradients.shape[1], generator=generator)
+
+
+def noise_that_no_seed_reaches(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Noise that no seed reaches."""
+    fresh = np.random.default_rng().normal(size=gradients.shape[1])
+    return clip(gradients, 1).sum(0) + 0.05 * torch.from_numpy(fresh).float()

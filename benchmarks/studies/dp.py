@@ -23,6 +23,7 @@ from gradaudit.dp.hypotheses import Hypotheses
 from gradaudit.dp.laws import ProjectionLaw
 from gradaudit.dp.mechanisms import FileMechanism
 from gradaudit.progress import Advance
+from gradaudit.randomness import Seed, rng, sequence
 from studies.base import Cell, Outcome, Study
 
 DELTA, ELEMENTS = 1e-5, 80
@@ -52,21 +53,19 @@ class Simulated:
     law: ProjectionLaw | None = None
     state: bool = False
 
-    def draw(self, trials: int, seed: np.random.SeedSequence, advance: Advance) -> TrialSeries:
-        of_coins, of_values = seed.spawn(2)
-        coins = fair_coins(2 * trials, of_coins)
-        values = self.make(coins, np.random.default_rng(of_values))
+    def draw(self, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
+        coins = fair_coins(2 * trials, rng(seed, "coins"))
+        values = self.make(coins, rng(seed, "values"))
         return TrialSeries(coins, {"projection": np.asarray(values, float)})
 
     def play(self, trials: int, seed: int) -> Mapping[str, Outcome]:
         rules = Rules(trials, DELTA)
-        for_pilot, for_test, for_trials = np.random.SeedSequence(seed).spawn(3)
         if self.law is not None:
             decisions = decide_by_law({"projection": self.law}, rules)
         else:
-            decisions = decide_by_pilot(self, rules, for_pilot)
-        played = self.draw(trials, for_trials, lambda units: None)
-        if self.state and played.dependent(for_test):
+            decisions = decide_by_pilot(self, rules, seed)
+        played = self.draw(trials, sequence(seed, "trials"), lambda units: None)
+        if self.state and played.dependent(seed):
             return {"epsilon_lower": Outcome(None)}
         bound = score(played, decisions, rules)["projection"].bound
         return {"epsilon_lower": Outcome(bool(bound.value <= self.epsilon()))}
@@ -273,7 +272,7 @@ def judge(function: Release, elements: int, *, infinite: bool, seed: int) -> Map
     null, other = torch.from_numpy(rng.standard_normal((2, elements)))
     hypotheses = Hypotheses(null, other[None], torch.zeros(0, elements, dtype=torch.float64))
     mechanism = FileMechanism(function, "f.py:mechanism")
-    verdict = verdict_without_trials(mechanism, hypotheses, np.random.SeedSequence(seed))
+    verdict = verdict_without_trials(mechanism, hypotheses, seed)
     said = verdict is not None and math.isinf(verdict.epsilon)
     name = "infinity said" if infinite else "infinity not said"
     return {name: Outcome(said == infinite)}

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from gradaudit.dp.domain import Domain
 from gradaudit.dp.sensitivity import Distance, RecordSensitivity, between_two_values
 from gradaudit.errors import UsageError
 from gradaudit.progress import Advance
+from gradaudit.randomness import Seed, rng
 
 STAGES = 2
 """How often the pair of values is chosen anew in the course of crafting."""
@@ -88,7 +88,7 @@ def choose_canary(
     records: Records,
     wanted: str,
     effort: Effort,
-    seed: np.random.SeedSequence,
+    seed: Seed,
     advance: Advance,
 ) -> Canaries:
     """Measure the gaps of ordinary records, craft canaries from them, and choose who plays.
@@ -111,7 +111,7 @@ def choose_canary(
     def held(kind: str, rows: list[int]) -> list[Canary]:
         return as_they_are(sensitivity, kind, inputs[rows].to(torch.float64), records.labels[rows])
 
-    pool = np.random.default_rng(seed).permutation(len(records))[: effort.pool]
+    pool = rng(seed, "pool").permutation(len(records))[: effort.pool]
     ordinary = held("random", pool.tolist())
     by_kind = {"random": ordinary[0]}
     if effort.restarts:

@@ -37,6 +37,7 @@ from gradaudit.dp.hypotheses import Hypotheses, shifts
 from gradaudit.dp.mechanisms import Mechanism
 from gradaudit.dp.releases import reproducible
 from gradaudit.errors import AuditError
+from gradaudit.randomness import Seed, sequence
 
 LOOKS = 16
 """Releases that are looked at under each hypothesis."""
@@ -76,7 +77,7 @@ class Verdict:
 
 
 def verdict_without_trials(
-    mechanism: Mechanism, hypotheses: Hypotheses, seed: np.random.SeedSequence
+    mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed
 ) -> Verdict | None:
     """What can be said of a pair without a game, or None.
 
@@ -98,7 +99,7 @@ def verdict_without_trials(
     return None
 
 
-def _certain(mechanism: Mechanism, hypotheses: Hypotheses, seed: np.random.SeedSequence) -> Verdict:
+def _certain(mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed) -> Verdict:
     """The verdict on a mechanism that is known to draw nothing: one release of each is enough."""
     with reproducible(seed, hypotheses.null.device) as generator:
         null = mechanism.release(hypotheses.batch(hypotheses.null), generator)
@@ -111,28 +112,25 @@ def _certain(mechanism: Mechanism, hypotheses: Hypotheses, seed: np.random.SeedS
     return Verdict(reason, math.inf if apart else 0.0)
 
 
-def find_repetition(
-    mechanism: Mechanism, hypotheses: Hypotheses, seed: np.random.SeedSequence
-) -> Verdict | None:
+def find_repetition(mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed) -> Verdict | None:
     """Look whether a mechanism's releases, or its noise, repeat.
 
     Raises:
         AuditError: the mechanism's batched form repeats its noise within a batch.
     """
     batches = [hypotheses.batch(record) for record in (hypotheses.null, *hypotheses.alternatives)]
-    first, second, third = seed.spawn(3)
     null, other = (
-        _look(mechanism, batch, seed_of_batch)
-        for batch, seed_of_batch in zip(batches[:2], (first, second), strict=True)
+        _look(mechanism, batch, sequence(seed, "look", index))
+        for index, batch in enumerate(batches[:2])
     )
     if _period([*map(_digest, null)]) and _period([*map(_digest, other)]):
-        return _repetition(mechanism, batches, third)
+        return _repetition(mechanism, batches, sequence(seed, "repetition"))
     if len(torch.unique(torch.cat([null, other]), dim=0)) < 2 * LOOKS:
         return None
     return _kernel(null, other)
 
 
-def _look(mechanism: Mechanism, batch: Tensor, seed: np.random.SeedSequence) -> Tensor:
+def _look(mechanism: Mechanism, batch: Tensor, seed: Seed) -> Tensor:
     """Releases (LOOKS, elements)."""
     with reproducible(seed, batch.device) as generator:
         released = [mechanism.release(batch, generator) for _ in range(LOOKS)]
@@ -146,9 +144,7 @@ def _look(mechanism: Mechanism, batch: Tensor, seed: np.random.SeedSequence) -> 
     return singly
 
 
-def _repetition(
-    mechanism: Mechanism, batches: list[Tensor], seed: np.random.SeedSequence
-) -> Verdict | None:
+def _repetition(mechanism: Mechanism, batches: list[Tensor], seed: Seed) -> Verdict | None:
     """The verdict where every batch's releases repeat exactly; else, or in doubt, none."""
     releases = []
     device = batches[0].device

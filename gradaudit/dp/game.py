@@ -35,6 +35,7 @@ from gradaudit.dp.point import PointEstimate, epsilon_point
 from gradaudit.dp.theory import FloatArray
 from gradaudit.errors import UsageError
 from gradaudit.progress import Advance
+from gradaudit.randomness import Seed, rng, sequence
 from gradaudit.statistics.serial import depends
 
 Mode = Literal["implementation", "exact"]
@@ -145,16 +146,16 @@ class TrialSeries:
         series = self.statistics[name]
         return series[~self.coins], series[self.coins]
 
-    def dependent(self, seed: np.random.SeedSequence) -> bool:
+    def dependent(self, seed: Seed) -> bool:
         """Whether releases depend on those before them (a false alarm in a thousand)."""
         series = list(self.statistics.values())
-        return depends(series, self.coins, np.random.default_rng(seed))
+        return depends(series, self.coins, rng(seed, "dependence"))
 
 
 class TrialSource(Protocol):
     """Where the statistics of trials come from."""
 
-    def draw(self, trials: int, seed: np.random.SeedSequence, advance: Advance) -> TrialSeries:
+    def draw(self, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
         """Twice ``trials`` releases, each under a hypothesis that a fair coin of its own picks."""
         ...
 
@@ -168,12 +169,11 @@ class ReleaseTrials:
     ruler: Ruler
     memory: int
 
-    def draw(self, trials: int, seed: np.random.SeedSequence, advance: Advance) -> TrialSeries:
+    def draw(self, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
         """Release under the null hypothesis, or with a value drawn evenly from the others."""
-        of_coins, of_choice, of_releases = seed.spawn(3)
-        coins = fair_coins(2 * trials, of_coins)
+        coins = fair_coins(2 * trials, rng(seed, "coins"))
         values = len(self.hypotheses.alternatives)
-        others = np.random.default_rng(of_choice).integers(1, values + 1, len(coins))
+        others = rng(seed, "values").integers(1, values + 1, len(coins))
         projection, distance = score_releases(
             self.mechanism,
             [
@@ -182,7 +182,7 @@ class ReleaseTrials:
             ],
             self.ruler,
             np.where(coins, others, 0),
-            of_releases,
+            sequence(seed, "releases"),
             memory=self.memory,
             advance=advance,
         )
@@ -195,14 +195,13 @@ class LawTrials:
 
     laws: Laws
 
-    def draw(self, trials: int, seed: np.random.SeedSequence, advance: Advance) -> TrialSeries:
+    def draw(self, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
         """Sample both laws, independently of each other."""
-        of_coins, of_laws = seed.spawn(2)
-        coins, rng = fair_coins(2 * trials, of_coins), np.random.default_rng(of_laws)
+        coins, generator = fair_coins(2 * trials, rng(seed, "coins")), rng(seed, "laws")
         counts = len(coins) - int(coins.sum()), int(coins.sum())
         statistics: dict[Statistic, FloatArray] = {}
         for name, law in self.laws.items():
-            samples = law.sample(max(counts), rng)
+            samples = law.sample(max(counts), generator)
             statistics[name] = np.empty(len(coins))
             for side, sample, count in zip((~coins, coins), samples, counts, strict=True):
                 statistics[name][side] = sample[:count]
@@ -210,16 +209,16 @@ class LawTrials:
         return TrialSeries(coins, statistics)
 
 
-def fair_coins(count: int, seed: np.random.SeedSequence) -> NDArray[np.bool_]:
+def fair_coins(count: int, generator: np.random.Generator) -> NDArray[np.bool_]:
     """Independent coins, (count,)."""
-    return np.random.default_rng(seed).integers(2, size=count).astype(bool)
+    return generator.integers(2, size=count).astype(bool)
 
 
 def play(
     mechanism: Mechanism,
     hypotheses: Hypotheses,
     rules: Rules,
-    seed: np.random.SeedSequence,
+    seed: Seed,
     advance: Advance = lambda units: None,
 ) -> TrialsResult:
     """Play the game.
@@ -238,25 +237,26 @@ def play(
         UsageError: exact mode for a mechanism whose statistics have no closed law.
         AuditError: a mechanism from a file fails.
     """
-    for_ruler, for_pilot, for_test, for_trials = seed.spawn(4)
     law = expect_law(mechanism, hypotheses.records, rules.mode)
     pilots = pilot_releases(rules.trials)
     if law is not None:
         ruler, spent = known_ruler(law, hypotheses), 0
     else:
-        ruler, spent = pilot_ruler(mechanism, hypotheses, pilots, for_ruler, rules.memory), pilots
+        of_ruler = sequence(seed, "ruler")
+        ruler = pilot_ruler(mechanism, hypotheses, pilots, of_ruler, rules.memory)
+        spent = pilots
     laws = laws_of(law, hypotheses, ruler)
     exact = rules.mode == "exact"
     source = LawTrials(laws) if exact else ReleaseTrials(mechanism, hypotheses, ruler, rules.memory)
     known = bool(laws) and (exact or not mechanism.foreign)
-    decisions = decide_by_law(laws, rules) if known else decide_by_pilot(source, rules, for_pilot)
-    series = source.draw(rules.trials, for_trials, advance)
+    decisions = decide_by_law(laws, rules) if known else decide_by_pilot(source, rules, seed)
+    series = source.draw(rules.trials, sequence(seed, "trials"), advance)
     return TrialsResult(
         scores=score(series, decisions, rules),
         gaussian=_gaussian(mechanism, hypotheses, series.samples("projection"), rules),
         pilots=spent if known else spent + pilots,
         decided_by="law" if known else "pilot",
-        dependent=mechanism.foreign and not known and series.dependent(for_test),
+        dependent=mechanism.foreign and not known and series.dependent(seed),
     )
 
 
@@ -283,11 +283,9 @@ def decide_by_law(laws: Mapping[Statistic, Law], rules: Rules) -> dict[Statistic
     }
 
 
-def decide_by_pilot(
-    source: TrialSource, rules: Rules, seed: np.random.SeedSequence
-) -> dict[Statistic, Decision]:
+def decide_by_pilot(source: TrialSource, rules: Rules, seed: Seed) -> dict[Statistic, Decision]:
     """The same from releases that are not counted among the trials."""
-    pilot = source.draw(pilot_releases(rules.trials), seed, lambda units: None)
+    pilot = source.draw(pilot_releases(rules.trials), sequence(seed, "pilot"), lambda units: None)
     return decide_by_law({name: PilotLaw(*pilot.samples(name)) for name in pilot.statistics}, rules)
 
 

@@ -20,6 +20,7 @@ from gradaudit.dp.releases import (
 )
 from gradaudit.dp.theory import FloatArray
 from gradaudit.progress import Advance
+from gradaudit.randomness import Seed, sequence
 
 PILOT_SHARE = 4
 """One pilot release for so many trials."""
@@ -148,7 +149,7 @@ def pilot_ruler(
     mechanism: Mechanism,
     hypotheses: Hypotheses,
     pilots: int,
-    seed: np.random.SeedSequence,
+    seed: Seed,
     memory: int,
 ) -> Ruler:
     """The ruler of a mechanism that is known by its releases only.
@@ -157,26 +158,21 @@ def pilot_ruler(
     of noise where it cancels, and else the difference of two such means; ``way`` says what it is
     where that is nothing.
     """
-    of_common, of_null, of_other = seed.spawn(3)
     null, alternatives = hypotheses.batch(hypotheses.null), hypotheses.alternatives
-    centre = _mean(mechanism, null, pilots, of_null, memory)
-    common = CommonNoise(mechanism, of_common)
+    centre = _mean(mechanism, null, pilots, sequence(seed, "null"), memory)
+    common = CommonNoise(mechanism, sequence(seed, "common noise"))
     if common.repeats(null):
         released = common(torch.cat([hypotheses.null[None], alternatives]), hypotheses.companions)
         return Ruler(centre, way(released[1:] - released[0], hypotheses))
     count = -(-pilots // len(alternatives))
     means = [
-        _mean(mechanism, hypotheses.batch(record), count, seed_of_value, memory)
-        for record, seed_of_value in zip(
-            alternatives, of_other.spawn(len(alternatives)), strict=True
-        )
+        _mean(mechanism, hypotheses.batch(record), count, sequence(seed, "value", index), memory)
+        for index, record in enumerate(alternatives)
     ]
     return Ruler(centre, way(torch.stack(means) - centre, hypotheses))
 
 
-def _mean(
-    mechanism: Mechanism, batch: Tensor, count: int, seed: np.random.SeedSequence, memory: int
-) -> Tensor:
+def _mean(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed, memory: int) -> Tensor:
     total = torch.zeros(batch.shape[1], dtype=torch.float64, device=batch.device)
     with reproducible(seed, batch.device) as generator:
         for chunk in releases_in_chunks(mechanism, batch, count, generator, memory):
@@ -189,7 +185,7 @@ def score_releases(
     batches: Sequence[Tensor],
     ruler: Ruler,
     order: IntArray,
-    seed: np.random.SeedSequence,
+    seed: Seed,
     *,
     memory: int,
     advance: Advance,

@@ -15,6 +15,7 @@ from torch import Tensor
 from gradaudit.dp.mechanisms import Mechanism
 from gradaudit.errors import AuditError
 from gradaudit.gradients.functional import drawing_from
+from gradaudit.randomness import Seed, number, sequence, torch_rng
 
 IntArray = NDArray[np.intp]
 
@@ -25,19 +26,18 @@ _WORKING_COPIES = 6
 
 
 @contextmanager
-def reproducible(seed: np.random.SeedSequence, device: torch.device) -> Iterator[torch.Generator]:
+def reproducible(seed: Seed, device: torch.device) -> Iterator[torch.Generator]:
     """A generator from a seed; the global generators are seeded too, and put back afterwards.
 
     A mechanism should draw from the generator that it is given. One that draws from the global
     generators of torch, numpy or Python gets the same numbers in every run all the same.
     """
-    own, of_torch, of_numpy, of_python = (int(word) for word in seed.generate_state(4))
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
     try:
-        np.random.seed(of_numpy)  # noqa: NPY002
-        random.seed(of_python)
-        with drawing_from(of_torch, device):
-            yield torch.Generator(device).manual_seed(own)
+        np.random.seed(sequence(seed, "numpy").generate_state(4))  # noqa: NPY002
+        random.seed(number(seed, "python"))
+        with drawing_from(number(seed, "torch"), device):
+            yield torch_rng(seed, "mechanism", device=device)
     finally:
         np.random.set_state(numpy_state)  # noqa: NPY002
         random.setstate(python_state)
@@ -108,7 +108,7 @@ class CommonNoise:
     mechanism is.
     """
 
-    def __init__(self, mechanism: Mechanism, seed: np.random.SeedSequence) -> None:
+    def __init__(self, mechanism: Mechanism, seed: Seed) -> None:
         self.mechanism = mechanism
         self.seed = seed
 

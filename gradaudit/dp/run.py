@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
 import torch
 
 from gradaudit.dp.canary import STAGES, Canaries, Canary, Effort, choose_canary, expect_record
@@ -22,6 +21,7 @@ from gradaudit.dp.sensitivity import RecordSensitivity
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
+from gradaudit.randomness import sequence
 
 Swept = Literal["clip", "sigma"]
 Setting = tuple[Swept, float, Mechanism]
@@ -100,8 +100,7 @@ def play_on(
     expect_law(mechanism, 1 + design.companions, rules.mode)
     expect_record(design.record, len(records), effort)
     column = PrivateColumn.of(records, attribute)
-    seed = np.random.SeedSequence([subject.seed, *attribute.encode()])
-    of_batch, of_canary, of_verdict, of_game = seed.spawn(4)
+    seed = sequence(subject.seed, "dp-audit", attribute)
     gradients = RecordGradients.of(subject.target, records.inputs, records.labels, subject.hidden)
     mechanism = mechanism.laid_out(gradients.sizes)
     sensitivity = RecordSensitivity.of(
@@ -112,20 +111,26 @@ def play_on(
         companions=design.companions,
         clip=design.clip,
         memory=rules.memory,
-        seed=of_batch,
+        seed=sequence(seed, "batch"),
     )
     domain = Domain.of(records, column, design.domain)
     with progress.task(f"canaries for {attribute}", STAGES * effort.restarts) as advance:
         canaries = choose_canary(
-            sensitivity, domain, records, design.record, effort, of_canary, advance
+            sensitivity,
+            domain,
+            records,
+            design.record,
+            effort,
+            sequence(seed, "canary"),
+            advance,
         )
     hypotheses = _hypotheses(sensitivity, canaries.played, mixture=design.mixture)
     result: Verdict | TrialsResult | None
-    result = verdict_without_trials(mechanism, hypotheses, of_verdict)
+    result = verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
     pair = pair_epsilon(mechanism, hypotheses, rules.delta)
     if result is None:
         with progress.task("releases", 2 * rules.trials) as advance:
-            result = play(mechanism, hypotheses, rules, of_game, advance)
+            result = play(mechanism, hypotheses, rules, sequence(seed, "game"), advance)
     elif pair is None:
         pair = result.epsilon
     return Game(

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from gradaudit.dp.mechanisms import Mechanism, Noiseless
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.dp.releases import CommonNoise
 from gradaudit.errors import AuditError, UsageError
+from gradaudit.randomness import Seed, rng, sequence
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 """Distances (records,) between two gradients (records, elements) each."""
@@ -59,7 +59,7 @@ class RecordSensitivity:
         companions: int,
         clip: float | None,
         memory: int,
-        seed: np.random.SeedSequence,
+        seed: Seed,
     ) -> RecordSensitivity:
         """That of a mechanism's releases.
 
@@ -76,11 +76,10 @@ class RecordSensitivity:
         Raises:
             UsageError: there are not so many companions.
         """
-        of_batch, of_common = seed.spawn(2)
-        others = _companions(records, gradients, companions, of_batch)
+        others = _companions(records, gradients, companions, seed)
         first = gradients(records.inputs[:1].flatten(1), records.labels[:1])
         batch = torch.cat([first, others])
-        judge, distances, words = _judge(mechanism, clip, batch, others, of_common)
+        judge, distances, words = _judge(mechanism, clip, batch, others, seed)
         return cls(gradients, column, judge, distances, others, memory, words)
 
     def records_at_once(self, variants: int) -> int:
@@ -148,16 +147,14 @@ def cosine_distance(first: Tensor, second: Tensor) -> Tensor:
     return 1 - torch.cosine_similarity(first, second, dim=1)
 
 
-def _companions(
-    records: Records, gradients: RecordGradients, count: int, seed: np.random.SeedSequence
-) -> Tensor:
+def _companions(records: Records, gradients: RecordGradients, count: int, seed: Seed) -> Tensor:
     """Gradients (count, elements) of the rest of the batch, drawn without replacement."""
     if count >= len(records):
         raise UsageError(
             f"--companions {count}: there are {len(records)} records in all; give at most "
             f"{len(records) - 1}"
         )
-    chosen = np.random.default_rng(seed).permutation(len(records))[:count]
+    chosen = rng(seed, "companions").permutation(len(records))[:count]
     if not count:
         return torch.zeros(0, gradients.elements, dtype=torch.float64, device=gradients.device)
     with torch.no_grad():
@@ -169,7 +166,7 @@ def _judge(
     clip: float | None,
     batch: Tensor,
     companions: Tensor,
-    seed: np.random.SeedSequence,
+    seed: Seed,
 ) -> tuple[Noiseless, tuple[Distance, ...], str]:
     """What gaps are measured by, what crafting maximises, and the first in words.
 
@@ -181,7 +178,7 @@ def _judge(
     if law is not None:
         distances = squared_gap(law.noiseless, companions), cosine_distance
         return law.noiseless, distances, "the noiseless release"
-    common, declared = CommonNoise(mechanism, seed), _clipped_mean(clip)
+    common, declared = CommonNoise(mechanism, sequence(seed, "common noise")), _clipped_mean(clip)
     if not common.repeats(batch):
         words = "the declared clip" if clip else "gradients that nothing clips"
         return declared, (squared_gap(declared, companions), cosine_distance), words

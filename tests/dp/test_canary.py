@@ -345,7 +345,7 @@ def canaries_of(wanted: str, seed: int = 0, **effort: int) -> tuple[dict[str, Ca
         table(),
         wanted,
         replace(QUICK, **effort),
-        np.random.SeedSequence(seed),
+        seed,
         silent,
     )
     assert held.typical.tolist() == sorted(held.typical.tolist())

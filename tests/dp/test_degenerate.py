@@ -9,13 +9,13 @@ import pytest
 import torch
 from dp_subject import clip, hypotheses
 
-from gradaudit.dp.degenerate import verdict_without_trials
+from gradaudit.dp.degenerate import verdict_without_trials, watched_randomness
 from gradaudit.dp.hypotheses import Hypotheses
 from gradaudit.dp.mechanisms import DefenseMechanism, FileMechanism, Mechanism
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import AuditError
 
-SEED = np.random.SeedSequence(3)
+SEED = 3
 ELEMENTS = 80
 
 
@@ -109,8 +109,7 @@ def test_what_repeats_is_judged_infinite(function: object) -> None:
 
 @pytest.mark.parametrize("function", [honest, coin, sparse, empty_batch, uneven])
 def test_what_is_random_is_not_judged(function: object) -> None:
-    for entropy in range(5):
-        seed = np.random.SeedSequence(entropy)
+    for seed in range(5):
         played = hypotheses(1.0, elements=ELEMENTS)
         assert verdict_without_trials(from_file(function), played, seed) is None
 
@@ -139,8 +138,7 @@ def test_a_common_random_scale_is_not_missing_noise(scale: object, elements: int
         return gradients.sum(0) + scale(generator) * noise(generator, elements)  # type: ignore[operator]
 
     played = hypotheses(1.0, elements=elements)
-    for entropy in range(20):
-        seed = np.random.SeedSequence(entropy)
+    for seed in range(20):
         assert verdict_without_trials(from_file(scaled), played, seed) is None
 
 
@@ -151,8 +149,7 @@ def test_heavy_tails_in_each_element_are_not_missing_noise(power: float) -> None
         return gradients.sum(0) + uniform**power * noise(generator).sign()
 
     played = hypotheses(1.0, elements=ELEMENTS)
-    for entropy in range(20):
-        seed = np.random.SeedSequence(entropy)
+    for seed in range(20):
         assert verdict_without_trials(from_file(heavy), played, seed) is None
 
 
@@ -200,8 +197,7 @@ def test_randomness_that_nobody_sees_shows_in_many_releases() -> None:
         truth = gradients.sum(0).sign()
         return -truth if random.Random().random() < 0.02 else truth
 
-    for entropy in range(5):
-        seed = np.random.SeedSequence(entropy)
+    for seed in range(5):
         played = hypotheses(1.0, elements=ELEMENTS)
         assert verdict_without_trials(from_file(response), played, seed) is None
 
@@ -223,8 +219,7 @@ def test_a_discrete_law_is_not_judged(elements: int, batched: bool) -> None:
             function.releases = lambda gradients, count, generator, one=function: torch.stack(  # type: ignore[attr-defined]
                 [one(gradients, generator) for _ in range(count)]
             )
-        for entropy in range(10):
-            seed = np.random.SeedSequence(entropy)
+        for seed in range(10):
             played = hypotheses(1.0, elements=elements)
             assert verdict_without_trials(from_file(function), played, seed) is None
 
@@ -234,8 +229,7 @@ def test_fresh_noise_in_few_elements_is_not_judged(elements: int) -> None:
     def few(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return gradients.sum(0) + noise(generator, elements)
 
-    for entropy in range(5):
-        seed = np.random.SeedSequence(entropy)
+    for seed in range(5):
         played = hypotheses(1.0, elements=elements)
         assert verdict_without_trials(from_file(few), played, seed) is None
 
@@ -319,3 +313,49 @@ def test_a_batched_form_that_repeats_its_noise_is_refused() -> None:
     )
     with pytest.raises(AuditError, match="repeats one release within a batch"):
         verdict_without_trials(from_file(mechanism), hypotheses(1.0, elements=ELEMENTS), SEED)
+
+
+class Holder:
+    """Keeps generators where a class, a closure or a file may keep them."""
+
+    def __init__(self) -> None:
+        self.kept = np.random.default_rng(1)
+        self.old = {"here": np.random.RandomState(2)}
+        self.python = (random.Random(3),)
+        self.torch = torch.Generator().manual_seed(4)
+
+
+HOLDER = Holder()
+DRAWS = {
+    "torch": lambda: torch.rand(()),
+    "numpy": lambda: np.random.rand(),  # noqa: NPY002
+    "python": random.random,
+    "an attribute": lambda: HOLDER.kept.random(),
+    "a dictionary": lambda: HOLDER.old["here"].rand(),
+    "a tuple": lambda: HOLDER.python[0].random(),
+    "a generator of torch": lambda: torch.rand((), generator=HOLDER.torch),
+    "fresh numpy": lambda: np.random.default_rng().random(),
+    "secrets": lambda: secrets.randbelow(5),
+    "the system": lambda: os.urandom(4),
+    "random.SystemRandom": lambda: random.SystemRandom().random(),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_a_draw_from_anywhere_changes_the_state(draw: Callable[[], object]) -> None:
+    given = torch.Generator()
+    with watched_randomness(given) as state:
+        before = state()
+        assert state() == before
+        draw()
+        assert state() != before
+        again = state()
+        torch.rand((), generator=given)
+        assert state() != again
+
+
+def test_watching_leaves_the_sources_as_they_were() -> None:
+    sources = os.urandom, random._urandom  # type: ignore[attr-defined]
+    with watched_randomness(torch.Generator()):
+        assert os.urandom is not sources[0]
+    assert (os.urandom, random._urandom) == sources  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.dp.run import pair_epsilon
 from gradaudit.dp.theory import epsilon_gaussian
 from gradaudit.errors import UsageError
+from gradaudit.randomness import Seed, Word, sequence
 
 DELTA = 1e-5
 
@@ -21,7 +22,7 @@ def game(mechanism: Mechanism, seed: int = 0, trials: int = 1000, **more: object
     gap = more.pop("gap", 1.0)
     played = hypotheses(gap, **{k: more.pop(k) for k in ("companions", "values") if k in more})
     rules = Rules(trials, DELTA, **more)
-    return play(mechanism, played, rules, np.random.SeedSequence(seed))
+    return play(mechanism, played, rules, seed)
 
 
 def gaussian_file(sigma: float, bound: float = 1.0) -> FileMechanism:
@@ -118,31 +119,18 @@ def test_opacus_is_tested_with_pilots() -> None:
     assert 0.5 < outcome.scores["projection"].bound.value < epsilon_gaussian(2, DELTA)
 
 
-def test_the_threshold_does_not_see_the_trials() -> None:
-    mechanism = gaussian_file(1.0)
-    played = hypotheses(1.0)
-    thresholds = {
-        play(mechanism, played, Rules(400, DELTA), _only_the_trials_differ(i))
-        .scores["projection"]
-        .bound.thresholds
-        for i in range(3)
-    }
-    assert len(thresholds) == 1
+def test_the_threshold_does_not_see_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    mechanism, played = gaussian_file(1.0), hypotheses(1.0)
+    results = []
+    for other in range(3):
 
+        def only_the_trials_differ(seed: Seed, *words: Word, other: int = other) -> Seed:
+            return sequence(seed, *words, *[other] * (words == ("trials",)))
 
-class _only_the_trials_differ(np.random.SeedSequence):  # noqa: N801
-    """Spawns the same seeds as always but for the last, the trials'."""
-
-    def __new__(cls, which: int) -> "_only_the_trials_differ":
-        return super().__new__(cls)
-
-    def __init__(self, which: int) -> None:
-        super().__init__(0)
-        self.which = which
-
-    def spawn(self, count: int) -> list[np.random.SeedSequence]:
-        *first, _ = np.random.SeedSequence(0).spawn(count)
-        return [*first, np.random.SeedSequence(100 + self.which)]
+        monkeypatch.setattr("gradaudit.dp.game.sequence", only_the_trials_differ)
+        results.append(play(mechanism, played, Rules(400, DELTA), 0).scores["projection"])
+    assert len({score.bound.thresholds for score in results}) == 1
+    assert len({tuple(score.null[:9]) for score in results}) == 3
 
 
 def test_a_null_mechanism_is_not_accused() -> None:
@@ -165,7 +153,7 @@ def test_the_pairs_own_epsilon_is_rarely_exceeded() -> None:
     truth = pair_epsilon(mechanism, played, DELTA)
     assert truth == pytest.approx(epsilon_gaussian(0.3, DELTA))
     rules = Rules(5000, DELTA, mode="exact")
-    games = [play(mechanism, played, rules, np.random.SeedSequence(i)) for i in range(200)]
+    games = [play(mechanism, played, rules, i) for i in range(200)]
     allowed = binom.ppf(0.999, 200, 0.05)
     assert sum(outcome.scores["projection"].bound.value > truth for outcome in games) <= allowed
     accused = sum(outcome.gaussian.epsilon > truth for outcome in games)

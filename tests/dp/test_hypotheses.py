@@ -1,27 +1,22 @@
-import os
-import random
-import secrets
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
-from dp_subject import hypotheses
+from dp_subject import hypotheses, noise_that_no_seed_reaches, sums_under_loud_noise
 
-from gradaudit.dp.degenerate import watched_randomness
 from gradaudit.dp.hypotheses import (
     Hypotheses,
     Ruler,
     known_ruler,
+    pilot_releases,
+    pilot_ruler,
     score_releases,
     shifts,
     way,
 )
 from gradaudit.dp.mechanisms import FileMechanism
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.dp.releases import releases_in_chunks, releases_interleaved, reproducible
 
-SEED = np.random.SeedSequence(5)
+SEED = 5
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
@@ -79,18 +74,6 @@ def test_memory_does_not_change_the_scores(mechanism: ClippedNoise) -> None:
     np.testing.assert_allclose(small, large, rtol=0, atol=1e-14)
 
 
-def test_chunks_fit_the_memory() -> None:
-    mechanism, played = ClippedNoise(clip=1, sigma=1), hypotheses(1.0)
-    row = 40 * 4
-    chunks = list(
-        releases_in_chunks(
-            mechanism, played.batch(played.null), 100, torch.Generator(), memory=30 * row
-        )
-    )
-    assert sum(map(len, chunks)) == 100
-    assert max(len(chunk) * row for chunk in chunks) * 6 <= 30 * row
-
-
 def test_every_release_is_told() -> None:
     mechanism, played, heard = ClippedNoise(clip=1, sigma=1), hypotheses(1.0), []
     scores = score_releases(
@@ -103,97 +86,6 @@ def test_every_release_is_told() -> None:
         advance=heard.append,
     )
     assert sum(heard) == 1000 == scores.shape[1]
-
-
-def everywhere(generator: torch.Generator) -> list[float]:
-    return [
-        float(torch.rand((), generator=generator)),
-        float(torch.rand(())),
-        float(np.random.rand()),  # noqa: NPY002
-        random.random(),
-    ]
-
-
-def test_randomness_repeats_by_seed_and_is_put_back() -> None:
-    def draw(entropy: int) -> list[float]:
-        with reproducible(np.random.SeedSequence(entropy), torch.device("cpu")) as generator:
-            return everywhere(generator)
-
-    with watched_randomness(torch.Generator()) as state:
-        before = state()
-        first, again, other = draw(1), draw(1), draw(2)
-        after = state()
-    assert first == again
-    assert all(a != b for a, b in zip(first, other, strict=True))
-    assert len(set(first)) == 4
-    assert before == after
-
-
-class Holder:
-    """Keeps generators where a class, a closure or a file may keep them."""
-
-    def __init__(self) -> None:
-        self.kept = np.random.default_rng(1)
-        self.old = {"here": np.random.RandomState(2)}
-        self.python = (random.Random(3),)
-        self.torch = torch.Generator().manual_seed(4)
-
-
-HOLDER = Holder()
-DRAWS = {
-    "torch": lambda: torch.rand(()),
-    "numpy": lambda: np.random.rand(),  # noqa: NPY002
-    "python": random.random,
-    "an attribute": lambda: HOLDER.kept.random(),
-    "a dictionary": lambda: HOLDER.old["here"].rand(),
-    "a tuple": lambda: HOLDER.python[0].random(),
-    "a generator of torch": lambda: torch.rand((), generator=HOLDER.torch),
-    "fresh numpy": lambda: np.random.default_rng().random(),
-    "secrets": lambda: secrets.randbelow(5),
-    "the system": lambda: os.urandom(4),
-    "random.SystemRandom": lambda: random.SystemRandom().random(),
-}
-
-
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_a_draw_from_anywhere_changes_the_state(draw: Callable[[], object]) -> None:
-    given = torch.Generator()
-    with watched_randomness(given) as state:
-        before = state()
-        assert state() == before
-        draw()
-        assert state() != before
-        again = state()
-        torch.rand((), generator=given)
-        assert state() != again
-
-
-def test_watching_leaves_the_sources_as_they_were() -> None:
-    sources = os.urandom, random._urandom  # type: ignore[attr-defined]
-    with watched_randomness(torch.Generator()):
-        assert os.urandom is not sources[0]
-    assert (os.urandom, random._urandom) == sources  # type: ignore[attr-defined]
-
-
-def test_code_that_is_not_known_is_asked_in_just_the_order_of_the_coins() -> None:
-    asked: list[float] = []
-
-    def stateful(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        asked.append(float(gradients[0, 0]))
-        return gradients[0] + len(asked)
-
-    played = hypotheses(1.0, values=2)
-    batches = [played.batch(record) for record in (played.null, *played.alternatives)]
-    order = np.random.default_rng(0).integers(3, size=50)
-    released = torch.empty(50, 40)
-    mechanism = FileMechanism(stateful, "f.py:m")
-    generator = torch.Generator()
-    for which, chunk in releases_interleaved(mechanism, batches, order, generator, 7 * 40 * 4 * 12):
-        released[torch.from_numpy(which)] = chunk
-    assert asked == [float(batches[index][0, 0]) for index in order]
-    torch.testing.assert_close(
-        released, torch.stack([batches[i][0] + n + 1 for n, i in enumerate(order)])
-    )
 
 
 def test_a_mechanism_that_fails_half_way_leaves_randomness_as_it_was() -> None:
@@ -239,3 +131,38 @@ def test_equal_gradients_have_no_way() -> None:
     played = Hypotheses(null, null[None], torch.zeros(0, 4))
     with pytest.raises(ValueError, match="do not differ"):
         way(torch.zeros(1, 4), played)
+
+
+def deaf(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(gradients.shape[1], generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("function", "cosine"), [(sums_under_loud_noise, 0.9999), (noise_that_no_seed_reaches, 0.99)]
+)
+def test_the_ruler_points_from_one_hypothesis_to_the_other(function: object, cosine: float) -> None:
+    played = hypotheses(0.5, values=2)
+    mechanism = FileMechanism(function, "f.py:m")  # type: ignore[arg-type]
+    ruler = pilot_ruler(mechanism, played, 500, SEED, memory=1 << 20)
+    expected = played.alternatives.mean(dim=0) - played.null
+    assert torch.cosine_similarity(ruler.towards, expected, dim=0) > cosine
+    assert ruler.laplace is None
+
+
+def test_the_centre_is_the_mean_release() -> None:
+    played = hypotheses(0.5)
+    ruler = pilot_ruler(
+        FileMechanism(noise_that_no_seed_reaches, "f.py:m"), played, 900, SEED, memory=1
+    )
+    error = (ruler.centre - played.null).norm() / (0.05 * 40**0.5 / 30)
+    assert 0.5 < error < 1.6
+
+
+def test_a_release_that_does_not_move_is_ruled_by_the_gradients() -> None:
+    played = hypotheses(0.5)
+    ruler = pilot_ruler(FileMechanism(deaf, "f.py:m"), played, 100, SEED, memory=1 << 20)
+    torch.testing.assert_close(ruler.towards, played.alternatives[0] - played.null)
+
+
+def test_pilots_are_a_quarter_rounded_up() -> None:
+    assert [pilot_releases(trials) for trials in (100, 5000, 5001)] == [25, 1250, 1251]
