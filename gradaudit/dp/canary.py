@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gradaudit.data.records import Records
 from gradaudit.dp.domain import Domain
-from gradaudit.dp.sensitivity import Distance, RecordSensitivity, between_two_values
+from gradaudit.dp.sensitivity import Design, Distance, RecordSensitivity, between_two_values
 from gradaudit.errors import UsageError
 from gradaudit.progress import Advance
 from gradaudit.randomness import Seed, rng
@@ -53,21 +53,6 @@ class Canary:
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How hard crafting tries.
-
-    Attributes:
-        restarts: starts of the ascent; none leave crafting out.
-        iterations: steps of the ascent.
-        pool: ordinary records that are looked at for a place to start from.
-    """
-
-    restarts: int = 16
-    iterations: int = 200
-    pool: int = 256
-
-
-@dataclass(frozen=True)
 class Canaries:
     """The records that could have played, by kind, and the one that does.
 
@@ -86,8 +71,7 @@ def choose_canary(
     sensitivity: RecordSensitivity,
     domain: Domain,
     records: Records,
-    wanted: str,
-    effort: Effort,
+    design: Design,
     seed: Seed,
     advance: Advance,
 ) -> Canaries:
@@ -97,48 +81,48 @@ def choose_canary(
         sensitivity: what the gap depends on.
         domain: what a crafted record may look like.
         records: the data set.
-        wanted: ``random``, ``crafted`` or the index of a record.
-        effort: how hard crafting tries.
+        design: which record is wanted, and how hard crafting tries.
         seed: draws the random record and the starts.
         advance: is told of every restart, in each stage.
 
     Raises:
-        UsageError: ``wanted`` is none of these, or crafting is left out but wanted.
+        UsageError: there is no such record, or crafting is left out but wanted.
     """
-    index = expect_record(wanted, len(records), effort)
+    index = expect_record(design, len(records))
     inputs = records.inputs.flatten(1)
 
     def held(kind: str, rows: list[int]) -> list[Canary]:
         return as_they_are(sensitivity, kind, inputs[rows].to(torch.float64), records.labels[rows])
 
-    pool = rng(seed, "pool").permutation(len(records))[: effort.pool]
+    pool = rng(seed, "pool").permutation(len(records))[: design.pool]
     ordinary = held("random", pool.tolist())
     by_kind = {"random": ordinary[0]}
-    if effort.restarts:
-        starts = _starts(ordinary, effort.restarts)
+    if design.restarts:
+        starts = _starts(ordinary, design.restarts)
         crafted = craft(
             sensitivity,
             domain,
             torch.stack([start.inputs for start in starts]),
             torch.stack([start.label for start in starts]),
-            iterations=effort.iterations,
+            iterations=design.iterations,
             advance=advance,
         )[0]
         near = int(domain.apart(inputs.to(torch.float64), crafted.inputs).argmin())
         by_kind |= {"nearest": held("nearest", [near])[0], "crafted": crafted}
     if index is not None:
-        by_kind[wanted] = held(wanted, [index])[0]
+        by_kind[design.record] = held(design.record, [index])[0]
     typical = torch.tensor([canary.gap for canary in ordinary]).sort().values
-    return Canaries(by_kind, by_kind[wanted], typical)
+    return Canaries(by_kind, by_kind[design.record], typical)
 
 
-def expect_record(wanted: str, records: int, effort: Effort) -> int | None:
+def expect_record(design: Design, records: int) -> int | None:
     """The index of the record that is asked for; None for ``random`` and ``crafted``.
 
     Raises:
         UsageError: it is none of these, or crafting is left out but wanted.
     """
-    if wanted == "crafted" and not effort.restarts:
+    wanted = design.record
+    if wanted == "crafted" and not design.restarts:
         raise UsageError(
             "--restarts 0 leaves crafting out, but --record crafted needs it; give at least one, "
             "or --record random"

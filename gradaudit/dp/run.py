@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from gradaudit.dp.canary import STAGES, Canaries, Canary, Effort, choose_canary, expect_record
+from gradaudit.dp.canary import STAGES, Canaries, Canary, choose_canary, expect_record
 from gradaudit.dp.degenerate import Verdict, verdict_without_trials
-from gradaudit.dp.domain import Domain, DomainName, PrivateColumn
-from gradaudit.dp.game import Rules, TrialsResult, expect_law, play
+from gradaudit.dp.domain import Domain, PrivateColumn
+from gradaudit.dp.game import Rules, StatisticResult, TrialsResult, expect_law, play
 from gradaudit.dp.gradients import RecordGradients
 from gradaudit.dp.hypotheses import Hypotheses, shifts
-from gradaudit.dp.laws import Statistic
-from gradaudit.dp.mechanisms import Mechanism
-from gradaudit.dp.sensitivity import RecordSensitivity
+from gradaudit.dp.mechanisms import Mechanism, Promise
+from gradaudit.dp.sensitivity import Design, RecordSensitivity
+from gradaudit.dp.theory import Relation
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
@@ -26,28 +26,6 @@ from gradaudit.randomness import sequence
 Swept = Literal["clip", "sigma"]
 Setting = tuple[Swept, float, Mechanism]
 """What is swept, its value, and the mechanism with that value."""
-
-
-@dataclass(frozen=True)
-class Design:
-    """What is asked of a game, besides its rules.
-
-    Attributes:
-        record: random, crafted or an index.
-        domain: what a crafted record may look like.
-        mixture: whether the alternative draws from all other values (definition 7.2), or is the
-            one that moves the release most.
-        companions: other records in the batch.
-        clip: Δ that a mechanism from a file is declared to clip to, for crafting.
-        effort: how hard crafting tries.
-    """
-
-    record: str = "crafted"
-    domain: DomainName = "feasible"
-    mixture: bool = False
-    companions: int = 0
-    clip: float | None = None
-    effort: Effort = field(default_factory=Effort)
 
 
 @dataclass(frozen=True)
@@ -74,11 +52,24 @@ class Game:
     mechanism: Mechanism
     rules: Rules
 
-    def epsilon_lower(self, statistic: Statistic) -> float | None:
-        """The bound of a statistic, or the verdict; None where the releases gave no bound."""
+    @property
+    def score(self) -> StatisticResult | None:
+        """What the statistic that is asked for said; None without trials, or of dependent ones."""
+        if isinstance(self.result, Verdict) or self.result.dependent:
+            return None
+        return self.result.scores[self.rules.statistic]
+
+    @property
+    def epsilon_lower(self) -> float | None:
+        """The bound, or the verdict; None where the releases gave no bound."""
         if isinstance(self.result, Verdict):
             return self.result.epsilon
-        return None if self.result.dependent else self.result.scores[statistic].bound.value
+        return self.score.bound.value if self.score is not None else None
+
+    def promise(self, relation: Relation = "replace") -> Promise | None:
+        """What the mechanism promises for such a batch; None where nothing is known."""
+        batch = self.hypotheses
+        return self.mechanism.promise(relation, batch.records, batch.elements, self.rules.delta)
 
 
 def play_on(
@@ -96,33 +87,20 @@ def play_on(
         UsageError: an option is wrong for these records or this mechanism.
         AuditError: the model or a mechanism from a file fails.
     """
-    records, effort = subject.records, design.effort
+    records = subject.records
     expect_law(mechanism, 1 + design.companions, rules.mode)
-    expect_record(design.record, len(records), effort)
+    expect_record(design, len(records))
     column = PrivateColumn.of(records, attribute)
     seed = sequence(subject.seed, "dp-audit", attribute)
     gradients = RecordGradients.of(subject.target, records.inputs, records.labels, subject.hidden)
     mechanism = mechanism.laid_out(gradients.sizes)
     sensitivity = RecordSensitivity.of(
-        gradients,
-        records,
-        column,
-        mechanism,
-        companions=design.companions,
-        clip=design.clip,
-        memory=rules.memory,
-        seed=sequence(seed, "batch"),
+        gradients, records, column, mechanism, design, rules.memory, sequence(seed, "batch")
     )
     domain = Domain.of(records, column, design.domain)
-    with progress.task(f"canaries for {attribute}", STAGES * effort.restarts) as advance:
+    with progress.task(f"canaries for {attribute}", STAGES * design.restarts) as advance:
         canaries = choose_canary(
-            sensitivity,
-            domain,
-            records,
-            design.record,
-            effort,
-            sequence(seed, "canary"),
-            advance,
+            sensitivity, domain, records, design, sequence(seed, "canary"), advance
         )
     hypotheses = _hypotheses(sensitivity, canaries.played, mixture=design.mixture)
     result: Verdict | TrialsResult | None

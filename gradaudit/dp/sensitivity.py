@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.data.records import Records
-from gradaudit.dp.domain import PrivateColumn
+from gradaudit.dp.domain import DomainName, PrivateColumn
 from gradaudit.dp.gradients import RecordGradients
 from gradaudit.dp.mechanisms import Mechanism, Noiseless
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
@@ -24,6 +24,32 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 _COPIES = 8
 """Gradients that are held for one variant of a record, at most, counting those of the backward
 pass through them."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """How the pair of a game is chosen.
+
+    Attributes:
+        record: random, crafted or an index.
+        domain: what a crafted record may look like.
+        mixture: whether the alternative draws from all other values (definition 7.2), or is the
+            one that moves the release most.
+        companions: other records in the batch.
+        clip: Δ that a mechanism from a file is declared to clip to, for crafting.
+        restarts: starts of the ascent of crafting; none leave it out.
+        iterations: steps of the ascent.
+        pool: ordinary records that are looked at for a place to start from.
+    """
+
+    record: str = "crafted"
+    domain: DomainName = "feasible"
+    mixture: bool = False
+    companions: int = 0
+    clip: float | None = None
+    restarts: int = 16
+    iterations: int = 200
+    pool: int = 256
 
 
 @dataclass(frozen=True)
@@ -55,9 +81,7 @@ class RecordSensitivity:
         records: Records,
         column: PrivateColumn,
         mechanism: Mechanism,
-        *,
-        companions: int,
-        clip: float | None,
+        design: Design,
         memory: int,
         seed: Seed,
     ) -> RecordSensitivity:
@@ -68,18 +92,17 @@ class RecordSensitivity:
             records: the data set.
             column: the private column.
             mechanism: that releases.
-            companions: how many other records are in the batch, drawn without replacement.
-            clip: Δ that a mechanism from a file is declared to clip to.
+            design: how many companions there are, and the clip that is declared.
             memory: bytes that a chunk may take.
             seed: draws the companions, and the common noise.
 
         Raises:
             UsageError: there are not so many companions.
         """
-        others = _companions(records, gradients, companions, seed)
+        others = _companions(records, gradients, design.companions, seed)
         first = gradients(records.inputs[:1].flatten(1), records.labels[:1])
         batch = torch.cat([first, others])
-        judge, distances, words = _judge(mechanism, clip, batch, others, seed)
+        judge, distances, words = _judge(mechanism, design.clip, batch, others, seed)
         return cls(gradients, column, judge, distances, others, memory, words)
 
     def records_at_once(self, variants: int) -> int:

@@ -8,8 +8,8 @@ Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy" (201
 
 One step is audited; a run takes many, each on a random batch. Steps on the whole data compose
 exactly: T Gaussian mechanisms of μ are one of μ√T (Dong, Roth and Su 2019, corollary 3.3). Poisson
-sampled batches need a privacy loss distribution, or Rényi divergences, of Google's dp-accounting,
-an optional dependency.
+sampled batches need a privacy loss distribution (tight, to its discretisation) of Google's
+dp-accounting, an optional dependency.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from gradaudit.noise import NoisePlace
 
 FloatArray = NDArray[np.float64]
 Relation = Literal["replace", "remove"]
-Accountant = Literal["pld", "rdp"]
 
 _BISECTIONS = 100
 
@@ -158,7 +157,6 @@ def epsilon_composed(
     *,
     sampling_rate: float = 1.0,
     relation: Relation = "replace",
-    accountant: Accountant = "pld",
 ) -> float:
     """ε at δ after ``steps`` steps of DP-SGD with noise on the sum of clipped gradients.
 
@@ -168,11 +166,9 @@ def epsilon_composed(
         delta: 0 < δ < 1.
         sampling_rate: probability with which a record is in a batch; 1 is the whole data.
         relation: neighbouring data sets replace one record, or remove one.
-        accountant: for sampled batches, ``pld`` (tight, to its discretisation) or ``rdp`` (an upper
-            bound, for ``remove`` only).
 
     Raises:
-        UsageError: dp-accounting is missing, or the accountant does not know the relation.
+        UsageError: dp-accounting is missing, or a number is out of its range.
     """
     if noise_multiplier < 0 or steps < 1 or not 0 < sampling_rate <= 1 or not 0 < delta < 1:
         raise UsageError(
@@ -184,26 +180,9 @@ def epsilon_composed(
     if sampling_rate == 1:
         sensitivity = 2 if relation == "replace" else 1
         return epsilon_gaussian(sensitivity * math.sqrt(steps) / noise_multiplier, delta)
-    return _sampled(noise_multiplier, steps, delta, sampling_rate, relation, accountant)
-
-
-def _sampled(
-    noise_multiplier: float,
-    steps: int,
-    delta: float,
-    sampling_rate: float,
-    relation: Relation,
-    accountant: Accountant,
-) -> float:
-    if accountant == "rdp" and relation == "replace":
-        raise UsageError(
-            "the rdp accountant knows sampled batches only when a record is removed; "
-            "use the pld accountant or relation=remove"
-        )
     library = _dp_accounting()
     neighbours = library.NeighboringRelation
-    kind = library.pld.PLDAccountant if accountant == "pld" else library.rdp.RdpAccountant
-    ledger = kind(
+    ledger = library.pld.PLDAccountant(
         neighboring_relation=neighbours.REPLACE_ONE
         if relation == "replace"
         else neighbours.ADD_OR_REMOVE_ONE

@@ -7,11 +7,12 @@ import torch
 from dp_subject import FEATURES, subject, table
 
 from gradaudit.data.records import Attribute, Feature, Records
-from gradaudit.dp.canary import Canary, Effort, as_they_are, ascend, choose_canary, craft
+from gradaudit.dp.canary import Canary, as_they_are, ascend, choose_canary, craft
 from gradaudit.dp.domain import MAX_VALUES, Domain, PrivateColumn
 from gradaudit.dp.gradients import RecordGradients
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.dp.sensitivity import (
+    Design,
     RecordSensitivity,
     between_two_values,
     cosine_distance,
@@ -20,7 +21,7 @@ from gradaudit.dp.sensitivity import (
 from gradaudit.errors import NotApplicable, UsageError
 
 PLACES = ("sum", "release")
-QUICK = Effort(restarts=6, iterations=40, pool=30)
+QUICK = Design(restarts=6, iterations=40, pool=30)
 
 
 def silent(units: int) -> None:
@@ -343,8 +344,7 @@ def canaries_of(wanted: str, seed: int = 0, **effort: int) -> tuple[dict[str, Ca
         ground,
         Domain.of(table(), ground.column, "feasible"),
         table(),
-        wanted,
-        replace(QUICK, **effort),
+        replace(QUICK, record=wanted, **effort),
         seed,
         silent,
     )

@@ -46,8 +46,7 @@ def with_claim(lower: Measurement, game: Game, options: DpAuditOptions) -> Measu
     A claim that the promise of Gaussian noise exceeds needs no trials to be wrong: that is said
     first. (The promise of Laplace noise is at δ = 0 and contradicts no claim at δ.)
     """
-    claimed, pair = options.claimed_epsilon, game.hypotheses
-    promise = game.mechanism.promise("replace", pair.records, pair.elements, options.delta)
+    claimed, promise = options.claimed_epsilon, game.promise()
     promised = promise.epsilon if promise is not None and promise.delta else None
     details: dict[str, JsonValue] = {**lower.details, "limits": LIMITS}
     if claimed is not None:

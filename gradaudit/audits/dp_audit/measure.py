@@ -11,12 +11,12 @@ from gradaudit.audits.base import Cost
 from gradaudit.audits.dp_audit.rows import game_rows
 from gradaudit.audits.dp_audit.theory import composition_rows, theory_rows
 from gradaudit.audits.rows import Rows
-from gradaudit.dp.canary import Effort
 from gradaudit.dp.degenerate import Verdict
 from gradaudit.dp.game import Rules
 from gradaudit.dp.mechanisms import Mechanism, load_mechanism
-from gradaudit.dp.pictures import SweepPoint, draw_curves, draw_histogram
-from gradaudit.dp.run import Design, Game, play_on, settings
+from gradaudit.dp.pictures import draw_curves, draw_histogram
+from gradaudit.dp.run import Game, play_on, settings
+from gradaudit.dp.sensitivity import Design
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Subject
 from gradaudit.pictures import expect_picture
@@ -63,21 +63,21 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
     games = {
         name: _play(subject, name, mechanism, options, comparisons, progress) for name in names
     }
-    best = max(names, key=lambda name: _bound_of(games[name]))
+    best = max(names, key=lambda name: _at_least(games[name].epsilon_lower))
     yield from game_rows(games[best], options, rows)
     yield from theory_rows(games[best], options, columns, rows)
     yield from composition_rows(mechanism, options, rows)
     for name in names if len(names) > 1 else ():
         yield from game_rows(games[name], options, rows.of({"attribute": name}))
     _draw_histogram(games[best], options)
-    curves: dict[str, list[SweepPoint]] = {}
+    curves: dict[str, dict[float, Game]] = {}
     for setting, at, other in swept:
         game = _play(subject, best, other, options, comparisons, progress)
         at_setting = rows.of({setting: at})
         yield from game_rows(game, options, at_setting)
         yield from theory_rows(game, options, columns, at_setting)
-        if point := SweepPoint.of(game, at):
-            curves.setdefault(setting, []).append(point)
+        if game.score is not None:
+            curves.setdefault(setting, {})[at] = game
     _draw_curves(curves, options)
 
 
@@ -126,7 +126,9 @@ def _play(
         mixture=options.replacement == "uniform",
         companions=options.companions,
         clip=options.clip,
-        effort=Effort(options.restarts, options.iterations, subject.samples or _POOL),
+        restarts=options.restarts,
+        iterations=options.iterations,
+        pool=subject.samples or _POOL,
     )
     rules = Rules(
         options.trials,
@@ -140,8 +142,7 @@ def _play(
     return play_on(subject, attribute, mechanism, design, rules, progress)
 
 
-def _bound_of(game: Game) -> float:
-    bound = game.epsilon_lower(game.rules.statistic)
+def _at_least(bound: float | None) -> float:
     return -math.inf if bound is None else bound
 
 
@@ -156,7 +157,7 @@ def _draw_histogram(game: Game, options: DpAuditOptions) -> None:
         draw_histogram(options.picture, game.result.scores)
 
 
-def _draw_curves(curves: dict[str, list[SweepPoint]], options: DpAuditOptions) -> None:
+def _draw_curves(curves: dict[str, dict[float, Game]], options: DpAuditOptions) -> None:
     if options.curves is not None and curves:
         draw_curves(options.curves, curves)
     elif options.curves is not None:

@@ -31,13 +31,12 @@ def theory_rows(
         columns: columns of the table; Li24 divide epsilon by their number, which has no basis.
         rows: of the game's variant.
     """
-    mechanism, pair = game.mechanism, game.hypotheses
     for relation in _RELATIONS:
-        promise = mechanism.promise(relation, pair.records, pair.elements, options.delta)
+        promise = game.promise(relation)
         if promise is None:
             reason = (
                 "a deterministic defense promises no finite epsilon"
-                if mechanism.deterministic
+                if game.mechanism.deterministic
                 else "a mechanism from a file promises nothing known; name it as dp:clip=C,sigma=S"
             )
             yield from rows.skipped(reason, _THEORY)

@@ -1,7 +1,7 @@
 """Gradient-release mechanisms: one a file, found by name, defenses, and the user's own."""
 
 from gradaudit.defenses import defenses
-from gradaudit.dp.mechanisms.base import AdditiveMechanism, Mechanism, Noiseless, ReleaseLaw
+from gradaudit.dp.mechanisms.base import Mechanism, Noiseless, Promise, ReleaseLaw
 from gradaudit.dp.mechanisms.custom import DefenseMechanism, FileMechanism
 from gradaudit.errors import UsageError
 from gradaudit.noise import Noise
@@ -10,11 +10,11 @@ from gradaudit.specs import Spec, arguments, suggest
 from gradaudit.user_code import load_callable
 
 __all__ = [
-    "AdditiveMechanism",
     "DefenseMechanism",
     "FileMechanism",
     "Mechanism",
     "Noiseless",
+    "Promise",
     "ReleaseLaw",
     "load_mechanism",
     "mechanisms",
@@ -23,9 +23,9 @@ __all__ = [
 OPTION = "--mechanism"
 
 
-def mechanisms() -> dict[str, type[AdditiveMechanism]]:
+def mechanisms() -> dict[str, type[Mechanism]]:
     """The mechanisms that have a name of their own."""
-    return discover("gradaudit.dp.mechanisms", AdditiveMechanism)
+    return discover("gradaudit.dp.mechanisms", Mechanism)
 
 
 def load_mechanism(text: str, noise: Noise | None = None) -> Mechanism:

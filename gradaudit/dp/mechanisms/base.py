@@ -11,12 +11,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradaudit.dp.theory import Relation, epsilon_gaussian, epsilon_laplace, mu_of_mechanism
-from gradaudit.noise import Noise, NoisePlace
+from gradaudit.dp.theory import Relation, epsilon_gaussian, epsilon_laplace
+from gradaudit.noise import Noise
 
 Noiseless = Callable[[Tensor, Tensor], Tensor]
-"""The release without noise: of variants of a record (…, elements) and its companions (others,
-elements) to (…, elements)."""
+"""The release without noise, differentiable in the record: of its variants' gradients (…, elements)
+and those of its companions (others, elements) to (…, elements)."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class Promise:
 class Mechanism(ABC):
     """A random map from the per-sample gradients of a step to the gradient that is released.
 
+    One that has a ``name`` and a ``summary`` is found, and made from ``name:clip=C,sigma=S``.
+
     Attributes:
         description: as the user named it.
         noise: the law of the noise in each element, known or declared; None where it is neither.
@@ -76,6 +78,8 @@ class Mechanism(ABC):
             each other, and a pilot of them is a better guide to a threshold than any law.
     """
 
+    name: ClassVar[str]
+    summary: ClassVar[str]
     description: str
     noise: Noise | None = None
     deterministic: ClassVar[bool] = False
@@ -87,7 +91,11 @@ class Mechanism(ABC):
         return None
 
     def law(self, records: int) -> ReleaseLaw | None:
-        """The law of a release of a batch of so many records; None where it is not known."""
+        """The law of a release of a batch of so many records; None where it is not known.
+
+        Raises:
+            UsageError: it is known, but has no simple form.
+        """
         return None
 
     def promise(
@@ -128,69 +136,3 @@ class Mechanism(ABC):
     def elements_drawn(self, records: int, elements: int) -> int:
         """How many numbers one release holds in memory at a time."""
         return (records + 1) * elements
-
-
-class AdditiveMechanism(Mechanism):
-    """A mechanism whose release is a known function of the gradients plus noise of a known law.
-
-    Attributes:
-        clip: L2 norm Δ that a gradient is clipped to.
-        sigma: deviation of Gaussian noise, or scale b of Laplace noise, per element, at the place
-            where the mechanism adds it.
-        per: where the noise is added.
-    """
-
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    foreign: ClassVar[bool] = False
-    noise: Noise
-    clip: float
-    sigma: float
-    per: NoisePlace
-
-    @property
-    def noise_multiplier(self) -> float | None:
-        """σ/Δ of Gaussian noise on the sum of clipped gradients, which composes; else None."""
-        return self.sigma / self.clip if (self.noise, self.per) == ("gaussian", "sum") else None
-
-    @abstractmethod
-    def noiseless(self, record: Tensor, companions: Tensor) -> Tensor:
-        """The release without noise of one record beside its companions.
-
-        Differentiable in ``record``.
-
-        Args:
-            record: (…, elements) gradients of the record, one a variant of it.
-            companions: (others, elements) gradients of the rest of the batch.
-
-        Returns:
-            (…, elements).
-        """
-
-    @abstractmethod
-    def law(self, records: int) -> ReleaseLaw:
-        """The law of a release of a batch of so many records.
-
-        Raises:
-            UsageError: it has no simple law.
-        """
-
-    def promise(self, relation: Relation, records: int, elements: int, delta: float) -> Promise:
-        """The worst case: at δ for Gaussian noise, at 0 for Laplace noise.
-
-        For that an L2 sensitivity of S allows an L1 sensitivity of S√elements.
-        """
-        mu = mu_of_mechanism(
-            self.clip, self.sigma, noise=self.per, records=records, relation=relation
-        )
-        if self.noise == "laplace":
-            return Promise(mu, epsilon_laplace(mu * math.sqrt(elements), 1.0), 0.0)
-        return Promise(mu, epsilon_gaussian(mu, delta), delta)
-
-    @abstractmethod
-    def resized(self, clip: float | None = None, sigma: float | None = None) -> AdditiveMechanism:
-        """The same law and place of the noise with another clip or sigma."""
-
-    def mean(self, per_sample_gradients: Tensor) -> Tensor:
-        """The release without noise, (records, elements) to (elements,)."""
-        return self.noiseless(per_sample_gradients[0], per_sample_gradients[1:])

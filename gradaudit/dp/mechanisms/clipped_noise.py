@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gradaudit.dp.mechanisms.base import AdditiveMechanism, ReleaseLaw
+from gradaudit.dp.mechanisms.base import Mechanism, Promise, ReleaseLaw
+from gradaudit.dp.theory import Relation, epsilon_gaussian, epsilon_laplace, mu_of_mechanism
 from gradaudit.errors import UsageError
 from gradaudit.gradients.noise import clipped, draw_each, draw_noise
 from gradaudit.noise import Noise, NoisePlace, noise_scale
 
 
-class ClippedNoise(AdditiveMechanism):
+class ClippedNoise(Mechanism):
     """Clip to Δ and add noise of scale σ; the release is a mean over the batch's k records.
 
     ``per`` says where (σ and Δ are absolute, never multiples of each other):
@@ -28,6 +30,8 @@ class ClippedNoise(AdditiveMechanism):
 
     name = "dp"
     summary = "Clip, and add Gaussian or Laplace noise."
+    foreign: ClassVar[bool] = False
+    noise: Noise
 
     def __init__(
         self, *, clip: float, sigma: float, noise: Noise = "gaussian", per: NoisePlace = "sum"
@@ -38,6 +42,15 @@ class ClippedNoise(AdditiveMechanism):
             raise UsageError(f"--mechanism: sigma={sigma} is negative or infinite")
         self.clip, self.sigma, self.noise, self.per = clip, sigma, noise, per
         self.description = f"dp:clip={clip:g},sigma={sigma:g},noise={noise},per={per}"
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """σ/Δ of Gaussian noise on the sum of clipped gradients, which composes; else None."""
+        return self.sigma / self.clip if (self.noise, self.per) == ("gaussian", "sum") else None
+
+    def mean(self, per_sample_gradients: Tensor) -> Tensor:
+        """The release without noise, (records, elements) to (elements,)."""
+        return self.noiseless(per_sample_gradients[0], per_sample_gradients[1:])
 
     def noiseless(self, record: Tensor, companions: Tensor) -> Tensor:
         """The clipped mean, (…, elements)."""
@@ -59,6 +72,18 @@ class ClippedNoise(AdditiveMechanism):
                 "no simple law; use per=sum, or --companions 0"
             )
         return ReleaseLaw(self.noise, self._scale(records), self.noiseless)
+
+    def promise(self, relation: Relation, records: int, elements: int, delta: float) -> Promise:
+        """The worst case: at δ for Gaussian noise, at 0 for Laplace noise.
+
+        For that an L2 sensitivity of S allows an L1 sensitivity of S√elements.
+        """
+        mu = mu_of_mechanism(
+            self.clip, self.sigma, noise=self.per, records=records, relation=relation
+        )
+        if self.noise == "laplace":
+            return Promise(mu, epsilon_laplace(mu * math.sqrt(elements), 1.0), 0.0)
+        return Promise(mu, epsilon_gaussian(mu, delta), delta)
 
     def resized(self, clip: float | None = None, sigma: float | None = None) -> ClippedNoise:
         """The same law and place of the noise with another clip or sigma."""
