@@ -251,7 +251,7 @@ def test_a_defense_releases_the_defended_mean() -> None:
     sizes = {"fc.weight": 60, "fc.bias": 20}
     played = hypotheses(1.0, elements=ELEMENTS, companions=3)
     batch = played.batch(played.null)
-    mechanism = DefenseMechanism.parse("prune:0.9", "--mechanism").laid_out(sizes)
+    mechanism = DefenseMechanism.parse("prune:0.9").laid_out(sizes)
     released = mechanism.release(batch, torch.Generator())
     mean = batch.mean(dim=0)
     for part, whole in zip(released.split([60, 20]), mean.split([60, 20]), strict=True):
@@ -265,7 +265,7 @@ def test_a_deterministic_defense_may_hide_a_pair() -> None:
     null = torch.linspace(-1, 1, 10, dtype=torch.float64)
     hidden = Hypotheses(null, 2 * null[None], torch.zeros(0, 10))
     shown = Hypotheses(null, -null[None], torch.zeros(0, 10))
-    mechanism = DefenseMechanism.parse("sign", "--mechanism").laid_out({"w.weight": 10})
+    mechanism = DefenseMechanism.parse("sign").laid_out({"w.weight": 10})
     for played, epsilon in ((hidden, 0), (shown, math.inf)):
         verdict = verdict_without_trials(mechanism, played, SEED)
         assert verdict is not None

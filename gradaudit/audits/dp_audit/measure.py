@@ -1,29 +1,35 @@
-"""From a subject to rows: the games of every attribute, the theory, sweeps and pictures."""
+"""From a subject to rows and pictures: the games of every attribute, the theory, sweeps.
+
+Pictures are those of Li et al. 2024, figures 7 and 8; SVG and PNG, the same bytes for the same
+numbers.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gradaudit.audits.base import Cost
-from gradaudit.audits.dp_audit.rows import game_rows
-from gradaudit.audits.dp_audit.theory import composition_rows, theory_rows
+from gradaudit.audits.dp_audit.rows import composition_rows, game_rows, theory_rows
 from gradaudit.audits.rows import Rows
 from gradaudit.dp.degenerate import Verdict
 from gradaudit.dp.game import Rules
 from gradaudit.dp.mechanisms import Mechanism, load_mechanism
-from gradaudit.dp.pictures import draw_curves, draw_histogram
 from gradaudit.dp.run import Game, play_on, settings
 from gradaudit.dp.sensitivity import Design
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Subject
-from gradaudit.pictures import expect_picture
+from gradaudit.pictures import expect_picture, picture
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
 
 log = logging.getLogger(__name__)
@@ -35,6 +41,9 @@ _UNDEFENDED = (
 )
 _POOL = 256
 _PASSES_A_STEP = 4.0
+_BINS = 60
+_WIDE = 8
+"""Settings that span such a factor are drawn on a logarithmic axis."""
 
 
 def cost(audit: DpAudit, subject: Subject) -> Cost:
@@ -153,12 +162,61 @@ def _draw_histogram(game: Game, options: DpAuditOptions) -> None:
     if isinstance(game.result, Verdict):
         reason = f"decided without trials: {game.result.reason}"
         log.warning(_NOT_DRAWN, "--picture", options.picture, reason)
-    else:
-        draw_histogram(options.picture, game.result.scores)
+        return
+    scores = game.result.scores
+    with picture(options.picture, len(scores)) as panels:
+        for axes, (name, score) in zip(panels, scores.items(), strict=True):
+            edges = np.histogram_bin_edges(np.concatenate([score.null, score.alternative]), _BINS)
+            for label, sample in (
+                ("H0: own value", score.null),
+                ("H1: another", score.alternative),
+            ):
+                counts = np.histogram(sample, edges)[0]
+                axes.stairs(counts, edges, fill=True, alpha=0.6, label=label)
+            for at, label in zip(score.bound.thresholds, ("threshold", "_hidden"), strict=True):
+                axes.axvline(at, color="black", linewidth=1, label=label)
+            bound = score.bound.value
+            proved = f"ε ≥ {bound:.3g}" if bound else "nothing proved (ε ≥ 0)"
+            axes.set(xlabel=name, ylabel="releases", title=proved)
 
 
 def _draw_curves(curves: dict[str, dict[float, Game]], options: DpAuditOptions) -> None:
-    if options.curves is not None and curves:
-        draw_curves(options.curves, curves)
-    elif options.curves is not None:
+    """Epsilon against clip and against sigma, a panel each, on a logarithmic scale.
+
+    Args:
+        curves: by the name of what was swept, the games that needed trials, by its value.
+        options: with the path.
+    """
+    if options.curves is None:
+        return
+    if not curves:
         log.warning(_NOT_DRAWN, "--curves", options.curves, "no setting needed trials")
+        return
+    with picture(options.curves, len(curves)) as panels:
+        for axes, (name, games) in zip(panels, curves.items(), strict=True):
+            at = sorted(games)
+            _curves(axes, at, [games[setting] for setting in at])
+            axes.set(xlabel=name, ylabel="ε (logarithmic above 1)")
+            axes.set_yscale("symlog", linthresh=1)
+            axes.set_ylim(bottom=0)
+            if at[-1] >= _WIDE * at[0]:
+                axes.set_xscale("log")
+                axes.set_xticks(at, [f"{setting:g}" for setting in at])
+                axes.set_xticks([], minor=True)
+
+
+def _curves(axes: Axes, at: Sequence[float], games: Sequence[Game]) -> None:
+    promises = [game.promise() for game in games]
+    scores = [game.score for game in games if game.score is not None]
+    theory = [np.nan if promise is None else promise.epsilon for promise in promises]
+    pairs = [np.nan if game.pair is None else game.pair for game in games]
+    for label, style, values in (
+        ("theory, replace", "k.--", theory),
+        ("exact for the pair", "k.:", pairs),
+        ("lower bound", "o-", [score.bound.value for score in scores]),
+    ):
+        axes.plot(at, values, style, label=label, markersize=4)
+    middle = np.array([score.point.value for score in scores])
+    ends = np.array([score.point.interval for score in scores]).T
+    errors = np.maximum(np.abs(ends - middle), 0)
+    axes.errorbar(at, middle, errors, fmt="s", markersize=3, capsize=2, label="point estimate")

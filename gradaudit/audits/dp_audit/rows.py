@@ -1,7 +1,8 @@
-"""Rows of a played game; their details say what the numbers rest on."""
+"""Rows of a played game and of what its mechanism promises; details say what they rest on."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,6 +16,8 @@ from gradaudit.dp.game import GAUSSIAN_TRIALS, StatisticResult, TrialsResult
 from gradaudit.dp.gaussian import GaussianBound
 from gradaudit.dp.mechanisms import Mechanism
 from gradaudit.dp.run import Game
+from gradaudit.dp.theory import Relation, epsilon_classical, epsilon_composed
+from gradaudit.errors import UsageError
 from gradaudit.report import Measurement
 
 BINS = 40
@@ -29,6 +32,9 @@ DEPENDENT = (
     "from one to the next, so nothing bounds the epsilon of one; audit it with fresh state for "
     "each release"
 )
+CLASSICAL_RANGE = "proved only up to epsilon = 1"
+RELATIONS: tuple[Relation, ...] = ("replace", "remove")
+THEORY = ("epsilon_theory", "epsilon_classical")
 
 
 def game_rows(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
@@ -45,6 +51,73 @@ def game_rows(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Measu
     yield rows.measured("epsilon_ceiling", game.rules.ceiling, n=options.trials)
     yield from _pair_row(game, options, rows)
     yield from _gap_rows(game, rows)
+
+
+def theory_rows(
+    game: Game, options: DpAuditOptions, columns: int, rows: Rows
+) -> Iterator[Measurement]:
+    """What the mechanism promises for a replaced (headline) and for a removed record.
+
+    Args:
+        game: that was played.
+        options: of the audit.
+        columns: columns of the table; Li24 divide epsilon by their number, which has no basis.
+        rows: of the game's variant.
+    """
+    for relation in RELATIONS:
+        promise = game.promise(relation)
+        if promise is None:
+            reason = (
+                "a deterministic defense promises no finite epsilon"
+                if game.mechanism.deterministic
+                else "a mechanism from a file promises nothing known; name it as dp:clip=C,sigma=S"
+            )
+            yield from rows.skipped(reason, THEORY)
+            return
+        of_relation = rows if relation == "replace" else rows.of({"relation": relation})
+        details: dict[str, JsonValue] = {
+            "unit": "record",
+            "relation": relation,
+            "sensitivity_over_noise": promise.mu if math.isfinite(promise.mu) else None,
+            "delta": promise.delta,
+        }
+        yield of_relation.measured("epsilon_theory", promise.epsilon, details=details)
+        if not promise.delta:
+            reason = "the classical formula is for Gaussian noise"
+            yield from of_relation.skipped(reason, ["epsilon_classical"])
+            continue
+        classical = epsilon_classical(promise.mu, options.delta)
+        details |= {"in_range": classical.in_range, "range": CLASSICAL_RANGE}
+        if not classical.in_range:
+            details["remark"] = f"out of range: {CLASSICAL_RANGE}"
+        yield of_relation.measured("epsilon_classical", classical.value, details=details)
+        if relation == "remove" and columns:
+            note = "Li24's figure 8; dividing by columns has no basis"
+            yield of_relation.of({"per": "column"}).measured(
+                "epsilon_classical",
+                classical.value / columns,
+                details={"columns": columns, "note": note},
+            )
+
+
+def composition_rows(
+    mechanism: Mechanism, options: DpAuditOptions, rows: Rows
+) -> Iterator[Measurement]:
+    """Epsilon of ``--steps`` steps, to compare a claimed budget with that of one.
+
+    Raises:
+        UsageError: composition is asked for a mechanism that has none here, or dp-accounting is
+            missing.
+    """
+    if options.steps is None:
+        return
+    multiplier, rate = mechanism.noise_multiplier, options.sampling_rate
+    if multiplier is None:
+        raise UsageError("--steps: only Gaussian noise on the sum of clipped gradients composes")
+    composed = epsilon_composed(multiplier, options.steps, options.delta, sampling_rate=rate)
+    yield rows.of({"steps": options.steps, "sampling_rate": rate}).measured(
+        "epsilon_theory", composed, details={"delta": options.delta}
+    )
 
 
 def _bound_rows(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
