@@ -26,6 +26,12 @@ class ClippedNoise(Mechanism):
     - ``release``: clip(Σ g_i / k) + σn, the batch gradient as a whole (Mo et al. 2022, V-E).
 
     ``theory.mu_of_mechanism`` says how far one record can move each of them.
+
+    Attributes:
+        clip: L2 norm Δ that a gradient is clipped to.
+        sigma: deviation of Gaussian noise, or scale b of Laplace noise, per element, at the place
+            where the mechanism adds it.
+        per: where the noise is added.
     """
 
     name = "dp"
