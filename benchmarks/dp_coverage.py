@@ -25,7 +25,7 @@ from gradaudit.dp.bounds import (
 )
 from gradaudit.dp.decision import best_threshold
 from gradaudit.dp.gaussian import mu_lower
-from gradaudit.dp.laws import LaplaceLaw, Law, PilotLaw, ProjectionLaw
+from gradaudit.dp.laws import Law, PilotLaw, ProjectionLaw
 from gradaudit.dp.point import epsilon_point
 from gradaudit.dp.theory import epsilon_gaussian
 
@@ -64,9 +64,8 @@ def normal(shift: float) -> Draw:
 
 def laplace_ratio(epsilon: float) -> Draw:
     def draw(shape: tuple[int, ...], rng: Generator) -> tuple[Array, Array]:
-        law = LaplaceLaw(np.array([epsilon]))
-        null, alternative = law.sample(math.prod(shape), rng)
-        return null.reshape(shape), alternative.reshape(shape)
+        null, alternative = np.clip(2 * rng.laplace(size=(2, *shape)) - epsilon, -epsilon, epsilon)
+        return null, -alternative
 
     return draw
 

@@ -16,29 +16,28 @@ import numpy as np
 import torch
 from scipy.stats import ks_2samp
 
-from gradaudit.dp.board import Board, known_ruler
-from gradaudit.dp.game import Outcome, Rules, play
+from gradaudit.dp.game import LawTrials, Rules, TrialsResult, play
+from gradaudit.dp.hypotheses import Hypotheses, known_ruler, laws_of
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.dp.trials import LawTrials, laws_of
 from gradaudit.gradients.memory import peak_bytes
 
 ELEMENTS, CLIP, SIGMA, DELTA, SEEDS = 30_000, 2.0, 0.5, 1e-5, 5
 
 
-def gradients() -> Board:
+def gradients() -> Hypotheses:
     """Two gradients of norm 5 at an angle of 60 degrees."""
     generator = torch.Generator().manual_seed(0)
     first, second = torch.linalg.qr(
         torch.randn(ELEMENTS, 2, generator=generator, dtype=torch.float64)
     ).Q.T
     turned = 0.5 * first + 0.75**0.5 * second
-    return Board(5 * first, 5 * turned[None], torch.zeros(0, ELEMENTS, dtype=torch.float64))
+    return Hypotheses(5 * first, 5 * turned[None], torch.zeros(0, ELEMENTS, dtype=torch.float64))
 
 
-def numpy_loop(board: Board, trials: int) -> tuple[np.ndarray, np.ndarray]:
+def numpy_loop(hypotheses: Hypotheses, trials: int) -> tuple[np.ndarray, np.ndarray]:
     """The way it is usually written: one trial after the other, in float64."""
     rng = np.random.default_rng(0)
-    null, other = board.null.numpy(), board.alternatives[0].numpy()
+    null, other = hypotheses.null.numpy(), hypotheses.alternatives[0].numpy()
 
     def clip(gradient: np.ndarray) -> np.ndarray:
         return gradient / max(1, np.linalg.norm(gradient) / CLIP)
@@ -55,17 +54,18 @@ def numpy_loop(board: Board, trials: int) -> tuple[np.ndarray, np.ndarray]:
     return found[0], found[1]
 
 
-def game(board: Board, trials: int, mode: str, seed: int = 0) -> Outcome:
+def game(hypotheses: Hypotheses, trials: int, mode: str, seed: int = 0) -> TrialsResult:
     mechanism = ClippedNoise(clip=CLIP, sigma=SIGMA)
     rules = Rules(trials, DELTA, mode=mode, memory=1 << 30)  # type: ignore[arg-type]
-    return play(mechanism, board, rules, np.random.SeedSequence(seed))
+    return play(mechanism, hypotheses, rules, seed)
 
 
-def draw_law(board: Board, trials: int) -> None:
+def draw_law(hypotheses: Hypotheses, trials: int) -> None:
     """Both statistics by their laws, without what comes before and after the trials."""
     mechanism = ClippedNoise(clip=CLIP, sigma=SIGMA)
-    laws = laws_of(mechanism, board, known_ruler(mechanism, board))
-    LawTrials(laws).draw(trials, np.random.SeedSequence(0), lambda units: None)
+    law = mechanism.law(hypotheses.records)
+    laws = laws_of(law, hypotheses, known_ruler(law, hypotheses))
+    LawTrials(laws).draw(trials, 0, lambda units: None)
 
 
 def seconds(function: Callable[[], object]) -> float:
@@ -80,11 +80,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    board, trials = gradients(), arguments.trials
+    hypotheses, trials = gradients(), arguments.trials
     ways: dict[str, Callable[[], object]] = {
-        "numpy loop": lambda: numpy_loop(board, trials),
-        "implementation": lambda: game(board, trials, "implementation"),
-        "exact": lambda: draw_law(board, trials),
+        "numpy loop": lambda: numpy_loop(hypotheses, trials),
+        "implementation": lambda: game(hypotheses, trials, "implementation"),
+        "exact": lambda: draw_law(hypotheses, trials),
     }
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(arguments.repeats):
@@ -95,11 +95,11 @@ def main() -> None:
     for name, times in taken.items():
         middle = statistics.median(times)
         print(f"{name:15s} {middle * 1e3:10.2f} ms   {loop / middle:9.1f} times the loop's speed")
-    peak = peak_bytes(lambda: game(board, 500, "implementation"))
+    peak = peak_bytes(lambda: game(hypotheses, 500, "implementation"))
     whole = trials * 2 * ELEMENTS * 4
     print(f"memory at its peak {peak / 2**20:.0f} MiB; all releases {whole / 2**20:.0f} MiB")
     for seed in range(SEEDS):
-        real, law = (game(board, trials, mode, seed) for mode in ("implementation", "exact"))
+        real, law = (game(hypotheses, trials, mode, seed) for mode in ("implementation", "exact"))
         values = [
             ks_2samp(getattr(score, side), getattr(law.scores[name], side)).pvalue
             for name, score in real.scores.items()

@@ -28,7 +28,7 @@ SLOW = (
     "audits/test_vinfo.py",
     "audits/test_vinfo_original.py",
     "cli/test_processes.py",
-    "dp/test_canaries.py",
+    "dp/test_canary.py",
     "dp/test_coverage.py",
     "inference/test_usable.py",
     "tradeoff/test_attacking.py",

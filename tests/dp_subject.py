@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.data.records import Attribute, Feature, Records
-from gradaudit.dp.board import Board
+from gradaudit.dp.hypotheses import Hypotheses
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Subject, Target
 
@@ -65,7 +65,9 @@ def subject(*attributes: str, depth: int = 1, width: int = 8, seed: int = 0) -> 
     return Subject((target,), table(), target.layers, attributes=attributes, seed=seed)
 
 
-def board(gap: float, *, elements: int = 40, companions: int = 0, values: int = 1) -> Board:
+def hypotheses(
+    gap: float, *, elements: int = 40, companions: int = 0, values: int = 1
+) -> Hypotheses:
     """Gradients of norm below one that lie ``gap`` apart, value by value further."""
     generator = torch.Generator().manual_seed(elements)
     null = torch.randn(elements, generator=generator, dtype=torch.float64)
@@ -73,9 +75,20 @@ def board(gap: float, *, elements: int = 40, companions: int = 0, values: int = 
     away = torch.randn(values, elements, generator=generator, dtype=torch.float64)
     away *= gap / away.norm(dim=1, keepdim=True) * torch.arange(1, values + 1)[:, None]
     others = torch.randn(companions, elements, generator=generator, dtype=torch.float64)
-    return Board(null, null + away, others)
+    return Hypotheses(null, null + away, others)
 
 
 def clip(gradients: Tensor, bound: float) -> Tensor:
     """Clip as a user's file might."""
     return gradients / (gradients.norm(dim=1, keepdim=True) / bound).clamp(min=1)
+
+
+def sums_under_loud_noise(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Noise far above the gradients."""
+    return clip(gradients, 5).sum(0) + 50 * torch.randn(gradients.shape[1], generator=generator)
+
+
+def noise_that_no_seed_reaches(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Noise that no seed reaches."""
+    fresh = np.random.default_rng().normal(size=gradients.shape[1])
+    return clip(gradients, 1).sum(0) + 0.05 * torch.from_numpy(fresh).float()

@@ -17,13 +17,13 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.signal import lfilter
 
-from gradaudit.dp.board import Board
-from gradaudit.dp.game import Rules, decide_by_law, decide_by_pilot, score
+from gradaudit.dp.degenerate import verdict_without_trials
+from gradaudit.dp.game import Rules, TrialSeries, decide_by_law, decide_by_pilot, fair_coins, score
+from gradaudit.dp.hypotheses import Hypotheses
 from gradaudit.dp.laws import ProjectionLaw
 from gradaudit.dp.mechanisms import FileMechanism
-from gradaudit.dp.trials import Played, fair_coins
-from gradaudit.dp.verdicts import verdict_without_trials
 from gradaudit.progress import Advance
+from gradaudit.randomness import Seed, rng, sequence
 from studies.base import Cell, Outcome, Study
 
 DELTA, ELEMENTS = 1e-5, 80
@@ -53,21 +53,19 @@ class Simulated:
     law: ProjectionLaw | None = None
     state: bool = False
 
-    def draw(self, trials: int, seed: np.random.SeedSequence, advance: Advance) -> Played:
-        of_coins, of_values = seed.spawn(2)
-        coins = fair_coins(2 * trials, of_coins)
-        values = self.make(coins, np.random.default_rng(of_values))
-        return Played(coins, {"projection": np.asarray(values, float)})
+    def draw(self, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
+        coins = fair_coins(2 * trials, rng(seed, "coins"))
+        values = self.make(coins, rng(seed, "values"))
+        return TrialSeries(coins, {"projection": np.asarray(values, float)})
 
     def play(self, trials: int, seed: int) -> Mapping[str, Outcome]:
         rules = Rules(trials, DELTA)
-        for_pilot, for_test, for_trials = np.random.SeedSequence(seed).spawn(3)
         if self.law is not None:
             decisions = decide_by_law({"projection": self.law}, rules)
         else:
-            decisions = decide_by_pilot(self, rules, for_pilot)
-        played = self.draw(trials, for_trials, lambda units: None)
-        if self.state and played.dependent(for_test):
+            decisions = decide_by_pilot(self, rules, seed)
+        played = self.draw(trials, sequence(seed, "trials"), lambda units: None)
+        if self.state and played.dependent(seed):
             return {"epsilon_lower": Outcome(None)}
         bound = score(played, decisions, rules)["projection"].bound
         return {"epsilon_lower": Outcome(bool(bound.value <= self.epsilon()))}
@@ -272,9 +270,9 @@ Release = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 def judge(function: Release, elements: int, *, infinite: bool, seed: int) -> Mapping[str, Outcome]:
     rng = np.random.default_rng(seed)
     null, other = torch.from_numpy(rng.standard_normal((2, elements)))
-    board = Board(null, other[None], torch.zeros(0, elements, dtype=torch.float64))
+    hypotheses = Hypotheses(null, other[None], torch.zeros(0, elements, dtype=torch.float64))
     mechanism = FileMechanism(function, "f.py:mechanism")
-    verdict = verdict_without_trials(mechanism, board, np.random.SeedSequence(seed))
+    verdict = verdict_without_trials(mechanism, hypotheses, seed)
     said = verdict is not None and math.isinf(verdict.epsilon)
     name = "infinity said" if infinite else "infinity not said"
     return {name: Outcome(said == infinite)}

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gradaudit.audits import Audit
+from gradaudit.audits.dp_audit.claim import claim_exceeded, claim_untested
 from gradaudit.cli.reports import writers
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import OutputSettings, RunSettings, SubjectSettings
-from gradaudit.dp.claim import claim_exceeded, claim_untested
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.formats import format_named
 from gradaudit.judging import Policy, gate, passed

@@ -11,8 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradaudit.dp.bounds import LowerBound, epsilon_lower, lower_bound
-from gradaudit.dp.guesses import epsilon_of_guesses, tails_bound
+from gradaudit.dp.bounds import (
+    LowerBound,
+    epsilon_lower,
+    epsilon_of_guesses,
+    lower_bound,
+    tails_bound,
+)
 from gradaudit.dp.laws import Law
 from gradaudit.dp.theory import FloatArray
 
@@ -37,7 +42,7 @@ class Threshold:
     def bound(
         self, null: ArrayLike, alternative: ArrayLike, *, delta: float, alpha: float
     ) -> LowerBound:
-        """The bound of ``bounds`` from the statistics (trials,) under each hypothesis."""
+        """The bound of one test's errors from the statistics (trials,) under each hypothesis."""
         return lower_bound(null, alternative, self.value, delta=delta, alpha=alpha)
 
 
@@ -52,7 +57,7 @@ class Tails:
     def bound(
         self, null: ArrayLike, alternative: ArrayLike, *, delta: float, alpha: float
     ) -> LowerBound:
-        """The bound of ``guesses`` from statistics whose hypotheses fair coins picked."""
+        """The bound of guesses in both tails from statistics whose hypotheses fair coins picked."""
         return tails_bound(null, alternative, (self.low, self.high), delta=delta, alpha=alpha)
 
 

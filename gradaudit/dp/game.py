@@ -8,33 +8,35 @@ Z. Li et al., "Analyzing inference privacy risks through gradients in machine le
 definition 7.2.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gradaudit.dp.board import Board, Ruler, known_ruler
-from gradaudit.dp.bounds import LowerBound
+from gradaudit.dp.bounds import LowerBound, guesses_ceiling
 from gradaudit.dp.decision import Decision, best_decision
 from gradaudit.dp.gaussian import GaussianBound, gaussian_bound
-from gradaudit.dp.guesses import guesses_ceiling
-from gradaudit.dp.laws import Law, PilotLaw, Samples
-from gradaudit.dp.mechanisms import AdditiveMechanism, Mechanism
-from gradaudit.dp.pilots import pilot_releases, pilot_ruler
+from gradaudit.dp.hypotheses import (
+    Hypotheses,
+    Ruler,
+    known_ruler,
+    laws_of,
+    pilot_releases,
+    pilot_ruler,
+    score_releases,
+)
+from gradaudit.dp.laws import Law, Laws, PilotLaw, Samples, Statistic
+from gradaudit.dp.mechanisms import Mechanism, ReleaseLaw
 from gradaudit.dp.point import PointEstimate, epsilon_point
 from gradaudit.dp.theory import FloatArray
-from gradaudit.dp.trials import (
-    Laws,
-    LawTrials,
-    Played,
-    ReleaseTrials,
-    Statistic,
-    Trials,
-    laws_of,
-)
 from gradaudit.errors import UsageError
 from gradaudit.progress import Advance
+from gradaudit.randomness import Seed, rng, sequence
+from gradaudit.statistics.serial import depends
 
 Mode = Literal["implementation", "exact"]
 
@@ -90,7 +92,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Score:
+class StatisticResult:
     """What one statistic said.
 
     Attributes:
@@ -107,8 +109,8 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A game that was played.
+class TrialsResult:
+    """What the trials of a game said.
 
     Attributes:
         scores: by statistic.
@@ -120,20 +122,105 @@ class Outcome:
         dependent: whether the releases depend on each other, so that nothing here is a bound.
     """
 
-    scores: dict[Statistic, Score]
+    scores: dict[Statistic, StatisticResult]
     gaussian: GaussianBound | None
     pilots: int
     decided_by: Literal["law", "pilot"]
     dependent: bool = False
 
 
+@dataclass(frozen=True)
+class TrialSeries:
+    """Trials in the order in which they were played.
+
+    Attributes:
+        coins: (releases,) bool, whether a fair coin picked the alternative.
+        statistics: (releases,) by name.
+    """
+
+    coins: NDArray[np.bool_]
+    statistics: dict[Statistic, FloatArray]
+
+    def samples(self, name: Statistic) -> Samples:
+        """A statistic under the null hypothesis, and under the alternative."""
+        series = self.statistics[name]
+        return series[~self.coins], series[self.coins]
+
+    def dependent(self, seed: Seed) -> bool:
+        """Whether releases depend on those before them (a false alarm in a thousand)."""
+        series = list(self.statistics.values())
+        return depends(series, self.coins, rng(seed, "dependence"))
+
+
+class TrialSource(Protocol):
+    """Where the statistics of trials come from."""
+
+    def draw(self, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
+        """Twice ``trials`` releases, each under a hypothesis that a fair coin of its own picks."""
+        ...
+
+
+@dataclass(frozen=True)
+class ReleaseTrials:
+    """Trials that run the mechanism."""
+
+    mechanism: Mechanism
+    hypotheses: Hypotheses
+    ruler: Ruler
+    memory: int
+
+    def draw(self, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
+        """Release under the null hypothesis, or with a value drawn evenly from the others."""
+        coins = fair_coins(2 * trials, rng(seed, "coins"))
+        values = len(self.hypotheses.alternatives)
+        others = rng(seed, "values").integers(1, values + 1, len(coins))
+        projection, distance = score_releases(
+            self.mechanism,
+            [
+                self.hypotheses.batch(record)
+                for record in (self.hypotheses.null, *self.hypotheses.alternatives)
+            ],
+            self.ruler,
+            np.where(coins, others, 0),
+            sequence(seed, "releases"),
+            memory=self.memory,
+            advance=advance,
+        )
+        return TrialSeries(coins, {"projection": projection, "distance": distance})
+
+
+@dataclass(frozen=True)
+class LawTrials:
+    """Trials that sample the laws of the statistics."""
+
+    laws: Laws
+
+    def draw(self, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
+        """Sample both laws, independently of each other."""
+        coins, generator = fair_coins(2 * trials, rng(seed, "coins")), rng(seed, "laws")
+        counts = len(coins) - int(coins.sum()), int(coins.sum())
+        statistics: dict[Statistic, FloatArray] = {}
+        for name, law in self.laws.items():
+            samples = law.sample(max(counts), generator)
+            statistics[name] = np.empty(len(coins))
+            for side, sample, count in zip((~coins, coins), samples, counts, strict=True):
+                statistics[name][side] = sample[:count]
+        advance(len(coins))
+        return TrialSeries(coins, statistics)
+
+
+def fair_coins(count: int, generator: np.random.Generator) -> NDArray[np.bool_]:
+    """Independent coins, (count,)."""
+    return generator.integers(2, size=count).astype(bool)
+
+
 def play(
     mechanism: Mechanism,
-    board: Board,
+    hypotheses: Hypotheses,
     rules: Rules,
-    seed: np.random.SeedSequence,
+    seed: Seed,
     advance: Advance = lambda units: None,
-) -> Outcome:
+) -> TrialsResult:
     """Play the game.
 
     Method and thresholds come from the law where it is known and the releases are drawn here, and
@@ -141,7 +228,7 @@ def play(
 
     Args:
         mechanism: what releases.
-        board: gradients under both hypotheses, which differ.
+        hypotheses: gradients under both, which differ.
         rules: what is fixed before.
         seed: of everything that is drawn.
         advance: hears of every trial, of both hypotheses.
@@ -150,24 +237,42 @@ def play(
         UsageError: exact mode for a mechanism whose statistics have no closed law.
         AuditError: a mechanism from a file fails.
     """
-    for_ruler, for_pilot, for_test, for_trials = seed.spawn(4)
+    law = expect_law(mechanism, hypotheses.records, rules.mode)
     pilots = pilot_releases(rules.trials)
-    if isinstance(mechanism, AdditiveMechanism):
-        ruler, spent = known_ruler(mechanism, board), 0
+    if law is not None:
+        ruler, spent = known_ruler(law, hypotheses), 0
     else:
-        ruler, spent = pilot_ruler(mechanism, board, pilots, for_ruler, rules.memory), pilots
-    laws = laws_of(mechanism, board, ruler)
-    source = _source(mechanism, board, ruler, laws, rules)
-    known = bool(laws) and (rules.mode == "exact" or not mechanism.foreign)
-    decisions = decide_by_law(laws, rules) if known else decide_by_pilot(source, rules, for_pilot)
-    played = source.draw(rules.trials, for_trials, advance)
-    return Outcome(
-        scores=score(played, decisions, rules),
-        gaussian=_gaussian(mechanism, board, played.samples("projection"), rules),
+        of_ruler = sequence(seed, "ruler")
+        ruler = pilot_ruler(mechanism, hypotheses, pilots, of_ruler, rules.memory)
+        spent = pilots
+    laws = laws_of(law, hypotheses, ruler)
+    exact = rules.mode == "exact"
+    source = LawTrials(laws) if exact else ReleaseTrials(mechanism, hypotheses, ruler, rules.memory)
+    known = bool(laws) and (exact or not mechanism.foreign)
+    decisions = decide_by_law(laws, rules) if known else decide_by_pilot(source, rules, seed)
+    series = source.draw(rules.trials, sequence(seed, "trials"), advance)
+    return TrialsResult(
+        scores=score(series, decisions, rules),
+        gaussian=_gaussian(mechanism, hypotheses, series.samples("projection"), rules),
         pilots=spent if known else spent + pilots,
         decided_by="law" if known else "pilot",
-        dependent=mechanism.foreign and not known and played.dependent(for_test),
+        dependent=mechanism.foreign and not known and series.dependent(seed),
     )
+
+
+def expect_law(mechanism: Mechanism, records: int, mode: Mode) -> ReleaseLaw | None:
+    """The law of a release of a batch of so many records; None where none is known or needed.
+
+    Raises:
+        UsageError: the exact mode needs Gaussian noise, or the noise has no simple law.
+    """
+    law = mechanism.law(records)
+    if mode == "exact" and (law is None or law.noise != "gaussian"):
+        raise UsageError(
+            f"--mode exact: {mechanism.description} is not known to add Gaussian noise; "
+            "use --mode implementation"
+        )
+    return law
 
 
 def decide_by_law(laws: Mapping[Statistic, Law], rules: Rules) -> dict[Statistic, Decision]:
@@ -178,46 +283,33 @@ def decide_by_law(laws: Mapping[Statistic, Law], rules: Rules) -> dict[Statistic
     }
 
 
-def decide_by_pilot(
-    source: Trials, rules: Rules, seed: np.random.SeedSequence
-) -> dict[Statistic, Decision]:
+def decide_by_pilot(source: TrialSource, rules: Rules, seed: Seed) -> dict[Statistic, Decision]:
     """The same from releases that are not counted among the trials."""
-    pilot = source.draw(pilot_releases(rules.trials), seed, lambda units: None)
+    pilot = source.draw(pilot_releases(rules.trials), sequence(seed, "pilot"), lambda units: None)
     return decide_by_law({name: PilotLaw(*pilot.samples(name)) for name in pilot.statistics}, rules)
 
 
 def score(
-    played: Played, decisions: Mapping[Statistic, Decision], rules: Rules
-) -> dict[Statistic, Score]:
+    series: TrialSeries, decisions: Mapping[Statistic, Decision], rules: Rules
+) -> dict[Statistic, StatisticResult]:
     """What each statistic says by what was decided before."""
     return {
-        name: _score(played.samples(name), decision, name, rules)
+        name: _score(series.samples(name), decision, name, rules)
         for name, decision in decisions.items()
     }
 
 
-def _source(mechanism: Mechanism, board: Board, ruler: Ruler, laws: Laws, rules: Rules) -> Trials:
-    if rules.mode == "implementation":
-        return ReleaseTrials(mechanism, board, ruler, rules.memory)
-    if not laws:
-        raise UsageError(
-            f"--mode exact: {mechanism.description} is not known to add Gaussian noise; "
-            "use --mode implementation"
-        )
-    return LawTrials(laws)
-
-
-def _score(samples: Samples, decision: Decision, name: Statistic, rules: Rules) -> Score:
+def _score(samples: Samples, decision: Decision, name: Statistic, rules: Rules) -> StatisticResult:
     bound = decision.bound(*samples, delta=rules.delta, alpha=rules.alpha_of(name))
     point = epsilon_point(*samples, delta=rules.delta, confidence=rules.confidence)
-    return Score(*samples, bound, point)
+    return StatisticResult(*samples, bound, point)
 
 
 def _gaussian(
-    mechanism: Mechanism, board: Board, projections: Samples, rules: Rules
+    mechanism: Mechanism, hypotheses: Hypotheses, projections: Samples, rules: Rules
 ) -> GaussianBound | None:
     still = any(np.ptp(sample) == 0 for sample in projections)
     too_few = rules.trials < GAUSSIAN_TRIALS
-    if mechanism.noise != "gaussian" or too_few or len(board.alternatives) > 1 or still:
+    if mechanism.noise != "gaussian" or too_few or len(hypotheses.alternatives) > 1 or still:
         return None
     return gaussian_bound(*projections, delta=rules.delta, alpha=rules.alpha)

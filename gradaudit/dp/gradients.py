@@ -1,5 +1,7 @@
 """Per-sample gradients as one vector a record, differentiable in the record."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -36,7 +38,7 @@ class RecordGradients:
     @classmethod
     def of(
         cls, target: Target, inputs: Tensor, labels: Tensor, hidden: Sequence[str] = ()
-    ) -> "RecordGradients":
+    ) -> RecordGradients:
         """Gradients of all layers but the hidden ones, in float64.
 
         They go through vmap where it gives the same gradients of the first two records as a loop,
@@ -84,12 +86,12 @@ class RecordGradients:
         records = self.view.cast(inputs).view(-1, *self.shape)
         targets = self.view.cast(labels)
         chosen = {name: self.view.parameters[name] for name in self.names}
-        each = torch.func.grad(self.view.record_loss)
+        gradient = torch.func.grad(self.view.record_loss)
         with sdpa_kernel(SDPBackend.MATH):  # the others cannot be differentiated twice
             if self.batched:
-                found = torch.func.vmap(each, in_dims=(None, 0, 0))(chosen, records, targets)
-                return torch.cat([found[name].flatten(1) for name in self.names], dim=1)
-            rows = [each(chosen, x, y) for x, y in zip(records, targets, strict=True)]
+                batch = torch.func.vmap(gradient, in_dims=(None, 0, 0))(chosen, records, targets)
+                return torch.cat([batch[name].flatten(1) for name in self.names], dim=1)
+            rows = [gradient(chosen, x, y) for x, y in zip(records, targets, strict=True)]
         return torch.stack(
             [torch.cat([row[name].flatten() for name in self.names]) for row in rows]
         )

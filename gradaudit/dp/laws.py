@@ -7,13 +7,14 @@ With g0 and g1 the noiseless releases and noise N(0, σ²I):
 - **distance** ‖g̃ − g0‖ (Li24, section 7): σ χ_d against σ χ_d(‖g1 − g0‖/σ), noncentral, whose
   means lie apart by about ‖g1 − g0‖²/(2σ√d) only.
 
-Under Laplace noise of scale b the likelihood ratio is Σ(|g̃ − g0| − |g̃ − g1|)/b. Where no law is
-known, a pilot's releases stand in for it: any threshold is valid that the trials had no part in.
+Under Laplace noise of scale b the likelihood ratio is Σ(|g̃ − g0| − |g̃ − g1|)/b, whose tails have
+no closed form. Where no law is known, a pilot's releases stand in for it: any threshold is valid
+that the trials had no part in.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,10 +32,9 @@ _ENOUGH, _UNLIKELY = 100, 0.01
 _DEVIATIONS = 2.6
 """Standard errors by which the logarithm of the ratio of two deviations lies from 0 if they
 differ."""
-_CHUNK = 1 << 22
-"""Noise values drawn at once."""
 
 Samples = tuple[FloatArray, FloatArray]
+Statistic = Literal["projection", "distance"]
 
 
 class Law(Protocol):
@@ -111,32 +111,7 @@ class DistanceLaw:
         return null, alternative
 
 
-@dataclass(frozen=True)
-class LaplaceLaw:
-    """Σ(|g̃ − g0| − |g̃ − g1|)/b under Laplace noise of scale b; ``shift`` is (g1 − g0)/b.
-
-    With n the noise in units of b and a = |shift|, an element contributes
-    |n| − |n − a| = clip(2n − a, −a, a), and minus that under the alternative. The tails of the sum
-    have no closed form; a sample of it, given to ``PilotLaw``, recommends a threshold.
-    """
-
-    shift: FloatArray
-
-    @property
-    def epsilon(self) -> float:
-        """‖g1 − g0‖₁/b, the exact ε of the pair at δ = 0."""
-        return float(np.abs(self.shift).sum())
-
-    def sample(self, trials: int, rng: np.random.Generator) -> Samples:
-        """Statistics of ``trials`` releases under each hypothesis, in chunks of bounded memory."""
-        reach = np.abs(self.shift[self.shift != 0])
-        rows = max(1, _CHUNK // max(1, len(reach)))
-        sums = [
-            np.clip(2 * rng.laplace(size=(count, len(reach))) - reach, -reach, reach).sum(axis=1)
-            for count in _split(2 * trials, rows)
-        ]
-        both = np.concatenate(sums)
-        return both[:trials], -both[trials:]
+Laws = dict[Statistic, ProjectionLaw | DistanceLaw]
 
 
 @dataclass(frozen=True)
@@ -199,11 +174,6 @@ class PilotLaw:
         even = np.linspace(min(reach), max(reach), _PILOT_CANDIDATES)
         levels = np.linspace(0, 1, 2 * _PILOT_CANDIDATES)
         return np.union1d(even, np.quantile(both, levels, method="higher"))
-
-
-def _split(total: int, size: int) -> list[int]:
-    whole, rest = divmod(total, size)
-    return [size] * whole + [rest] * (rest > 0)
 
 
 def _standardised(threshold: FloatArray, sample: FloatArray, spread: float) -> FloatArray:

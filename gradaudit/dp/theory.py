@@ -5,16 +5,24 @@ as private as telling N(0, 1) from N(μ, 1) with μ = S/σ: projecting onto the 
 sufficient. Everything here is a function of that μ.
 
 Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy" (2018), theorem 8.
+
+One step is audited; a run takes many, each on a random batch. Steps on the whole data compose
+exactly: T Gaussian mechanisms of μ are one of μ√T (Dong, Roth and Su 2019, corollary 3.3). Poisson
+sampled batches need a privacy loss distribution (tight, to its discretisation) of Google's
+dp-accounting, an optional dependency.
 """
+
+from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtri
 
+from gradaudit.errors import UsageError
 from gradaudit.noise import NoisePlace
 
 FloatArray = NDArray[np.float64]
@@ -140,3 +148,55 @@ def epsilon_classical(mu: float, delta: float) -> ClassicalEpsilon:
         raise ValueError("epsilon_classical needs mu >= 0 and 0 < delta < 1")
     value = math.sqrt(2 * math.log(1.25 / delta)) * mu
     return ClassicalEpsilon(value, in_range=value <= 1)
+
+
+def epsilon_composed(
+    noise_multiplier: float,
+    steps: int,
+    delta: float,
+    *,
+    sampling_rate: float = 1.0,
+    relation: Relation = "replace",
+) -> float:
+    """ε at δ after ``steps`` steps of DP-SGD with noise on the sum of clipped gradients.
+
+    Args:
+        noise_multiplier: σ/Δ, 0 for none.
+        steps: number of steps.
+        delta: 0 < δ < 1.
+        sampling_rate: probability with which a record is in a batch; 1 is the whole data.
+        relation: neighbouring data sets replace one record, or remove one.
+
+    Raises:
+        UsageError: dp-accounting is missing, or a number is out of its range.
+    """
+    if noise_multiplier < 0 or steps < 1 or not 0 < sampling_rate <= 1 or not 0 < delta < 1:
+        raise UsageError(
+            "composition needs a noise multiplier >= 0, at least one step, a sampling rate in "
+            "(0, 1] and delta in (0, 1)"
+        )
+    if noise_multiplier == 0:
+        return math.inf
+    if sampling_rate == 1:
+        sensitivity = 2 if relation == "replace" else 1
+        return epsilon_gaussian(sensitivity * math.sqrt(steps) / noise_multiplier, delta)
+    library = _dp_accounting()
+    neighbours = library.NeighboringRelation
+    ledger = library.pld.PLDAccountant(
+        neighboring_relation=neighbours.REPLACE_ONE
+        if relation == "replace"
+        else neighbours.ADD_OR_REMOVE_ONE
+    )
+    step = library.PoissonSampledDpEvent(sampling_rate, library.GaussianDpEvent(noise_multiplier))
+    return float(ledger.compose(step, steps).get_epsilon(delta))
+
+
+def _dp_accounting() -> Any:
+    try:
+        import dp_accounting
+    except ImportError as error:
+        raise UsageError(
+            "composition over sampled batches needs dp-accounting: "
+            "pip install 'gradaudit[accounting]'"
+        ) from error
+    return dp_accounting

@@ -10,9 +10,9 @@ from dp_subject import subject
 from pydantic import ValidationError
 
 from gradaudit.audits.dp_audit import DpAudit
+from gradaudit.audits.dp_audit.claim import claim_exceeded, claim_untested
 from gradaudit.data import load_records
 from gradaudit.defenses import parse_defense
-from gradaudit.dp.claim import claim_exceeded, claim_untested
 from gradaudit.dp.theory import epsilon_gaussian
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.formats.table import Table as TableFormat

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from gradaudit.dp.bounds import epsilon_of_guesses, guesses_ceiling
 from gradaudit.dp.decision import Tails, Threshold, best_decision, best_tails
-from gradaudit.dp.guesses import epsilon_of_guesses, guesses_ceiling
 from gradaudit.dp.laws import PilotLaw, ProjectionLaw
 
 DELTA, TRIALS = 1e-5, 5000

@@ -3,26 +3,26 @@ import math
 import numpy as np
 import pytest
 import torch
-from dp_subject import board, clip
+from dp_subject import clip, hypotheses
 from scipy.stats import binom, ks_2samp
 
-from gradaudit.dp.board import known_ruler
-from gradaudit.dp.campaign import pair_epsilon
-from gradaudit.dp.game import GAUSSIAN_TRIALS, Outcome, Rules, play
+from gradaudit.dp.game import GAUSSIAN_TRIALS, Rules, TrialsResult, play
+from gradaudit.dp.hypotheses import known_ruler, laws_of
 from gradaudit.dp.mechanisms import FileMechanism, Mechanism, load_mechanism
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.dp.run import pair_epsilon
 from gradaudit.dp.theory import epsilon_gaussian
-from gradaudit.dp.trials import laws_of
 from gradaudit.errors import UsageError
+from gradaudit.randomness import Seed, Word, sequence
 
 DELTA = 1e-5
 
 
-def game(mechanism: Mechanism, seed: int = 0, trials: int = 1000, **more: object) -> Outcome:
+def game(mechanism: Mechanism, seed: int = 0, trials: int = 1000, **more: object) -> TrialsResult:
     gap = more.pop("gap", 1.0)
-    played = board(gap, **{k: more.pop(k) for k in ("companions", "values") if k in more})
+    played = hypotheses(gap, **{k: more.pop(k) for k in ("companions", "values") if k in more})
     rules = Rules(trials, DELTA, **more)
-    return play(mechanism, played, rules, np.random.SeedSequence(seed))
+    return play(mechanism, played, rules, seed)
 
 
 def gaussian_file(sigma: float, bound: float = 1.0) -> FileMechanism:
@@ -71,9 +71,11 @@ def test_hypotheses_share_no_noise() -> None:
 
 
 def test_the_law_knows_the_pair() -> None:
-    played = board(1.0, companions=3)
+    played = hypotheses(1.0, companions=3)
     mechanism = ClippedNoise(clip=5, sigma=0.5)
-    laws = laws_of(mechanism, played, known_ruler(mechanism, played))
+    laws = laws_of(
+        mechanism.law(played.records), played, known_ruler(mechanism.law(played.records), played)
+    )
     assert laws["projection"].shifts == pytest.approx([1 / 4])
     assert laws["projection"].sigma == laws["distance"].sigma == 0.5 / 4
     assert laws["distance"].shifts == pytest.approx([1 / 4])
@@ -81,10 +83,10 @@ def test_the_law_knows_the_pair() -> None:
 
 
 def test_a_mixture_is_a_law_of_several_shifts() -> None:
-    played = board(0.3, values=3)
+    played = hypotheses(0.3, values=3)
     mechanism = ClippedNoise(clip=5, sigma=0.5)
-    ruler = known_ruler(mechanism, played)
-    laws = laws_of(mechanism, played, ruler)
+    ruler = known_ruler(mechanism.law(played.records), played)
+    laws = laws_of(mechanism.law(played.records), played, ruler)
     assert laws["distance"].shifts == pytest.approx([0.3, 0.6, 0.9])
     moved = played.alternatives - played.null
     direction = moved.mean(dim=0) / moved.mean(dim=0).norm()
@@ -117,31 +119,18 @@ def test_opacus_is_tested_with_pilots() -> None:
     assert 0.5 < outcome.scores["projection"].bound.value < epsilon_gaussian(2, DELTA)
 
 
-def test_the_threshold_does_not_see_the_trials() -> None:
-    mechanism = gaussian_file(1.0)
-    played = board(1.0)
-    thresholds = {
-        play(mechanism, played, Rules(400, DELTA), _only_the_trials_differ(i))
-        .scores["projection"]
-        .bound.thresholds
-        for i in range(3)
-    }
-    assert len(thresholds) == 1
+def test_the_threshold_does_not_see_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    mechanism, played = gaussian_file(1.0), hypotheses(1.0)
+    results = []
+    for other in range(3):
 
+        def only_the_trials_differ(seed: Seed, *words: Word, other: int = other) -> Seed:
+            return sequence(seed, *words, *[other] * (words == ("trials",)))
 
-class _only_the_trials_differ(np.random.SeedSequence):  # noqa: N801
-    """Spawns the same seeds as always but for the last, the trials'."""
-
-    def __new__(cls, which: int) -> "_only_the_trials_differ":
-        return super().__new__(cls)
-
-    def __init__(self, which: int) -> None:
-        super().__init__(0)
-        self.which = which
-
-    def spawn(self, count: int) -> list[np.random.SeedSequence]:
-        *first, _ = np.random.SeedSequence(0).spawn(count)
-        return [*first, np.random.SeedSequence(100 + self.which)]
+        monkeypatch.setattr("gradaudit.dp.game.sequence", only_the_trials_differ)
+        results.append(play(mechanism, played, Rules(400, DELTA), 0).scores["projection"])
+    assert len({score.bound.thresholds for score in results}) == 1
+    assert len({tuple(score.null[:9]) for score in results}) == 3
 
 
 def test_a_null_mechanism_is_not_accused() -> None:
@@ -160,11 +149,11 @@ def test_a_null_mechanism_is_not_accused() -> None:
 
 
 def test_the_pairs_own_epsilon_is_rarely_exceeded() -> None:
-    mechanism, played = ClippedNoise(clip=5, sigma=1 / 0.3), board(1.0)
+    mechanism, played = ClippedNoise(clip=5, sigma=1 / 0.3), hypotheses(1.0)
     truth = pair_epsilon(mechanism, played, DELTA)
     assert truth == pytest.approx(epsilon_gaussian(0.3, DELTA))
     rules = Rules(5000, DELTA, mode="exact")
-    games = [play(mechanism, played, rules, np.random.SeedSequence(i)) for i in range(200)]
+    games = [play(mechanism, played, rules, i) for i in range(200)]
     allowed = binom.ppf(0.999, 200, 0.05)
     assert sum(outcome.scores["projection"].bound.value > truth for outcome in games) <= allowed
     accused = sum(outcome.gaussian.epsilon > truth for outcome in games)
@@ -189,7 +178,7 @@ def test_power_of_the_bound_from_pilots(mu: float, at_least: float) -> None:
 
 
 def test_laplace_is_bounded_by_its_pair() -> None:
-    mechanism, played = ClippedNoise(clip=50, sigma=1.0, noise="laplace"), board(1.0)
+    mechanism, played = ClippedNoise(clip=50, sigma=1.0, noise="laplace"), hypotheses(1.0)
     gap = (played.alternatives[0] - played.null).abs().sum()
     truth = pair_epsilon(mechanism, played, DELTA)
     assert truth == pytest.approx(float(gap))
@@ -257,14 +246,14 @@ def test_what_is_known_to_be_independent_is_not_tested() -> None:
 
 
 def test_pair_epsilon_of_a_mixture_is_the_largest() -> None:
-    mechanism, played = ClippedNoise(clip=5, sigma=1), board(0.4, values=3)
+    mechanism, played = ClippedNoise(clip=5, sigma=1), hypotheses(0.4, values=3)
     assert pair_epsilon(mechanism, played, DELTA) == pytest.approx(epsilon_gaussian(1.2, DELTA))
 
 
 def test_pair_epsilon_without_a_law_or_without_noise() -> None:
-    assert pair_epsilon(gaussian_file(1.0), board(1.0), DELTA) is None
-    assert pair_epsilon(gaussian_file(1.0), board(0.0), DELTA) == 0
-    assert pair_epsilon(ClippedNoise(clip=1, sigma=0), board(1.0), DELTA) == math.inf
+    assert pair_epsilon(gaussian_file(1.0), hypotheses(1.0), DELTA) is None
+    assert pair_epsilon(gaussian_file(1.0), hypotheses(0.0), DELTA) == 0
+    assert pair_epsilon(ClippedNoise(clip=1, sigma=0), hypotheses(1.0), DELTA) == math.inf
 
 
 def test_too_few_trials_are_refused() -> None:

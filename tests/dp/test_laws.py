@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 from scipy.stats import ks_2samp, kstest
@@ -8,7 +6,6 @@ from gradaudit.dp.bounds import epsilon_ceiling, epsilon_lower, lower_bound
 from gradaudit.dp.decision import best_threshold
 from gradaudit.dp.laws import (
     DistanceLaw,
-    LaplaceLaw,
     PilotLaw,
     ProjectionLaw,
 )
@@ -70,38 +67,6 @@ def test_rates_of_a_mixture_are_averaged():
     assert mixture.error_rates(1.2)[1] == pytest.approx(np.mean(parts))
     _, alternative = mixture.sample(40_000, np.random.default_rng(5))
     assert np.mean(alternative < 1.2) == pytest.approx(np.mean(parts), abs=0.01)
-
-
-@pytest.mark.parametrize("shift", [np.array([1.5]), np.array([0.4, -0.8, 0.0, 2.0])])
-def test_laplace_statistic_is_that_of_real_releases(shift):
-    law = LaplaceLaw(shift)
-    rng = np.random.default_rng(7)
-    for hypothesis, sampled in enumerate(law.sample(20_000, rng)):
-        releases = hypothesis * shift + rng.laplace(size=(20_000, len(shift)))
-        statistic = (np.abs(releases) - np.abs(releases - shift)).sum(axis=1)
-        # The law has atoms: rounding must not tear them apart, and the test is conservative there.
-        assert ks_2samp(sampled.round(9), statistic.round(9)).pvalue > 0.01
-        assert np.max(np.abs(sampled)) <= law.epsilon + 1e-12
-
-
-def test_laplace_statistic_separates_by_exactly_epsilon():
-    law = LaplaceLaw(np.array([2.0]))
-    null, alternative = law.sample(200_000, np.random.default_rng(9))
-    ratio = np.mean(alternative >= 2) / np.mean(null >= 2)
-    assert math.log(ratio) == pytest.approx(law.epsilon, abs=0.05)
-
-
-def test_laplace_samples_do_not_depend_on_the_chunk(monkeypatch):
-    law = LaplaceLaw(np.array([0.5, 1.0, 0.0]))
-    whole = law.sample(10, np.random.default_rng(1))
-    monkeypatch.setattr("gradaudit.dp.laws._CHUNK", 6)
-    np.testing.assert_array_equal(whole, law.sample(10, np.random.default_rng(1)))
-
-
-def test_laplace_law_of_equal_gradients():
-    law = LaplaceLaw(np.zeros(3))
-    assert law.epsilon == 0
-    np.testing.assert_array_equal(law.sample(4, np.random.default_rng(0)), 0)
 
 
 @pytest.mark.parametrize("mu", [1.0, 3.0, 6.4])

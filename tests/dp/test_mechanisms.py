@@ -48,7 +48,7 @@ def test_noiseless_release_is_the_definition(per: str, records: int) -> None:
     expected = mean_by_definition(given, 1.5, per)
     np.testing.assert_allclose(mechanism.mean(given), expected, rtol=1e-12)
     variants = torch.stack([given[0], 3 * given[0], -given[0]])
-    batched = mechanism.mean_of(variants, given[1:])
+    batched = mechanism.noiseless(variants, given[1:])
     for variant, found in zip(variants, batched, strict=True):
         whole = torch.cat([variant[None], given[1:]])
         np.testing.assert_allclose(found, mean_by_definition(whole, 1.5, per), rtol=1e-12)
@@ -75,7 +75,7 @@ def test_noise_follows_its_law(per: str, noise: str, records: int, scale: float)
     law = {"gaussian": "norm", "laplace": "laplace"}[noise]
     assert kstest(residuals.ravel(), law).pvalue > 1e-3
     assert abs(np.corrcoef(residuals[:-1].ravel(), residuals[1:].ravel())[0, 1]) < 0.03
-    assert mechanism.scale(records) == pytest.approx(scale)
+    assert mechanism.law(records).scale == pytest.approx(scale)
 
 
 def test_batched_releases_are_single_ones_in_a_row() -> None:

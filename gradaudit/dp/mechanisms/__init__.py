@@ -1,20 +1,29 @@
-"""Gradient-release mechanisms: one a file, found by name, defenses, and the user's own."""
+"""Gradient-release mechanisms: one a file, found by name; defenses; and the user's own."""
 
-from gradaudit.defenses import defenses
-from gradaudit.dp.mechanisms.base import AdditiveMechanism, Mechanism
-from gradaudit.dp.mechanisms.deterministic import DefenseMechanism
-from gradaudit.dp.mechanisms.file import FileMechanism
-from gradaudit.errors import UsageError
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gradaudit.defenses import Chain, Defense, defenses, parse_defense
+from gradaudit.dp.mechanisms.base import Mechanism, Noiseless, Promise, ReleaseLaw
+from gradaudit.errors import AuditError, UsageError
 from gradaudit.noise import Noise
 from gradaudit.parts import discover
 from gradaudit.specs import Spec, arguments, suggest
-from gradaudit.user_code import load_callable
+from gradaudit.text import listed
+from gradaudit.user_code import first_line, load_callable
 
 __all__ = [
-    "AdditiveMechanism",
     "DefenseMechanism",
     "FileMechanism",
     "Mechanism",
+    "Noiseless",
+    "Promise",
+    "ReleaseLaw",
     "load_mechanism",
     "mechanisms",
 ]
@@ -22,9 +31,9 @@ __all__ = [
 OPTION = "--mechanism"
 
 
-def mechanisms() -> dict[str, type[AdditiveMechanism]]:
+def mechanisms() -> dict[str, type[Mechanism]]:
     """The mechanisms that have a name of their own."""
-    return discover("gradaudit.dp.mechanisms", AdditiveMechanism)
+    return discover("gradaudit.dp.mechanisms", Mechanism)
 
 
 def load_mechanism(text: str, noise: Noise | None = None) -> Mechanism:
@@ -48,7 +57,7 @@ def load_mechanism(text: str, noise: Noise | None = None) -> Mechanism:
             raise UsageError(f"{OPTION} {text}: no {min(missing)}; write {scheme}:clip=C,sigma=S")
         return known[scheme](**arguments(Spec(text, scheme, pairs), known[scheme]))
     if scheme in defenses():
-        return DefenseMechanism.parse(text, OPTION)
+        return DefenseMechanism.parse(text)
     if not scheme.endswith(".py") and "." not in scheme:
         names = [*known, *(n for n, d in defenses().items() if d.deterministic and n not in known)]
         raise UsageError(
@@ -63,3 +72,132 @@ def _pair(text: str, item: str) -> tuple[str, str]:
     if not key or not equals:
         raise UsageError(f"{OPTION} {text}: {item!r} is no option; write key=value,key=value")
     return key.strip(), value.strip()
+
+
+class DefenseMechanism(Mechanism):
+    """The batch's mean gradient as a deterministic defense releases it.
+
+    Equal gradients are released as equal updates, so the releases of a pair either never coincide
+    (ε is infinite) or always do (ε is 0).
+
+    Attributes:
+        sizes: elements of each parameter in a gradient, in order; empty before ``laid_out``.
+    """
+
+    deterministic: ClassVar[bool] = True
+
+    def __init__(
+        self, defense: Defense[Any], description: str, sizes: Mapping[str, int] | None = None
+    ) -> None:
+        self.defense = defense
+        self.description = description
+        self.sizes = dict(sizes or {})
+
+    @classmethod
+    def parse(cls, text: str) -> DefenseMechanism:
+        """The mechanism of a defense's spec.
+
+        Raises:
+            UsageError: a wrong spec, or a defense that is random or changes the model.
+        """
+        defense = parse_defense(text, OPTION)
+        if defense.changes_model:
+            raise UsageError(
+                f"{OPTION} {text}: {defense.name} changes the model and its training and not what "
+                "is released; audit a model that was trained with it"
+            )
+        if not defense.deterministic:
+            raise UsageError(
+                f"{OPTION} {text}: {defense.name} draws random numbers of no known law; only "
+                "deterministic defenses are mechanisms, others as FILE.py:NAME"
+            )
+        return cls(defense, text)
+
+    def laid_out(self, sizes: Mapping[str, int]) -> DefenseMechanism:
+        """The same for gradients made of these parameters.
+
+        Raises:
+            UsageError: the defense's ``layers`` match none of them.
+        """
+        if not any(map(self.defense.defends, sizes)):
+            raise UsageError(
+                f"{OPTION} {self.description}: no layer matches "
+                f"layers={self.defense.options.layers}; the parameters are: {listed(sizes, 20)}"
+            )
+        return DefenseMechanism(self.defense, self.description, sizes)
+
+    def release(self, per_sample_gradients: Tensor, generator: torch.Generator) -> Tensor:
+        """The defended mean: (records, elements) to (elements,)."""
+        mean = per_sample_gradients.mean(dim=0, keepdim=True)
+        parts = torch.split(mean, list(self.sizes.values()), dim=1)
+        update = dict(zip(self.sizes, parts, strict=True))
+        records = len(per_sample_gradients)
+        defended = Chain((self.defense,)).apply(
+            update, records=records, generators=lambda index, name: generator
+        )
+        return torch.cat(list(defended.values()), dim=1)[0]
+
+    def releases(
+        self, per_sample_gradients: Tensor, count: int, generator: torch.Generator
+    ) -> Tensor:
+        """The same release ``count`` times, (count, elements)."""
+        return self.release(per_sample_gradients, generator).expand(count, -1)
+
+
+class FileMechanism(Mechanism):
+    """``def mechanism(per_sample_gradients, generator): …`` from the user's file.
+
+    Its law is unknown. It gets a tensor (records, elements) of its own to work on and a
+    ``torch.Generator``, and returns the released gradient (elements,). Where the callable has an
+    attribute ``releases``, ``releases(per_sample_gradients, count, generator)`` is called instead
+    and returns (count, elements).
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], description: str, noise: Noise | None = None
+    ) -> None:
+        self.function = function
+        self.noise = noise
+        self.batched: Callable[..., Any] | None = getattr(function, "releases", None)
+        self.description = description
+
+    def release(self, per_sample_gradients: Tensor, generator: torch.Generator) -> Tensor:
+        """Release once: (records, elements) to (elements,).
+
+        Raises:
+            AuditError: the user's code fails, or returns something else than a finite gradient.
+        """
+        elements = per_sample_gradients.shape[1:]
+        return self._call(self.function, elements, per_sample_gradients.clone(), generator)
+
+    def releases(
+        self, per_sample_gradients: Tensor, count: int, generator: torch.Generator
+    ) -> Tensor:
+        """Release ``count`` times, (count, elements), by the batched form where there is one.
+
+        Raises:
+            AuditError: as ``release``.
+        """
+        if self.batched is None:
+            return super().releases(per_sample_gradients, count, generator)
+        shape = (count, *per_sample_gradients.shape[1:])
+        return self._call(
+            self.batched, torch.Size(shape), per_sample_gradients.clone(), count, generator
+        )
+
+    def _call(self, function: Callable[..., Any], shape: torch.Size, *arguments: Any) -> Tensor:
+        try:
+            released = function(*arguments)
+        except Exception as error:
+            raise AuditError(
+                f"{OPTION} {self.description}: fails with {first_line(error)}"
+            ) from error
+        if not isinstance(released, Tensor) or released.shape != shape:
+            what = tuple(released.shape) if isinstance(released, Tensor) else type(released)
+            raise AuditError(
+                f"{OPTION} {self.description}: returned {what}; a released gradient of shape "
+                f"{tuple(shape)} is needed"
+            )
+        if not released.isfinite().all():
+            raise AuditError(f"{OPTION} {self.description}: released a gradient that is not finite")
+        return released

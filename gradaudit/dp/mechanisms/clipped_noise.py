@@ -1,17 +1,21 @@
 """DP-SGD's release, and the other conventions of where to clip and where to add the noise."""
 
+from __future__ import annotations
+
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gradaudit.dp.mechanisms.base import AdditiveMechanism
+from gradaudit.dp.mechanisms.base import Mechanism, Promise, ReleaseLaw
+from gradaudit.dp.theory import Relation, epsilon_gaussian, epsilon_laplace, mu_of_mechanism
 from gradaudit.errors import UsageError
 from gradaudit.gradients.noise import clipped, draw_each, draw_noise
 from gradaudit.noise import Noise, NoisePlace, noise_scale
 
 
-class ClippedNoise(AdditiveMechanism):
+class ClippedNoise(Mechanism):
     """Clip to Δ and add noise of scale σ; the release is a mean over the batch's k records.
 
     ``per`` says where (σ and Δ are absolute, never multiples of each other):
@@ -22,10 +26,18 @@ class ClippedNoise(AdditiveMechanism):
     - ``release``: clip(Σ g_i / k) + σn, the batch gradient as a whole (Mo et al. 2022, V-E).
 
     ``theory.mu_of_mechanism`` says how far one record can move each of them.
+
+    Attributes:
+        clip: L2 norm Δ that a gradient is clipped to.
+        sigma: deviation of Gaussian noise, or scale b of Laplace noise, per element, at the place
+            where the mechanism adds it.
+        per: where the noise is added.
     """
 
     name = "dp"
     summary = "Clip, and add Gaussian or Laplace noise."
+    foreign: ClassVar[bool] = False
+    noise: Noise
 
     def __init__(
         self, *, clip: float, sigma: float, noise: Noise = "gaussian", per: NoisePlace = "sum"
@@ -37,7 +49,16 @@ class ClippedNoise(AdditiveMechanism):
         self.clip, self.sigma, self.noise, self.per = clip, sigma, noise, per
         self.description = f"dp:clip={clip:g},sigma={sigma:g},noise={noise},per={per}"
 
-    def mean_of(self, record: Tensor, companions: Tensor) -> Tensor:
+    @property
+    def noise_multiplier(self) -> float | None:
+        """σ/Δ of Gaussian noise on the sum of clipped gradients, which composes; else None."""
+        return self.sigma / self.clip if (self.noise, self.per) == ("gaussian", "sum") else None
+
+    def mean(self, per_sample_gradients: Tensor) -> Tensor:
+        """The release without noise, (records, elements) to (elements,)."""
+        return self.noiseless(per_sample_gradients[0], per_sample_gradients[1:])
+
+    def noiseless(self, record: Tensor, companions: Tensor) -> Tensor:
         """The clipped mean, (…, elements)."""
         records = 1 + len(companions)
         if self.per == "release":
@@ -45,13 +66,39 @@ class ClippedNoise(AdditiveMechanism):
         others = clipped(companions, self.clip).sum(dim=0)
         return (clipped(record, self.clip) + others) / records
 
-    def scale(self, records: int) -> float:
-        """Scale of an element's noise in the release of a batch of ``records``."""
-        return noise_scale(self.per, self.sigma, records)
+    def law(self, records: int) -> ReleaseLaw:
+        """The clipped mean, and the noise's scale in the release of a batch of ``records``.
 
-    def resized(self, clip: float, sigma: float) -> "ClippedNoise":
-        """The same law and place of the noise with another clip and sigma."""
-        return ClippedNoise(clip=clip, sigma=sigma, noise=self.noise, per=self.per)
+        Raises:
+            UsageError: the mean of several records' Laplace noise is asked for.
+        """
+        if (self.noise, self.per) == ("laplace", "record") and records > 1:
+            raise UsageError(
+                f"--mechanism {self.description}: the mean of several records' Laplace noise has "
+                "no simple law; use per=sum, or --companions 0"
+            )
+        return ReleaseLaw(self.noise, self._scale(records), self.noiseless)
+
+    def promise(self, relation: Relation, records: int, elements: int, delta: float) -> Promise:
+        """The worst case: at δ for Gaussian noise, at 0 for Laplace noise.
+
+        For that an L2 sensitivity of S allows an L1 sensitivity of S√elements.
+        """
+        mu = mu_of_mechanism(
+            self.clip, self.sigma, noise=self.per, records=records, relation=relation
+        )
+        if self.noise == "laplace":
+            return Promise(mu, epsilon_laplace(mu * math.sqrt(elements), 1.0), 0.0)
+        return Promise(mu, epsilon_gaussian(mu, delta), delta)
+
+    def resized(self, clip: float | None = None, sigma: float | None = None) -> ClippedNoise:
+        """The same law and place of the noise with another clip or sigma."""
+        return ClippedNoise(
+            clip=self.clip if clip is None else clip,
+            sigma=self.sigma if sigma is None else sigma,
+            noise=self.noise,
+            per=self.per,
+        )
 
     def release(self, per_sample_gradients: Tensor, generator: torch.Generator) -> Tensor:
         """Release once: (records, elements) to (elements,)."""
@@ -65,10 +112,13 @@ class ClippedNoise(AdditiveMechanism):
         records = len(per_sample_gradients)
         if self.per != "record":
             noise = draw_noise(self.noise, mean, count, generator)
-            return noise.mul_(self.scale(records)).add_(mean)
+            return noise.mul_(self._scale(records)).add_(mean)
         noise = draw_each(self.noise, mean, count, records, generator)
         return noise.mul_(self.sigma).add_(mean)
 
     def elements_drawn(self, records: int, elements: int) -> int:
         """One row of noise, or one for each record."""
         return elements * (records + 1 if self.per == "record" else 1)
+
+    def _scale(self, records: int) -> float:
+        return noise_scale(self.per, self.sigma, records)

@@ -1,5 +1,7 @@
 """DP-SGD as Opacus releases it: its own optimizer clips and adds the noise."""
 
+from __future__ import annotations
+
 from importlib import import_module
 from typing import Any
 
@@ -30,9 +32,11 @@ class OpacusMechanism(ClippedNoise):
         self.description = f"opacus:clip={clip:g},sigma={sigma:g}"
         self._optimizer_class = _import_optimizer()
 
-    def resized(self, clip: float, sigma: float) -> "OpacusMechanism":
-        """Opacus with another clip and sigma."""
-        return OpacusMechanism(clip=clip, sigma=sigma)
+    def resized(self, clip: float | None = None, sigma: float | None = None) -> OpacusMechanism:
+        """Opacus with another clip or sigma."""
+        return OpacusMechanism(
+            clip=self.clip if clip is None else clip, sigma=self.sigma if sigma is None else sigma
+        )
 
     def release(self, per_sample_gradients: Tensor, generator: torch.Generator) -> Tensor:
         """Let Opacus clip, sum, add noise and divide: (records, elements) to (elements,)."""

@@ -15,20 +15,29 @@ next. An infinite verdict therefore needs more than they show, either of
   releases are of a discrete law and are left to them too.
 """
 
+from __future__ import annotations
+
+import gc
 import math
-from collections.abc import Callable
+import os
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gradaudit.dp.board import Board, shifts
-from gradaudit.dp.mechanisms import AdditiveMechanism, Mechanism
-from gradaudit.dp.randomness import reproducible, watched_randomness
+from gradaudit.dp.hypotheses import Hypotheses, shifts
+from gradaudit.dp.mechanisms import Mechanism
+from gradaudit.dp.releases import reproducible
 from gradaudit.errors import AuditError
+from gradaudit.randomness import Seed, sequence
 
 LOOKS = 16
 """Releases that are looked at under each hypothesis."""
@@ -45,6 +54,13 @@ _DENSE = 0.9
 """Share of elements that continuous noise changes from one release to the next."""
 _BALANCES = 4
 """Rounds of scaling elements and differences in turns."""
+_GENERATORS = {
+    np.random.Generator,
+    np.random.RandomState,
+    np.random.BitGenerator,
+    random.Random,
+    torch.Generator,
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +77,7 @@ class Verdict:
 
 
 def verdict_without_trials(
-    mechanism: Mechanism, board: Board, seed: np.random.SeedSequence
+    mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed
 ) -> Verdict | None:
     """What can be said of a pair without a game, or None.
 
@@ -69,80 +85,76 @@ def verdict_without_trials(
     tells everything; a deterministic one tells what it does not release alike; and one that
     repeats its noise is found by ``find_repetition``.
     """
-    if board.indistinguishable:
+    if hypotheses.indistinguishable:
         return Verdict("the record's gradient is the same with either value", 0.0)
     if mechanism.deterministic:
-        return _certain(mechanism, board, seed)
-    if mechanism.foreign or not isinstance(mechanism, AdditiveMechanism):
-        return find_repetition(mechanism, board, seed)
-    if not shifts(mechanism, board).any():
+        return _certain(mechanism, hypotheses, seed)
+    law = mechanism.law(hypotheses.records)
+    if mechanism.foreign or law is None:
+        return find_repetition(mechanism, hypotheses, seed)
+    if not shifts(law, hypotheses).any():
         return Verdict("the noiseless release is the same with either value", 0.0)
-    if mechanism.scale(board.records) == 0:
+    if law.scale == 0:
         return Verdict("the mechanism adds no noise", math.inf)
     return None
 
 
-def _certain(mechanism: Mechanism, board: Board, seed: np.random.SeedSequence) -> Verdict:
+def _certain(mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed) -> Verdict:
     """The verdict on a mechanism that is known to draw nothing: one release of each is enough."""
-    with reproducible(seed, board.null.device) as generator:
-        null = mechanism.release(board.batch(board.null), generator)
+    with reproducible(seed, hypotheses.null.device) as generator:
+        null = mechanism.release(hypotheses.batch(hypotheses.null), generator)
         apart = any(
-            not torch.equal(null, mechanism.release(board.batch(record), generator))
-            for record in board.alternatives
+            not torch.equal(null, mechanism.release(hypotheses.batch(record), generator))
+            for record in hypotheses.alternatives
         )
-    found = "the two values' differ" if apart else "it is the same with either value"
-    reason = f"{mechanism.description} is deterministic, so its release is certain: {found}"
+    how = "the two values' differ" if apart else "it is the same with either value"
+    reason = f"{mechanism.description} is deterministic, so its release is certain: {how}"
     return Verdict(reason, math.inf if apart else 0.0)
 
 
-def find_repetition(
-    mechanism: Mechanism, board: Board, seed: np.random.SeedSequence
-) -> Verdict | None:
+def find_repetition(mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed) -> Verdict | None:
     """Look whether a mechanism's releases, or its noise, repeat.
 
     Raises:
         AuditError: the mechanism's batched form repeats its noise within a batch.
     """
-    batches = [board.batch(record) for record in (board.null, *board.alternatives)]
-    first, second, third = seed.spawn(3)
+    batches = [hypotheses.batch(record) for record in (hypotheses.null, *hypotheses.alternatives)]
     null, other = (
-        _look(mechanism, batch, own)
-        for batch, own in zip(batches[:2], (first, second), strict=True)
+        _look(mechanism, batch, sequence(seed, "look", index))
+        for index, batch in enumerate(batches[:2])
     )
     if _period([*map(_digest, null)]) and _period([*map(_digest, other)]):
-        return _repetition(mechanism, batches, third)
+        return _repetition(mechanism, batches, sequence(seed, "repetition"))
     if len(torch.unique(torch.cat([null, other]), dim=0)) < 2 * LOOKS:
         return None
     return _kernel(null, other)
 
 
-def _look(mechanism: Mechanism, batch: Tensor, seed: np.random.SeedSequence) -> Tensor:
+def _look(mechanism: Mechanism, batch: Tensor, seed: Seed) -> Tensor:
     """Releases (LOOKS, elements)."""
     with reproducible(seed, batch.device) as generator:
         released = [mechanism.release(batch, generator) for _ in range(LOOKS)]
         together = mechanism.releases(batch, LOOKS, generator)
-    found = torch.stack(released).to(torch.float64)
-    if bool((together == together[0]).all()) and len(torch.unique(found, dim=0)) == LOOKS:
+    singly = torch.stack(released).to(torch.float64)
+    if bool((together == together[0]).all()) and len(torch.unique(singly, dim=0)) == LOOKS:
         raise AuditError(
             f"--mechanism {mechanism.description}: its batched form repeats one release within a "
             "batch; draw noise for each"
         )
-    return found
+    return singly
 
 
-def _repetition(
-    mechanism: Mechanism, batches: list[Tensor], seed: np.random.SeedSequence
-) -> Verdict | None:
+def _repetition(mechanism: Mechanism, batches: list[Tensor], seed: Seed) -> Verdict | None:
     """The verdict where every batch's releases repeat exactly; else, or in doubt, none."""
-    found = []
+    releases = []
     device = batches[0].device
     with reproducible(seed, device) as generator, watched_randomness(generator) as state:
         for batch in batches:
             repeated = _repeated(partial(mechanism.release, batch, generator), state)
             if not repeated:
                 return None
-            found.append(repeated)
-    null, *others = found
+            releases.append(repeated)
+    null, *others = releases
     apart = any(null.isdisjoint(other) for other in others)
     if not apart and any(other != null for other in others):
         return None
@@ -169,10 +181,7 @@ def _digest(release: Tensor) -> bytes:
 
 def _period(releases: list[bytes]) -> int | None:
     """After how many releases, at most half of ``LOOKS``, they come again in the same order."""
-    return next(
-        (n for n in range(1, LOOKS // 2 + 1) if releases[n:] == releases[:-n]),
-        None,
-    )
+    return next((n for n in range(1, LOOKS // 2 + 1) if releases[n:] == releases[:-n]), None)
 
 
 def _kernel(null: Tensor, other: Tensor) -> Verdict | None:
@@ -224,3 +233,58 @@ def _dense(noise: Tensor) -> bool:
     """Whether releases differ nearly everywhere, as continuous noise makes them."""
     changed = (noise != 0).to(torch.float64).mean(dim=1)
     return bool((changed > _DENSE).all())
+
+
+@contextmanager
+def watched_randomness(given: torch.Generator) -> Iterator[Callable[[], bytes]]:
+    """Yields what tells the state of all randomness in this process.
+
+    As long as it does not change, or comes back to where it was, nothing was drawn but what is
+    drawn again. It sees every generator that Python can reach, the global ones among them, and
+    requests to the system for entropy, which fresh generators of numpy and the module ``secrets``
+    make. It does not see generators that C code keeps or seeds for itself.
+
+    Args:
+        given: the generator that a mechanism is handed.
+    """
+    requests = 0
+
+    def counted(source: Callable[[int], bytes]) -> Callable[[int], bytes]:
+        def urandom(size: int, /) -> bytes:
+            nonlocal requests
+            requests += 1
+            return source(size)
+
+        return urandom
+
+    generators = [given, torch.default_generator, *_living_generators()]
+    sources: list[tuple[Any, str]] = [(os, "urandom"), (random, "_urandom")]
+    kept = [getattr(module, name) for module, name in sources]
+    for (module, name), source in zip(sources, kept, strict=True):
+        setattr(module, name, counted(source))
+    try:
+        yield lambda: pickle.dumps((requests, [_state(one) for one in generators]))
+    finally:
+        for (module, name), source in zip(sources, kept, strict=True):
+            setattr(module, name, source)
+
+
+def _living_generators() -> list[Any]:
+    """Every random generator that some object of this process refers to."""
+    held = gc.get_referents(*gc.get_objects())
+    untracked = [one for one in held if type(one) in (dict, tuple) and not gc.is_tracked(one)]
+    held += gc.get_referents(*untracked)
+    wanted = {kind for kind in set(map(type, held)) if not _GENERATORS.isdisjoint(kind.__mro__)}
+    return list({id(one): one for one in held if type(one) in wanted}.values())
+
+
+def _state(generator: Any) -> object:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().numpy().tobytes()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, np.random.BitGenerator):
+        return generator.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state()
+    return None if isinstance(generator, random.SystemRandom) else generator.getstate()

@@ -7,15 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from dp_subject import board, clip
+from dp_subject import clip, hypotheses
 
-from gradaudit.dp.board import Board
+from gradaudit.dp.degenerate import verdict_without_trials, watched_randomness
+from gradaudit.dp.hypotheses import Hypotheses
 from gradaudit.dp.mechanisms import DefenseMechanism, FileMechanism, Mechanism
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.dp.verdicts import verdict_without_trials
 from gradaudit.errors import AuditError
 
-SEED = np.random.SeedSequence(3)
+SEED = 3
 ELEMENTS = 80
 
 
@@ -101,7 +101,7 @@ def empty_batch(gradients: torch.Tensor, generator: torch.Generator) -> torch.Te
     ids=lambda function: getattr(function, "__name__", "round_again"),
 )
 def test_what_repeats_is_judged_infinite(function: object) -> None:
-    verdict = verdict_without_trials(from_file(function), board(1.0, elements=ELEMENTS), SEED)
+    verdict = verdict_without_trials(from_file(function), hypotheses(1.0, elements=ELEMENTS), SEED)
     assert verdict is not None
     assert verdict.epsilon == math.inf
     assert "repeat bit for bit" in verdict.reason or "dimensions" in verdict.reason
@@ -109,9 +109,8 @@ def test_what_repeats_is_judged_infinite(function: object) -> None:
 
 @pytest.mark.parametrize("function", [honest, coin, sparse, empty_batch, uneven])
 def test_what_is_random_is_not_judged(function: object) -> None:
-    for entropy in range(5):
-        seed = np.random.SeedSequence(entropy)
-        played = board(1.0, elements=ELEMENTS)
+    for seed in range(5):
+        played = hypotheses(1.0, elements=ELEMENTS)
         assert verdict_without_trials(from_file(function), played, seed) is None
 
 
@@ -138,9 +137,8 @@ def test_a_common_random_scale_is_not_missing_noise(scale: object, elements: int
     def scaled(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return gradients.sum(0) + scale(generator) * noise(generator, elements)  # type: ignore[operator]
 
-    played = board(1.0, elements=elements)
-    for entropy in range(20):
-        seed = np.random.SeedSequence(entropy)
+    played = hypotheses(1.0, elements=elements)
+    for seed in range(20):
         assert verdict_without_trials(from_file(scaled), played, seed) is None
 
 
@@ -150,9 +148,8 @@ def test_heavy_tails_in_each_element_are_not_missing_noise(power: float) -> None
         uniform = torch.rand(ELEMENTS, generator=generator, dtype=torch.float64).clamp(min=1e-4)
         return gradients.sum(0) + uniform**power * noise(generator).sign()
 
-    played = board(1.0, elements=ELEMENTS)
-    for entropy in range(20):
-        seed = np.random.SeedSequence(entropy)
+    played = hypotheses(1.0, elements=ELEMENTS)
+    for seed in range(20):
         assert verdict_without_trials(from_file(heavy), played, seed) is None
 
 
@@ -162,7 +159,7 @@ def test_missing_noise_is_seen_at_any_scale(scale: float) -> None:
         along = torch.linspace(-1, 1, ELEMENTS)
         return gradients.sum(0) + scale * (noise(generator, 1) + noise(generator, 1) * along)
 
-    verdict = verdict_without_trials(from_file(plane), board(1.0, elements=ELEMENTS), SEED)
+    verdict = verdict_without_trials(from_file(plane), hypotheses(1.0, elements=ELEMENTS), SEED)
     assert verdict is not None
     assert (verdict.epsilon, "spans 2 of 80" in verdict.reason) == (math.inf, True)
 
@@ -187,7 +184,10 @@ def test_randomised_response_on_randomness_of_its_own_is_not_judged(
         truth = gradients.sum(0).sign()
         return -truth if draw() < LIE else truth
 
-    assert verdict_without_trials(from_file(response), board(1.0, elements=ELEMENTS), SEED) is None
+    assert (
+        verdict_without_trials(from_file(response), hypotheses(1.0, elements=ELEMENTS), SEED)
+        is None
+    )
 
 
 def test_randomness_that_nobody_sees_shows_in_many_releases() -> None:
@@ -197,9 +197,8 @@ def test_randomness_that_nobody_sees_shows_in_many_releases() -> None:
         truth = gradients.sum(0).sign()
         return -truth if random.Random().random() < 0.02 else truth
 
-    for entropy in range(5):
-        seed = np.random.SeedSequence(entropy)
-        played = board(1.0, elements=ELEMENTS)
+    for seed in range(5):
+        played = hypotheses(1.0, elements=ELEMENTS)
         assert verdict_without_trials(from_file(response), played, seed) is None
 
 
@@ -220,9 +219,8 @@ def test_a_discrete_law_is_not_judged(elements: int, batched: bool) -> None:
             function.releases = lambda gradients, count, generator, one=function: torch.stack(  # type: ignore[attr-defined]
                 [one(gradients, generator) for _ in range(count)]
             )
-        for entropy in range(10):
-            seed = np.random.SeedSequence(entropy)
-            played = board(1.0, elements=elements)
+        for seed in range(10):
+            played = hypotheses(1.0, elements=elements)
             assert verdict_without_trials(from_file(function), played, seed) is None
 
 
@@ -231,16 +229,15 @@ def test_fresh_noise_in_few_elements_is_not_judged(elements: int) -> None:
     def few(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return gradients.sum(0) + noise(generator, elements)
 
-    for entropy in range(5):
-        seed = np.random.SeedSequence(entropy)
-        played = board(1.0, elements=elements)
+    for seed in range(5):
+        played = hypotheses(1.0, elements=elements)
         assert verdict_without_trials(from_file(few), played, seed) is None
 
 
 @pytest.mark.parametrize(("far", "epsilon"), [(1, 0), (2, math.inf)])
 def test_every_alternative_of_what_repeats_is_compared(far: int, epsilon: float) -> None:
     """A release that only tells whether the record lies far off, as the second alternative may."""
-    played = board(1.0, elements=ELEMENTS, values=far)
+    played = hypotheses(1.0, elements=ELEMENTS, values=far)
 
     def alarm(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return (gradients.sum(0).norm() > 1.5).expand(ELEMENTS).float()
@@ -252,9 +249,9 @@ def test_every_alternative_of_what_repeats_is_compared(far: int, epsilon: float)
 
 def test_a_defense_releases_the_defended_mean() -> None:
     sizes = {"fc.weight": 60, "fc.bias": 20}
-    played = board(1.0, elements=ELEMENTS, companions=3)
+    played = hypotheses(1.0, elements=ELEMENTS, companions=3)
     batch = played.batch(played.null)
-    mechanism = DefenseMechanism.parse("prune:0.9", "--mechanism").laid_out(sizes)
+    mechanism = DefenseMechanism.parse("prune:0.9").laid_out(sizes)
     released = mechanism.release(batch, torch.Generator())
     mean = batch.mean(dim=0)
     for part, whole in zip(released.split([60, 20]), mean.split([60, 20]), strict=True):
@@ -266,9 +263,9 @@ def test_a_defense_releases_the_defended_mean() -> None:
 
 def test_a_deterministic_defense_may_hide_a_pair() -> None:
     null = torch.linspace(-1, 1, 10, dtype=torch.float64)
-    hidden = Board(null, 2 * null[None], torch.zeros(0, 10))
-    shown = Board(null, -null[None], torch.zeros(0, 10))
-    mechanism = DefenseMechanism.parse("sign", "--mechanism").laid_out({"w.weight": 10})
+    hidden = Hypotheses(null, 2 * null[None], torch.zeros(0, 10))
+    shown = Hypotheses(null, -null[None], torch.zeros(0, 10))
+    mechanism = DefenseMechanism.parse("sign").laid_out({"w.weight": 10})
     for played, epsilon in ((hidden, 0), (shown, math.inf)):
         verdict = verdict_without_trials(mechanism, played, SEED)
         assert verdict is not None
@@ -277,14 +274,14 @@ def test_a_deterministic_defense_may_hide_a_pair() -> None:
 
 
 def test_a_release_that_ignores_the_gradient_gives_zero() -> None:
-    verdict = verdict_without_trials(from_file(constant), board(1.0, elements=ELEMENTS), SEED)
+    verdict = verdict_without_trials(from_file(constant), hypotheses(1.0, elements=ELEMENTS), SEED)
     assert verdict is not None
     assert verdict.epsilon == 0
 
 
 @pytest.mark.parametrize("mechanism", [from_file(honest), ClippedNoise(clip=1, sigma=1)])
 def test_equal_gradients_give_zero(mechanism: Mechanism) -> None:
-    verdict = verdict_without_trials(mechanism, board(0.0, elements=ELEMENTS), SEED)
+    verdict = verdict_without_trials(mechanism, hypotheses(0.0, elements=ELEMENTS), SEED)
     assert verdict is not None
     assert verdict.epsilon == 0
     assert "gradient is the same" in verdict.reason
@@ -292,7 +289,7 @@ def test_equal_gradients_give_zero(mechanism: Mechanism) -> None:
 
 def test_no_noise_gives_infinity() -> None:
     verdict = verdict_without_trials(
-        ClippedNoise(clip=1, sigma=0), board(1.0, elements=ELEMENTS), SEED
+        ClippedNoise(clip=1, sigma=0), hypotheses(1.0, elements=ELEMENTS), SEED
     )
     assert verdict is not None
     assert verdict.epsilon == math.inf
@@ -300,7 +297,9 @@ def test_no_noise_gives_infinity() -> None:
 
 def test_a_known_mechanism_with_noise_plays() -> None:
     assert (
-        verdict_without_trials(ClippedNoise(clip=1, sigma=1), board(1.0, elements=ELEMENTS), SEED)
+        verdict_without_trials(
+            ClippedNoise(clip=1, sigma=1), hypotheses(1.0, elements=ELEMENTS), SEED
+        )
         is None
     )
 
@@ -313,4 +312,50 @@ def test_a_batched_form_that_repeats_its_noise_is_refused() -> None:
         count, -1
     )
     with pytest.raises(AuditError, match="repeats one release within a batch"):
-        verdict_without_trials(from_file(mechanism), board(1.0, elements=ELEMENTS), SEED)
+        verdict_without_trials(from_file(mechanism), hypotheses(1.0, elements=ELEMENTS), SEED)
+
+
+class Holder:
+    """Keeps generators where a class, a closure or a file may keep them."""
+
+    def __init__(self) -> None:
+        self.kept = np.random.default_rng(1)
+        self.old = {"here": np.random.RandomState(2)}
+        self.python = (random.Random(3),)
+        self.torch = torch.Generator().manual_seed(4)
+
+
+HOLDER = Holder()
+DRAWS = {
+    "torch": lambda: torch.rand(()),
+    "numpy": lambda: np.random.rand(),  # noqa: NPY002
+    "python": random.random,
+    "an attribute": lambda: HOLDER.kept.random(),
+    "a dictionary": lambda: HOLDER.old["here"].rand(),
+    "a tuple": lambda: HOLDER.python[0].random(),
+    "a generator of torch": lambda: torch.rand((), generator=HOLDER.torch),
+    "fresh numpy": lambda: np.random.default_rng().random(),
+    "secrets": lambda: secrets.randbelow(5),
+    "the system": lambda: os.urandom(4),
+    "random.SystemRandom": lambda: random.SystemRandom().random(),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_a_draw_from_anywhere_changes_the_state(draw: Callable[[], object]) -> None:
+    given = torch.Generator()
+    with watched_randomness(given) as state:
+        before = state()
+        assert state() == before
+        draw()
+        assert state() != before
+        again = state()
+        torch.rand((), generator=given)
+        assert state() != again
+
+
+def test_watching_leaves_the_sources_as_they_were() -> None:
+    sources = os.urandom, random._urandom  # type: ignore[attr-defined]
+    with watched_randomness(torch.Generator()):
+        assert os.urandom is not sources[0]
+    assert (os.urandom, random._urandom) == sources  # type: ignore[attr-defined]

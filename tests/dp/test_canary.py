@@ -7,36 +7,34 @@ import torch
 from dp_subject import FEATURES, subject, table
 
 from gradaudit.data.records import Attribute, Feature, Records
-from gradaudit.dp.attribute import MAX_VALUES, PrivateColumn
-from gradaudit.dp.canaries import ascend, craft
-from gradaudit.dp.contest import Effort, hold_contest
-from gradaudit.dp.domain import Domain
+from gradaudit.dp.canary import Canary, as_they_are, ascend, choose_canary, craft
+from gradaudit.dp.domain import MAX_VALUES, Domain, PrivateColumn
 from gradaudit.dp.gradients import RecordGradients
-from gradaudit.dp.landscape import (
-    Canary,
-    Landscape,
+from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.dp.sensitivity import (
+    Design,
+    RecordSensitivity,
     between_two_values,
     cosine_distance,
     squared_gap,
 )
-from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import NotApplicable, UsageError
 
 PLACES = ("sum", "release")
-QUICK = Effort(restarts=6, iterations=40, pool=30)
+QUICK = Design(restarts=6, iterations=40, pool=30)
 
 
 def silent(units: int) -> None:
     """Nobody is told."""
 
 
-def landscape(attribute: str = "sex", per: str = "sum", companions: int = 0) -> Landscape:
+def sensitivity(attribute: str = "sex", per: str = "sum", companions: int = 0) -> RecordSensitivity:
     audited = subject(attribute)
     records = audited.records
     gradients = RecordGradients.of(audited.target, records.inputs, records.labels)
     others = gradients(records.inputs[:companions], records.labels[:companions])
-    mean = ClippedNoise(clip=0.5, sigma=1, per=per).mean_of
-    return Landscape(
+    mean = ClippedNoise(clip=0.5, sigma=1, per=per).noiseless
+    return RecordSensitivity(
         gradients,
         PrivateColumn.of(records, attribute),
         mean,
@@ -166,7 +164,7 @@ def test_distance_to_a_record_is_counted_in_units_without_the_private_column() -
 
 @pytest.mark.parametrize("per", PLACES)
 def test_gaps_are_distances_of_noiseless_releases(per: str) -> None:
-    ground = landscape("race", per, companions=3)
+    ground = sensitivity("race", per, companions=3)
     inputs, labels = starts(table(), 4)
     found = replace(ground, memory=1).gaps(inputs, labels)
     mechanism = ClippedNoise(clip=0.5, sigma=1, per=per)
@@ -187,10 +185,10 @@ def test_gaps_are_distances_of_noiseless_releases(per: str) -> None:
 
 
 def test_records_play_with_the_value_they_hold() -> None:
-    ground = landscape("race")
+    ground = sensitivity("race")
     inputs, labels = starts(table(), 10)
     table_of_gaps = ground.gaps(inputs, labels)
-    for i, canary in enumerate(ground.canaries("random", inputs, labels)):
+    for i, canary in enumerate(as_they_are(ground, "random", inputs, labels)):
         assert canary.null == table().attributes["race"].codes[i]
         assert canary.gap == table_of_gaps[i, canary.null].max()
         assert canary.gap == table_of_gaps[i, canary.null, canary.alternative]
@@ -199,7 +197,7 @@ def test_records_play_with_the_value_they_hold() -> None:
 @pytest.mark.parametrize("which", [0, 1], ids=["gap", "cosine"])
 @pytest.mark.parametrize("per", PLACES)
 def test_the_objectives_gradient_is_that_of_finite_differences(which: int, per: str) -> None:
-    ground = landscape("race", per, companions=2)
+    ground = sensitivity("race", per, companions=2)
     inputs, labels = starts(table(), 3)
     inputs = inputs + 0.1 * torch.randn(
         inputs.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
@@ -220,7 +218,7 @@ def test_the_objectives_gradient_is_that_of_finite_differences(which: int, per: 
 
 
 def test_the_objectives_are_their_definitions() -> None:
-    ground = landscape("sex", "sum")
+    ground = sensitivity("sex", "sum")
     inputs, labels = starts(table(), 5)
     pairs = torch.tensor([[0, 1]]).expand(5, 2)
     first, second = (
@@ -285,7 +283,7 @@ def test_ascent_never_ends_worse_and_survives_what_is_not_finite() -> None:
 @pytest.mark.parametrize("where", ["feasible", "free"])
 def test_crafted_records_move_more_and_stay_in_their_domain(attribute: str, where: str) -> None:
     records = table()
-    ground = landscape(attribute)
+    ground = sensitivity(attribute)
     domain = Domain.of(records, ground.column, where)
     inputs, labels = starts(records, 6)
     canaries = craft(ground, domain, inputs, labels, iterations=40, advance=silent)
@@ -308,7 +306,7 @@ def test_crafted_records_move_more_and_stay_in_their_domain(attribute: str, wher
 @pytest.mark.parametrize("attribute", ["sex", "race", "age"])
 def test_no_feasible_record_moves_much_more(attribute: str) -> None:
     records = table()
-    ground = landscape(attribute)
+    ground = sensitivity(attribute)
     domain = Domain.of(records, ground.column, "feasible")
     best = max(ground.gaps(*every_record(records, label)).max().item() for label in (0, 1))
     canaries = craft(ground, domain, *starts(records, 16), iterations=60, advance=silent)
@@ -329,7 +327,7 @@ def every_record(records: Records, label: int) -> tuple[torch.Tensor, torch.Tens
 
 def test_crafting_in_chunks_gives_the_same() -> None:
     records = table()
-    ground = landscape("sex")
+    ground = sensitivity("sex")
     domain = Domain.of(records, ground.column, "feasible")
     inputs, labels = starts(records, 5)
     whole, chunked = (
@@ -340,50 +338,49 @@ def test_crafting_in_chunks_gives_the_same() -> None:
     assert max(c.gap for c in chunked) > 0
 
 
-def contest(wanted: str, seed: int = 0, **effort: int) -> tuple[dict[str, Canary], Canary]:
-    ground = landscape("sex")
-    held = hold_contest(
+def canaries_of(wanted: str, seed: int = 0, **effort: int) -> tuple[dict[str, Canary], Canary]:
+    ground = sensitivity("sex")
+    held = choose_canary(
         ground,
         Domain.of(table(), ground.column, "feasible"),
         table(),
-        wanted,
-        replace(QUICK, **effort),
-        np.random.SeedSequence(seed),
+        replace(QUICK, record=wanted, **effort),
+        seed,
         silent,
     )
     assert held.typical.tolist() == sorted(held.typical.tolist())
-    return held.contestants, held.played
+    return held.by_kind, held.played
 
 
 def test_all_kinds_of_records_stand_side_by_side() -> None:
-    contestants, played = contest("crafted")
-    assert list(contestants) == ["random", "nearest", "crafted"]
-    assert played is contestants["crafted"]
-    assert played.gap > contestants["random"].gap
-    assert played.gap > contestants["nearest"].gap
+    by_kind, played = canaries_of("crafted")
+    assert list(by_kind) == ["random", "nearest", "crafted"]
+    assert played is by_kind["crafted"]
+    assert played.gap > by_kind["random"].gap
+    assert played.gap > by_kind["nearest"].gap
     inputs = table().inputs.double()
     for kind in ("random", "nearest"):
-        assert (inputs == contestants[kind].inputs).all(dim=1).any()
+        assert (inputs == by_kind[kind].inputs).all(dim=1).any()
 
 
 def test_the_nearest_record_is_the_nearest() -> None:
-    contestants, _ = contest("crafted")
+    by_kind, _ = canaries_of("crafted")
     domain = Domain.of(table(), PrivateColumn.of(table(), "sex"), "feasible")
-    apart = domain.apart(table().inputs.double(), contestants["crafted"].inputs)
-    nearest = domain.apart(contestants["nearest"].inputs[None], contestants["crafted"].inputs)
+    apart = domain.apart(table().inputs.double(), by_kind["crafted"].inputs)
+    nearest = domain.apart(by_kind["nearest"].inputs[None], by_kind["crafted"].inputs)
     assert nearest.item() == apart.min().item()
 
 
 def test_a_record_can_be_asked_for() -> None:
-    contestants, played = contest("7", restarts=0)
-    assert list(contestants) == ["random", "7"]
+    by_kind, played = canaries_of("7", restarts=0)
+    assert list(by_kind) == ["random", "7"]
     assert torch.equal(played.inputs, table().inputs[7].double())
     assert played.label == table().labels[7]
     assert played.kind == "7"
 
 
 def test_the_random_record_is_random() -> None:
-    drawn = {tuple(contest("random", seed, restarts=0)[1].inputs.tolist()) for seed in range(6)}
+    drawn = {tuple(canaries_of("random", seed, restarts=0)[1].inputs.tolist()) for seed in range(6)}
     assert len(drawn) > 3
 
 
@@ -398,7 +395,7 @@ def test_the_random_record_is_random() -> None:
 )
 def test_a_wrong_record_is_told(wanted: str, restarts: int, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        contest(wanted, restarts=restarts)
+        canaries_of(wanted, restarts=restarts)
 
 
 def test_the_table_of_the_tests_is_feasible_itself() -> None:

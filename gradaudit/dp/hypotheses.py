@@ -1,31 +1,35 @@
-"""What a step's release is made of under each hypothesis, and how releases are scored."""
+"""The gradients under each hypothesis, and how far a release is from the one to the other."""
 
-from collections.abc import Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from gradaudit.dp.mechanisms import AdditiveMechanism, Mechanism
-from gradaudit.dp.randomness import reproducible
+from gradaudit.dp.laws import DistanceLaw, Laws, ProjectionLaw
+from gradaudit.dp.mechanisms import Mechanism, ReleaseLaw
+from gradaudit.dp.releases import (
+    CommonNoise,
+    IntArray,
+    releases_in_chunks,
+    releases_interleaved,
+    reproducible,
+)
 from gradaudit.dp.theory import FloatArray
 from gradaudit.progress import Advance
+from gradaudit.randomness import Seed, sequence
 
-IntArray = NDArray[np.intp]
-
-_QUICK_BYTES = 1 << 20
-"""Releases of a chunk on the CPU: what its caches hold."""
-_WORKING_COPIES = 6
-"""Bytes that scoring takes for each byte of a chunk's releases, at most."""
+PILOT_SHARE = 4
+"""One pilot release for so many trials."""
 _CANCELLED = 1e-9
 """A mean shift below this share of the largest is rounding."""
 
 
 @dataclass(frozen=True)
-class Board:
+class Hypotheses:
     """The gradients of the batch, by what the private value is.
 
     Attributes:
@@ -87,24 +91,36 @@ class Ruler:
         """Projection and distance of releases (count, elements), as an array (2, count)."""
         offsets = releases.to(self.centre.dtype, copy=True).sub_(self.centre)
         distance = torch.linalg.vector_norm(offsets, dim=1)
-        found: FloatArray = torch.stack([self.projection(offsets), distance]).cpu().numpy()
-        return found
+        both: FloatArray = torch.stack([self.projection(offsets), distance]).cpu().numpy()
+        return both
 
 
-def shifts(mechanism: AdditiveMechanism, board: Board) -> Tensor:
+def shifts(law: ReleaseLaw, hypotheses: Hypotheses) -> Tensor:
     """How far each alternative moves the noiseless release, (values, elements)."""
-    centre = mechanism.mean_of(board.null, board.companions)
-    return mechanism.mean_of(board.alternatives, board.companions) - centre
+    centre = law.noiseless(hypotheses.null, hypotheses.companions)
+    return law.noiseless(hypotheses.alternatives, hypotheses.companions) - centre
 
 
-def known_ruler(mechanism: AdditiveMechanism, board: Board) -> Ruler:
-    """The ruler of a mechanism whose noiseless release is known."""
-    centre = mechanism.mean_of(board.null, board.companions)
-    laplace = mechanism.scale(board.records) if mechanism.noise == "laplace" else None
-    return Ruler(centre, way(shifts(mechanism, board), board), laplace)
+def known_ruler(law: ReleaseLaw, hypotheses: Hypotheses) -> Ruler:
+    """The ruler of a mechanism whose law is known."""
+    centre = law.noiseless(hypotheses.null, hypotheses.companions)
+    laplace = law.scale if law.noise == "laplace" else None
+    return Ruler(centre, way(shifts(law, hypotheses), hypotheses), laplace)
 
 
-def way(moved: Tensor, board: Board) -> Tensor:
+def laws_of(law: ReleaseLaw | None, hypotheses: Hypotheses, ruler: Ruler) -> Laws:
+    """The laws of both statistics where the noise is known to be Gaussian, else nothing."""
+    if law is None or law.noise != "gaussian":
+        return {}
+    moved = shifts(law, hypotheses)
+    lengths = torch.linalg.vector_norm(moved, dim=1)
+    return {
+        "projection": ProjectionLaw(tuple(ruler.projection(moved).tolist()), law.scale),
+        "distance": DistanceLaw(tuple(lengths.tolist()), law.scale, hypotheses.elements),
+    }
+
+
+def way(moved: Tensor, hypotheses: Hypotheses) -> Tensor:
     """Where a ruler looks: the mean of what the alternatives move the release by, (elements,).
 
     Where they cancel in the mean (any direction gives a valid statistic, but that one no power) it
@@ -112,9 +128,9 @@ def way(moved: Tensor, board: Board) -> Tensor:
 
     Args:
         moved: (values, elements), as ``shifts``.
-        board: the gradients, which differ.
+        hypotheses: the gradients, which differ.
     """
-    for candidates in (moved, board.alternatives - board.null):
+    for candidates in (moved, hypotheses.alternatives - hypotheses.null):
         lengths = torch.linalg.vector_norm(candidates, dim=1)
         mean: Tensor = candidates.mean(dim=0)
         if torch.linalg.vector_norm(mean) > _CANCELLED * lengths.max():
@@ -124,62 +140,44 @@ def way(moved: Tensor, board: Board) -> Tensor:
     raise ValueError("the gradients of a game do not differ")
 
 
-def releases_in_chunks(
-    mechanism: Mechanism, batch: Tensor, count: int, generator: torch.Generator, memory: int
-) -> Iterator[Tensor]:
-    """Releases from one batch, chunk by chunk: (rows, elements) with rows bounded by memory."""
-    for _, rows in _chunks(mechanism, batch, count, memory):
-        yield mechanism.releases(batch, rows, generator)
+def pilot_releases(trials: int) -> int:
+    """How many releases under each hypothesis set a threshold, or a direction."""
+    return -(-trials // PILOT_SHARE)
 
 
-def releases_interleaved(
+def pilot_ruler(
     mechanism: Mechanism,
-    batches: Sequence[Tensor],
-    order: IntArray,
-    generator: torch.Generator,
+    hypotheses: Hypotheses,
+    pilots: int,
+    seed: Seed,
     memory: int,
-) -> Iterator[tuple[IntArray, Tensor]]:
-    """Releases of several batches in turns, chunk by chunk, and which they are.
+) -> Ruler:
+    """The ruler of a mechanism that is known by its releases only.
 
-    Code that is not known here may carry something on from one release to the next, and is asked
-    for them in just this order. Releases that are known to be independent have none, and are drawn
-    batch by batch.
-
-    Args:
-        mechanism: that releases.
-        batches: what it releases from.
-        order: (count,) index of the batch of each release.
-        generator: of the mechanism's random numbers.
-        memory: bytes that a chunk may take.
-
-    Yields:
-        Positions (rows,) in ``order``, and releases (rows, elements).
+    The centre is the mean of ``pilots`` releases under the null hypothesis. The direction is free
+    of noise where it cancels, and else the difference of two such means; ``way`` says what it is
+    where that is nothing.
     """
-    if not mechanism.foreign:
-        for index, batch in enumerate(batches):
-            own = np.flatnonzero(order == index)
-            for start, rows in _chunks(mechanism, batch, len(own), memory):
-                yield own[start : start + rows], mechanism.releases(batch, rows, generator)
-        return
-    for start, rows in _chunks(mechanism, batches[0], len(order), memory):
-        turns = [
-            mechanism.releases(batches[index], len(list(turn)), generator)
-            for index, turn in groupby(order[start : start + rows])
-        ]
-        yield np.arange(start, start + rows), torch.cat(turns)
+    null, alternatives = hypotheses.batch(hypotheses.null), hypotheses.alternatives
+    centre = _mean(mechanism, null, pilots, sequence(seed, "null"), memory)
+    common = CommonNoise(mechanism, sequence(seed, "common noise"))
+    if common.repeats(null):
+        released = common(torch.cat([hypotheses.null[None], alternatives]), hypotheses.companions)
+        return Ruler(centre, way(released[1:] - released[0], hypotheses))
+    count = -(-pilots // len(alternatives))
+    means = [
+        _mean(mechanism, hypotheses.batch(record), count, sequence(seed, "value", index), memory)
+        for index, record in enumerate(alternatives)
+    ]
+    return Ruler(centre, way(torch.stack(means) - centre, hypotheses))
 
 
-def _chunks(
-    mechanism: Mechanism, batch: Tensor, count: int, memory: int
-) -> Iterator[tuple[int, int]]:
-    """Where chunks begin, and their rows, bounded by memory."""
-    drawn = mechanism.elements_drawn(*batch.shape) * batch.element_size()
-    rows = memory // (drawn * _WORKING_COPIES)
-    if batch.device.type == "cpu":
-        rows = min(rows, _QUICK_BYTES // drawn)
-    rows = max(rows, 1)
-    for start in range(0, count, rows):
-        yield start, min(rows, count - start)
+def _mean(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed, memory: int) -> Tensor:
+    total = torch.zeros(batch.shape[1], dtype=torch.float64, device=batch.device)
+    with reproducible(seed, batch.device) as generator:
+        for chunk in releases_in_chunks(mechanism, batch, count, generator, memory):
+            total += chunk.to(torch.float64).sum(dim=0)
+    return total / count
 
 
 def score_releases(
@@ -187,7 +185,7 @@ def score_releases(
     batches: Sequence[Tensor],
     ruler: Ruler,
     order: IntArray,
-    seed: np.random.SeedSequence,
+    seed: Seed,
     *,
     memory: int,
     advance: Advance,

@@ -1,0 +1,157 @@
+"""Empirical epsilon of a gradient-release mechanism, as a bound that holds."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from gradaudit.audits.base import Audit, AuditOptions, Metric
+
+
+class DpAuditOptions(AuditOptions):
+    """Options of the audit of a mechanism."""
+
+    mechanism: str | None = Field(
+        None,
+        description="dp:clip=C,sigma=S (and then ,noise=laplace, or ,per= "
+        "and one of record, sum, mean, release), opacus:clip=C,sigma=S, a deterministic defense "
+        "(prune:0.99), or your own as FILE.py:NAME. The noise is absolute, and by "
+        "default on the sum of clipped gradients. Laplace noise per record is refused beside "
+        "--companions: their mean has no simple law.",
+    )
+    clip: float | None = Field(
+        None,
+        gt=0,
+        description="What a mechanism from a file clips to, to craft records by; only for these.",
+    )
+    noise: Literal["unknown", "gaussian"] = Field(
+        "unknown",
+        description="What a mechanism from a file is declared to add; only for these.",
+    )
+    claimed_epsilon: float | None = Field(
+        None, ge=0, description="The claim; exit with 1 where the bound exceeds it."
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="δ of every epsilon.")
+    trials: int = Field(5000, ge=100, description="Releases under each hypothesis, in expectation.")
+    record: str = Field(
+        "crafted", description="Which record plays: random, crafted, or the index of one."
+    )
+    domain: Literal["feasible", "free"] = Field(
+        "feasible",
+        description="Where a crafted record may lie: observed ranges and categories, or anywhere.",
+    )
+    replacement: Literal["worst", "uniform"] = Field(
+        "worst",
+        description="The other value: the one that moves the gradient most, or any at random.",
+    )
+    companions: int = Field(0, ge=0, description="Other records in the batch.")
+    statistic: Literal["projection", "distance"] = Field(
+        "projection",
+        description="The likelihood ratio, or the paper's distance; the other one is reported "
+        "beside it, with a tenth of the error probability.",
+    )
+    mode: Literal["implementation", "exact"] = Field(
+        "implementation", description="Run the mechanism, or sample the law of its statistic."
+    )
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="Of every bound.")
+    restarts: int = Field(16, ge=0, description="Starts for crafting; 0 leaves it out.")
+    iterations: int = Field(200, ge=2, description="Steps of crafting.")
+    steps: int | None = Field(None, ge=1, description="Compose the theory over so many steps.")
+    sampling_rate: float = Field(
+        1.0, gt=0, le=1, description="Share of the records in each of these steps' batches."
+    )
+    sweep_clip: tuple[float, ...] = Field((), description="Play at these clips too.")
+    sweep_sigma: tuple[float, ...] = Field((), description="Play at these sigmas too.")
+    picture: Path | None = Field(
+        None, description="Draw both hypotheses' statistics to this .svg or .png."
+    )
+    curves: Path | None = Field(None, description="Draw the sweeps to this .svg or .png.")
+
+
+class DpAudit(Audit[DpAuditOptions]):
+    """Lower bounds on ε from the per-attribute privacy audit game.
+
+    A record holds one value of a private attribute or another, as a fair coin says for each of
+    thousands of releases. Thresholds are fixed before the trials. One test t ≥ τ errs at rates p
+    and q, and ε ≥ ln((1 − δ − q)/p), ln((1 − δ − p)/q) at the upper Clopper-Pearson limits of
+    both; or guesses in both tails, with abstention between, are right at a rate of at most e^ε/(1
+    + e^ε). Which of the two bounds it is, is chosen before the trials too. Releases that depend on
+    each other give none. The gradient is that of every trainable parameter of all layers but the
+    hidden ones, biases too, as DP-SGD clips it. Replacing a value moves a clipped gradient by up
+    to 2Δ, so the theory is the analytic Gaussian mechanism at 2Δ/σ. All bounds of a report, over
+    attributes, statistics and swept settings, hold at once (Bonferroni).
+
+    Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
+    (2024), definition 7.2; T. Steinke, M. Nasr and M. Jagielski, "Privacy auditing with one (1)
+    training run" (2023); B. Balle and Y.-X. Wang, "Improving the Gaussian mechanism for
+    differential privacy" (2018).
+    """
+
+    name = "dp-audit"
+    summary = "Empirical epsilon of a gradient-release mechanism, with canary and confidence bound."
+    metrics = (
+        Metric(
+            id="epsilon_lower",
+            title="Proven lower bound on epsilon",
+            riskier="higher",
+            per_layer=False,
+            warning=1,
+            error=5,
+            why="the releases under two values of the attribute were told apart so surely that "
+            "epsilon cannot be smaller",
+        ),
+        Metric(
+            id="epsilon_lower_gaussian",
+            title="Lower bound on epsilon if the noise is Gaussian",
+            riskier="higher",
+            per_layer=False,
+        ),
+        Metric(
+            id="mu_lower",
+            title="Lower bound on the gap over the noise, if that is Gaussian",
+            riskier="higher",
+            per_layer=False,
+        ),
+        Metric(
+            id="epsilon_point",
+            title="The paper's estimate of epsilon, which is no bound",
+            counts="trials",
+            riskier="higher",
+            per_layer=False,
+        ),
+        Metric(
+            id="epsilon_pair",
+            title="Exact epsilon of the pair that was played",
+            riskier="higher",
+            per_layer=False,
+        ),
+        Metric(
+            id="epsilon_theory",
+            title="Epsilon that the mechanism promises for a replaced record",
+            riskier="higher",
+            per_layer=False,
+        ),
+        Metric(
+            id="epsilon_classical",
+            title="Epsilon by the classical formula, valid up to 1",
+            riskier="higher",
+            per_layer=False,
+        ),
+        Metric(
+            id="epsilon_ceiling",
+            title="The most that so many trials can prove",
+            per_layer=False,
+        ),
+        Metric(
+            id="canary_gap",
+            title="Distance that replacing the value moves the noiseless release",
+            unit="L2 norm",
+            riskier="higher",
+            per_layer=False,
+        ),
+    )
+    headline = ("epsilon_lower",)
+    Options = DpAuditOptions
+    renames: ClassVar = {"mode": "model_mode"}
+    quick: ClassVar = {"trials": 1000, "restarts": 8, "iterations": 60}
+    thorough: ClassVar = {"trials": 20000, "restarts": 64, "iterations": 600}

@@ -1,0 +1,222 @@
+"""From a subject to rows and pictures: the games of every attribute, the theory, sweeps.
+
+Pictures are those of Li et al. 2024, figures 7 and 8; SVG and PNG, the same bytes for the same
+numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradaudit.audits.base import Cost
+from gradaudit.audits.dp_audit.rows import composition_rows, game_rows, theory_rows
+from gradaudit.audits.rows import Rows
+from gradaudit.dp.degenerate import Verdict
+from gradaudit.dp.game import Rules
+from gradaudit.dp.mechanisms import Mechanism, load_mechanism
+from gradaudit.dp.run import Game, play_on, settings
+from gradaudit.dp.sensitivity import Design
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.models.target import Subject
+from gradaudit.pictures import expect_picture, picture
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
+
+log = logging.getLogger(__name__)
+
+_NOT_DRAWN = "gradaudit: %s %s is not written, there is nothing to draw: %s"
+_UNDEFENDED = (
+    "gradaudit: dp-audit plays its --mechanism alone, without --defense %s; to audit a defense "
+    "write it as the mechanism"
+)
+_POOL = 256
+_PASSES_A_STEP = 4.0
+_BINS = 60
+_WIDE = 8
+"""Settings that span such a factor are drawn on a logarithmic axis."""
+
+
+def cost(audit: DpAudit, subject: Subject) -> Cost:
+    """Gradients of the pool, and four passes for every step of every restart."""
+    options = audit.options
+    if options.mechanism is None or not subject.attributes:
+        return Cost()
+    crafting = _PASSES_A_STEP * options.restarts * options.iterations
+    return Cost(passes=2.0 * (subject.samples or _POOL) + crafting)
+
+
+def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measurement]:
+    """Play the game of every attribute; the headline is the largest bound.
+
+    Raises:
+        NotApplicable: no mechanism is configured, no attribute is named, or it is no column
+            of the inputs.
+        UsageError: an option is wrong for this mechanism or these records.
+    """
+    options, rows = audit.options, Rows(type(audit))
+    mechanism = _mechanism(subject, options)
+    swept = list(settings(mechanism, options.sweep_clip, options.sweep_sigma))
+    names = subject.attributes
+    comparisons = len(names) + len(swept)
+    columns = len(subject.records.features)
+    games = {
+        name: _play(subject, name, mechanism, options, comparisons, progress) for name in names
+    }
+    best = max(names, key=lambda name: _at_least(games[name].epsilon_lower))
+    yield from game_rows(games[best], options, rows)
+    yield from theory_rows(games[best], options, columns, rows)
+    yield from composition_rows(mechanism, options, rows)
+    for name in names if len(names) > 1 else ():
+        yield from game_rows(games[name], options, rows.of({"attribute": name}))
+    _draw_histogram(games[best], options)
+    curves: dict[str, dict[float, Game]] = {}
+    for setting, at, other in swept:
+        game = _play(subject, best, other, options, comparisons, progress)
+        at_setting = rows.of({setting: at})
+        yield from game_rows(game, options, at_setting)
+        yield from theory_rows(game, options, columns, at_setting)
+        if game.score is not None:
+            curves.setdefault(setting, {})[at] = game
+    _draw_curves(curves, options)
+
+
+def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
+    """The mechanism to audit, after everything is refused that cannot be done with it."""
+    if options.mechanism is None:
+        raise NotApplicable(
+            "no mechanism is configured; name one with --mechanism dp:clip=C,sigma=S or "
+            "--mechanism FILE.py:NAME"
+        )
+    if not subject.attributes:
+        raise NotApplicable(
+            "no private attribute is named; name a column of the inputs with --attribute"
+        )
+    declared = None if options.noise == "unknown" else options.noise
+    mechanism = load_mechanism(options.mechanism, declared)
+    for path in (options.picture, options.curves):
+        if path is not None:
+            expect_picture(path)
+    if options.curves is not None and not (options.sweep_clip or options.sweep_sigma):
+        raise UsageError("--curves draws what --sweep-clip and --sweep-sigma play; give one")
+    known = mechanism.deterministic or mechanism.law(records=1) is not None
+    for option, given in (("--clip", options.clip is not None), ("--noise", declared is not None)):
+        if known and given:
+            raise UsageError(
+                f"{option} declares what a mechanism from a file does; --mechanism "
+                f"{mechanism.description} says it itself: leave {option} out"
+            )
+    left_out = [str(one) for one in subject.defenses if not one.changes_model]
+    if left_out:
+        log.warning(_UNDEFENDED, " ".join(left_out))
+    return mechanism
+
+
+def _play(
+    subject: Subject,
+    attribute: str,
+    mechanism: Mechanism,
+    options: DpAuditOptions,
+    comparisons: int,
+    progress: Progress,
+) -> Game:
+    design = Design(
+        record=options.record,
+        domain=options.domain,
+        mixture=options.replacement == "uniform",
+        companions=options.companions,
+        clip=options.clip,
+        restarts=options.restarts,
+        iterations=options.iterations,
+        pool=subject.samples or _POOL,
+    )
+    rules = Rules(
+        options.trials,
+        options.delta,
+        mode=options.mode,
+        confidence=options.confidence,
+        comparisons=comparisons,
+        memory=subject.memory,
+        statistic=options.statistic,
+    )
+    return play_on(subject, attribute, mechanism, design, rules, progress)
+
+
+def _at_least(bound: float | None) -> float:
+    return -math.inf if bound is None else bound
+
+
+def _draw_histogram(game: Game, options: DpAuditOptions) -> None:
+    """Draw the trials; a verdict that needed none stands, and that there is no picture."""
+    if options.picture is None:
+        return
+    if isinstance(game.result, Verdict):
+        reason = f"decided without trials: {game.result.reason}"
+        log.warning(_NOT_DRAWN, "--picture", options.picture, reason)
+        return
+    scores = game.result.scores
+    with picture(options.picture, len(scores)) as panels:
+        for axes, (name, score) in zip(panels, scores.items(), strict=True):
+            edges = np.histogram_bin_edges(np.concatenate([score.null, score.alternative]), _BINS)
+            for label, sample in (
+                ("H0: own value", score.null),
+                ("H1: another", score.alternative),
+            ):
+                counts = np.histogram(sample, edges)[0]
+                axes.stairs(counts, edges, fill=True, alpha=0.6, label=label)
+            for at, label in zip(score.bound.thresholds, ("threshold", "_hidden"), strict=True):
+                axes.axvline(at, color="black", linewidth=1, label=label)
+            bound = score.bound.value
+            proved = f"ε ≥ {bound:.3g}" if bound else "nothing proved (ε ≥ 0)"
+            axes.set(xlabel=name, ylabel="releases", title=proved)
+
+
+def _draw_curves(curves: dict[str, dict[float, Game]], options: DpAuditOptions) -> None:
+    """Epsilon against clip and against sigma, a panel each, on a logarithmic scale.
+
+    Args:
+        curves: by the name of what was swept, the games that needed trials, by its value.
+        options: with the path.
+    """
+    if options.curves is None:
+        return
+    if not curves:
+        log.warning(_NOT_DRAWN, "--curves", options.curves, "no setting needed trials")
+        return
+    with picture(options.curves, len(curves)) as panels:
+        for axes, (name, games) in zip(panels, curves.items(), strict=True):
+            at = sorted(games)
+            _curves(axes, at, [games[setting] for setting in at])
+            axes.set(xlabel=name, ylabel="ε (logarithmic above 1)")
+            axes.set_yscale("symlog", linthresh=1)
+            axes.set_ylim(bottom=0)
+            if at[-1] >= _WIDE * at[0]:
+                axes.set_xscale("log")
+                axes.set_xticks(at, [f"{setting:g}" for setting in at])
+                axes.set_xticks([], minor=True)
+
+
+def _curves(axes: Axes, at: Sequence[float], games: Sequence[Game]) -> None:
+    promises = [game.promise() for game in games]
+    scores = [game.score for game in games if game.score is not None]
+    theory = [np.nan if promise is None else promise.epsilon for promise in promises]
+    pairs = [np.nan if game.pair is None else game.pair for game in games]
+    for label, style, values in (
+        ("theory, replace", "k.--", theory),
+        ("exact for the pair", "k.:", pairs),
+        ("lower bound", "o-", [score.bound.value for score in scores]),
+    ):
+        axes.plot(at, values, style, label=label, markersize=4)
+    middle = np.array([score.point.value for score in scores])
+    ends = np.array([score.point.interval for score in scores]).T
+    errors = np.maximum(np.abs(ends - middle), 0)
+    axes.errorbar(at, middle, errors, fmt="s", markersize=3, capsize=2, label="point estimate")

@@ -1,0 +1,283 @@
+"""Rows of a played game and of what its mechanism promises; details say what they rest on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from pydantic import JsonValue
+
+from gradaudit.audits.dp_audit import DpAuditOptions
+from gradaudit.audits.dp_audit.claim import with_claim
+from gradaudit.audits.rows import Rows
+from gradaudit.dp.degenerate import Verdict
+from gradaudit.dp.game import GAUSSIAN_TRIALS, StatisticResult, TrialsResult
+from gradaudit.dp.gaussian import GaussianBound
+from gradaudit.dp.mechanisms import Mechanism
+from gradaudit.dp.run import Game
+from gradaudit.dp.theory import Relation, epsilon_classical, epsilon_composed
+from gradaudit.errors import UsageError
+from gradaudit.report import Measurement
+
+BINS = 40
+UNLIKELY = 1e-4
+"""A p-value below this says that the noise is not what it is declared to be."""
+NO_BOUND = "the paper's estimate, from the best threshold on the same trials; no bound"
+IF_GAUSSIAN = "holds only if the noise is Gaussian, as it is declared to be"
+PROVEN_IF_GAUSSIAN = ("epsilon_lower_gaussian", "mu_lower")
+PROVEN_BY_TRIALS = (*PROVEN_IF_GAUSSIAN, "epsilon_point")
+DEPENDENT = (
+    "the releases depend on each other (p <= 0.001), as of a mechanism that carries noise or state "
+    "from one to the next, so nothing bounds the epsilon of one; audit it with fresh state for "
+    "each release"
+)
+CLASSICAL_RANGE = "proved only up to epsilon = 1"
+RELATIONS: tuple[Relation, ...] = ("replace", "remove")
+THEORY = ("epsilon_theory", "epsilon_classical")
+
+
+def game_rows(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
+    """Every row of one game, the bound first.
+
+    Args:
+        game: that was played.
+        options: of the audit.
+        rows: of the game's variant, which is empty for the headline.
+    """
+    for row in _bound_rows(game, options, rows):
+        headline = row.metric == "epsilon_lower" and not row.variant
+        yield with_claim(row, game, options) if headline else row
+    yield rows.measured("epsilon_ceiling", game.rules.ceiling, n=options.trials)
+    yield from _pair_row(game, options, rows)
+    yield from _gap_rows(game, rows)
+
+
+def theory_rows(
+    game: Game, options: DpAuditOptions, columns: int, rows: Rows
+) -> Iterator[Measurement]:
+    """What the mechanism promises for a replaced (headline) and for a removed record.
+
+    Args:
+        game: that was played.
+        options: of the audit.
+        columns: columns of the table; Li24 divide epsilon by their number, which has no basis.
+        rows: of the game's variant.
+    """
+    for relation in RELATIONS:
+        promise = game.promise(relation)
+        if promise is None:
+            reason = (
+                "a deterministic defense promises no finite epsilon"
+                if game.mechanism.deterministic
+                else "a mechanism from a file promises nothing known; name it as dp:clip=C,sigma=S"
+            )
+            yield from rows.skipped(reason, THEORY)
+            return
+        of_relation = rows if relation == "replace" else rows.of({"relation": relation})
+        details: dict[str, JsonValue] = {
+            "unit": "record",
+            "relation": relation,
+            "sensitivity_over_noise": promise.mu if math.isfinite(promise.mu) else None,
+            "delta": promise.delta,
+        }
+        yield of_relation.measured("epsilon_theory", promise.epsilon, details=details)
+        if not promise.delta:
+            reason = "the classical formula is for Gaussian noise"
+            yield from of_relation.skipped(reason, ["epsilon_classical"])
+            continue
+        classical = epsilon_classical(promise.mu, options.delta)
+        details |= {"in_range": classical.in_range, "range": CLASSICAL_RANGE}
+        if not classical.in_range:
+            details["remark"] = f"out of range: {CLASSICAL_RANGE}"
+        yield of_relation.measured("epsilon_classical", classical.value, details=details)
+        if relation == "remove" and columns:
+            note = "Li24's figure 8; dividing by columns has no basis"
+            yield of_relation.of({"per": "column"}).measured(
+                "epsilon_classical",
+                classical.value / columns,
+                details={"columns": columns, "note": note},
+            )
+
+
+def composition_rows(
+    mechanism: Mechanism, options: DpAuditOptions, rows: Rows
+) -> Iterator[Measurement]:
+    """Epsilon of ``--steps`` steps, to compare a claimed budget with that of one.
+
+    Raises:
+        UsageError: composition is asked for a mechanism that has none here, or dp-accounting is
+            missing.
+    """
+    if options.steps is None:
+        return
+    multiplier, rate = mechanism.noise_multiplier, options.sampling_rate
+    if multiplier is None:
+        raise UsageError("--steps: only Gaussian noise on the sum of clipped gradients composes")
+    composed = epsilon_composed(multiplier, options.steps, options.delta, sampling_rate=rate)
+    yield rows.of({"steps": options.steps, "sampling_rate": rate}).measured(
+        "epsilon_theory", composed, details={"delta": options.delta}
+    )
+
+
+def _bound_rows(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
+    """What trials showed, or why there were none, or none that count."""
+    facts, result = _facts(game, options), game.result
+    if not isinstance(result, Verdict):
+        if result.dependent:
+            yield from rows.skipped(DEPENDENT, ["epsilon_lower", *PROVEN_BY_TRIALS], details=facts)
+        else:
+            yield from _trials_rows(result, game.mechanism, facts, options, rows)
+        return
+    facts |= {"analytic": True, "because": result.reason}
+    if options.picture is not None:
+        facts["picture"] = "not drawn: decided without trials"
+    yield rows.measured("epsilon_lower", result.epsilon, details=facts)
+    yield from rows.skipped(f"decided without trials: {result.reason}", PROVEN_BY_TRIALS)
+
+
+def _gap_rows(game: Game, rows: Rows) -> Iterator[Measurement]:
+    canaries = game.canaries
+    typical = canaries.typical
+    quartiles = [float(typical[int(q * (len(typical) - 1))]) for q in (0.25, 0.5, 0.75, 1)]
+    for kind, canary in (("", canaries.played), *canaries.by_kind.items()):
+        details: dict[str, JsonValue] = {
+            "measured_by": game.gaps_from,
+            "record": canary.kind,
+            "null_value": game.column.names[canary.null],
+            "alternative_value": game.column.names[canary.alternative],
+        }
+        if not kind:
+            details["quartiles_of_ordinary_records"] = list[JsonValue](quartiles)
+        of_kind = rows.of({"record": kind}) if kind else rows
+        yield of_kind.measured("canary_gap", canary.gap, details=details)
+
+
+def _pair_row(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
+    if game.pair is None:
+        reason = "the law of a mechanism from a file is not known; name it as dp:clip=C,sigma=S"
+        yield from rows.skipped(reason, ["epsilon_pair"])
+        return
+    delta = 0.0 if game.mechanism.noise == "laplace" else options.delta
+    yield rows.measured("epsilon_pair", game.pair, details={"delta": delta})
+
+
+def _facts(game: Game, options: DpAuditOptions) -> dict[str, JsonValue]:
+    """What all bounds of a game rest on."""
+    played, names = game.canaries.played, game.column.names
+    mixture = options.replacement == "uniform"
+    return {
+        "attribute": game.column.name,
+        "null_value": names[played.null],
+        "alternative_value": "every other" if mixture else names[played.alternative],
+        "record": played.kind,
+        "mechanism": game.mechanism.description,
+        "mode": options.mode,
+        "delta": options.delta,
+        "batch": game.hypotheses.records,
+        "elements": game.hypotheses.elements,
+        "comparisons": game.rules.comparisons,
+        "unit": "record",
+        "relation": "replace",
+    }
+
+
+def _trials_rows(
+    result: TrialsResult,
+    mechanism: Mechanism,
+    facts: dict[str, JsonValue],
+    options: DpAuditOptions,
+    rows: Rows,
+) -> Iterator[Measurement]:
+    facts |= {"pilots": result.pilots, "decided_by": result.decided_by}
+    asked_first = sorted(result.scores.items(), key=lambda item: item[0] != options.statistic)
+    for name, score in asked_first:
+        of_statistic = rows if name == options.statistic else rows.of({"statistic": name})
+        yield _bound_row(score, {**facts, "statistic": name}, options, of_statistic)
+        yield of_statistic.measured(
+            "epsilon_point",
+            score.point.value,
+            interval=score.point.interval,
+            confidence=score.point.confidence,
+            n=options.trials,
+            details={
+                "is_a_bound": False,
+                "threshold": score.point.threshold,
+                "remark": NO_BOUND,
+            },
+        )
+    yield from _gaussian_rows(result.gaussian, mechanism, options, rows)
+
+
+def _bound_row(
+    score: StatisticResult, facts: dict[str, JsonValue], options: DpAuditOptions, rows: Rows
+) -> Measurement:
+    bound = score.bound
+    details: dict[str, JsonValue] = {
+        **facts,
+        "bound": bound.method,
+        "thresholds": list[JsonValue](bound.thresholds),
+        **bound.evidence,
+        "releases": [len(score.null), len(score.alternative)],
+        "ceiling": bound.ceiling,
+        "at_ceiling": bound.flawless and bound.value >= bound.ceiling * (1 - 1e-9),
+        "histogram": _histogram(score),
+    }
+    return rows.measured(
+        "epsilon_lower",
+        bound.value,
+        n=options.trials,
+        confidence=options.confidence,
+        details=details,
+    )
+
+
+def _gaussian_rows(
+    bound: GaussianBound | None, mechanism: Mechanism, options: DpAuditOptions, rows: Rows
+) -> Iterator[Measurement]:
+    reason = _why_not_gaussian(bound, mechanism, options)
+    if reason or bound is None:
+        yield from rows.skipped(reason, PROVEN_IF_GAUSSIAN)
+        return
+    details: dict[str, JsonValue] = {
+        "mu_estimate": bound.mu_estimate,
+        "normality_p": bound.normality_p,
+        "equal_variance_p": bound.equal_variance_p,
+        "remark": IF_GAUSSIAN,
+    }
+    for metric, value in zip(PROVEN_IF_GAUSSIAN, (bound.epsilon, bound.mu), strict=True):
+        yield rows.measured(
+            metric, value, n=options.trials, confidence=options.confidence, details=details
+        )
+
+
+def _why_not_gaussian(
+    bound: GaussianBound | None, mechanism: Mechanism, options: DpAuditOptions
+) -> str:
+    """Why the bound for Gaussian noise does not hold; empty where it does."""
+    if mechanism.noise != "gaussian":
+        return "holds only for a mechanism that is declared to add Gaussian noise"
+    if options.trials < GAUSSIAN_TRIALS:
+        return (
+            f"{options.trials} releases under each hypothesis cannot tell another law from the "
+            f"declared one; {GAUSSIAN_TRIALS} are needed (--trials)"
+        )
+    if bound is None and options.replacement == "uniform":
+        return "does not hold where the other value is drawn at random"
+    if bound is None:
+        return "the projection does not vary from release to release"
+    if bound.normality_p < UNLIKELY:
+        return f"the releases are not normally distributed (p = {bound.normality_p:.1g})"
+    if bound.equal_variance_p < UNLIKELY:
+        return f"the noise depends on the value (p = {bound.equal_variance_p:.1g})"
+    return ""
+
+
+def _histogram(score: StatisticResult) -> dict[str, JsonValue]:
+    """Counts of the statistic under both hypotheses in common bins (Li24, figure 7)."""
+    edges = np.histogram_bin_edges(np.concatenate([score.null, score.alternative]), BINS)
+    return {
+        "edges": [float(f"{edge:.6g}") for edge in edges],
+        "null": np.histogram(score.null, edges)[0].tolist(),
+        "alternative": np.histogram(score.alternative, edges)[0].tolist(),
+    }

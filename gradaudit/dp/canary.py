@@ -1,0 +1,256 @@
+"""Canary records: those whose released gradient moves most when the private value is replaced.
+
+Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning" (2024),
+section 7: z* = argmax Dist(g_H0, g_H1), here over many restarts at once, over all pairs of values,
+with the clipping in the objective, and for feasible records too. Beside the crafted one stand a
+random record and the one nearest to the crafted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradaudit.data.records import Records
+from gradaudit.dp.domain import Domain
+from gradaudit.dp.sensitivity import Design, Distance, RecordSensitivity, between_two_values
+from gradaudit.errors import UsageError
+from gradaudit.progress import Advance
+from gradaudit.randomness import Seed, rng
+
+STAGES = 2
+"""How often the pair of values is chosen anew in the course of crafting."""
+
+RATES = (0.1, 0.3, 1.0)
+"""Adam's step sizes, in units of each column, dealt out among the restarts."""
+
+_DECAYS = (0.9, 0.999)
+_TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A record for the game, and the pair of values that moves its release most.
+
+    Attributes:
+        kind: random, nearest, crafted, or which record it is.
+        inputs: (positions,) flattened inputs, float64.
+        label: its task label.
+        null: index of the value under the null hypothesis.
+        alternative: index of the value under the alternative.
+        gap: L2 distance of the two releases without noise.
+    """
+
+    kind: str
+    inputs: Tensor
+    label: Tensor
+    null: int
+    alternative: int
+    gap: float
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """The records that could have played, by kind, and the one that does.
+
+    Attributes:
+        by_kind: random, nearest and crafted, and the record that was asked for.
+        played: the one that plays.
+        typical: gaps of ordinary records, ascending, (records,).
+    """
+
+    by_kind: dict[str, Canary]
+    played: Canary
+    typical: Tensor
+
+
+def choose_canary(
+    sensitivity: RecordSensitivity,
+    domain: Domain,
+    records: Records,
+    design: Design,
+    seed: Seed,
+    advance: Advance,
+) -> Canaries:
+    """Measure the gaps of ordinary records, craft canaries from them, and choose who plays.
+
+    Args:
+        sensitivity: what the gap depends on.
+        domain: what a crafted record may look like.
+        records: the data set.
+        design: which record is wanted, and how hard crafting tries.
+        seed: draws the random record and the starts.
+        advance: is told of every restart, in each stage.
+
+    Raises:
+        UsageError: there is no such record, or crafting is left out but wanted.
+    """
+    index = expect_record(design, len(records))
+    inputs = records.inputs.flatten(1)
+
+    def held(kind: str, rows: list[int]) -> list[Canary]:
+        return as_they_are(sensitivity, kind, inputs[rows].to(torch.float64), records.labels[rows])
+
+    pool = rng(seed, "pool").permutation(len(records))[: design.pool]
+    ordinary = held("random", pool.tolist())
+    by_kind = {"random": ordinary[0]}
+    if design.restarts:
+        starts = _starts(ordinary, design.restarts)
+        crafted = craft(
+            sensitivity,
+            domain,
+            torch.stack([start.inputs for start in starts]),
+            torch.stack([start.label for start in starts]),
+            iterations=design.iterations,
+            advance=advance,
+        )[0]
+        near = int(domain.apart(inputs.to(torch.float64), crafted.inputs).argmin())
+        by_kind |= {"nearest": held("nearest", [near])[0], "crafted": crafted}
+    if index is not None:
+        by_kind[design.record] = held(design.record, [index])[0]
+    typical = torch.tensor([canary.gap for canary in ordinary]).sort().values
+    return Canaries(by_kind, by_kind[design.record], typical)
+
+
+def expect_record(design: Design, records: int) -> int | None:
+    """The index of the record that is asked for; None for ``random`` and ``crafted``.
+
+    Raises:
+        UsageError: it is none of these, or crafting is left out but wanted.
+    """
+    wanted = design.record
+    if wanted == "crafted" and not design.restarts:
+        raise UsageError(
+            "--restarts 0 leaves crafting out, but --record crafted needs it; give at least one, "
+            "or --record random"
+        )
+    if wanted in ("random", "crafted"):
+        return None
+    if not wanted.isdecimal():
+        raise UsageError(f"--record {wanted}: write random, crafted or the index of a record")
+    if int(wanted) >= records:
+        raise UsageError(f"--record {wanted}: the last of {records} records is {records - 1}")
+    return int(wanted)
+
+
+def _starts(ordinary: list[Canary], restarts: int) -> list[Canary]:
+    """Half records with the largest gaps, half any; in turns."""
+    best = sorted(ordinary, key=lambda canary: -canary.gap)
+    turns = [canary for pair in zip(best, ordinary, strict=True) for canary in pair]
+    return [turns[i % len(turns)] for i in range(restarts)]
+
+
+def as_they_are(
+    sensitivity: RecordSensitivity, kind: str, inputs: Tensor, labels: Tensor
+) -> list[Canary]:
+    """Records as they are: the value each holds against the one that moves it most."""
+    held = sensitivity.column.value_in(inputs)
+    table = between_two_values(sensitivity.gaps(inputs, labels))
+    gaps, other = table[torch.arange(len(inputs)), held.cpu()].max(dim=1)
+    return [
+        Canary(kind, inputs[i], labels[i], int(held[i]), int(other[i]), float(gaps[i]))
+        for i in range(len(inputs))
+    ]
+
+
+def craft(
+    sensitivity: RecordSensitivity,
+    domain: Domain,
+    starts: Tensor,
+    labels: Tensor,
+    *,
+    iterations: int,
+    advance: Advance,
+) -> list[Canary]:
+    """Canaries from every start, by ascent, the largest gap first.
+
+    The sensitivity's distances are maximised from equal shares of the starts; all canaries are
+    judged by the gap of their releases.
+
+    Args:
+        sensitivity: what the gap depends on.
+        domain: where the inputs may go.
+        starts: (restarts, positions) records to start from.
+        labels: (restarts,) their labels, which stay.
+        iterations: steps of ascent.
+        advance: is told of every restart that is through with a stage.
+    """
+    inputs = sensitivity.gradients.view.cast(starts).clone()
+    for _ in range(STAGES):
+        pairs = _largest_pairs(sensitivity.gaps(inputs, labels))[0]
+        for distance, rows in _shares(sensitivity, len(starts)):
+            objective = sensitivity.objective(distance, pairs[rows], labels[rows])
+            inputs[rows] = ascend(objective, domain, inputs[rows], iterations // STAGES)
+            advance(len(rows))
+    pairs, gaps = _largest_pairs(sensitivity.gaps(inputs, labels))
+    inputs = inputs.cpu()
+    return [
+        Canary("crafted", inputs[i], labels[i], int(pairs[i, 0]), int(pairs[i, 1]), float(gaps[i]))
+        for i in gaps.argsort(descending=True).tolist()
+    ]
+
+
+def _shares(sensitivity: RecordSensitivity, starts: int) -> Iterator[tuple[Distance, Tensor]]:
+    """Each distance with the starts that maximise it, in chunks that fit the memory."""
+    shares = torch.arange(starts).tensor_split(len(sensitivity.distances))
+    chunk = sensitivity.records_at_once(2)
+    for distance, rows in zip(sensitivity.distances, shares, strict=True):
+        for first in range(0, len(rows), chunk):
+            yield distance, rows[first : first + chunk]
+
+
+def ascend(
+    objective: Callable[[Tensor], Tensor], domain: Domain, starts: Tensor, iterations: int
+) -> Tensor:
+    """Maximise an objective from every start at once; no record ends worse than it began.
+
+    Adam (Kingma and Ba 2015) with a step size of its own for each start, as the best one differs
+    from model to model by a factor of ten. What Adam moves is projected into the domain before
+    it is looked at, and the slope is passed straight through the projection (Bengio et al. 2013),
+    so that categories are switched too; a category's positions share their second moment.
+
+    Args:
+        objective: (records, positions) to (records,), differentiable.
+        domain: where the records may be.
+        starts: (records, positions) in the domain.
+        iterations: evaluations of the objective and its gradient.
+
+    Returns:
+        (records, positions), the best that each start came by.
+    """
+    rates = torch.tensor(RATES).to(starts)[torch.arange(len(starts)) % len(RATES), None]
+    steps = rates * domain.unit.to(starts)
+    moving, best = starts, starts
+    value, slope = _value_and_slope(objective, starts)
+    first, second = torch.zeros_like(starts), torch.zeros_like(starts)
+    for iteration in range(1, iterations + 1):
+        first = torch.lerp(slope, first, _DECAYS[0])
+        second = torch.lerp(slope.square(), second, _DECAYS[1])
+        mean = first / (1 - _DECAYS[0] ** iteration)
+        deviation = (domain.share(second) / (1 - _DECAYS[1] ** iteration)).sqrt()
+        moving = domain.confine(moving + steps * mean / (deviation + _TINY))
+        record = domain.project(moving)
+        reached, slope = _value_and_slope(objective, record)
+        best = torch.where((reached > value)[:, None], record, best)
+        value = torch.maximum(value, reached)
+    return best
+
+
+def _value_and_slope(
+    objective: Callable[[Tensor], Tensor], inputs: Tensor
+) -> tuple[Tensor, Tensor]:
+    leaf = inputs.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        value = objective(leaf)
+        (slope,) = torch.autograd.grad(value.sum(), leaf)
+    return value.detach().nan_to_num(-torch.inf), slope.nan_to_num(0, 0, 0)
+
+
+def _largest_pairs(tables: Tensor) -> tuple[Tensor, Tensor]:
+    """The two values of the largest gap, (records, 2), and the gap, (records,)."""
+    values = tables.shape[1]
+    gaps, flat = between_two_values(tables).flatten(1).max(dim=1)
+    return torch.stack([flat // values, flat % values], dim=1), gaps

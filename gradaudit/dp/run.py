@@ -1,0 +1,162 @@
+"""From a subject to a played game: column, batch, record, verdict or trials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from gradaudit.dp.canary import STAGES, Canaries, Canary, choose_canary, expect_record
+from gradaudit.dp.degenerate import Verdict, verdict_without_trials
+from gradaudit.dp.domain import Domain, PrivateColumn
+from gradaudit.dp.game import Rules, StatisticResult, TrialsResult, expect_law, play
+from gradaudit.dp.gradients import RecordGradients
+from gradaudit.dp.hypotheses import Hypotheses, shifts
+from gradaudit.dp.mechanisms import Mechanism, Promise
+from gradaudit.dp.sensitivity import Design, RecordSensitivity
+from gradaudit.dp.theory import Relation
+from gradaudit.errors import UsageError
+from gradaudit.models.target import Subject
+from gradaudit.progress import Progress
+from gradaudit.randomness import sequence
+
+Swept = Literal["clip", "sigma"]
+Setting = tuple[Swept, float, Mechanism]
+"""What is swept, its value, and the mechanism with that value."""
+
+
+@dataclass(frozen=True)
+class Game:
+    """A game that was played, or decided without trials.
+
+    Attributes:
+        column: the private column.
+        canaries: the records and their gaps.
+        hypotheses: the gradients.
+        result: a verdict that needed no trials, or what the trials said.
+        pair: exact epsilon of the pair (the largest of a mixture's), None where no law is known.
+        gaps_from: how gaps were measured.
+        mechanism: that was played.
+        rules: that it was played by.
+    """
+
+    column: PrivateColumn
+    canaries: Canaries
+    hypotheses: Hypotheses
+    result: Verdict | TrialsResult
+    pair: float | None
+    gaps_from: str
+    mechanism: Mechanism
+    rules: Rules
+
+    @property
+    def score(self) -> StatisticResult | None:
+        """What the statistic that is asked for said; None without trials, or of dependent ones."""
+        if isinstance(self.result, Verdict) or self.result.dependent:
+            return None
+        return self.result.scores[self.rules.statistic]
+
+    @property
+    def epsilon_lower(self) -> float | None:
+        """The bound, or the verdict; None where the releases gave no bound."""
+        if isinstance(self.result, Verdict):
+            return self.result.epsilon
+        return self.score.bound.value if self.score is not None else None
+
+    def promise(self, relation: Relation = "replace") -> Promise | None:
+        """What the mechanism promises for such a batch; None where nothing is known."""
+        batch = self.hypotheses
+        return self.mechanism.promise(relation, batch.records, batch.elements, self.rules.delta)
+
+
+def play_on(
+    subject: Subject,
+    attribute: str,
+    mechanism: Mechanism,
+    design: Design,
+    rules: Rules,
+    progress: Progress,
+) -> Game:
+    """Play the game of one attribute on the subject's newest target.
+
+    Raises:
+        NotApplicable: the attribute is no input column, or records have no gradients of their own.
+        UsageError: an option is wrong for these records or this mechanism.
+        AuditError: the model or a mechanism from a file fails.
+    """
+    records = subject.records
+    expect_law(mechanism, 1 + design.companions, rules.mode)
+    expect_record(design, len(records))
+    column = PrivateColumn.of(records, attribute)
+    seed = sequence(subject.seed, "dp-audit", attribute)
+    gradients = RecordGradients.of(subject.target, records.inputs, records.labels, subject.hidden)
+    mechanism = mechanism.laid_out(gradients.sizes)
+    sensitivity = RecordSensitivity.of(
+        gradients, records, column, mechanism, design, rules.memory, sequence(seed, "batch")
+    )
+    domain = Domain.of(records, column, design.domain)
+    with progress.task(f"canaries for {attribute}", STAGES * design.restarts) as advance:
+        canaries = choose_canary(
+            sensitivity, domain, records, design, sequence(seed, "canary"), advance
+        )
+    hypotheses = _hypotheses(sensitivity, canaries.played, mixture=design.mixture)
+    result: Verdict | TrialsResult | None
+    result = verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
+    pair = pair_epsilon(mechanism, hypotheses, rules.delta)
+    if result is None:
+        with progress.task("releases", 2 * rules.trials) as advance:
+            result = play(mechanism, hypotheses, rules, sequence(seed, "game"), advance)
+    elif pair is None:
+        pair = result.epsilon
+    return Game(
+        column, canaries, hypotheses, result, pair, sensitivity.measured_by, mechanism, rules
+    )
+
+
+def pair_epsilon(mechanism: Mechanism, hypotheses: Hypotheses, delta: float) -> float | None:
+    """Exact epsilon of the pair, the largest of a mixture's; None where the law is not known.
+
+    At δ for Gaussian noise, and at 0 for Laplace noise.
+    """
+    if hypotheses.indistinguishable:
+        return 0.0
+    law = mechanism.law(hypotheses.records)
+    return None if law is None else law.epsilon(shifts(law, hypotheses), delta)
+
+
+def settings(
+    mechanism: Mechanism, clips: Sequence[float], sigmas: Sequence[float]
+) -> Iterator[Setting]:
+    """The mechanism at other clips and sigmas (Li24, figure 8).
+
+    Raises:
+        UsageError: the mechanism has no clip and sigma to change, or a value is out of range.
+    """
+    swept: tuple[tuple[Swept, Sequence[float]], ...] = (("clip", clips), ("sigma", sigmas))
+    for name, values in swept:
+        for value in values:
+            if not 0 < value < math.inf:
+                raise UsageError(f"--sweep-{name} {value:g}: not a positive number")
+    for name, values in swept:
+        for value in dict.fromkeys(values):
+            other = mechanism.resized(**{name: value})
+            if other is None:
+                raise UsageError(
+                    f"--sweep-clip, --sweep-sigma: {mechanism.description} has no clip and sigma "
+                    "to change; name it as dp:clip=C,sigma=S"
+                )
+            yield name, value, other
+
+
+def _hypotheses(sensitivity: RecordSensitivity, played: Canary, *, mixture: bool) -> Hypotheses:
+    column = sensitivity.column
+    others = [i for i in range(len(column)) if i != played.null]
+    values = [played.null, *(others if mixture else [played.alternative])]
+    variants = column.variants(played.inputs[None])[0, values]
+    with torch.no_grad():
+        labels = played.label.expand(len(variants), *played.label.shape)
+        gradients = sensitivity.gradients(variants, labels)
+    return Hypotheses(gradients[0], gradients[1:], sensitivity.companions)

@@ -1,0 +1,168 @@
+import numpy as np
+import pytest
+import torch
+from dp_subject import hypotheses, noise_that_no_seed_reaches, sums_under_loud_noise
+
+from gradaudit.dp.hypotheses import (
+    Hypotheses,
+    Ruler,
+    known_ruler,
+    pilot_releases,
+    pilot_ruler,
+    score_releases,
+    shifts,
+    way,
+)
+from gradaudit.dp.mechanisms import FileMechanism
+from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
+
+SEED = 5
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_scores_are_the_definitions(noise: str) -> None:
+    played = hypotheses(1.0, companions=2)
+    mechanism = ClippedNoise(clip=0.8, sigma=0.5, noise=noise)
+    null, other = (
+        mechanism.mean(torch.cat([row[None], played.companions])).numpy()
+        for row in (played.null, played.alternatives[0])
+    )
+    releases = torch.randn(9, 40, generator=torch.Generator().manual_seed(1))
+    projection, distance = known_ruler(mechanism.law(played.records), played).scores(releases)
+    rows = releases.double().numpy()
+    np.testing.assert_allclose(distance, np.linalg.norm(rows - null, axis=1), rtol=1e-12)
+    if noise == "gaussian":
+        direction = (other - null) / np.linalg.norm(other - null)
+        expected = (rows - null) @ direction
+    else:
+        scale = 0.5 / 3
+        expected = (np.abs(rows - null) - np.abs(rows - other)).sum(axis=1) / scale
+    np.testing.assert_allclose(projection, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_mixture_is_ruled_by_the_mean_of_its_shifts() -> None:
+    played = hypotheses(0.3, values=3)
+    mechanism = ClippedNoise(clip=1, sigma=1)
+    moved = shifts(mechanism.law(played.records), played)
+    torch.testing.assert_close(
+        moved, mechanism.noiseless(played.alternatives, played.companions) - played.null
+    )
+    torch.testing.assert_close(
+        known_ruler(mechanism.law(played.records), played).towards, moved.mean(dim=0)
+    )
+
+
+@pytest.mark.parametrize(
+    "mechanism", [ClippedNoise(clip=1, sigma=1, per=per) for per in ("sum", "record")]
+)
+def test_memory_does_not_change_the_scores(mechanism: ClippedNoise) -> None:
+    played = hypotheses(1.0, companions=2)
+    batches = [played.batch(record) for record in (played.null, *played.alternatives)]
+    order = np.random.default_rng(0).integers(2, size=100)
+    small, large = (
+        score_releases(
+            mechanism,
+            batches,
+            known_ruler(mechanism.law(played.records), played),
+            order,
+            SEED,
+            memory=memory,
+            advance=lambda units: None,
+        )
+        for memory in (1, 1 << 30)
+    )
+    np.testing.assert_allclose(small, large, rtol=0, atol=1e-14)
+
+
+def test_every_release_is_told() -> None:
+    mechanism, played, heard = ClippedNoise(clip=1, sigma=1), hypotheses(1.0), []
+    scores = score_releases(
+        mechanism,
+        [played.batch(played.null)],
+        known_ruler(mechanism.law(played.records), played),
+        np.zeros(1000, int),
+        SEED,
+        memory=1 << 16,
+        advance=heard.append,
+    )
+    assert sum(heard) == 1000 == scores.shape[1]
+
+
+def test_a_mechanism_that_fails_half_way_leaves_randomness_as_it_was() -> None:
+    def broken(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        torch.rand(3)
+        raise ValueError("no")
+
+    played = hypotheses(1.0)
+    before = torch.get_rng_state()
+    with pytest.raises(Exception, match="ValueError: no"):
+        score_releases(
+            FileMechanism(broken, "f.py:m"),
+            [played.batch(played.null)],
+            Ruler(played.null, played.null),
+            np.zeros(3, int),
+            SEED,
+            memory=1,
+            advance=lambda units: None,
+        )
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_shifts_that_cancel_are_ruled_by_the_largest(noise: str) -> None:
+    away = hypotheses(0.5).alternatives[0] - hypotheses(0.5).null
+    null = hypotheses(0.5).null
+    played = Hypotheses(null, torch.stack([null + away, null - away]), torch.zeros(0, len(null)))
+    mechanism = ClippedNoise(clip=10, sigma=1, noise=noise)  # type: ignore[arg-type]
+    ruler = known_ruler(mechanism.law(played.records), played)
+    torch.testing.assert_close(ruler.towards.abs(), away.abs())
+    assert ruler.projection(shifts(mechanism.law(played.records), played)).isfinite().all()
+
+
+def test_clipping_that_hides_a_shift_leaves_the_gradients_to_rule() -> None:
+    null = torch.ones(4, dtype=torch.float64)
+    played = Hypotheses(null, 2 * null[None], torch.zeros(0, 4))
+    ruler = known_ruler(ClippedNoise(clip=1, sigma=1).law(1), played)
+    torch.testing.assert_close(ruler.towards, null)
+
+
+def test_equal_gradients_have_no_way() -> None:
+    null = torch.ones(4)
+    played = Hypotheses(null, null[None], torch.zeros(0, 4))
+    with pytest.raises(ValueError, match="do not differ"):
+        way(torch.zeros(1, 4), played)
+
+
+def deaf(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(gradients.shape[1], generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("function", "cosine"), [(sums_under_loud_noise, 0.9999), (noise_that_no_seed_reaches, 0.99)]
+)
+def test_the_ruler_points_from_one_hypothesis_to_the_other(function: object, cosine: float) -> None:
+    played = hypotheses(0.5, values=2)
+    mechanism = FileMechanism(function, "f.py:m")  # type: ignore[arg-type]
+    ruler = pilot_ruler(mechanism, played, 500, SEED, memory=1 << 20)
+    expected = played.alternatives.mean(dim=0) - played.null
+    assert torch.cosine_similarity(ruler.towards, expected, dim=0) > cosine
+    assert ruler.laplace is None
+
+
+def test_the_centre_is_the_mean_release() -> None:
+    played = hypotheses(0.5)
+    ruler = pilot_ruler(
+        FileMechanism(noise_that_no_seed_reaches, "f.py:m"), played, 900, SEED, memory=1
+    )
+    error = (ruler.centre - played.null).norm() / (0.05 * 40**0.5 / 30)
+    assert 0.5 < error < 1.6
+
+
+def test_a_release_that_does_not_move_is_ruled_by_the_gradients() -> None:
+    played = hypotheses(0.5)
+    ruler = pilot_ruler(FileMechanism(deaf, "f.py:m"), played, 100, SEED, memory=1 << 20)
+    torch.testing.assert_close(ruler.towards, played.alternatives[0] - played.null)
+
+
+def test_pilots_are_a_quarter_rounded_up() -> None:
+    assert [pilot_releases(trials) for trials in (100, 5000, 5001)] == [25, 1250, 1251]
