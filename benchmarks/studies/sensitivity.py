@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from gradaudit.audits._sensitivity_rows import Rows
 from gradaudit.config import SubjectSettings, settle
-from gradaudit.gradients.estimates import Sample
 from gradaudit.gradients.norms import Norm
-from gradaudit.gradients.sensitivity import Measured, Observed
+from gradaudit.gradients.sensitivity import Measured, Observed, Sample
 from gradaudit.progress import Silent
 from gradaudit.subject import open_subject
 from studies.base import Cell, Outcome, Study, interval

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import GradauditError
 from gradaudit.subspaces.comparing import Compared
-from gradaudit.subspaces.matrices import MatrixForm
-from gradaudit.subspaces.means import Permuting, mean_gradients
-from gradaudit.subspaces.samples import compare_samples
+from gradaudit.subspaces.means import MatrixForm, Permuting, mean_gradients
+from gradaudit.subspaces.measure import compare_samples
 from gradaudit.subspaces.splits import Split, splits_of
 from studies.base import Cell, Outcome, Study
 

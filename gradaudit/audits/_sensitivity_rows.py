@@ -10,8 +10,7 @@ from pydantic import JsonValue
 from gradaudit.report import Measurement, Status, Variant
 
 if TYPE_CHECKING:
-    from gradaudit.gradients.estimates import Array, Sample
-    from gradaudit.gradients.sensitivity import Measured
+    from gradaudit.gradients.sensitivity import Array, Measured, Sample
 
 NormName = Literal["f", "1", "inf"]
 Reacting = Literal["input", "label"]
@@ -117,7 +116,7 @@ class Rows:
 
     def _interval(self, sample: "Sample") -> tuple[float, float] | None:
         """Of the mean over records like these, and over probes."""
-        from gradaudit.gradients.estimates import joined
+        from gradaudit.gradients.sensitivity import joined
         from gradaudit.statistics.bootstrap import drawn, ratio_interval
 
         defined = sample.defined.astype(float)
@@ -131,7 +130,7 @@ class Rows:
         self, sample: "Sample", together: "Array", probes: "Array"
     ) -> tuple[float, float] | None:
         """Of the share that one layer has in what all have together, by record and by probe."""
-        from gradaudit.gradients.estimates import joined
+        from gradaudit.gradients.sensitivity import joined
         from gradaudit.statistics.bootstrap import drawn, ratio_interval
         from gradaudit.statistics.student import student
 

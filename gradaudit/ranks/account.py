@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from gradaudit.ranks.bases import Gap
-from gradaudit.ranks.convolution import LayerRank
-from gradaudit.ranks.group import Evidence
+from gradaudit.ranks.convolution import Evidence, LayerRank
 from gradaudit.ranks.matrix_free import ALPHA, ALPHA_SMALLEST, Nullity
+from gradaudit.ranks.operator import Gap
 
 _STRONGEST: tuple[Evidence, ...] = ("exact", "dense", "craig", "generic", "bracket")
 

@@ -1,7 +1,6 @@
 """Ranks of U of all convolutions of a model, record by record, and c(M)."""
 
 import math
-import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +9,9 @@ from torch import Tensor
 
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.ranks.convolution import LayerRank, convolution_rank
+from gradaudit.randomness import Seed, sequence
+from gradaudit.ranks.convolution import LayerRank, Method, convolution_rank
 from gradaudit.ranks.geometry import Convolution, geometry_of
-from gradaudit.ranks.group import Method
 from gradaudit.ranks.observe import Use, uses
 
 
@@ -80,8 +79,8 @@ def ranks_of(
             if use.layer in reasons:
                 continue
             try:
-                entropy = (seed, number, zlib.crc32(use.layer.encode()))
-                rank = _rank_of_use(layers[use.layer], use, method, flops, entropy)
+                of_use = sequence(seed, "ranks", number, use.layer)
+                rank = _rank_of_use(layers[use.layer], use, method, flops, of_use)
             except NotApplicable as error:
                 reasons[use.layer] = str(error)
                 continue
@@ -108,7 +107,7 @@ def _unmeasurable(layers: Mapping[str, Convolution], seen: Sequence[Use]) -> dic
 
 
 def _rank_of_use(
-    layer: Convolution, use: Use, method: Method, flops: float, seed: tuple[int, ...]
+    layer: Convolution, use: Use, method: Method, flops: float, seed: Seed
 ) -> LayerRank:
     if not (use.deltas.isfinite().all() and use.weight.isfinite().all()):
         raise AuditError(f"{use.layer}: its weights or the gradient at its output are not finite")

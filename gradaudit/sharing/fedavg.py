@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.ways import mean_gradient
+from gradaudit.gradients.per_sample import mean_gradient
 from gradaudit.sharing.protocol import Sharing
 
 

@@ -22,7 +22,7 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.subspaces.angles import DISTANCES
+from gradaudit.subspaces.comparing import DISTANCES
 from gradaudit.subspaces.splits import orders_of
 from tests.cases import CASES, Case
 from tests.command_line import run

@@ -11,8 +11,8 @@ import numpy as np
 from gradaudit.audits._defended import defenses_note
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
-from gradaudit.blocks import column_blocks
 from gradaudit.errors import NotApplicable
+from gradaudit.gradients.memory import column_blocks
 from gradaudit.information.activations import Activations
 from gradaudit.information.kernel import LOWER, UPPER, Pairs, information
 from gradaudit.models.target import Subject, Target
