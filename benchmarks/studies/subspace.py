@@ -120,7 +120,7 @@ def full() -> Iterator[Cell]:
 STUDY = Study(
     name="subspace",
     says="Permutation tests of gradients of rank one whose users have inputs of their own, by "
-    "`subspaces.samples`, `subspaces.means` and `subspaces.splits`; the attribute tells nothing "
+    "`subspaces.measure`, `subspaces.means` and `subspaces.splits`; the attribute tells nothing "
     "(null: a p-value above .05 is right), or moves and spreads an input that is else quiet (weak, "
     "strong: one of at most .05 is right, and the share of them is the power).",
     quick=quick,

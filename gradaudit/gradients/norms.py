@@ -96,30 +96,13 @@ class Plan(Protocol):
 
 @dataclass(frozen=True)
 class Columns:
-    """Every element's unit vector: the sum of squares over them is ‖J‖_F²."""
+    """Unit vectors of some elements: over all of them, the sum of squares is ‖J‖_F²."""
 
-    count: int
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return self.count
-
-    def chunks(self, like: Tensor, size: int) -> Iterator[Directions]:
-        """Unit vectors of consecutive elements."""
-        for start in range(0, self.count, size):
-            at = range(start, min(start + size, self.count))
-            yield Directions(_units(at, like), slice(at.start, at.stop))
-
-
-@dataclass(frozen=True)
-class SampledColumns:
-    """Unit vectors of elements drawn without replacement."""
-
-    elements: tuple[int, ...]
+    elements: range | tuple[int, ...]
 
     @classmethod
-    def draw(cls, count: int, of: int, seed: int) -> SampledColumns:
-        """``count`` of the elements ``range(of)``."""
+    def drawn(cls, count: int, of: int, seed: int) -> Columns:
+        """``count`` of the elements ``range(of)``, without replacement."""
         elements = rng(seed, "jacobian", "columns").choice(of, size=count, replace=False)
         return cls(tuple(elements.tolist()))
 
@@ -130,7 +113,11 @@ class SampledColumns:
     def chunks(self, like: Tensor, size: int) -> Iterator[Directions]:
         """Unit vectors."""
         for start in range(0, len(self), size):
-            yield Directions(_units(self.elements[start : start + size], like))
+            some = self.elements[start : start + size]
+            at = torch.as_tensor(some, device=like.device).unsqueeze(1)
+            units = like.new_zeros(len(some), like.numel()).scatter_(1, at, 1)
+            consecutive = slice(some.start, some.stop) if isinstance(some, range) else None
+            yield Directions(units.reshape(-1, *like.shape), consecutive)
 
 
 @dataclass(frozen=True)
@@ -156,11 +143,6 @@ def gaussian(like: Tensor, seed: Seed, *words: Word) -> Tensor:
     """Standard normal numbers in the shape, type and place of ``like``; same on every device."""
     drawn = torch.from_numpy(rng(seed, *words).standard_normal(like.numel()))
     return drawn.to(like).reshape(like.shape)
-
-
-def _units(elements: range | tuple[int, ...], like: Tensor) -> Tensor:
-    at = torch.as_tensor(elements, device=like.device).unsqueeze(1)
-    return like.new_zeros(len(elements), like.numel()).scatter_(1, at, 1).reshape(-1, *like.shape)
 
 
 class Pass(NamedTuple):
@@ -191,14 +173,14 @@ class Pass(NamedTuple):
 
 def exactly(size: int) -> list[Pass]:
     """All norms, over all columns."""
-    return [Pass(Columns(size), NORMS, total=True)]
+    return [Pass(Columns(range(size)), NORMS, total=True)]
 
 
 def by_probes(size: int, probes: int, seed: int) -> list[Pass]:
     """F by Gaussian probes and the 1-norm by as many sampled columns; exactly, if that is less."""
     if probes >= size:
         return exactly(size)
-    columns = SampledColumns.draw(probes, size, seed)
+    columns = Columns.drawn(probes, size, seed)
     return [
         Pass(Gaussian(probes, seed), ("f",), total=False),
         Pass(columns, ("1",), total=False, factor=size),

@@ -27,7 +27,7 @@ from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.differentiation import Batch, Variable, fastest
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.jacobian import Jacobians, LayerNorms
-from gradaudit.gradients.norms import Norm, Pass, SampledColumns, by_probes, exactly
+from gradaudit.gradients.norms import Columns, Norm, Pass, by_probes, exactly
 from gradaudit.gradients.per_sample import names_of
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy
@@ -203,7 +203,7 @@ def _samples(
                 divisor = (ranges * layer.parameters ** _PSI[norm]) ** (2 if squared else 1)
                 defined = (ranges > 0) | (parts == 0).all(axis=1)
                 parts = parts / np.where(ranges > 0, divisor, 1)[:, None]
-            some = isinstance(each.plan, SampledColumns)
+            some = isinstance(each.plan, Columns) and not each.total
             columns = round(each.factor) if some else None
             found[norm] = Sample(parts[defined], defined, squared, columns)
     return found

@@ -105,7 +105,7 @@ def test_the_same_norms_as_by_general_tangents(name: str, loss: Loss) -> None:
     assert source is not None
     tables = [Tabulated.of(source.part(slice(k, k + 1))) for k in range(RECORDS)]
     columns = batch.points[0].numel()
-    for directions in Columns(columns).chunks(batch.points[0], max(5, columns // 3)):
+    for directions in Columns(range(columns)).chunks(batch.points[0], max(5, columns // 3)):
         expected = norms_by(point, directions)
         found = {
             "whole": norms_by(source, directions),

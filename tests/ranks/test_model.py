@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gradaudit.ranks.account import account, weakest_method
 from gradaudit.ranks.convolution import GroupRank, LayerRank
 from gradaudit.ranks.matrix_free import ALPHA, Nullity
+from gradaudit.ranks.model import account, weakest_method
 from gradaudit.ranks.operator import Gap
 
 CLEAR = Gap(rank=3, smallest=0.2, largest_dropped=1e-16, tolerance=1e-14)
