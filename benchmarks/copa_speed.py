@@ -23,10 +23,9 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.ranks.account import weakest_method
 from gradaudit.ranks.convolution import LayerRank, convolution_rank
 from gradaudit.ranks.geometry import Convolution, geometry_of
-from gradaudit.ranks.model import rank_deficiency
+from gradaudit.ranks.model import rank_deficiency, weakest_method
 from gradaudit.ranks.observe import Use, plain_convolutions, uses
 
 NETWORKS = ("zoo:vgg16-gn", "torchvision:resnet18")

@@ -28,9 +28,8 @@ from gradaudit.gradients.fast import rank_two
 from gradaudit.gradients.fast.factors import Factors, Tangents
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.jacobian import Jacobians
-from gradaudit.gradients.norms import norms_of
+from gradaudit.gradients.norms import exactly, norms_of
 from gradaudit.gradients.operations import Linear
-from gradaudit.gradients.tally import exactly
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of

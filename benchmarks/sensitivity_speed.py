@@ -15,10 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradaudit.gradients.differentiation import Batch, fastest
-from gradaudit.gradients.directions import Gaussian
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.jacobian import Jacobians
-from gradaudit.gradients.tally import LayerNorms, Pass, by_probes, exactly
+from gradaudit.gradients.jacobian import Jacobians, LayerNorms
+from gradaudit.gradients.norms import Gaussian, Pass, by_probes, exactly
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of

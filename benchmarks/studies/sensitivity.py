@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gradaudit.audits._sensitivity_rows import Rows
+from gradaudit.audits.rows import Rows
+from gradaudit.audits.sensitivity import Sensitivity
+from gradaudit.audits.sensitivity.rows import rows_of
 from gradaudit.config import SubjectSettings, settle
-from gradaudit.gradients.estimates import Sample
 from gradaudit.gradients.norms import Norm
-from gradaudit.gradients.sensitivity import Measured, Observed
+from gradaudit.gradients.sensitivity import Measured, Observed, Sample
 from gradaudit.progress import Silent
 from gradaudit.subject import open_subject
 from studies.base import Cell, Outcome, Study, interval
@@ -60,7 +61,7 @@ def outcomes(
         parts = each[:, None] if probes is None else np.outer(each, probes) ** 2
         samples[layer] = {"f": Sample(parts, defined, probes is not None)}
     measured = Measured({}, samples, "", 0 if probes is None else len(probes))
-    rows = Rows("sensitivity", dict.fromkeys(values, 2), {}, seed, {}).of("label", measured)
+    rows = rows_of(Rows(Sensitivity), "label", list(values), measured, seed)
     total = sum(truths.values())
     found = {}
     for row in rows:
@@ -121,7 +122,7 @@ def full() -> Iterator[Cell]:
 
 STUDY = Study(
     name="sensitivity",
-    says="Means over records of norms, and a layer's share in two, by `audits._sensitivity_rows` "
+    says="Means over records of norms, and a layer's share in two, by `audits.sensitivity.rows` "
     "and `statistics.bootstrap`; the truth is the law's mean, or the mean of all 1,797 digits of "
     "which records are drawn with replacement. Inputs look like the first laws, labels like the "
     "others.",

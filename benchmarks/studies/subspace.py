@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import GradauditError
 from gradaudit.subspaces.comparing import Compared
-from gradaudit.subspaces.matrices import MatrixForm
-from gradaudit.subspaces.means import Permuting, mean_gradients
-from gradaudit.subspaces.samples import compare_samples
+from gradaudit.subspaces.means import MatrixForm, Permuting, mean_gradients
+from gradaudit.subspaces.measure import compare_samples
 from gradaudit.subspaces.splits import Split, splits_of
 from studies.base import Cell, Outcome, Study
 
@@ -121,7 +120,7 @@ def full() -> Iterator[Cell]:
 STUDY = Study(
     name="subspace",
     says="Permutation tests of gradients of rank one whose users have inputs of their own, by "
-    "`subspaces.samples`, `subspaces.means` and `subspaces.splits`; the attribute tells nothing "
+    "`subspaces.measure`, `subspaces.means` and `subspaces.splits`; the attribute tells nothing "
     "(null: a p-value above .05 is right), or moves and spreads an input that is else quiet (weak, "
     "strong: one of at most .05 is right, and the share of them is the power).",
     quick=quick,

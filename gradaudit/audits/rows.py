@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import JsonValue
 
 from gradaudit.audits.base import Audit
+from gradaudit.defenses import Chain
+from gradaudit.errors import GradauditError, NotApplicable
 from gradaudit.report import Measurement, Status, Variant
 from gradaudit.statistics import CONFIDENCE
 
@@ -105,6 +107,17 @@ class Rows:
         """Rows of what was tried in vain."""
         return self.unmeasured("failed", reason, metrics, layers, details)
 
+    def without(
+        self,
+        why: GradauditError,
+        metrics: Iterable[str] | None = None,
+        layers: Layers = _WHOLE_MODEL,
+        details: Details | None = None,
+    ) -> Iterator[Measurement]:
+        """Rows of what an error kept from being measured: skipped where it does not apply."""
+        status: Status = "skipped" if isinstance(why, NotApplicable) else "failed"
+        return self.unmeasured(status, str(why), metrics, layers, details)
+
     def unmeasured(
         self,
         status: Status,
@@ -139,3 +152,17 @@ def by_round(subject: Subject) -> Iterator[tuple[Target, Variant]]:
     newest = len(subject.targets)
     for number, target in enumerate(subject.targets, start=1):
         yield target, {} if number == newest else {"round": number}
+
+
+def defenses_note(subject: Subject, unapplied: str) -> dict[str, JsonValue]:
+    """Details that tell which of a subject's defenses are not in the numbers; empty without any.
+
+    Those that change the model are in them, but for one that does nothing in eval mode.
+
+    Args:
+        subject: with all its defenses.
+        unapplied: why those of updates are not applied.
+    """
+    chain = Chain(subject.defenses)
+    notes = [unapplied if chain.acting else "", chain.idle(subject.target.mode)]
+    return {"defenses": "; ".join(filter(None, notes))} if any(notes) else {}

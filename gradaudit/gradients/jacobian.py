@@ -4,19 +4,22 @@ J_l = ∂G_l/∂x (Mo et al. 2022, eq. 7) and ∂G_l/∂y (Mo et al. 2021, eq. 9
 one record's loss with respect to layer l's parameters.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
+from torch import Tensor
 
-from gradaudit.gradients import sizes
 from gradaudit.gradients.differentiation import Batch, Differentiation, Mapped, Variable
-from gradaudit.gradients.directions import Gaussian
 from gradaudit.gradients.fast.piecewise import PiecewiseLinear
 from gradaudit.gradients.fast.tables import Tabulated, tables_pay
+from gradaudit.gradients.norms import Directions, Norms, Pass, gaussian, joined
 from gradaudit.gradients.sources import General, Point, Source
-from gradaudit.gradients.tally import LayerNorms, Pass, Tally
+from gradaudit.gradients.trace import Trace
 from gradaudit.models.target import Layer
 from gradaudit.progress import Advance
 
@@ -27,6 +30,35 @@ direction too."""
 _RECORDS = 16
 _SHARED = 16
 _TABULATED = 128
+_ELEMENT = 8
+_COPIES = 8
+"""Tensors of the size of each that comes in or out at a site, which a forward and backward pass
+with tangents is taken to hold."""
+
+
+@dataclass(frozen=True)
+class LayerNorms:
+    """One layer's Jacobian norms, not yet divided by anything.
+
+    Attributes:
+        samples: by norm, (records, samples) whose mean over samples is the norm (F: its square);
+            one sample where it is exact.
+        ranges: max − min over the elements of G_l, (records,).
+        methods: how the tangents were found.
+    """
+
+    samples: Norms
+    ranges: Tensor
+    methods: frozenset[str]
+
+    @classmethod
+    def of_all(cls, parts: Sequence[LayerNorms]) -> LayerNorms:
+        """One part's records after the other's."""
+        return cls(
+            {norm: torch.cat([part.samples[norm] for part in parts]) for norm in parts[0].samples},
+            torch.cat([part.ranges for part in parts]),
+            frozenset().union(*(part.methods for part in parts)),
+        )
 
 
 @dataclass(frozen=True)
@@ -61,17 +93,27 @@ class Jacobians:
             passes: what to measure.
             advance: is told of every record's every direction.
         """
-        found: list[dict[str, LayerNorms]] = []
+        parts: list[dict[str, LayerNorms]] = []
         _keep_freed_memory()
         with torch.no_grad():
             for sources, chunk in self._sources(passes):
-                tallies = [Tally(source, self.layers) for source in sources]
-                for each in passes:
-                    for directions in each.plan.chunks(self.batch.variable(self.by)[0], chunk):
-                        for tally in tallies:
-                            advance(tally.add(each, directions))
-                found += [tally.norms() for tally in tallies]
-        return {name: LayerNorms.of_all([part[name] for part in found]) for name in found[0]}
+                tallies = [_Tally(source, self.layers) for source in sources]
+                for taken, directions in self._chunks(passes, chunk):
+                    for tally in tallies:
+                        norms = {}
+                        for name, tangents in tally.source.tangents(directions, taken.norms):
+                            norms[name] = tangents.norms(taken.norms)
+                            del tangents  # before the next are made: they may be large
+                        tally.add(taken, norms)
+                        advance(len(directions.vectors) * tally.records)
+                parts += [tally.norms() for tally in tallies]
+        return {name: LayerNorms.of_all([part[name] for part in parts]) for name in parts[0]}
+
+    def _chunks(self, passes: Sequence[Pass], size: int) -> Iterator[tuple[Pass, Directions]]:
+        variable = self.batch.variable(self.by)[0]
+        for taken in passes:
+            for directions in taken.plan.chunks(variable, size):
+                yield taken, directions
 
     def _sources(self, passes: Sequence[Pass]) -> Iterator[tuple[Sequence[Source], int]]:
         """Sources of tangents of a few records each, and for how many directions at once.
@@ -80,9 +122,7 @@ class Jacobians:
         """
         trace = self.batch.trace
         linear = self._may_be_linear(passes)
-        taken = sizes.record_bytes(trace) + (
-            sizes.linear_bytes(trace, self._outputs) if linear else 0
-        )
+        taken = _record_bytes(trace) + (_linear_bytes(trace, self._outputs) if linear else 0)
         for at in _slices(len(self.batch.records), min(_RECORDS, self.memory // 4 // taken)):
             source = self._source(self.batch.part(at), linear=linear)
             linear = isinstance(source, PiecewiseLinear)
@@ -92,8 +132,8 @@ class Jacobians:
         general = General(Point.of(batch, self.way), self.way, self.by)
         if not linear:
             return general
-        (test,) = Gaussian(1, self.seed + 1).chunks(batch.points[0], 1)
-        return PiecewiseLinear.of(general, test.vectors[0]) or general
+        direction = gaussian(batch.points[0], self.seed, "jacobian", "linear")
+        return PiecewiseLinear.of(general, direction) or general
 
     def _may_be_linear(self, passes: Sequence[Pass]) -> bool:
         """Whether it would pay if the network were piecewise linear."""
@@ -101,7 +141,7 @@ class Jacobians:
         if self.by != "point" or trace.whole or not isinstance(self.way, Mapped):
             return False
         few = self._outputs <= sum(len(each.plan) for each in passes)
-        return few and sizes.linear_bytes(trace, self._outputs) <= self.memory // 4
+        return few and _linear_bytes(trace, self._outputs) <= self.memory // 4
 
     @cached_property
     def _outputs(self) -> int:
@@ -120,12 +160,44 @@ class Jacobians:
                 for part in parts:
                     yield [Tabulated.of(part)], _TABULATED
                 return
-        pair = sizes.pair_bytes(self.batch.trace)
+        pair = _pair_bytes(self.batch.trace)
         pairs = max(
             min(_WORKING_SET, self.memory // 4) // pair, min(_SHARED, self.memory // 2 // pair)
         )
         chunk = max(1, min(_SHARED, pairs))
         yield [source.part(at) for at in _slices(records, pairs // chunk)], chunk
+
+
+@dataclass(frozen=True)
+class _Tally:
+    """The norms of one source's records, as more and more directions come in."""
+
+    source: Source
+    layers: Sequence[Layer]
+    _norms: dict[tuple[str, Pass], Norms] = field(default_factory=dict)
+
+    @property
+    def records(self) -> int:
+        """How many records the source has."""
+        return len(self.source.point.batch.records)
+
+    def add(self, taken: Pass, norms: Mapping[str, Norms]) -> None:
+        """Take in the norms of a chunk of a pass's directions, by parameter."""
+        for layer in self.layers:
+            key = layer.name, taken
+            more = taken.reduced(joined(norms[name] for name in layer.parameter_names))
+            self._norms[key] = taken.merged(self._norms[key], more) if key in self._norms else more
+
+    def norms(self) -> dict[str, LayerNorms]:
+        """By layer, what has come in."""
+        by_layer: dict[str, Norms] = {layer.name: {} for layer in self.layers}
+        for (name, _), norms in self._norms.items():
+            by_layer[name] |= norms
+        ranges, titles = self.source.point.ranges, frozenset({self.source.title})
+        return {
+            layer.name: LayerNorms(by_layer[layer.name], ranges(layer.parameter_names), titles)
+            for layer in self.layers
+        }
 
 
 def _slices(count: int, size: int) -> list[slice]:
@@ -140,3 +212,37 @@ def _keep_freed_memory() -> None:
     of work spends more time on page faults than on arithmetic.
     """
     torch.empty(31 << 20, dtype=torch.uint8)
+
+
+def _pair_bytes(trace: Trace) -> int:
+    """Bytes of one record's tangents in one direction, and of the largest weight's tangent."""
+    moving = sum(math.prod(site.shape) + math.prod(site.seen) for site in trace.sites)
+    return _ELEMENT * (_COPIES * moving + 2 * _largest(trace) + 4 * _whole(trace))
+
+
+def _record_bytes(trace: Trace) -> int:
+    """Bytes of one record's factors, and of its gradient by the largest weight."""
+    factors = sum(
+        use.groups * use.positions * (use.inputs + use.outputs)
+        for uses in trace.uses.values()
+        for _, use in uses
+    )
+    return _ELEMENT * 2 * (factors + _largest(trace) + _whole(trace))
+
+
+def _linear_bytes(trace: Trace, outputs: int) -> int:
+    """Bytes of one record's gradients of every output, for piecewise linear networks."""
+    deltas = sum(math.prod(site.shape) for site in trace.sites)
+    uses = [use for (_, use), *_ in trace.uses.values()]
+    gradients = sum(math.prod(use.block) for use in uses if use.positions > outputs)
+    return _ELEMENT * outputs * (_COPIES * deltas + gradients)
+
+
+def _largest(trace: Trace) -> int:
+    """Elements of the largest gradient that is formed; one of a single position is not."""
+    uses = [use for (_, use), *_ in trace.uses.values()]
+    return max((math.prod(use.block) for use in uses if use.positions > 1), default=0)
+
+
+def _whole(trace: Trace) -> int:
+    return sum(trace.view.parameters[name].numel() for name in trace.whole)

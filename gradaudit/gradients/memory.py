@@ -1,13 +1,30 @@
-"""How much memory a computation takes at its peak, on any device, by watching its tensors."""
+"""How much memory a computation takes, and layers in blocks that fit: peaks by watching tensors.
+
+What compares every record with every other (Gram matrices, distances, joint bases) needs all
+records of an element at once, while models give all elements of some records. A layer that does
+not fit is therefore taken in ranges of elements, at one run over the records for each.
+"""
+
+from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+Array = NDArray[np.float64]
+Stream = Callable[[Sequence[str]], Iterable[Mapping[str, Tensor]]]
+"""From names of layers to their values, chunk by chunk in the order of the records: a dict from
+each layer's name to (chunk, elements)."""
+
+_BYTES = 8
 
 
 def peak_bytes(function: Callable[[], object]) -> int:
@@ -60,3 +77,89 @@ def _storages(tree: object) -> list[torch.UntypedStorage]:
         for leaf in tree_leaves(tree)
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided
     ]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of a layer's columns (or of whatever else is counted)."""
+
+    layer: str
+    start: int
+    stop: int
+
+    @property
+    def width(self) -> int:
+        """How many columns there are."""
+        return self.stop - self.start
+
+
+def column_blocks(
+    stream: Stream, widths: Mapping[str, int], records: int, memory: int
+) -> Iterator[tuple[Piece, Array]]:
+    """Every layer's columns, in blocks that hold all records.
+
+    Args:
+        stream: gives the values; it is run once for each pass.
+        widths: elements of each layer, by name.
+        records: how many records there are.
+        memory: bytes that the blocks held at one time may take.
+
+    Yields:
+        Pieces in the order of the layers and their elements, with their blocks (records, width).
+    """
+    for pieces in passes(widths, memory // (_BYTES * records)):
+        held = [np.empty((records, piece.width)) for piece in pieces]
+        for rows, chunk in counted(stream(names(pieces))):
+            for piece, block in zip(pieces, held, strict=True):
+                block[rows] = as_array(chunk[piece.layer][:, piece.start : piece.stop])
+        for piece in pieces:
+            yield piece, held.pop(0)
+
+
+def counted(
+    chunks: Iterable[Mapping[str, Tensor]],
+) -> Iterator[tuple[slice, Mapping[str, Tensor]]]:
+    """Chunks with the range of records that they hold."""
+    begun = 0
+    for chunk in chunks:
+        size = len(next(iter(chunk.values())))
+        yield slice(begun, begun + size), chunk
+        begun += size
+
+
+def passes(
+    counts: Mapping[str, int], budget: int, costs: Mapping[str, int] | None = None
+) -> Iterator[list[Piece]]:
+    """Ranges in the order of the layers, grouped so that a group fits a budget.
+
+    Args:
+        counts: how many columns each layer has.
+        budget: what a group may cost; a group holds at least one column.
+        costs: of a column of each layer; one without it.
+    """
+    group: list[Piece] = []
+    room = budget
+    for layer, count in counts.items():
+        cost = 1 if costs is None else costs[layer]
+        start = 0
+        while start < count:
+            if group and room < cost:
+                yield group
+                group, room = [], budget
+            stop = min(count, start + max(1, room // cost))
+            group.append(Piece(layer, start, stop))
+            room -= (stop - start) * cost
+            start = stop
+    if group:
+        yield group
+
+
+def names(pieces: Iterable[Piece]) -> list[str]:
+    """The layers of some pieces, each once."""
+    return list(dict.fromkeys(piece.layer for piece in pieces))
+
+
+def as_array(values: Tensor) -> Array:
+    """A tensor as a float64 array on the CPU."""
+    array: Array = values.detach().cpu().to(torch.float64).numpy()
+    return array

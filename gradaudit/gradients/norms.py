@@ -1,18 +1,27 @@
-"""The norms a Jacobian is measured by: F, the sum of absolute entries, the largest entry.
+"""What a Jacobian is measured by: its norms, and the directions that they are taken over.
 
-They are accumulated over parts of a Jacobian (parameters, columns), so F is held squared.
+The norms are F, the sum of absolute entries and the largest entry. They are accumulated over parts
+of a Jacobian (parameters, columns), so F is held squared. Directions are all columns, some of them,
+or Gaussian probes.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import reduce
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from gradaudit.randomness import Seed, Word, rng
+
 Norm = Literal["f", "1", "inf"]
 Norms = dict[Norm, Tensor]
 """F squared and sums of each direction, (records, directions); the largest of all, (records, 1)."""
+
+NORMS: tuple[Norm, ...] = ("f", "1", "inf")
 
 _JOIN: dict[Norm, Callable[[Tensor, Tensor], Tensor]] = {
     "f": torch.add,
@@ -57,3 +66,122 @@ def side_by_side(chunks: Sequence[Norms]) -> Norms:
         else torch.stack([chunk[norm] for chunk in chunks]).amax(0)
         for norm in chunks[0]
     }
+
+
+@dataclass(frozen=True)
+class Directions:
+    """A chunk of directions.
+
+    Attributes:
+        vectors: (directions, …) in the shape of what is varied.
+        columns: the consecutive elements that they are the unit vectors of; None where they are
+            not such.
+    """
+
+    vectors: Tensor
+    columns: slice | None = None
+
+
+class Plan(Protocol):
+    """A sequence of directions that is the same for every record."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def chunks(self, like: Tensor, size: int) -> Iterator[Directions]:
+        """The directions, ``size`` at a time, in the shape, type and place of ``like``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Unit vectors of some elements: over all of them, the sum of squares is ‖J‖_F²."""
+
+    elements: range | tuple[int, ...]
+
+    @classmethod
+    def drawn(cls, count: int, of: int, seed: int) -> Columns:
+        """``count`` of the elements ``range(of)``, without replacement."""
+        elements = rng(seed, "jacobian", "columns").choice(of, size=count, replace=False)
+        return cls(tuple(elements.tolist()))
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.elements)
+
+    def chunks(self, like: Tensor, size: int) -> Iterator[Directions]:
+        """Unit vectors."""
+        for start in range(0, len(self), size):
+            some = self.elements[start : start + size]
+            at = torch.as_tensor(some, device=like.device).unsqueeze(1)
+            units = like.new_zeros(len(some), like.numel()).scatter_(1, at, 1)
+            consecutive = slice(some.start, some.stop) if isinstance(some, range) else None
+            yield Directions(units.reshape(-1, *like.shape), consecutive)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Standard normal vectors v: E‖Jv‖² = ‖J‖_F². The k-th depends on the seed and k alone."""
+
+    count: int
+    seed: int
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return self.count
+
+    def chunks(self, like: Tensor, size: int) -> Iterator[Directions]:
+        """Probes."""
+        for start in range(0, self.count, size):
+            some = range(start, min(start + size, self.count))
+            probes = [gaussian(like, self.seed, "jacobian", "probe", k) for k in some]
+            yield Directions(torch.stack(probes))
+
+
+def gaussian(like: Tensor, seed: Seed, *words: Word) -> Tensor:
+    """Standard normal numbers in the shape, type and place of ``like``; same on every device."""
+    drawn = torch.from_numpy(rng(seed, *words).standard_normal(like.numel()))
+    return drawn.to(like).reshape(like.shape)
+
+
+class Pass(NamedTuple):
+    """Directions and the norms to take over them.
+
+    Attributes:
+        plan: the directions.
+        norms: what to measure; F comes squared.
+        total: whether all directions together make one number, else each makes a sample.
+        factor: what a sample is multiplied by to estimate the whole without bias.
+    """
+
+    plan: Plan
+    norms: tuple[Norm, ...]
+    total: bool
+    factor: float = 1.0
+
+    def reduced(self, norms: Norms) -> Norms:
+        """A chunk's norms as they are kept."""
+        if self.total:
+            return over_directions(norms)
+        return {norm: x * self.factor for norm, x in norms.items()}
+
+    def merged(self, norms: Norms, more: Norms) -> Norms:
+        """The norms of two chunks of the directions."""
+        return joined([norms, more]) if self.total else side_by_side([norms, more])
+
+
+def exactly(size: int) -> list[Pass]:
+    """All norms, over all columns."""
+    return [Pass(Columns(range(size)), NORMS, total=True)]
+
+
+def by_probes(size: int, probes: int, seed: int) -> list[Pass]:
+    """F by Gaussian probes and the 1-norm by as many sampled columns; exactly, if that is less."""
+    if probes >= size:
+        return exactly(size)
+    columns = Columns.drawn(probes, size, seed)
+    return [
+        Pass(Gaussian(probes, seed), ("f",), total=False),
+        Pass(columns, ("1",), total=False, factor=size),
+    ]

@@ -7,9 +7,13 @@ about the cost of a batched backward pass; the others by vmap of grad, which tak
 as long (benchmarks/per_sample_speed.py); and models that vmap cannot follow, record by record.
 """
 
+from __future__ import annotations
+
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,16 +21,11 @@ from torch import Tensor
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import peak_bytes
+from gradaudit.gradients.operations import Operation
 from gradaudit.gradients.trace import Gradients, Trace
-from gradaudit.gradients.ways import (
-    Way,
-    at_once,
-    choose_ways,
-    one_by_one,
-    product,
-    traced,
-)
 from gradaudit.models.target import Layer, Target
+
+Way = Literal["factors", "vmap", "loop"]
 
 _TRIAL = 2
 _QUICK_BYTES = 16 << 20
@@ -85,15 +84,15 @@ class PerSampleGradients:
 
     def formed_layer(self, gradients: Gradients, rows: slice, layer: Layer) -> Tensor:
         """One layer's gradients of some records of a batch, (records, elements)."""
-        formed = {name: self._formed(gradients, rows, name) for name in layer.parameter_names}
-        return _joined(layer, formed)
+        parts = [self._formed(gradients, rows, name) for name in layer.parameter_names]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def _formed(self, gradients: Gradients, rows: slice, name: str) -> Tensor:
         if name in gradients.whole:
             return gradients.whole[name][rows].flatten(1)
         uses = self.trace.uses[name]
         terms = [
-            product(use, gradients.deltas[k][rows], gradients.seen[k][rows]) for k, use in uses
+            _product(use, gradients.deltas[k][rows], gradients.seen[k][rows]) for k, use in uses
         ]
         return reduce(torch.add, terms)
 
@@ -133,8 +132,8 @@ def per_sample_gradients(
     if reason:
         remedy = "use --mode eval" if target.mode == "train" else "only batches can be looked at"
         raise NotApplicable(f"records have no gradients of their own: {reason}; {remedy}")
-    trace = traced(target, view, layers, inputs[:_TRIAL], labels[:_TRIAL])
-    trace, ways = choose_ways(trace, layers, records, targets)
+    trace = _traced(target, view, layers, inputs[:_TRIAL], labels[:_TRIAL])
+    trace, ways = _choose_ways(trace, layers, records, targets)
     gradients = PerSampleGradients(trace, inputs, labels, tuple(layers), ways)
     return _sized(gradients, memory)
 
@@ -166,7 +165,93 @@ def _fitting(peaks: Sequence[int], memory: int, quick: int | None) -> int:
     return records if quick is None else min(records, max(_QUICK_RECORDS, quick // more))
 
 
-def _joined(layer: Layer, gradients: Mapping[str, Tensor]) -> Tensor:
-    """A layer's gradients (records, elements), without a copy where it has one parameter."""
-    parts = [gradients[name] for name in layer.parameter_names]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+def _traced(
+    target: Target, view: FunctionalModel, layers: Sequence[Layer], inputs: Tensor, labels: Tensor
+) -> Trace:
+    """A trace that is guarded in float64 and then computes in the precision of the view.
+
+    Args:
+        target: the audited model.
+        view: what the trace computes with.
+        layers: whose parameters are traced.
+        inputs: (records, …), a few.
+        labels: (records, …).
+
+    Returns:
+        The trace; where the records take different ways through the model, nothing in it is
+        taken apart.
+    """
+    exact = FunctionalModel.of(target, dtype=torch.float64, seed=view.seed)
+    records, targets = exact.cast(inputs), exact.cast(labels)
+    try:
+        return replace(Trace.of(exact, names_of(layers), records, targets), view=view)
+    except (RuntimeError, IndexError):
+        return _nothing_apart(view, layers)
+
+
+def _nothing_apart(view: FunctionalModel, layers: Sequence[Layer]) -> Trace:
+    return Trace(view, (), {}, tuple(names_of(layers)), None)
+
+
+def _choose_ways(
+    trace: Trace, layers: Sequence[Layer], records: Tensor, targets: Tensor
+) -> tuple[Trace, dict[str, Way]]:
+    """The trace to use, and the way that each layer's gradients are computed with it, by name."""
+    try:
+        at_once(trace, records, targets)
+    except Exception:  # whatever a model does that a transform cannot follow
+        return _nothing_apart(trace.view, layers), {layer.name: "loop" for layer in layers}
+    whole = set(trace.whole)
+    return trace, {
+        layer.name: "factors" if whole.isdisjoint(layer.parameter_names) else "vmap"
+        for layer in layers
+    }
+
+
+def at_once(trace: Trace, records: Tensor, targets: Tensor) -> Gradients:
+    """The gradients of all records together, with a leading dimension."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")  # of a single operator
+        points = trace.point(records)
+        gradients = torch.func.vmap(trace.gradients, randomness="different")(
+            points, targets, records
+        )
+        if trace.embedded is None:
+            return gradients
+        tokens = torch.func.vmap(trace.tokens, randomness="different")(records)
+        return gradients._replace(seen={**gradients.seen, **tokens})
+
+
+def one_by_one(trace: Trace, records: Tensor, targets: Tensor) -> Gradients:
+    """The gradients of one record after the other, whole, with a leading dimension."""
+    gradients = [
+        mean_gradient(trace.seeded(index).view, trace.whole, record[None], target[None])
+        for index, (record, target) in enumerate(zip(records, targets, strict=True))
+    ]
+    whole = {
+        name: torch.stack([of_record[name] for of_record in gradients]) for name in trace.whole
+    }
+    return Gradients((), {}, whole)
+
+
+def _product(operation: Operation, delta: Tensor, seen: Tensor) -> Tensor:
+    """The gradient of one use, (records, elements), from what came in and δ."""
+    left = operation.left(delta)
+    right = operation.right(seen).to(left)
+    return operation.weight(left @ right.mT, seen)
+
+
+def mean_gradient(
+    view: FunctionalModel, names: Sequence[str], records: Tensor, targets: Tensor
+) -> dict[str, Tensor]:
+    """The gradient of the batch's loss by each of these parameters, by autograd."""
+    leaves = {name: view.parameters[name].clone().requires_grad_() for name in names}
+    with torch.enable_grad():
+        loss = view.batch_loss(leaves, records, targets)
+        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+    return dict(zip(names, gradients, strict=True))
+
+
+def names_of(layers: Sequence[Layer]) -> list[str]:
+    """The names of the layers' parameters."""
+    return [name for layer in layers for name in layer.parameter_names]

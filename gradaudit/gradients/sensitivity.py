@@ -4,7 +4,13 @@ A record's number is ‖J‖_p, with J = ∂G_l/∂x (Mo et al. 2022, eq. 7–8)
 eq. 9). *Bounded* it is ‖J‖_p / (ψ range(G_l)), with range the largest minus the smallest element of
 G_l, and ψ = √|W|, |W|, 1 for p = F, 1, ∞ (Mo et al. 2021, eq. 10). Where J is zero that is zero;
 where J is not but the range is, it is undefined.
+
+A record's norm is known exactly, or as the mean over probes (of squares, for the F norm). The same
+probes serve every record, so the errors of records are dependent, and the intervals of estimates
+look at whole probes.
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -12,21 +18,24 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy import stats
 from torch import Tensor
 
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.differentiation import Batch, Variable, fastest
-from gradaudit.gradients.directions import SampledColumns
-from gradaudit.gradients.estimates import Sample
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.jacobian import Jacobians
-from gradaudit.gradients.norms import Norm
-from gradaudit.gradients.tally import LayerNorms, Pass, by_probes, exactly
+from gradaudit.gradients.jacobian import Jacobians, LayerNorms
+from gradaudit.gradients.norms import Columns, Norm, Pass, by_probes, exactly
+from gradaudit.gradients.per_sample import names_of
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
+from gradaudit.statistics import CONFIDENCE
+
+Array = NDArray[np.float64]
 
 AFFORDABLE = 2e11
 """Multiply-adds of forward passes that an exact measurement may take without being asked for."""
@@ -73,7 +82,7 @@ class Observed:
     coupling: str | None
 
     @classmethod
-    def of(cls, target: Target, layers: Sequence[Layer], records: Records, seed: int) -> "Observed":
+    def of(cls, target: Target, layers: Sequence[Layer], records: Records, seed: int) -> Observed:
         """Run the model on every record.
 
         Raises:
@@ -122,11 +131,9 @@ class Observed:
             AuditError: the gradients cannot be differentiated by this.
             NotApplicable: the loss takes no real-valued labels.
         """
-        targets = self.labels if by == "point" else self._soft()
-        names = [name for layer in self.layers for name in layer.parameter_names]
-        trace = Trace.of(self.view, names, self.inputs, targets)
+        trace, targets, points = self._traced(by, len(self.inputs))
         records = range(len(self.inputs))
-        batch = Batch(trace, self.inputs, self._points(trace, by), targets, records)
+        batch = Batch(trace, self.inputs, points, targets, records)
         jacobians = Jacobians(batch, fastest(batch, by), by, self.layers, memory, seed)
         work = len(records) * jacobians.size * _multiply_adds(trace)
         if probes is None:
@@ -149,26 +156,27 @@ class Observed:
             AuditError: the loss has no gradient.
             NotApplicable: the loss takes no real-valued labels.
         """
-        targets = self.labels if by == "point" else self._soft()
-        names = [name for layer in self.layers for name in layer.parameter_names]
-        trace = Trace.of(self.view, names, self.inputs[:1], targets[:1])
-        varied = targets if by == "target" else self._points(trace, by)
+        trace, targets, points = self._traced(by, 1)
+        varied = targets if by == "target" else points
         return int(work / (varied[0].numel() * _multiply_adds(trace)))
 
-    def _soft(self) -> Tensor:
-        try:
-            return self.view.loss.soft(self.outputs, self.labels)
-        except AuditError as error:
-            raise NotApplicable(str(error)) from error
-
-    def _points(self, trace: Trace, by: Variable) -> Tensor:
+    def _traced(self, by: Variable, records: int) -> tuple[Trace, Tensor, Tensor]:
+        """The trace of the first records, and all records' targets and points."""
+        targets = self.labels if by == "point" else self._soft()
+        trace = Trace.of(self.view, names_of(self.layers), self.inputs[:records], targets[:records])
         points = trace.point(self.inputs)
         if by == "point" and not points.is_floating_point():
             raise NotApplicable(
                 "the inputs are integers and the model has no embedding, so they cannot vary "
                 "continuously"
             )
-        return points
+        return trace, targets, points
+
+    def _soft(self) -> Tensor:
+        try:
+            return self.view.loss.soft(self.outputs, self.labels)
+        except AuditError as error:
+            raise NotApplicable(str(error)) from error
 
 
 _TASKS: dict[Variable, str] = {
@@ -195,7 +203,7 @@ def _samples(
                 divisor = (ranges * layer.parameters ** _PSI[norm]) ** (2 if squared else 1)
                 defined = (ranges > 0) | (parts == 0).all(axis=1)
                 parts = parts / np.where(ranges > 0, divisor, 1)[:, None]
-            some = isinstance(each.plan, SampledColumns)
+            some = isinstance(each.plan, Columns) and not each.total
             columns = round(each.factor) if some else None
             found[norm] = Sample(parts[defined], defined, squared, columns)
     return found
@@ -207,3 +215,92 @@ def _multiply_adds(trace: Trace) -> int:
         use.positions * math.prod(use.block) for uses in trace.uses.values() for _, use in uses
     )
     return apart + sum(trace.view.parameters[name].numel() for name in trace.whole)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One norm of one layer's Jacobians.
+
+    Attributes:
+        parts: (records, probes), whose mean over probes is a record's norm, or its square; one
+            probe where the norm is exact. Of the records that have one.
+        defined: which records these are, (all records,).
+        squared: whether it is the square.
+        columns: how many columns there are, where the probes are some of them; else None.
+    """
+
+    parts: Array
+    defined: NDArray[np.bool_]
+    squared: bool
+    columns: int | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is estimated."""
+        return bool(self.parts.shape[1] == 1)
+
+    @property
+    def values(self) -> Array:
+        """Each record's norm, (records,)."""
+        means = self.parts.mean(axis=1)
+        norms: Array = np.sqrt(means) if self.squared else means
+        return norms
+
+    @property
+    def mean(self) -> float:
+        """The mean over records."""
+        return float(self.values.mean())
+
+    def interval(self) -> tuple[float, float]:
+        """An interval for the exact mean over these records: how far off the probes may be.
+
+        F norms: the mean over Gaussian probes of a sum of squares is a mixture of chi-squares,
+        approximated by one chi-square of the same variance (Satterthwaite 1946). The degrees of
+        freedom come from the spread over probes, which is uncertain itself, most of all where one
+        direction dominates: they are lowered by one standard error of the sample variance, but
+        not below one a probe, the least that a Jacobian of rank one has.
+
+        Sums over columns: Student's interval, for a finite number of columns.
+        """
+        alone = self._each_probe()
+        count, variance, mean = len(alone), float(alone.var(ddof=1)), self.mean
+        tails = np.array([1 - CONFIDENCE, 1 + CONFIDENCE]) / 2
+        if self.columns is not None:
+            error = np.sqrt(variance / count * (1 - count / self.columns))
+            low, high = mean + stats.t.ppf(tails, count - 1) * error
+            return max(0.0, float(low)), float(high)
+        if variance == 0:
+            return mean, mean
+        freedom = max(1.0, 2 * mean**2 / variance)
+        freedom = max(1.0, freedom / (1 + np.sqrt((2 + 12 / freedom) / count)))
+        low, high = mean * np.sqrt(count * freedom / stats.chi2.ppf(tails[::-1], count * freedom))
+        return float(low), float(high)
+
+    @property
+    def by_probe(self) -> Array:
+        """What each probe alone says of the mean over records, to first order, (probes,)."""
+        alone = self._each_probe()
+        return (alone + self.mean) / 2 if self.squared else alone
+
+    def _each_probe(self) -> Array:
+        """The mean over records of what a probe finds, for squares over the norm, (probes,)."""
+        values = self.values[:, None] if self.squared else np.ones((len(self.parts), 1))
+        ratios = np.divide(self.parts, values, where=values > 0, out=np.zeros_like(self.parts))
+        alone: Array = ratios.mean(axis=0)
+        return alone
+
+
+def joined(
+    value: float, first: tuple[float, float], second: tuple[float, float]
+) -> tuple[float, float]:
+    """The interval of a positive value whose error has two independent sources.
+
+    Each alone has one of these intervals; distances in logarithms add in squares (G. Zou and A.
+    Donner, "Construction of confidence limits about effect measures", 2008).
+    """
+    if value <= 0:
+        return first
+    with np.errstate(divide="ignore"):
+        ends = np.log(np.maximum([first, second], 0.0) / value)
+    low, high = np.sqrt(np.square(ends).sum(axis=0))
+    return float(value * np.exp(-low)), float(value * np.exp(high))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from gradaudit.gradients.differentiation import Batch, Differentiation, Variable
-from gradaudit.gradients.directions import Directions
 from gradaudit.gradients.fast.factors import Factors, Tangents, over_uses
-from gradaudit.gradients.norms import Norm, Norms, norms_of
+from gradaudit.gradients.norms import Directions, Norm, Norms, norms_of
 from gradaudit.gradients.trace import Gradients
 
 
@@ -68,7 +67,7 @@ class Point:
 
 
 class Source(Protocol):
-    """Gives the norms of every parameter's tangents in some directions."""
+    """Gives every parameter's tangents in some directions."""
 
     @property
     def title(self) -> str:
@@ -84,9 +83,22 @@ class Source(Protocol):
         """The source for the records at these positions."""
         ...
 
-    def norms(self, directions: Directions, wanted: Collection[Norm]) -> Mapping[str, Norms]:
-        """By parameter, the norms of Ġ."""
+    def tangents(
+        self, directions: Directions, wanted: Collection[Norm]
+    ) -> Iterator[tuple[str, Tangents | Whole]]:
+        """Each parameter's Ġ, to take the wanted norms of before the next one is asked for."""
         ...
+
+
+@dataclass(frozen=True)
+class Whole:
+    """How the gradients by a parameter that is not taken apart move: (records, directions, …)."""
+
+    moved: Tensor
+
+    def norms(self, wanted: Collection[Norm]) -> Norms:
+        """Norms of Ġ."""
+        return norms_of(self.moved.clone(), wanted)
 
 
 @dataclass(frozen=True)
@@ -102,15 +114,17 @@ class General:
         """How it differentiates."""
         return self.way.title
 
-    def norms(self, directions: Directions, wanted: Collection[Norm]) -> dict[str, Norms]:
-        """By parameter, (records, directions) norms of Ġ."""
+    def tangents(
+        self, directions: Directions, wanted: Collection[Norm]
+    ) -> Iterator[tuple[str, Tangents | Whole]]:
+        """Each parameter's Ġ."""
         moved = self.moved(directions.vectors)
-        norms = {name: norms_of(tangents.clone(), wanted) for name, tangents in moved.whole.items()}
+        for name, tangent in moved.whole.items():
+            yield name, Whole(tangent)
         seen = unstretched(moved.seen)
         for name, uses in self.point.batch.trace.uses.items():
             left = over_uses([use.left(moved.deltas[site]) for site, use in uses])
-            norms[name] = Tangents(self.point.factors[name], uses, seen, left).norms(wanted)
-        return norms
+            yield name, Tangents(self.point.factors[name], uses, seen, left)
 
     def part(self, at: slice) -> General:
         """The source for the records at these positions."""

@@ -8,17 +8,30 @@ Every row of U lies in one of two families, and each family has a dimension of i
 
 This is rank W + rank ∇_Z J − relations, sharpened at padding edges and in unconnected parts. It is
 a theorem and no more than a bound: only ``exact`` and a computation tell whether it is met.
+
+Whether almost all weights that share the zeros and ties of the real ones meet it can be seen at a
+point: the rank of U at almost all points of a linear family of weights is the largest one in the
+family, so that a single well-chosen point proves a lower bound on it. Here the family is: the same
+filters, free where an entry is neither zero nor equal to another; the output gradients are the real
+ones. The chosen point has coordinate filters, each passing one tap of one input channel. It makes
+those inputs known and leaves, channel by channel, only gradient equations on the inputs in between.
 """
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.linalg import qr
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
 from torch import Tensor
 
-from gradaudit.ranks.bases import numerical_rank, row_basis
-from gradaudit.ranks.operator import ReducedU
+from gradaudit.ranks.geometry import Geometry
+from gradaudit.ranks.operator import MOST_ELEMENTS, ReducedU, numerical_rank, row_basis
 
 
 @dataclass(frozen=True)
@@ -85,3 +98,103 @@ class RowSpace:
                 by_filter[:, at] = by_filter[:, at] @ range_.T @ range_
         by_channel.copy_(operator.beside_filters(by_channel * operator.live))
         return outputs
+
+
+def confirmed(filters: Tensor, rows: RowSpace) -> bool:
+    """Whether coordinate filters that fit the real zeros and ties reach the bound.
+
+    Args:
+        filters: (output channels, taps · input channels) of one group.
+        rows: of Û of that group.
+    """
+    geometry = rows.operator.geometry
+    point = _CoordinatePoint(geometry, rows.operator.deltas.rows)
+    rank = rows.operator.filters.rank
+    spread = point.spread(rank)
+    if not _assignable(_free(_independent(filters, rank)), point.columns(spread)):
+        return False
+    return point.rank(spread) == rows.bound
+
+
+@dataclass(frozen=True)
+class _CoordinatePoint:
+    """Coordinate filters over a group's taps, in the order in which taps cover most inputs."""
+
+    geometry: Geometry
+    deltas: Tensor
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Taps by how many inputs they read that none before them reads, until all are covered."""
+        hit = self._hits.clone()
+        order = []
+        while hit.any():
+            tap = int(hit.sum(dim=1).argmax())
+            order.append(tap)
+            hit &= ~hit[tap]
+        return order
+
+    @cached_property
+    def _hits(self) -> Tensor:
+        """(taps, size) which inputs a tap reads."""
+        geometry = self.geometry
+        hit = torch.zeros(
+            geometry.taps, geometry.size + 1, dtype=torch.bool, device=geometry.sources.device
+        )
+        return hit.scatter_(1, geometry.sources.T, value=True)[:, : geometry.size]
+
+    def spread(self, filters: int) -> list[int]:
+        """How many taps each input channel gets, as even as can be."""
+        share, rest = divmod(filters, self.geometry.channels)
+        wanted = [share + (channel < rest) for channel in range(self.geometry.channels)]
+        return [min(taps, len(self.order)) for taps in wanted]
+
+    def rank(self, spread: list[int]) -> int:
+        """Rank of U at this point; 0 where it is too large to compute."""
+        counts = {taps: spread.count(taps) for taps in set(spread)}
+        return sum(count * self._channel_rank(taps) for taps, count in counts.items())
+
+    def _channel_rank(self, taps: int) -> int:
+        known = self._hits[self.order[:taps]].any(dim=0)
+        asked = ~known & (self.geometry.reads > 0)
+        others = [tap for tap in range(self.geometry.taps) if tap not in self.order[:taps]]
+        if int(asked.sum()) * len(others) * len(self.deltas) > MOST_ELEMENTS:
+            return 0
+        equations = [self._equations(tap)[asked] for tap in others]
+        unknown = numerical_rank(torch.cat(equations, dim=1)) if equations else 0
+        return int(known.sum()) + unknown
+
+    def _equations(self, tap: int) -> Tensor:
+        """(size, gradients): the gradient equations of one tap on one channel's inputs."""
+        placed = self.deltas.new_zeros(self.geometry.size + 1, len(self.deltas))
+        return placed.index_add_(0, self.geometry.sources[:, tap], self.deltas.T)[:-1]
+
+    def columns(self, spread: list[int]) -> list[int]:
+        """The entries of a filter, over (tap, channel), that the coordinate filters pass."""
+        return [
+            tap * self.geometry.channels + channel
+            for channel, taps in enumerate(spread)
+            for tap in self.order[:taps]
+        ]
+
+
+def _independent(filters: Tensor, rank: int) -> Tensor:
+    """As many filters as have full rank, among (filters, width)."""
+    if len(filters) == rank:
+        return filters
+    lengths = filters.norm(dim=1, keepdim=True).clamp_min(torch.finfo(filters.dtype).tiny)
+    _, pivots = qr((filters / lengths).T.cpu().numpy(), mode="r", pivoting=True)
+    return filters[torch.as_tensor(pivots[:rank], device=filters.device, dtype=torch.long)]
+
+
+def _free(filters: Tensor) -> NDArray[np.bool_]:
+    """Which entries are neither zero nor equal to another entry."""
+    _, which, counts = torch.unique(filters, return_inverse=True, return_counts=True)
+    free: NDArray[np.bool_] = ((counts[which] == 1) & (filters != 0)).cpu().numpy()
+    return free
+
+
+def _assignable(free: NDArray[np.bool_], columns: list[int]) -> bool:
+    """Whether every one of the entries can be given a filter of its own that is free there."""
+    matched = maximum_bipartite_matching(csr_array(free[:, columns]), perm_type="row")
+    return bool((matched >= 0).all())

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.randomness import torch_rng
 from gradaudit.ranks.observe import convolutions, watching
 
 _AGREE = 1e-9
@@ -102,7 +103,7 @@ def _not_elementwise(stop: _Stop, before: _Stop, seed: int) -> str | None:
     """
     if stop.read.numel() != before.cut.numel():
         return f"{stop.layer} reads {before.layer} through pooling or resampling"
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch_rng(seed, "chain")
     slopes = []
     for _ in range(2):
         drawn = torch.rand(before.cut.shape, generator=generator, dtype=torch.float64)

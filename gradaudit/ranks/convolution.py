@@ -1,14 +1,24 @@
-"""Rank of U = [W; ∇_Z J] of a whole convolution, the sum over its groups."""
+"""Rank of U = [W; ∇_Z J] of a convolution: of each group by the method that suits it, summed."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass, replace
+from typing import Literal
+
 import torch
 from torch import Tensor
 
+from gradaudit.errors import NotApplicable
+from gradaudit.randomness import Seed, torch_rng
+from gradaudit.ranks.bound import RowSpace, confirmed
 from gradaudit.ranks.geometry import Geometry
-from gradaudit.ranks.group import GroupRank, Method, group_rank
+from gradaudit.ranks.matrix_free import Nullity, nullity
+from gradaudit.ranks.operator import MOST_ELEMENTS, NULL, Gap, ReducedU, row_basis
+from gradaudit.ranks.sides import smaller_side
+
+Method = Literal["auto", "dense", "structured", "generic"]
+Evidence = Literal["exact", "dense", "craig", "generic", "bracket"]
+_CHEAP_FLOPS = 5e8
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,7 @@ def convolution_rank(
     *,
     method: Method = "auto",
     flops: float = 1e12,
-    seed: Sequence[int] = (0,),
+    seed: Seed = 0,
 ) -> LayerRank:
     """Rank of U = [W; ∇_Z J] (Chen & Campbell 2021, eq. 4).
 
@@ -48,7 +58,7 @@ def convolution_rank(
         method: how; ``auto`` takes what suits the layer.
         flops: floating-point operations that may be spent, over all groups, before a bracket is
             given; the same on every machine, unlike a time limit.
-        seed: entropy of the probes.
+        seed: root of the probes' randomness.
 
     Raises:
         NotApplicable: Û is too large for ``dense``.
@@ -65,13 +75,149 @@ def convolution_rank(
                 geometry,
                 method=method,
                 flops=flops / groups,
-                generator=_generator(*seed, group),
+                generator=torch_rng(seed, "ranks", "group", group),
             )
             for group in range(groups)
         )
     )
 
 
-def _generator(*entropy: int) -> torch.Generator:
-    state = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
+@dataclass(frozen=True)
+class GroupRank:
+    """Rank of U of one group, or the bracket it lies in.
+
+    Attributes:
+        low: the rank is not smaller (for ``craig`` and brackets, but for a probability).
+        high: the rank is not larger.
+        method: ``exact``, a theorem; ``dense``, singular values of Û; ``craig``, probes;
+            ``generic``, ``high`` is met by almost all weights of the real zeros and ties;
+            ``bracket``, no more than that is known.
+        bound: the upper bound by theorem.
+        touched: inputs that are read at all.
+        filters: what decided the rank of the filters.
+        deltas: what decided the rank of the output gradients.
+        spectrum: what decided the rank of Û, where it was ``dense``.
+        search: what the probes showed, where some were followed.
+    """
+
+    low: int
+    high: int
+    method: Evidence
+    bound: int
+    touched: int
+    filters: Gap
+    deltas: Gap
+    spectrum: Gap | None = None
+    search: Nullity | None = None
+
+    @classmethod
+    def of(
+        cls,
+        rows: RowSpace,
+        low: int,
+        high: int,
+        method: Evidence,
+        *,
+        bound: int | None = None,
+        spectrum: Gap | None = None,
+        search: Nullity | None = None,
+    ) -> GroupRank:
+        """With the facts about U that ``rows`` holds."""
+        operator = rows.operator
+        return cls(
+            low=low,
+            high=high,
+            method=method,
+            bound=rows.bound if bound is None else bound,
+            touched=operator.geometry.touched,
+            filters=operator.filters.gap,
+            deltas=operator.deltas.gap,
+            spectrum=spectrum,
+            search=search,
+        )
+
+
+def group_rank(
+    filters: Tensor,
+    deltas: Tensor,
+    geometry: Geometry,
+    *,
+    method: Method,
+    flops: float,
+    generator: torch.Generator,
+) -> GroupRank:
+    """Rank of U of one group.
+
+    Args:
+        filters: (output channels, taps · input channels), input channels fastest.
+        deltas: (output channels, output positions).
+        geometry: of the group.
+        method: how; ``auto`` takes what suits the group.
+        flops: floating-point operations that may be spent before a bracket is given.
+        generator: what probes are drawn from.
+
+    Raises:
+        NotApplicable: Û is too large for ``dense``.
+    """
+    live = geometry.live.repeat_interleave(geometry.channels)
+    rows = RowSpace(ReducedU(geometry, row_basis(filters * live), row_basis(deltas)))
+    if method == "dense":
+        return _dense(rows)
+    known = _closed_form(rows.operator)
+    if known is not None:
+        return GroupRank.of(rows, known, known, "exact", bound=known)
+    if method == "generic" and confirmed(filters, rows):
+        return GroupRank.of(rows, rows.bound, rows.bound, "generic")
+    if method != "structured" and _affordable(rows.operator, _CHEAP_FLOPS):
+        return _dense(rows)
+    probed = _by_probes(rows, flops, generator)
+    if method == "structured" or _settled(probed):
+        return probed
+    if _affordable(rows.operator, flops):
+        return _dense(rows)
+    generic = probed.low < probed.high and confirmed(filters, rows)
+    return replace(probed, method="generic") if generic else probed
+
+
+def _closed_form(operator: ReducedU) -> int | None:
+    """The rank where a theorem gives it.
+
+    Filters that span all live taps, or output gradients that span all positions, leave no touched
+    input open. Where no input is read twice and nothing is padded, all rows are independent.
+    """
+    geometry = operator.geometry
+    filters, deltas, live = operator.filters.rank, operator.deltas.rank, int(operator.live.sum())
+    if filters == live or deltas == geometry.positions:
+        return geometry.touched
+    if filters == deltas == 0:
+        return 0
+    if int(geometry.reads.max()) == 1 and bool((geometry.sources < geometry.size).all()):
+        return filters * geometry.positions + deltas * (live - filters)
+    return None
+
+
+def _dense(rows: RowSpace) -> GroupRank:
+    size = rows.operator.elements
+    if size > MOST_ELEMENTS:
+        raise NotApplicable(
+            f"U would take {8e-9 * size:.3g} GB as a dense matrix; use --method auto"
+        )
+    gap = rows.operator.singular_values()
+    return GroupRank.of(rows, gap.rank, gap.rank, "dense", spectrum=gap)
+
+
+def _affordable(operator: ReducedU, flops: float) -> bool:
+    return operator.elements <= MOST_ELEMENTS and operator.dense_flops <= flops
+
+
+def _by_probes(rows: RowSpace, flops: float, generator: torch.Generator) -> GroupRank:
+    side = smaller_side(rows)
+    left = nullity(side, least=side.dimension - rows.bound, flops=flops, generator=generator)
+    low, high = side.dimension - left.high, side.dimension - left.low
+    return GroupRank.of(rows, low, high, "craig" if low == high else "bracket", search=left)
+
+
+def _settled(probed: GroupRank) -> bool:
+    """Whether the probes gave one rank, without singular values that another method drops."""
+    smallest = probed.search.smallest if probed.search else None
+    return probed.low == probed.high and (smallest is None or smallest > NULL)

@@ -1,14 +1,31 @@
-"""The rank without forming Û: a nullity certified by probes, or a bracket where work runs out."""
+"""The rank without forming Û: a nullity certified by probes, or a bracket where work runs out.
+
+How much of a Gaussian probe the rows of Û account for is found by Craig's method (CGNE): E. J.
+Craig, "The N-step iteration procedures" (1955), in the form of conjugate gradients on the normal
+equations of min ‖x − B y‖, in the norm ⟨e, M e⟩ of the side's preconditioner M; the iterates leave
+the shortest residual over the Krylov space.
+
+If B leaves a space N of dimension ν, a residual e = x − B y of a standard Gaussian probe x is, for
+whatever y, at least as long as the part of x in N, which is a standard Gaussian of dimension ν.
+Small residuals therefore exclude a large ν, by two laws that hold at once:
+
+- ‖E‖²_F over p probes is at least χ² with ν·p degrees of freedom;
+- the ν-th singular value of E is at least the least one of a ν × p standard Gaussian matrix, which
+  is below s with probability at most (s e √p / (p−ν+1))^(p−ν+1) (Halko, Martinsson & Tropp 2011,
+  proposition 10.4; Chen & Dongarra 2005).
+"""
+
+from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from scipy.special import gammainc, gammaincinv
+from torch import Tensor
 
-from gradaudit.ranks.bases import EPSILON
-from gradaudit.ranks.certificate import largest_nullity, least_norm
-from gradaudit.ranks.craig import Residuals, leave_residuals
-from gradaudit.ranks.operator import NULL
+from gradaudit.ranks.operator import EPSILON, NULL
 from gradaudit.ranks.sides import Side
 
 ALPHA = 1e-9
@@ -21,6 +38,8 @@ _ROUNDING = 8 * EPSILON
 _FIRST_PROBES = 2
 _SPARE_PROBES = 8
 _MOST_PROBE_BYTES = 1 << 26
+
+_REFINEMENTS = 6
 
 
 @dataclass(frozen=True)
@@ -126,3 +145,124 @@ def _cost(side: Side, count: int) -> float:
 def _fits(side: Side, count: int, flops: float) -> bool:
     longest = max(side.operator.columns, side.operator.height)
     return 8 * count * longest <= _MOST_PROBE_BYTES and _cost(side, count) <= flops
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """What is left of the probes.
+
+    Attributes:
+        vectors: E = X − B Y, computed afresh, (probes, …).
+        coefficients: Y, (probes, …).
+        null: (k, …) orthonormal, directions in E that B does not span.
+        others: Frobenius norm of E beside ``null``.
+        iterations: applications of B and Bᵀ to every probe.
+    """
+
+    vectors: Tensor
+    coefficients: Tensor
+    null: Tensor
+    others: float
+    iterations: int
+
+
+def leave_residuals(
+    side: Side, probes: Tensor, *, enough: float, null: float, iterations: int
+) -> Residuals:
+    """Subtract from the probes what B spans, until what is left is null or short enough.
+
+    Args:
+        side: gives B and Bᵀ.
+        probes: X, (probes, …).
+        enough: Frobenius norm of the residuals, beside null directions, to stop at.
+        null: a direction v with ‖Bᵀ v‖ ≤ null is one that B does not span.
+        iterations: the most applications of B and Bᵀ to every probe.
+    """
+    right, coefficients, done = probes, probes.new_zeros(()), 0
+    for _ in range(_REFINEMENTS):
+        step, taken = _conjugate_gradients(side, right, enough, null / 10, iterations - done)
+        coefficients, done = coefficients + step, done + taken
+        residuals = probes - side.span(coefficients)
+        left_over = _null_directions(side, residuals, enough, null)
+        right = residuals - residuals @ left_over.T @ left_over
+        if right.norm() <= enough or done >= iterations:
+            break
+    return Residuals(residuals, coefficients, left_over, float(right.norm()), done)
+
+
+def _null_directions(side: Side, residuals: Tensor, enough: float, null: float) -> Tensor:
+    """Orthonormal rows that B leaves over all together, of those that the residuals point at."""
+    if residuals.norm() <= enough:
+        return residuals[:0]
+    _, _, directions = torch.linalg.svd(side.precondition(residuals), full_matrices=False)
+    images = side.against(directions).square().sum(dim=1).cumsum(dim=0).sqrt()
+    left_over: Tensor = directions[: int((images <= null).sum())]
+    return left_over
+
+
+def _conjugate_gradients(
+    side: Side, right: Tensor, enough: float, null: float, iterations: int
+) -> tuple[Tensor, int]:
+    """Conjugate gradients on BᵀM B y = BᵀM x for every row x on its own."""
+    residuals, weighted = right.clone(), side.precondition(right).clone()
+    gradients = side.against(weighted)
+    solution, directions = torch.zeros_like(gradients), gradients.clone()
+    squares = gradients.square().sum(dim=1)
+    taken = 0
+    while taken < iterations:
+        images = side.span(directions)
+        weighted_images = side.precondition(images)
+        steps = _quotient(squares, (images * weighted_images).sum(dim=1))[:, None]
+        solution.addcmul_(steps, directions)
+        residuals.addcmul_(steps, images, value=-1)
+        weighted.addcmul_(steps, weighted_images, value=-1)
+        gradients = side.against(weighted)
+        previous, squares = squares, gradients.square().sum(dim=1)
+        directions.mul_(_quotient(squares, previous)[:, None]).add_(gradients)
+        taken += 1
+        stagnated = squares.sum().sqrt() <= null * weighted.norm()
+        if stagnated or residuals.norm() <= enough:
+            break
+    return solution, taken
+
+
+def _quotient(above: Tensor, below: Tensor) -> Tensor:
+    """The quotient, zero where a probe has nothing left to divide by."""
+    return torch.where(below > 0, above / below, 0.0)
+
+
+def largest_nullity(residuals: Sequence[float], alpha: float, dimension: int) -> int:
+    """The largest nullity that the residuals leave possible.
+
+    Args:
+        residuals: singular values of E, one for every probe, in descending order.
+        alpha: probability that a larger nullity would have left such residuals.
+        dimension: of the space; no nullity is larger.
+    """
+    by_norm = _first_excluded_by_norm(residuals, alpha / 2, dimension)
+    by_value = _first_excluded_by_values(residuals, alpha / 2, dimension)
+    return min(by_norm, by_value) - 1
+
+
+def least_norm(probes: int, alpha: float) -> float:
+    """Frobenius norm of residuals below which no nullity is left possible."""
+    return float(math.sqrt(2 * gammaincinv(probes / 2, alpha / 2)))
+
+
+def _first_excluded_by_norm(residuals: Sequence[float], alpha: float, dimension: int) -> int:
+    energy = sum(value**2 for value in residuals)
+    low, high = 0, dimension + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        excluded = gammainc(middle * len(residuals) / 2, energy / 2) <= alpha
+        low, high = (low, middle) if excluded else (middle, high)
+    return high
+
+
+def _first_excluded_by_values(residuals: Sequence[float], alpha: float, dimension: int) -> int:
+    probes = len(residuals)
+    for nullity, value in enumerate(residuals, 1):
+        spare = probes - nullity + 1
+        if (value * math.e * math.sqrt(probes) / spare) ** spare <= alpha:
+            return nullity
+    return dimension + 1

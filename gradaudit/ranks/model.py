@@ -1,19 +1,34 @@
-"""Ranks of U of all convolutions of a model, record by record, and c(M)."""
+"""Ranks of U of all convolutions of a model, record by record, c(M), and what they rest on."""
+
+from __future__ import annotations
 
 import math
-import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.ranks.convolution import LayerRank, convolution_rank
+from gradaudit.randomness import Seed, sequence
+from gradaudit.ranks.convolution import Evidence, LayerRank, Method, convolution_rank
 from gradaudit.ranks.geometry import Convolution, geometry_of
-from gradaudit.ranks.group import Method
+from gradaudit.ranks.matrix_free import ALPHA, ALPHA_SMALLEST, Nullity
 from gradaudit.ranks.observe import Use, uses
+from gradaudit.ranks.operator import Gap
+
+_STRONGEST: tuple[Evidence, ...] = ("exact", "dense", "craig", "generic", "bracket")
+_MEANING: dict[Evidence, str] = {
+    "exact": "follows from the ranks of filters and output gradients by a theorem",
+    "dense": "singular values of U, rows orthonormalised",
+    "craig": "probes certify that no more is left open, but for the stated probability",
+    "generic": "upper bound, met by almost all weights with the real zeros and ties",
+    "bracket": "upper bound; the rank lies in the interval",
+}
+_CLEAR_GAP = 1e3
+_ROUNDING = 1e-14
 
 
 @dataclass(frozen=True)
@@ -80,8 +95,8 @@ def ranks_of(
             if use.layer in reasons:
                 continue
             try:
-                entropy = (seed, number, zlib.crc32(use.layer.encode()))
-                rank = _rank_of_use(layers[use.layer], use, method, flops, entropy)
+                of_use = sequence(seed, "ranks", number, use.layer)
+                rank = _rank_of_use(layers[use.layer], use, method, flops, of_use)
             except NotApplicable as error:
                 reasons[use.layer] = str(error)
                 continue
@@ -108,7 +123,7 @@ def _unmeasurable(layers: Mapping[str, Convolution], seen: Sequence[Use]) -> dic
 
 
 def _rank_of_use(
-    layer: Convolution, use: Use, method: Method, flops: float, seed: tuple[int, ...]
+    layer: Convolution, use: Use, method: Method, flops: float, seed: Seed
 ) -> LayerRank:
     if not (use.deltas.isfinite().all() and use.weight.isfinite().all()):
         raise AuditError(f"{use.layer}: its weights or the gradient at its output are not finite")
@@ -141,3 +156,76 @@ def rank_deficiency(ranks: Sequence[Sequence[int]], inputs: Sequence[int]) -> li
         )
         for column in zip(*ranks, strict=True)
     ]
+
+
+def weakest_method(ranks: Sequence[LayerRank]) -> Evidence:
+    """The method that says least, of all groups of some convolutions."""
+    return max((group.method for rank in ranks for group in rank.groups), key=_STRONGEST.index)
+
+
+def account(ranks: Sequence[LayerRank], seed: int) -> dict[str, JsonValue]:
+    """The facts behind the ranks of one convolution, the weakest of all groups and records.
+
+    Args:
+        ranks: for one or several records.
+        seed: root of the probes' randomness.
+    """
+    groups = [group for rank in ranks for group in rank.groups]
+    methods = Counter(group.method for group in groups)
+    facts: dict[str, JsonValue] = {
+        "method": weakest_method(ranks),
+        "meaning": _MEANING[weakest_method(ranks)],
+        "by_record": [[rank.low, rank.high] for rank in ranks],
+        "bound": _range([sum(group.bound for group in rank.groups) for rank in ranks]),
+        "inputs_read": sum(group.touched for group in ranks[0].groups),
+        "filters": _weakest_gap([group.filters for group in groups]),
+        "output_gradients": _weakest_gap([group.deltas for group in groups]),
+    }
+    if len(groups) > 1:
+        facts["methods"] = {method: methods[method] for method in sorted(methods)}
+    spectra = [group.spectrum for group in groups if group.spectrum]
+    if spectra:
+        facts["singular_values"] = _weakest_gap(spectra)
+    searches = [group.search for group in groups if group.search]
+    if searches:
+        facts["certificate"] = {**_certificate(searches), "seed": seed}
+    return facts
+
+
+def _weakest_gap(gaps: Sequence[Gap]) -> dict[str, JsonValue]:
+    """The closest calls: relative singular values on both sides of the tolerance."""
+    smallest = min(gap.smallest for gap in gaps)
+    dropped = max(gap.largest_dropped for gap in gaps)
+    facts: dict[str, JsonValue] = {
+        "rank": _range([gap.rank for gap in gaps]),
+        "smallest_kept": smallest,
+        "largest_dropped": dropped,
+        "tolerance": max(gap.tolerance for gap in gaps),
+    }
+    if any(
+        gap.largest_dropped > _ROUNDING and gap.smallest < _CLEAR_GAP * gap.largest_dropped
+        for gap in gaps
+    ):
+        facts["caution"] = "no clear gap at the tolerance: the rank depends on where it is set"
+    return facts
+
+
+def _certificate(searches: Sequence[Nullity]) -> dict[str, JsonValue]:
+    """The certificate of all searches together, by the union bound and the weakest of them."""
+    facts: dict[str, JsonValue] = {
+        "error_probability": ALPHA * sum(search.looks for search in searches),
+        "probes": max(search.probes for search in searches),
+        "iterations": max(search.iterations for search in searches),
+        "residual": max(search.residual for search in searches),
+        "full_rank_of": ", ".join(sorted({search.side for search in searches})),
+    }
+    smallest = [search.smallest for search in searches if search.smallest is not None]
+    if smallest:
+        facts["smallest_singular_value_at_least"] = min(smallest)
+        facts["smallest_singular_value_probability"] = max(0.0, 1 - ALPHA_SMALLEST * len(smallest))
+    return facts
+
+
+def _range(numbers: Sequence[int]) -> JsonValue:
+    low, high = min(numbers), max(numbers)
+    return low if low == high else [low, high]

@@ -14,8 +14,7 @@ from torch import Tensor
 from gradaudit.defenses.chain import squared_norms
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.per_sample import per_sample_gradients
-from gradaudit.gradients.ways import mean_gradient
+from gradaudit.gradients.per_sample import mean_gradient, per_sample_gradients
 from gradaudit.models.target import Layer, Target
 from gradaudit.sharing.protocol import SharingProtocol
 

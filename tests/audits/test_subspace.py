@@ -22,7 +22,7 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.subspaces.angles import DISTANCES
+from gradaudit.subspaces.comparing import DISTANCES
 from gradaudit.subspaces.splits import orders_of
 from tests.cases import CASES, Case
 from tests.command_line import run
@@ -267,15 +267,15 @@ def test_groups_too_small_are_refused_with_the_number_needed() -> None:
 
 def test_without_an_attribute_there_is_nothing_to_do() -> None:
     subject = subject_of(attributes=())
-    assert Subspace(SubspaceOptions()).passes(subject) == 0
+    assert Subspace(SubspaceOptions()).cost(subject).passes == 0
     with pytest.raises(NotApplicable, match="name one with --attribute"):
         rows_of(subject)
 
 
 def test_the_plan_counts_gradients() -> None:
     subject = subject_of(net(), net(1))
-    assert Subspace(SubspaceOptions()).passes(subject) == 2 * RECORDS * 2
-    assert Subspace(SubspaceOptions(reading="mean")).passes(subject) == 2 * RECORDS * 2 * 2
+    assert Subspace(SubspaceOptions()).cost(subject).passes == 2 * RECORDS * 2
+    assert Subspace(SubspaceOptions(reading="mean")).cost(subject).passes == 2 * RECORDS * 2 * 2
 
 
 @pytest.mark.parametrize("reading", ["mean", "samples"])

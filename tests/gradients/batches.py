@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.ways import mean_gradient, names_of
+from gradaudit.gradients.per_sample import mean_gradient, names_of
 from gradaudit.models.target import Layer, Target
 
 

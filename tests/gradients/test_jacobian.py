@@ -19,8 +19,8 @@ from gradaudit.gradients.differentiation import (
     fastest,
 )
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.jacobian import Jacobians
-from gradaudit.gradients.tally import LayerNorms, by_probes, exactly
+from gradaudit.gradients.jacobian import Jacobians, LayerNorms
+from gradaudit.gradients.norms import by_probes, exactly
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of

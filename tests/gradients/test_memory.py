@@ -1,8 +1,15 @@
 """The watched peak of small computations whose memory is known."""
 
-import torch
+from __future__ import annotations
 
-from gradaudit.gradients.memory import peak_bytes
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gradaudit.gradients.memory import Piece, column_blocks, passes, peak_bytes
 
 KILO = 4 * 250  # bytes of 250 floats
 
@@ -42,3 +49,50 @@ def test_batches_under_vmap_are_counted():
         return peak_bytes(lambda: double(torch.ones(records, 250)))
 
     assert batch(8) - batch(4) == 4 * (batch(5) - batch(4)) >= 4 * 2 * KILO
+
+
+WIDTHS = {"a": 3, "b": 10, "c": 1}
+RECORDS = 7
+
+
+class Stream:
+    """Values of three layers in chunks of two or three records, counting runs."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.values = {
+            name: torch.rand(RECORDS, width, generator=generator) for name, width in WIDTHS.items()
+        }
+        self.asked: list[list[str]] = []
+
+    def __call__(self, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+        self.asked.append(list(names))
+        for rows in (slice(0, 3), slice(3, 5), slice(5, 7)):
+            yield {name: self.values[name][rows] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("elements", "runs"),
+    [(100, [["a", "b", "c"]]), (13, [["a", "b"], ["c"]]), (5, [["a", "b"], ["b"], ["b", "c"]])],
+)
+def test_all_columns_in_order(elements: int, runs: list[list[str]]) -> None:
+    stream = Stream()
+    found: dict[str, list[np.ndarray]] = {}
+    for piece, block in column_blocks(stream, WIDTHS, RECORDS, 8 * RECORDS * elements):
+        assert block.shape == (RECORDS, piece.width)
+        assert sum(part.shape[1] for part in found.get(piece.layer, [])) == piece.start
+        found.setdefault(piece.layer, []).append(block)
+    assert list(found) == list(WIDTHS)
+    for name, parts in found.items():
+        np.testing.assert_array_equal(np.concatenate(parts, axis=1), stream.values[name].double())
+    assert stream.asked == runs
+
+
+def test_less_memory_than_one_column_needs_still_goes_on() -> None:
+    blocks = list(column_blocks(Stream(), {"a": 3}, RECORDS, 1))
+    assert [block.shape for _, block in blocks] == [(RECORDS, 1)] * 3
+
+
+def test_columns_of_different_cost() -> None:
+    found = list(passes({"a": 4, "b": 2}, 10, {"a": 3, "b": 20}))
+    assert found == [[Piece("a", 0, 3)], [Piece("a", 3, 4)], [Piece("b", 0, 1)], [Piece("b", 1, 2)]]

@@ -8,7 +8,7 @@ from cases import CASES, RECORDS, Case
 from torch import Tensor, nn
 
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.gradients import ways
+from gradaudit.gradients import per_sample
 from gradaudit.gradients.memory import peak_bytes
 from gradaudit.gradients.per_sample import (
     PerSampleGradients,
@@ -81,7 +81,7 @@ def test_the_loop_gives_the_same(case, monkeypatch):
     def unvmappable(*_):
         raise RuntimeError("vmap cannot follow this model")
 
-    monkeypatch.setattr(ways, "at_once", unvmappable)
+    monkeypatch.setattr(per_sample, "at_once", unvmappable)
     gradients = of_case(case)
     assert set(gradients.ways.values()) == {"loop"}
     assert_same(joined(gradients), dense(case, gradients.layers))
@@ -89,7 +89,7 @@ def test_the_loop_gives_the_same(case, monkeypatch):
 
 @EACH
 def test_vmap_gives_the_same(case, monkeypatch):
-    monkeypatch.setattr(ways.Trace, "_explained", lambda *_: set())
+    monkeypatch.setattr(per_sample.Trace, "_explained", lambda *_: set())
     gradients = of_case(case)
     assert "factors" not in gradients.ways.values()
     assert_same(joined(gradients), dense(case, gradients.layers))

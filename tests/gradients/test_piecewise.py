@@ -7,14 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.gradients.differentiation import Batch, Mapped
-from gradaudit.gradients.directions import Columns, Gaussian
 from gradaudit.gradients.fast.piecewise import PiecewiseLinear
 from gradaudit.gradients.fast.tables import Tabulated
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.jacobian import Jacobians
-from gradaudit.gradients.norms import Norms
-from gradaudit.gradients.sources import General, Point
-from gradaudit.gradients.tally import Pass, exactly
+from gradaudit.gradients.norms import NORMS, Columns, Directions, Gaussian, Norms, Pass, exactly
+from gradaudit.gradients.sources import General, Point, Source
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target, layers_of
@@ -83,6 +81,10 @@ CURVED = {
 }
 
 
+def norms_by(source: Source, directions: Directions) -> dict[str, Norms]:
+    return {name: moved.norms(NORMS) for name, moved in source.tangents(directions, NORMS)}
+
+
 def together(parts: Sequence[Mapping[str, Norms]]) -> dict[str, Norms]:
     return {
         name: {norm: torch.cat([part[name][norm] for part in parts]) for norm in norms}
@@ -103,11 +105,11 @@ def test_the_same_norms_as_by_general_tangents(name: str, loss: Loss) -> None:
     assert source is not None
     tables = [Tabulated.of(source.part(slice(k, k + 1))) for k in range(RECORDS)]
     columns = batch.points[0].numel()
-    for directions in Columns(columns).chunks(batch.points[0], max(5, columns // 3)):
-        expected = point.norms(directions, ("f", "1", "inf"))
+    for directions in Columns(range(columns)).chunks(batch.points[0], max(5, columns // 3)):
+        expected = norms_by(point, directions)
         found = {
-            "whole": source.norms(directions, ("f", "1", "inf")),
-            "tabulated": together([part.norms(directions, ("f", "1", "inf")) for part in tables]),
+            "whole": norms_by(source, directions),
+            "tabulated": together([norms_by(part, directions) for part in tables]),
         }
         for way, by_parameter in found.items():
             for parameter, norms in expected.items():

@@ -342,7 +342,7 @@ class Twice(nn.Module):
     ids=["padding", "twice"],
 )
 def test_what_is_no_plain_layer_stays_and_says_so(model: nn.Module, tmp_path: Path) -> None:
-    from gradaudit.audits.copa_metric import _nothing
+    from gradaudit.audits.copa_metric.measure import _nothing
     from gradaudit.data.records import Records
     from gradaudit.models.losses import CrossEntropy
     from gradaudit.models.target import Subject, Target

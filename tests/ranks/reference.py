@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gradaudit.ranks.convolution import LayerRank, convolution_rank
+from gradaudit.ranks.convolution import LayerRank, Method, convolution_rank
 from gradaudit.ranks.geometry import Convolution, geometry_of
-from gradaudit.ranks.group import Method
 
 NULL = 1e-10
 
@@ -34,7 +33,7 @@ class Case:
             self.layer.groups,
             method=method,
             flops=flops,
-            seed=(seed,),
+            seed=seed,
         )
 
     def u(self) -> Tensor:

@@ -9,9 +9,8 @@ from ranks.reference import HAND_MADE, Case, plain, random_case
 from torch import nn
 
 from gradaudit.errors import NotApplicable
-from gradaudit.ranks.convolution import convolution_rank
+from gradaudit.ranks.convolution import Method, convolution_rank
 from gradaudit.ranks.geometry import geometry_of
-from gradaudit.ranks.group import Method
 
 RANDOM = 300
 

@@ -7,8 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.linalg import subspace_angles
 
-from gradaudit.subspaces.angles import DISTANCES, principal_angles, quick_angles
-from gradaudit.subspaces.spans import span_angles
+from gradaudit.subspaces.comparing import DISTANCES, principal_angles, quick_angles
 
 Array = NDArray[np.float64]
 
@@ -79,71 +78,3 @@ def test_distances_of_many_angles() -> None:
     angles = np.random.default_rng(2).uniform(0, 1.5, size=(5, 4))
     for of in DISTANCES.values():
         np.testing.assert_allclose(of(angles), [float(of(row)) for row in angles])
-
-
-def spans(kind: str) -> tuple[Array, Array]:
-    generator = np.random.default_rng(3)
-    first, second = generator.normal(size=(2, 25, 700))
-    graded = 10.0 ** -np.linspace(0, 6, 25)
-    match kind:
-        case "near":
-            second = first + 0.05 * second
-        case "same span":
-            second = generator.normal(size=(25, 25)) @ first
-        case "tiny angles":
-            second = first + 1e-9 * second
-        case "repeated":
-            first[20:] = first[:5]
-            second[:10] = 3 * second[10:20]
-        case "of different size":
-            second = second[:7] + first[:7]
-        case "of different scale":
-            first *= 10.0 ** np.linspace(0, 9, 25)[:, None]
-        case "badly conditioned":
-            first = (generator.normal(size=(25, 25)) * graded) @ first
-        case "one vector beside many that are zero":
-            first[1:] = 0
-        case "with common vectors":
-            second[:5] = first[:5]
-    return first, second
-
-
-KINDS = [
-    *("random", "near", "same span", "tiny angles", "repeated", "of different size"),
-    *("of different scale", "badly conditioned", "one vector beside many that are zero"),
-    "with common vectors",
-]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_spans_of_long_vectors_as_scipy_has_them(kind: str) -> None:
-    first, second = spans(kind)
-    expected = subspace_angles(first.T, second.T)[::-1]
-    found = span_angles(first, second)
-    assert found.shape == expected.shape
-    if kind == "with common vectors":  # SciPy is off by up to 3e-8 here: these angles are zero
-        np.testing.assert_allclose(found[:5], 0, atol=1e-13)
-        found, expected = found[5:], expected[5:]
-    np.testing.assert_allclose(found, expected, atol=1e-8)
-
-
-@pytest.mark.parametrize("tiny", TINY)
-def test_spans_that_nearly_agree(tiny: float) -> None:
-    angles = np.array([tiny, 3 * tiny, 0.5, 1.5])
-    first, second = at_angles(angles, 5000)
-    mix = np.random.default_rng(4).normal(size=(4, 4))
-    found = span_angles(mix @ first.T, second.T)
-    np.testing.assert_allclose(found, angles, rtol=1e-4, atol=1e-14)
-
-
-def test_a_direction_of_a_billionth_of_the_energy_counts() -> None:
-    """Where a Gram matrix alone would see a span of one dimension less."""
-    first, second = at_angles(np.array([0.2, 0.9, 1.1]), 6000)
-    thin = np.array([[1, 0, 0], [1, 1e-8, 0], [0, 1, 1]]) @ first.T
-    np.testing.assert_allclose(span_angles(thin, second.T), [0.2, 0.9, 1.1], atol=1e-6)
-
-
-def test_single_precision_is_computed_in_double() -> None:
-    first, second = (each.astype(np.float32) for each in spans("near"))
-    expected = subspace_angles(first.T.astype(np.float64), second.T.astype(np.float64))[::-1]
-    np.testing.assert_allclose(span_angles(first, second), expected, atol=1e-10)

@@ -10,7 +10,7 @@ from scipy import stats
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable
 from gradaudit.subspaces.comparing import Compared, Family, distances, most_significant
-from gradaudit.subspaces.samples import compare_samples
+from gradaudit.subspaces.measure import compare_samples
 from gradaudit.subspaces.splits import Permuted, Split, orders_of, splits_of
 
 Array = NDArray[np.float64]

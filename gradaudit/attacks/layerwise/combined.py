@@ -99,7 +99,7 @@ def column_rank(stage: Stage, seed: int = 0) -> int:
     weight = stage.weight.detach().cpu().double()
     nothing = torch.zeros(len(weight), stage.outputs // len(weight), dtype=torch.float64)
     geometry = geometry_of(stage.convolution, stage.input_shape[1:])
-    rank = convolution_rank(weight, nothing, geometry, stage.convolution.groups, seed=(seed,))
+    rank = convolution_rank(weight, nothing, geometry, stage.convolution.groups, seed=seed)
     return rank.low
 
 

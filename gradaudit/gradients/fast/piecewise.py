@@ -15,7 +15,7 @@ Exact norms of LeNet take 1.6 times as long by general tangents (benchmarks/fast
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,9 +24,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from gradaudit.gradients.differentiation import Batch
-from gradaudit.gradients.directions import Directions
 from gradaudit.gradients.fast.factors import Tangents, over_uses
-from gradaudit.gradients.norms import Norm, Norms
+from gradaudit.gradients.norms import Directions, Norm
 from gradaudit.gradients.sources import General, Point, unstretched
 
 _TOLERANCE = 1e-8
@@ -86,16 +85,16 @@ class PiecewiseLinear:
         deltas, curvature, response = tree_map_only(Tensor, lambda x: x[at], rest)
         return PiecewiseLinear(self.point.part(at), deltas, curvature, self.direction, response)
 
-    def norms(self, directions: Directions, wanted: Collection[Norm]) -> dict[str, Norms]:
-        """By parameter, (records, directions) norms of Ġ."""
+    def tangents(
+        self, directions: Directions, wanted: Collection[Norm]
+    ) -> Iterator[tuple[str, Tangents]]:
+        """Each parameter's Ġ."""
         outputs, seen = _responses(self.point.batch, directions.vectors)
         mixture, seen = outputs @ self.curvature, unstretched(seen)
-        return {
-            name: self.tangents(name, seen, mixture, wanted).norms(wanted)
-            for name in self.point.batch.trace.uses
-        }
+        for name in self.point.batch.trace.uses:
+            yield name, self.of_parameter(name, seen, mixture, wanted)
 
-    def tangents(
+    def of_parameter(
         self, name: str, seen: Mapping[int, Tensor], mixture: Tensor, wanted: Collection[Norm]
     ) -> Tangents:
         """One parameter's tangents.

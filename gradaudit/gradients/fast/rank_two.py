@@ -16,7 +16,7 @@ quarters (benchmarks/fast_paths.py). Smaller matrices are formed instead, blocks
 time, without what is zero or an outer product throughout.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -49,7 +49,11 @@ def rank_two_norms(
     norms: Norms = {"f": squares(*parts)} if "f" in wanted else {}
     entries = [norm for norm in wanted if norm != "f"]
     if entries and a.shape[1] * d.shape[1] <= _FORMED_UP_TO:
-        return norms | _together([_formed(*part, entries) for part in zip(*parts, strict=True)])
+        records = []
+        for part in zip(*parts, strict=True):
+            blocks, rest = _formed(*part)
+            records.append(joined([side_by_side([norms_of(x, entries) for x in blocks]), rest]))
+        return norms | _together(records)
     if "1" in wanted:
         norms["1"] = absolute_sums(*parts)
     if "inf" in wanted:
@@ -92,8 +96,8 @@ def _ratio(a: Tensor, b: Tensor) -> Tensor:
     return torch.where((a > 0) & (b > 0), a / b, 1)
 
 
-def _formed(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor, wanted: Collection[Norm]) -> Norms:
-    """One record's sums and largest entry.
+def _formed(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> tuple[Iterator[Tensor], Norms]:
+    """One record's tangents (1, directions, out, in) in blocks, and the norms of what they omit.
 
     Where ȧ stands still in all directions the entries are those of a δ̇ᵀ, and need not be formed.
     """
@@ -103,16 +107,15 @@ def _formed(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor, wanted: Collecti
     still, sizes = a[~moving].abs(), d_dot.abs()
     a, d, a_dot, d_dot = a[moving], d[live], a_dot[:, moving], d_dot[:, live]
     size = max(1, _BLOCK // (len(a) * len(d)))
-    blocks = [
-        norms_of((d[:, None] * x[:, None]).addcmul_(a, y[:, :, None])[None], wanted)
+    blocks = (
+        (d[:, None] * x[:, None]).addcmul_(a, y[:, :, None])[None]
         for x, y in zip(torch.split(a_dot, size), torch.split(d_dot, size), strict=True)
-    ]
+    )
     largest = still.amax() if len(still) else still.sum()
-    outer: Norms = {
+    return blocks, {
         "1": sizes.sum(1)[None] * still.sum(),
         "inf": (sizes.amax() * largest).view(1, 1),
     }
-    return joined([side_by_side(blocks), outer])
 
 
 def _largest(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:

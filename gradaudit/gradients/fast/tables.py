@@ -11,17 +11,16 @@ Exact norms of LeNet take 5.6 times as long without tables (benchmarks/fast_path
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
-from gradaudit.gradients.directions import Directions
 from gradaudit.gradients.fast.factors import Tangents
 from gradaudit.gradients.fast.piecewise import PiecewiseLinear
-from gradaudit.gradients.norms import Norm, Norms
+from gradaudit.gradients.norms import Directions, Norm
 from gradaudit.gradients.operations import Convolution
 from gradaudit.gradients.sources import Point, Source
 from gradaudit.gradients.trace import Trace
@@ -73,17 +72,18 @@ class Tabulated:
         """The source without a table."""
         return self.linear.part(at)
 
-    def norms(self, directions: Directions, wanted: Collection[Norm]) -> dict[str, Norms]:
-        """By parameter, (1, directions) norms of Ġ."""
+    def tangents(
+        self, directions: Directions, wanted: Collection[Norm]
+    ) -> Iterator[tuple[str, Tangents]]:
+        """Each parameter's Ġ, (1, directions, …)."""
         if directions.columns is None:
-            return self.linear.norms(directions, wanted)
+            yield from self.linear.tangents(directions, wanted)
+            return
         mixture = self.outputs[None, :, directions.columns].mT @ self.linear.curvature
-        return {
-            name: self._tangents(name, directions, mixture, wanted).norms(wanted)
-            for name in self.point.batch.trace.uses
-        }
+        for name in self.point.batch.trace.uses:
+            yield name, self._of_parameter(name, directions, mixture, wanted)
 
-    def _tangents(
+    def _of_parameter(
         self, name: str, directions: Directions, mixture: Tensor, wanted: Collection[Norm]
     ) -> Tangents:
         uses, base = self.point.batch.trace.uses[name], self.point.factors[name]
@@ -100,7 +100,7 @@ class Tabulated:
             .reshape(1, -1, *shape[2:])
             for site, shape in shapes.items()
         }
-        return self.linear.tangents(name, seen, mixture, wanted)
+        return self.linear.of_parameter(name, seen, mixture, wanted)
 
     def _rows(self, site: int, directions: Directions) -> Tensor:
         """Tangents of what came in, (elements, directions)."""

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from gradaudit.ranks.account import account, weakest_method
-from gradaudit.ranks.bases import Gap
-from gradaudit.ranks.convolution import LayerRank
-from gradaudit.ranks.group import GroupRank
+from gradaudit.ranks.convolution import GroupRank, LayerRank
 from gradaudit.ranks.matrix_free import ALPHA, Nullity
+from gradaudit.ranks.model import account, weakest_method
+from gradaudit.ranks.operator import Gap
 
 CLEAR = Gap(rank=3, smallest=0.2, largest_dropped=1e-16, tolerance=1e-14)
 CLOSE = Gap(rank=2, smallest=3e-10, largest_dropped=8e-11, tolerance=1e-10)

@@ -1,23 +1,21 @@
 """How far apart the gradients with and without a private attribute lie."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from gradaudit.audits._defended import defenses_note
-from gradaudit.audits._subspace_rows import DISTANCE_TITLES, Rows
 from gradaudit.audits.base import Audit, AuditOptions, Metric
-from gradaudit.errors import NotApplicable
-from gradaudit.progress import Progress
-from gradaudit.report import Measurement
 
-if TYPE_CHECKING:
-    from gradaudit.data.records import Records
-    from gradaudit.models.target import Subject, Target
-
-_RECORDS = 256
-_UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
+DISTANCES: Mapping[str, str] = {
+    "grassmann": "Grassmann distance: root of the sum of squared principal angles",
+    "asimov": "Asimov distance: the largest principal angle",
+    "chordal": "Chordal distance: root of the sum of squared sines of the principal angles",
+    "procrustes": "Procrustes distance: twice the root of the sum of squared sines of half of them",
+}
+"""Titles by id."""
 
 
 class SubspaceOptions(AuditOptions):
@@ -39,7 +37,7 @@ class SubspaceOptions(AuditOptions):
 
 
 def _metrics() -> Iterator[Metric]:
-    for name, title in DISTANCE_TITLES.items():
+    for name, title in DISTANCES.items():
         yield Metric(id=name, title=title, unit="rad", riskier="higher")
     yield Metric(
         id="grassmann_permuted",
@@ -98,55 +96,3 @@ class Subspace(Audit[SubspaceOptions]):
     quick: ClassVar[Mapping[str, JsonValue]] = {"permutations": 100}
     plain: ClassVar[Mapping[str, JsonValue]] = {"permutations": 100}
     thorough: ClassVar[Mapping[str, JsonValue]] = {"permutations": 2000}
-
-    def passes(self, subject: "Subject") -> float:
-        """Gradients in double precision, once, and for means of permuted groups once more."""
-        if not subject.attributes:
-            return 0.0
-        records = min(subject.samples or _RECORDS, len(subject.records))
-        return 2.0 * records * len(subject.targets) * (2 if self.options.reading == "mean" else 1)
-
-    def run(self, subject: "Subject", progress: Progress) -> Iterator[Measurement]:
-        """Rows of every shown layer; older checkpoints are the variants ``round``.
-
-        Raises:
-            NotApplicable: no attribute is named, no group is large enough, or the model couples the
-                records of a batch.
-            AuditError: the model cannot be run on the records.
-        """
-        if not subject.attributes:
-            raise NotApplicable("no private attribute is named; name one with --attribute")
-        records = subject.sample(_RECORDS)
-        newest = len(subject.targets)
-        for number, target in enumerate(subject.targets, start=1):
-            rounds = {} if number == newest else {"round": number}
-            yield from self._of_target(target, rounds, records, subject, progress)
-
-    def _of_target(
-        self,
-        target: "Target",
-        variant: dict[str, int],
-        records: "Records",
-        subject: "Subject",
-        progress: Progress,
-    ) -> Iterator[Measurement]:
-        from gradaudit.subspaces.measure import Comparison
-        from gradaudit.subspaces.splits import splits_of
-
-        splits = splits_of(records, subject.attributes, self.options.permutations, subject.seed)
-        usable = tuple(split for split in splits if split.refusal is None)
-        if not usable:
-            raise NotApplicable("; ".join(str(split.refusal) for split in splits))
-        comparison = Comparison(
-            target, records, subject.layers, usable, subject.seed, subject.memory
-        )
-        outcomes = dict(comparison.outcomes(self.options.reading, progress))
-        rows = Rows(
-            self.name,
-            {**variant},
-            self.options.reading,
-            splits,
-            self.options.permutations,
-            defenses_note(subject, _UNDEFENDED),
-        )
-        yield from rows.of({layer.name: outcomes[layer.name] for layer in subject.layers})

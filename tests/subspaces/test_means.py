@@ -7,7 +7,7 @@ from torch import nn
 
 from gradaudit.errors import NotApplicable
 from gradaudit.models.target import layers_of
-from gradaudit.subspaces.matrices import MatrixForm
+from gradaudit.subspaces.means import MatrixForm
 
 
 def form_of(model: nn.Module, name: str = "0") -> tuple[MatrixForm, np.ndarray]:

@@ -1,29 +1,16 @@
 """How strongly each layer's gradient reacts to the input and to the label."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, TypedDict
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypedDict
 
 from pydantic import Field, JsonValue, field_validator
 
-from gradaudit.audits._defended import defenses_note
-from gradaudit.audits._sensitivity_rows import READINGS, NormName, Reacting, Reading, Rows
 from gradaudit.audits.base import Audit, AuditOptions, Metric
-from gradaudit.errors import AuditError, GradauditError, NotApplicable
-from gradaudit.progress import Progress
-from gradaudit.report import Measurement, Variant
 
-if TYPE_CHECKING:
-    from gradaudit.gradients.differentiation import Variable
-    from gradaudit.gradients.sensitivity import Observed
-    from gradaudit.models.target import Subject, Target
-
-_RECORDS = 32
-_LABEL_RECORDS = 256
-_CHEAP = 1e10
-"""Multiply-adds of forward passes that more records for the label may take; some seconds."""
 _FEWEST_PROBES = 8
-_PASSES_A_DIRECTION = 0.3
-_UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
 
 
 class SensitivityOptions(AuditOptions):
@@ -46,6 +33,43 @@ class SensitivityOptions(AuditOptions):
                 f"{probes} probes give no interval; use {_FEWEST_PROBES} or more, or 0"
             )
         return probes
+
+
+NormName = Literal["f", "1", "inf"]
+Reacting = Literal["input", "label"]
+_NORMS: tuple[NormName, ...] = ("f", "1", "inf")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a metric is of: a norm of a Jacobian, as it is or over range and ψ."""
+
+    reacting: Reacting
+    norm: NormName
+    bounded: bool
+
+    @property
+    def metric(self) -> str:
+        """Its id; the paper has the label's only over range and ψ."""
+        suffix = "_bounded" if self.bounded and self.reacting == "input" else ""
+        return f"{self.reacting}_{self.norm}{suffix}"
+
+    @property
+    def share(self) -> str:
+        """Id of the metric of a layer's share in it."""
+        return f"{self.metric}_share"
+
+    @property
+    def unit(self) -> str:
+        """Of its values."""
+        return f"{'1' if self.bounded else 'gradient'}/{self.reacting}"
+
+
+READINGS = (
+    *(Reading("input", norm, bounded=False) for norm in _NORMS),
+    *(Reading("input", norm, bounded=True) for norm in _NORMS),
+    *(Reading("label", norm, bounded=True) for norm in _NORMS),
+)
 
 
 class _Limits(TypedDict, total=False):
@@ -92,7 +116,7 @@ def _metrics() -> Iterator[Metric]:
             **_LIMITS.get(reading.metric, {}),
         )
         yield Metric(
-            id=f"{reading.metric}_share",
+            id=reading.share,
             title=f"The layer's share in the sum of all layers' {reading.metric}",
             riskier="higher",
         )
@@ -143,86 +167,3 @@ class Sensitivity(Audit[SensitivityOptions]):
     Options = SensitivityOptions
     quick: ClassVar[Mapping[str, JsonValue]] = {"probes": 16}
     thorough: ClassVar[Mapping[str, JsonValue]] = {"probes": 0}
-
-    def passes(self, subject: "Subject") -> float:
-        """A direction costs a fraction of a pass, records and directions being batched."""
-        columns = subject.records.inputs[0].numel()
-        directions = min(columns, 2 * self.options.probes) if self.options.probes else columns
-        records = min(subject.samples or _RECORDS, len(subject.records))
-        return _PASSES_A_DIRECTION * directions * records * len(subject.targets)
-
-    def run(self, subject: "Subject", progress: Progress) -> Iterable[Measurement]:
-        """Rows of every shown layer; older checkpoints are the variants ``round``.
-
-        Raises:
-            AuditError: the model cannot be run on the records.
-            NotApplicable: it cannot be run on one record alone.
-        """
-        newest = len(subject.targets)
-        for number, target in enumerate(subject.targets, start=1):
-            variant: Variant = {} if number == newest else {"round": number}
-            yield from self._of_target(target, variant, subject, progress)
-
-    def _of_target(
-        self, target: "Target", variant: Variant, subject: "Subject", progress: Progress
-    ) -> Iterator[Measurement]:
-        from gradaudit.gradients.sensitivity import Observed
-        from gradaudit.models.target import layers_of
-
-        shown = {layer.name for layer in subject.layers}
-        layers = layers_of(target.model, with_bias=self.options.with_bias)
-        layers = tuple(layer for layer in layers if layer.name in shown)
-        observed = Observed.of(target, layers, subject.sample(_RECORDS), subject.seed)
-        yield from self._reacting("input", observed, variant, subject, progress)
-        records = subject.sample(_label_records(observed))
-        if len(records) > len(observed.inputs):
-            observed = Observed.of(target, layers, records, subject.seed)
-        yield from self._reacting("label", observed, variant, subject, progress)
-
-    def _reacting(
-        self,
-        reacting: Reacting,
-        observed: "Observed",
-        variant: Variant,
-        subject: "Subject",
-        progress: Progress,
-    ) -> Iterator[Measurement]:
-        sizes = {layer.name: layer.parameters for layer in observed.layers}
-        facts = _facts(observed) | defenses_note(subject, _UNDEFENDED)
-        rows = Rows(self.name, sizes, variant, subject.seed, facts)
-        try:
-            measured = observed.measure(
-                _VARIABLES[reacting],
-                self.options.probes,
-                seed=subject.seed,
-                memory=subject.memory,
-                progress=progress,
-            )
-        except NotApplicable as why:
-            yield from rows.without(reacting, "skipped", str(why))
-        except AuditError as fault:
-            yield from rows.without(reacting, "failed", str(fault))
-        else:
-            yield from rows.of(reacting, measured)
-
-
-_VARIABLES: Mapping[Reacting, "Variable"] = {"input": "point", "label": "target"}
-
-
-def _label_records(observed: "Observed") -> int:
-    """How many records to look at for the label, where nobody says it."""
-    try:
-        cheap = observed.within(_CHEAP, "target")
-    except GradauditError:  # the rows will say it
-        return _RECORDS
-    return min(_LABEL_RECORDS, max(_RECORDS, cheap))
-
-
-def _facts(observed: "Observed") -> dict[str, JsonValue]:
-    """What every row of a target says."""
-    facts: dict[str, JsonValue] = {"records": len(observed.inputs)}
-    if observed.confident is not None:
-        facts["confident_share"] = observed.confident
-    if observed.coupling is not None:
-        facts["coupling"] = f"{observed.coupling}; here each record is a batch of its own"
-    return facts

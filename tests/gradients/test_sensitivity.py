@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from gradaudit.data.records import Records
-from gradaudit.gradients.estimates import Array, Sample, joined
-from gradaudit.gradients.sensitivity import Observed
+from gradaudit.gradients.sensitivity import Array, Observed, Sample, joined
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Silent

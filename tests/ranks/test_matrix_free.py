@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from gradaudit.ranks.certificate import largest_nullity, least_norm
+from gradaudit.ranks.matrix_free import largest_nullity, least_norm
 
 ALPHA = 0.05
 TRIALS = 2000

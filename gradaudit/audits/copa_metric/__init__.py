@@ -1,0 +1,81 @@
+"""Rank deficiency of convolutions: can what went in be solved for from weights and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import Field, JsonValue
+
+from gradaudit.audits.base import Audit, AuditOptions, Metric
+
+
+class CopaOptions(AuditOptions):
+    """Options of the rank deficiency audit."""
+
+    method: Literal["auto", "dense", "structured", "generic"] = Field(
+        "auto",
+        description="auto: whatever suits the layer; dense: singular values of U; structured: "
+        "theorems and probes, U is never formed; generic: the upper bound, where it is confirmed "
+        "for the real zeros and ties of the weights, else as auto",
+    )
+    records: int = Field(
+        2,
+        ge=1,
+        description="records to average over, each measured on its own; --samples only lowers it",
+    )
+    work: float = Field(
+        300.0,
+        gt=0,
+        description="billions of floating-point operations that a layer may cost for a record "
+        "before its rank is given as a bracket",
+    )
+
+
+class CopaMetric(Audit[CopaOptions]):
+    """Rank of U_i = [W_i; ∇_{Z_i} J] for every convolution i, and c(M) of the model.
+
+    Knowing the layers behind it, the input x of a convolution solves U x = v with known v: its
+    outputs and its weight's gradient are linear in x. The rank deficit n − rank U counts the
+    dimensions of x that stay open; c(M) = Σ_i (d − (i−1))/d · (rank U_i − n_i) weighs the deficits
+    of d convolutions by how early they are. Biases only shift v. Rows of U are taken at equal
+    length, so that a small gradient counts as much as a large one.
+
+    Where only a bracket is found, the value is the end that claims less privacy (the larger rank,
+    the smaller deficit) and the interval is the bracket, over all records. Without an interval all
+    records have that one rank.
+
+    Source: C. Chen and N. D. F. Campbell, "Understanding training-data leakage from gradients in
+    neural networks for image classification" (2021), equation 4 and definition 2.1.
+    """
+
+    name = "copa-metric"
+    summary = "Whether each convolution's input can be solved for from its weights and gradient."
+    metrics = (
+        Metric(
+            id="rank_deficit",
+            title="Dimensions of the layer's input left open by its weights and gradient",
+            unit="dimensions",
+            riskier="lower",
+            warning=1,
+            why="the equations of this layer leave nothing of its input open: whoever knows the "
+            "layers behind it can solve for what went in",
+        ),
+        Metric(id="rank", title="Rank of U = [W; ∇_Z J]", unit="dimensions"),
+        Metric(id="inputs", title="Dimensions of the layer's input", unit="dimensions"),
+        Metric(id="rank_share", title="Share of the input that U determines"),
+        Metric(
+            id="c",
+            title="c(M): rank deficits of all convolutions, weighed by how early they come",
+            riskier="higher",
+            per_layer=False,
+            error=-1e-3,
+            why="no convolution loses a dimension, so the whole record can be solved for layer by "
+            "layer from its gradient",
+        ),
+    )
+    headline = ("rank_deficit",)
+    proxy = True
+    Options = CopaOptions
+    quick: ClassVar[Mapping[str, JsonValue]] = {"records": 1, "work": 30.0}
+    thorough: ClassVar[Mapping[str, JsonValue]] = {"records": 4, "work": 5000.0}

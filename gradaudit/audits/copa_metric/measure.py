@@ -1,0 +1,166 @@
+"""Ranks of a model's convolutions and c(M): from a few records to rows, with what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from gradaudit.audits.base import Cost
+from gradaudit.audits.rows import Rows
+from gradaudit.errors import NotApplicable
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.models.target import Layer, Subject
+from gradaudit.progress import Progress
+from gradaudit.ranks.chain import chain_of_convolutions
+from gradaudit.ranks.model import LayerRanks, account, rank_deficiency, ranks_of, weakest_method
+from gradaudit.ranks.observe import convolutions, fully_connected, plain_convolutions, unsuitable
+from gradaudit.report import Measurement
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
+
+_PASSES_A_RANK = 20.0
+ADVICE = (
+    "A network is less secure against COPA if wide convolutions greatly enlarge the feature space "
+    "near the input and it only shrinks towards the last layer; where that matters, prefer a "
+    "design with a small (strongly negative) c(M), which loses dimensions in its first layers "
+    "(Chen & Campbell 2021, recommendations on architectural design)."
+)
+
+
+def cost(audit: CopaMetric, subject: Subject) -> Cost:
+    """Every rank costs about as much as some passes."""
+    ranks = len(convolutions(subject.target.model)) * audit.options.records
+    return Cost(passes=_PASSES_A_RANK * ranks)
+
+
+def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Measurement]:
+    """Ranks of every convolution, skipped rows for other layers, c(M).
+
+    Raises:
+        NotApplicable: the model has no convolution.
+    """
+    if not convolutions(subject.target.model):
+        raise NotApplicable(_nothing(subject))
+    rows, model = Rows(type(audit)), FunctionalModel.of(subject.target, seed=subject.seed)
+    inputs, labels = _records(subject, model, audit.options.records)
+    ranks, reasons = _ranks(audit.options, subject, model, inputs, labels, progress)
+    of_layers = [metric.id for metric in audit.metrics if metric.per_layer]
+    reasons |= unsuitable(subject.target.model) | fully_connected(model, inputs[:1])
+    for layer in subject.layers:
+        if layer.name in ranks:
+            yield from _layer_rows(rows, ranks[layer.name], subject.seed)
+        else:
+            reason = reasons.get(layer.name) or _not_a_convolution(layer)
+            yield from rows.skipped(reason, of_layers, [layer.name])
+    try:
+        chain = chain_of_convolutions(model, inputs[:1], subject.seed)
+    except NotApplicable as why:
+        yield from rows.without(why, ["c"])
+    else:
+        yield from _c_row(rows, chain, ranks, reasons)
+
+
+def _records(subject: Subject, model: FunctionalModel, count: int) -> tuple[Tensor, Tensor]:
+    """The first of the records that every audit looks at, each checked to run alone."""
+    records = subject.sample(count)
+    inputs, labels = model.cast(records.inputs[:count]), model.cast(records.labels[:count])
+    model.check(inputs[:1], labels[:1])
+    return inputs, labels
+
+
+def _ranks(
+    options: CopaOptions,
+    subject: Subject,
+    model: FunctionalModel,
+    inputs: Tensor,
+    labels: Tensor,
+    progress: Progress,
+) -> tuple[dict[str, LayerRanks], dict[str, str]]:
+    wanted = {layer.name for layer in subject.layers}
+    plain = plain_convolutions(subject.target.model)
+    layers = {name: module for name, module in plain.items() if name in wanted}
+    with progress.task("Ranks of convolutions", len(layers) * len(inputs)) as advance:
+        return ranks_of(
+            model,
+            layers,
+            inputs,
+            labels,
+            method=options.method,
+            flops=1e9 * options.work,
+            seed=subject.seed,
+            advance=advance,
+        )
+
+
+def _layer_rows(rows: Rows, ranks: LayerRanks, seed: int) -> Iterator[Measurement]:
+    """The rows of one convolution; the facts behind the rank stand with each of them."""
+    size, rows = ranks.inputs, rows.of({}, account(ranks.records, seed))
+    high, span = fmean(ranks.high), (min(ranks.low), max(ranks.high))
+    for metric, value, ends in (
+        ("rank_deficit", size - high, (size - span[1], size - span[0])),
+        ("rank", high, span),
+        ("inputs", size, (size, size)),
+        ("rank_share", high / size, (span[0] / size, span[1] / size)),
+    ):
+        row = rows.measured(metric, value, layer=ranks.layer, n=len(ranks.records))
+        yield _spread(row, *ends)
+
+
+def _c_row(
+    rows: Rows,
+    chain: Sequence[str],
+    ranks: Mapping[str, LayerRanks],
+    reasons: Mapping[str, str],
+) -> Iterator[Measurement]:
+    """c(M) of a chain of convolutions, or which of them has no rank."""
+    for name in chain:
+        if name not in ranks:
+            why = reasons.get(name, "left out of this audit, or frozen")
+            yield from rows.skipped(f"{name} has no rank: {why}", ["c"])
+            return
+    measured = [ranks[name] for name in chain]
+    sizes = [layer.inputs for layer in measured]
+    low = rank_deficiency([layer.low for layer in measured], sizes)
+    high = rank_deficiency([layer.high for layer in measured], sizes)
+    row = rows.measured(
+        "c",
+        fmean(high),
+        n=len(high),
+        details={
+            "method": weakest_method([rank for layer in measured for rank in layer.records]),
+            "convolutions": list(chain),
+            "by_record": [list(ends) for ends in zip(low, high, strict=True)],
+            "advice": ADVICE,
+            "remark": ADVICE,
+        },
+    )
+    yield _spread(row, min(low), max(high))
+
+
+def _spread(row: Measurement, low: float, high: float) -> Measurement:
+    """With brackets and records that differ as an interval, which is of no confidence.
+
+    Without one where all records have one and the same rank.
+    """
+    return row.model_copy(update={"interval": (low, high)}) if low < high else row
+
+
+def _nothing(subject: Subject) -> str:
+    hidden = [layer for layer in subject.layers if layer.kind.startswith("Conv")]
+    if hidden:
+        return f"the model has no convolution modules: {_not_a_convolution(hidden[0])}"
+    return "the model has no convolution modules"
+
+
+def _not_a_convolution(layer: Layer) -> str:
+    if layer.kind.startswith("Conv"):
+        return (
+            f"{layer.name} is a {layer.kind} by name, but no plain convolution of torch.nn: the "
+            "archive calls it several times, pads in a step of its own, or it computes something "
+            "else; give the model as path/to/file.py:factory"
+        )
+    return f"{layer.kind} is no convolution"

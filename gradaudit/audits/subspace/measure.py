@@ -1,0 +1,185 @@
+"""Distances between groups' subspaces: from a target's records to rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import JsonValue
+
+from gradaudit.audits.base import Cost
+from gradaudit.audits.rows import Rows, by_round, defenses_note
+from gradaudit.errors import GradauditError, NotApplicable
+from gradaudit.models.target import Subject
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement, Variant
+from gradaudit.subspaces.comparing import DISTANCES, Compared, Family, most_significant
+from gradaudit.subspaces.measure import Comparison, Outcome
+from gradaudit.subspaces.splits import Split, splits_of
+
+if TYPE_CHECKING:
+    from gradaudit.audits.subspace import Subspace
+
+_RECORDS = 256
+_PASSES_A_RECORD = 2.0
+_UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
+_RANGE = 0.95
+_NO_INTERVAL = "none: resampled records repeat, and repeated records span less"
+
+
+def cost(audit: Subspace, subject: Subject) -> Cost:
+    """Gradients in double precision, once, and for means of permuted groups once more."""
+    if not subject.attributes:
+        return Cost()
+    records = min(subject.samples or _RECORDS, len(subject.records)) * len(subject.targets)
+    return Cost(_PASSES_A_RECORD * records * (2 if audit.options.reading == "mean" else 1))
+
+
+def run(audit: Subspace, subject: Subject, progress: Progress) -> Iterator[Measurement]:
+    """Rows of every shown layer; older checkpoints are the variants ``round``.
+
+    Raises:
+        NotApplicable: no attribute is named, no group is large enough, or the model couples the
+            records of a batch.
+        AuditError: the model cannot be run on the records.
+    """
+    if not subject.attributes:
+        raise NotApplicable("no private attribute is named; name one with --attribute")
+    options, records = audit.options, subject.sample(_RECORDS)
+    splits = splits_of(records, subject.attributes, options.permutations, subject.seed)
+    usable = tuple(split for split in splits if split.refusal is None)
+    if not usable:
+        raise NotApplicable("; ".join(str(split.refusal) for split in splits))
+    notes = defenses_note(subject, _UNDEFENDED)
+    for target, variant in by_round(subject):
+        comparison = Comparison(
+            target, records, subject.layers, usable, subject.seed, subject.memory
+        )
+        outcomes = dict(comparison.outcomes(options.reading, progress))
+        rows = Rows(type(audit), variant, {"reading": options.reading})
+        of_target = _TargetRows(rows, splits, options.permutations, notes)
+        yield from of_target.of({layer.name: outcomes[layer.name] for layer in subject.layers})
+
+
+@dataclass(frozen=True)
+class _TargetRows:
+    """Makes the rows of one target.
+
+    Attributes:
+        rows: with the reading, and the round if it is not the newest.
+        splits: all comparisons, also those that are refused.
+        permutations: how many there are.
+        notes: what every measured row says.
+    """
+
+    rows: Rows
+    splits: tuple[Split, ...]
+    permutations: int
+    notes: Mapping[str, JsonValue]
+
+    def of(self, outcomes: Mapping[str, Outcome]) -> Iterator[Measurement]:
+        """The headline of every layer and, where there are several comparisons, each of them.
+
+        Args:
+            outcomes: by layer, what was found of the splits that are not refused, by their number
+                among them.
+        """
+        every = [one for outcome in outcomes.values() for one in _compared(outcome).values()]
+        family = Family.of(every)
+        for layer, outcome in outcomes.items():
+            yield from self._headline(layer, outcome, family, len(every))
+            if len(self.splits) > 1:
+                yield from self._variants(layer, outcome)
+
+    def _headline(
+        self, layer: str, outcome: Outcome, family: Family, comparisons: int
+    ) -> Iterator[Measurement]:
+        """The comparison that stands out most, corrected for all."""
+        compared = _compared(outcome)
+        if not compared:
+            why = outcome[0]
+            assert isinstance(why, GradauditError)
+            yield from self.rows.without(why, layers=[layer])
+            return
+        chosen = list(compared)[most_significant(list(compared.values()))]
+        best, split = compared[chosen], self._usable[chosen]
+        yield from self._measured(self.rows, layer, split, best, family.p_values(best), comparisons)
+
+    def _variants(self, layer: str, outcome: Outcome) -> Iterator[Measurement]:
+        """Each comparison by itself."""
+        for number, split in enumerate(self._usable):
+            rows, compared = self.rows.of(_variant(split)), outcome[number]
+            if isinstance(compared, Compared):
+                p_values = {name: compared.p_value(name) for name in DISTANCES}
+                yield from self._measured(rows, layer, split, compared, p_values)
+            else:
+                yield from rows.without(compared, layers=[layer])
+        for split in self.splits:
+            if split.refusal is not None:
+                yield from self.rows.of(_variant(split)).skipped(split.refusal, layers=[layer])
+
+    def _measured(
+        self,
+        rows: Rows,
+        layer: str,
+        split: Split,
+        compared: Compared,
+        p_values: Mapping[str, float],
+        comparisons: int = 1,
+    ) -> Iterator[Measurement]:
+        rows = rows.of({}, self._facts(split, compared) | {"comparisons": comparisons})
+        n, (mean, *at_random) = sum(split.sizes), _at_random(compared, "grassmann")
+        for name in DISTANCES:
+            permuted_mean, *permuted_range = _at_random(compared, name)
+            details: dict[str, JsonValue] = {
+                "p_value": p_values[name],
+                "p_value_alone": compared.p_value(name),
+                "permuted_mean": permuted_mean,
+                "permuted_range": [*permuted_range],
+                "interval": _NO_INTERVAL,
+            }
+            yield rows.measured(name, compared.distance(name), layer=layer, n=n, details=details)
+        low, high = at_random
+        yield rows.measured(
+            "grassmann_permuted", mean, layer=layer, interval=(low, high), confidence=_RANGE, n=n
+        )
+        p_value = p_values["grassmann"]
+        error = (p_value * (1 - p_value) / (self.permutations + 1)) ** 0.5
+        alone = compared.p_value("grassmann")
+        details = {"monte_carlo_error": error, "p_value_alone": alone}
+        yield rows.measured("p_value", p_value, layer=layer, n=n, details=details)
+
+    def _facts(self, split: Split, compared: Compared) -> dict[str, JsonValue]:
+        facts: dict[str, JsonValue] = {
+            "attribute": split.attribute,
+            "records": list(split.sizes),
+            "permutations": self.permutations,
+            "permuted": f"labels of {split.permuted}",
+            **self.notes,
+            **compared.facts,
+            "smallest_angle": float(compared.angles[0]),
+        }
+        return facts if split.value is None else {**facts, "value": split.value}
+
+    @property
+    def _usable(self) -> list[Split]:
+        return [split for split in self.splits if split.refusal is None]
+
+
+def _variant(split: Split) -> Variant:
+    value = {} if split.value is None else {"value": split.value}
+    return {"attribute": split.attribute, **value}
+
+
+def _compared(outcome: Outcome) -> dict[int, Compared]:
+    """The splits that could be compared."""
+    return {i: one for i, one in outcome.items() if isinstance(one, Compared)}
+
+
+def _at_random(compared: Compared, name: str) -> tuple[float, float, float]:
+    """Mean distance of random groups, and the range that holds 95 % of them."""
+    values = compared.permuted[name]
+    low, high = np.quantile(values, [(1 - _RANGE) / 2, (1 + _RANGE) / 2])
+    return float(values.mean()), float(low), float(high)
