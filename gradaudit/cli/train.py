@@ -92,8 +92,8 @@ def _identity(
     settings: TrainSettings, options: TrainingOptions, subject: "Subject"
 ) -> dict[str, Any]:
     """What tells this run from others: everything that its numbers depend on."""
-    from gradaudit.data.describe import fingerprint
-    from gradaudit.models.code_digest import code_digest
+    from gradaudit.data.records import fingerprint
+    from gradaudit.user_code import code_digest
 
     fields = {"model", "data", "loss", "mode", "seed", "defense", "test_share"}
     chosen = settings.model_dump(mode="json", include=fields)
