@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gradaudit.accuracy import task_accuracy
 from gradaudit.attacks.inference.attribute import AttributeGame
 from gradaudit.attacks.inference.deal import Deal, FloatArray, Setup
 from gradaudit.attacks.inference.distribution import DistributionGame
@@ -37,7 +38,6 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.families import family
 from gradaudit.inference.scores import Score
-from gradaudit.models.accuracy import task_accuracy
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

@@ -1,8 +1,8 @@
 """Discovery: the audits, adapters and formats are the classes found in their package.
 
 A part is a concrete subclass of its kind's base class with a ``name``. It is found by living in a
-module of the kind's package, or by an entry point of the group ``gradaudit.<kind>`` of another
-installed distribution. Nothing keeps a list.
+module of the kind's package (one whose name begins with ``_`` holds none), or by an entry point of
+the group ``gradaudit.<kind>`` of another installed distribution. Nothing keeps a list.
 """
 
 import ast
@@ -56,6 +56,8 @@ def discover(package: str, base: type[P]) -> dict[str, type[P]]:
 
 def _in_package(package: str, base: type[P]) -> Iterator[type[P]]:
     for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if info.name.startswith("_"):
+            continue
         module = importlib.import_module(f"{package}.{info.name}")
         for _, member in inspect.getmembers(module, inspect.isclass):
             if (

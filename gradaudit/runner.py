@@ -13,13 +13,13 @@ import torch
 from pydantic import JsonValue
 
 import gradaudit
+from gradaudit.accuracy import task_accuracy
 from gradaudit.audits import Audit
 from gradaudit.contract import breaches
 from gradaudit.data import describe
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.gathering import Part, gather, member_of
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.models.accuracy import task_accuracy
 from gradaudit.models.target import Subject
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import (

@@ -16,8 +16,15 @@ from gradaudit.errors import UsageError
 from gradaudit.models.building import load_loss, load_model
 from gradaudit.models.checkpoint import apply_checkpoint, load_checkpoint
 from gradaudit.models.losses import Loss
-from gradaudit.models.preprocessing import Expected, expected_of_run
-from gradaudit.models.target import Subject, Target, choose_layers, hidden_layers, shared_parameters
+from gradaudit.models.preprocessing import expected_of_run
+from gradaudit.models.target import (
+    Expected,
+    Subject,
+    Target,
+    choose_layers,
+    hidden_layers,
+    shared_parameters,
+)
 
 
 def open_subject(

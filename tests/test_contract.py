@@ -15,8 +15,7 @@ from gradaudit.attacks.reconstruction import reconstructions
 from gradaudit.attacks.reconstruction.methods import load_method
 from gradaudit.audits import audits
 from gradaudit.data import adapters
-from gradaudit.defenses import defenses
-from gradaudit.defenses.spec import parse_defense
+from gradaudit.defenses import defenses, parse_defense
 from gradaudit.dp.mechanisms import load_mechanism, mechanisms
 from gradaudit.families import families, family
 from gradaudit.federation.algorithms import algorithms, choose_algorithm

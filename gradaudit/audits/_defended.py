@@ -4,8 +4,6 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from gradaudit.defenses import Chain
-
 if TYPE_CHECKING:
     from gradaudit.models.target import Subject
 
@@ -19,6 +17,8 @@ def defenses_note(subject: "Subject", unapplied: str) -> dict[str, JsonValue]:
         subject: with all its defenses.
         unapplied: why those of updates are not applied.
     """
+    from gradaudit.defenses import Chain
+
     chain = Chain(subject.defenses)
     notes = [unapplied if chain.acting else "", chain.idle(subject.target.mode)]
     return {"defenses": "; ".join(filter(None, notes))} if any(notes) else {}

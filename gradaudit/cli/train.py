@@ -59,7 +59,7 @@ def _lines(settings: TrainSettings, out: Path) -> Iterator[str]:
 
 
 def _set_up(settings: TrainSettings, subject: "Subject", out: Path) -> "tuple[Training, RunFolder]":
-    from gradaudit.defenses.modules.privacy import private_names
+    from gradaudit.defenses.modules.attachment import private_names
     from gradaudit.federation.partition import split
     from gradaudit.federation.resume import RunFolder, RunRecord
     from gradaudit.federation.server import Training

@@ -13,7 +13,7 @@ from torch import nn
 
 from gradaudit import zoo
 from gradaudit.errors import GradauditError, UsageError
-from gradaudit.models.class_weighted import user_loss
+from gradaudit.models.custom_loss import user_loss
 from gradaudit.models.exported import load_exported
 from gradaudit.models.losses import BUILT_IN, Loss
 from gradaudit.specs import Spec, arguments, parse_spec, suggest

@@ -23,7 +23,7 @@ from gradaudit.attacks.reconstruction.scores import relative_error
 from gradaudit.attacks.tracing import trace
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
-from gradaudit.defenses.modules.privacy import private_parts
+from gradaudit.defenses.modules.attachment import private_parts
 from gradaudit.defenses.modules.target import seen_by_outsiders
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target

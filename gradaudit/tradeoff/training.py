@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
 from gradaudit.errors import NotApplicable
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.models.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 

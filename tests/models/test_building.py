@@ -12,7 +12,8 @@ from torch import nn
 
 from gradaudit.errors import UsageError
 from gradaudit.models.building import load_loss, load_model
-from gradaudit.models.losses import CrossEntropy, CustomLoss, MeanSquaredError
+from gradaudit.models.custom_loss import CustomLoss
+from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import layers_of
 
 FACTORIES = """

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from gradaudit.accuracy import task_accuracy
 from gradaudit.attacks.inference.deal import Deal
 from gradaudit.attacks.inference.game import InferenceGame
 from gradaudit.attacks.inference.noise import Leak
 from gradaudit.attacks.inference.play import Scope
 from gradaudit.attacks.inference.repetition import Play, Repetition, Terms, trains_rounds
 from gradaudit.attacks.inference.sight import Sight
-from gradaudit.models.accuracy import task_accuracy
 from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
 

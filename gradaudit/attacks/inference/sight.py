@@ -12,11 +12,11 @@ from torch import Tensor
 from gradaudit.attacks.inference.deal import Deal
 from gradaudit.attacks.inference.unaware import Looked, most_elements, unaware_features
 from gradaudit.data.records import Records
-from gradaudit.defenses.modules.preparing import prepared
 from gradaudit.defenses.modules.target import seen_by_outsiders, with_other_secrets
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, Target
 from gradaudit.sharing.interceptor import Observer
+from gradaudit.sharing.preparing import prepared
 from gradaudit.sharing.protocol import Sharing
 from gradaudit.sharing.reduction import parse_reduction
 from gradaudit.sharing.visibility import Sight as Seen
