@@ -1,10 +1,12 @@
 """From settings to the subject of an audit: model, checkpoints, records, device."""
 
 import copy
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 from gradaudit.config import SubjectSettings
@@ -25,6 +27,14 @@ from gradaudit.models.target import (
     hidden_layers,
     shared_parameters,
 )
+
+
+def load(settings: SubjectSettings) -> Subject:
+    """Give torch and the linear algebra the cores they may use, and open the subject."""
+    cores = min(settings.jobs, os.cpu_count() or 1)
+    torch.set_num_threads(cores)
+    threadpool_limits(limits=cores, user_api="blas")
+    return open_subject(settings)
 
 
 def open_subject(

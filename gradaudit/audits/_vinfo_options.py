@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from gradaudit.audits.sharing_options import SharingOptions
 from gradaudit.errors import UsageError
-from gradaudit.sharing.options import SharingOptions
 
 ITERATIONS = {"dlg": 20, "idlg": 20, "inverting-gradients": 240}
 """Steps of the attacks on the input where none are named: outer ones of L-BFGS, steps of Adam."""

@@ -12,8 +12,8 @@ from report_builder import make_report, row, skipped_row
 
 from gradaudit.cli import build
 from gradaudit.cli.listing import KINDS
+from gradaudit.cli.schema import SCHEMAS, schema_of
 from gradaudit.formats import format_named
-from gradaudit.schemas import SCHEMAS, schema_of
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 

@@ -280,7 +280,7 @@ def test_listing_them_and_options_of_sharing_import_no_torch() -> None:
     script = (
         "import sys\n"
         "from gradaudit.parts import summaries\n"
-        "from gradaudit.sharing.options import SharingOptions\n"
+        "from gradaudit.audits.sharing_options import SharingOptions\n"
         "summaries('gradaudit.defenses'), SharingOptions(reduce='pca:3')\n"
         "assert not {'torch', 'scipy'} & set(sys.modules)\n"
     )

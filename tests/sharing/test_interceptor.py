@@ -12,13 +12,13 @@ from cases import CASES, Case
 from pydantic import ValidationError
 from scipy.stats import kstest
 
+from gradaudit.audits.sharing_options import SharingOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Layer, Target, layers_of
 from gradaudit.sharing.interceptor import Observer
-from gradaudit.sharing.options import SharingOptions
 from gradaudit.sharing.protocol import Sharing
 from gradaudit.sharing.reduction import Reduction, parse_reduction, reduction_for
 from gradaudit.sharing.share import Clients, share

@@ -1,5 +1,7 @@
 """The options of every audit that looks at shared updates of batches. No torch in here."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
@@ -51,8 +53,8 @@ class SharingOptions(AuditOptions):
         return text
 
     def sharing(
-        self, defenses: tuple["Defense[Any]", ...] = (), hidden: tuple[str, ...] = ()
-    ) -> "Sharing":
+        self, defenses: tuple[Defense[Any], ...] = (), hidden: tuple[str, ...] = ()
+    ) -> Sharing:
         """How clients share under these options.
 
         Raises:
