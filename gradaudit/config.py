@@ -1,7 +1,7 @@
 """Settings of a run: a YAML file, with flags that win over it, checked before anything starts.
 
 Every field of these models is a key of the file and a flag of the command line, so each option is
-declared, described and validated in one place. No torch in here.
+declared, described and validated in one place.
 """
 
 from functools import cache

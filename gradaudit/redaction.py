@@ -1,4 +1,4 @@
-"""A report without the words of its data: attributes, values, columns and paths. No torch in here.
+"""A report without the words of its data: attributes, values, columns and paths.
 
 Numbers, layers, options and metrics stay, so that a redacted report can be judged and compared.
 What stands for a word is numbered by the order in which the words are met.

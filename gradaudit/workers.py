@@ -1,7 +1,7 @@
 """Tasks shared out among worker processes; what they find does not depend on how many there are.
 
 There is one pool for all parallel work. Workers ignore interruptions, which their parent turns into
-their end, and end by themselves when it was killed. No torch in here.
+their end, and end by themselves when it was killed.
 """
 
 from __future__ import annotations

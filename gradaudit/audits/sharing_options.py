@@ -1,4 +1,4 @@
-"""The options of every audit that looks at shared updates of batches. No torch in here."""
+"""The options of every audit that looks at shared updates of batches."""
 
 from __future__ import annotations
 

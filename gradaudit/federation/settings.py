@@ -1,4 +1,4 @@
-"""How a federated training goes, as options that are flags and arguments. No torch in here."""
+"""How a federated training goes, as options that are flags and arguments."""
 
 from typing import Literal
 
