@@ -24,12 +24,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from gradaudit.accuracy import task_accuracy
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.federation.partition import partition
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.models.accuracy import task_accuracy
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

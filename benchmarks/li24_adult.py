@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gradaudit.accuracy import task_accuracy
 from gradaudit.attacks.inference.distribution import DistributionGame
 from gradaudit.attacks.inference.game import AttributeGame, InferenceGame, PropertyGame
 from gradaudit.attacks.inference.observation import Observation, prepared_for
@@ -35,7 +36,6 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.families import family
 from gradaudit.inference.scores import Score
-from gradaudit.models.accuracy import task_accuracy
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

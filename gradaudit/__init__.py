@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Report", "Target", "__version__", "audit", "gate"]
 
-_HOMES = {"audit": "api", "gate": "judging", "Report": "report", "Target": "target"}
+_HOMES = {"audit": "api", "gate": "judging", "Report": "report", "Target": "models.target"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 """Settings of a run: a YAML file, with flags that win over it, checked before anything starts.
 
 Every field of these models is a key of the file and a flag of the command line, so each option is
-declared, described and validated in one place. No torch in here.
+declared, described and validated in one place.
 """
 
 from functools import cache
@@ -12,7 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from gradaudit.audits import audits
 from gradaudit.errors import UsageError
+from gradaudit.federation.settings import TrainingOptions
+from gradaudit.parts import declared
 from gradaudit.yaml_file import read_yaml
+
+Shape = Literal["table", "json", "markdown"]
+"""Names of the formats that are shown on standard output."""
 
 
 def short(flag: str) -> dict[str, Any]:
@@ -57,7 +62,10 @@ class SubjectSettings(_Settings):
         description="A private attribute of the records; several repeated or with commas.",
         json_schema_extra=short("-a"),
     )
-    loss: str = Field("cross-entropy", description="cross-entropy, mse, bce, or FILE.py:NAME.")
+    loss: str = Field(
+        "cross-entropy",
+        description=f"{', '.join(declared('gradaudit.models.losses'))}, or FILE.py:NAME.",
+    )
     mode: Literal["eval", "train"] = Field(
         "eval", description="How BatchNorm and dropout run, as the clients run them."
     )
@@ -89,7 +97,7 @@ class OutputSettings(_Settings):
         description="Write the report to this file too; the suffix is the format.",
         json_schema_extra=short("-o"),
     )
-    format: Literal["table", "json", "markdown"] = Field(
+    format: Shape = Field(
         "table",
         description="Format of the report on standard output.",
         json_schema_extra=short("-f"),
@@ -119,6 +127,27 @@ class ScanSettings(RunSettings):
     quick: bool = Field(False, description="A rough answer at a fraction of the cost.")
     thorough: bool = Field(False, description="The most exact answer, whatever it costs.")
     dry_run: bool = Field(False, description="Say what would run and about how long, and stop.")
+
+
+class TrainSettings(SubjectSettings, TrainingOptions):
+    """Everything ``train`` takes."""
+
+    mode: Literal["eval", "train"] = Field(
+        "train", description="How BatchNorm and dropout run in the clients."
+    )
+    test_share: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Share of the records kept for testing (without it the data set's "
+        "non-members, or 0.2 where it names none).",
+    )
+    every: int = Field(1, ge=1, description="Write and score every so many rounds, and the last.")
+    out: Path | None = Field(
+        None, description="The folder of the checkpoints; an interrupted run in it goes on."
+    )
+    quiet: bool = Field(False, description="No progress.", json_schema_extra=short("-q"))
+    verbose: bool = Field(False, description="Show tracebacks.", json_schema_extra=short("-v"))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Files that a user names, looked at before they are read or written. No torch in here."""
+"""Files that a user names, looked at before they are read or written."""
 
 import os
 import stat

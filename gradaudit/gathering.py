@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from gradaudit.audits import Audit, Metric
 from gradaudit.report import RISKIEST_BY, Measurement, Report, Variant
@@ -74,6 +74,23 @@ def member_of(row: Measurement) -> str:
     """Name of the audit that a row of a gathered report comes from, as far as the row tells."""
     member = row.variant.get(row.audit)
     return row.audit if member is None else f"{row.audit} {member}"
+
+
+def incomplete(report: Report) -> str | None:
+    """Why the report cannot stand as an audit that was done, or None.
+
+    It cannot where nothing at all was measured, an audit broke off, or all that an audit tried
+    failed.
+    """
+    if not any(row.status == "measured" for row in report.measurements):
+        reasons = {row.reason for row in report.measurements if row.reason}
+        return "nothing could be measured: " + ("; ".join(sorted(reasons)) or "no audit ran")
+    failures: dict[str, Any] = dict(cast("dict[str, Any]", report.provenance.get("broken", {})))
+    measured = {member_of(row) for row in report.measurements if row.status == "measured"}
+    for row in report.measurements:
+        if row.status == "failed" and member_of(row) not in measured:
+            failures.setdefault(member_of(row), row.reason)
+    return "; ".join(f"{audit} failed: {reason}" for audit, reason in failures.items()) or None
 
 
 def _headlines(parts: Sequence[Part]) -> list[Measurement]:

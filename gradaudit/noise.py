@@ -1,7 +1,4 @@
-"""The conventions of noise that defenses and mechanisms share: its law, and where it is added.
-
-No torch in here.
-"""
+"""The conventions of noise that defenses and mechanisms share: its law, and where it is added."""
 
 from typing import Literal
 

@@ -1,8 +1,8 @@
 """Discovery: the audits, adapters and formats are the classes found in their package.
 
 A part is a concrete subclass of its kind's base class with a ``name``. It is found by living in a
-module of the kind's package, or by an entry point of the group ``gradaudit.<kind>`` of another
-installed distribution. Nothing keeps a list.
+module of the kind's package (one whose name begins with ``_`` holds none), or by an entry point of
+the group ``gradaudit.<kind>`` of another installed distribution. Nothing keeps a list.
 """
 
 import ast
@@ -11,7 +11,7 @@ import inspect
 import pkgutil
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -56,6 +56,8 @@ def discover(package: str, base: type[P]) -> dict[str, type[P]]:
 
 def _in_package(package: str, base: type[P]) -> Iterator[type[P]]:
     for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if info.name.startswith("_"):
+            continue
         module = importlib.import_module(f"{package}.{info.name}")
         for _, member in inspect.getmembers(module, inspect.isclass):
             if (
@@ -68,17 +70,22 @@ def _in_package(package: str, base: type[P]) -> Iterator[type[P]]:
 
 
 def _from_entry_points(group: str, base: type[P]) -> Iterator[type[P]]:
+    for entry, part in _loaded(group):
+        if not (inspect.isclass(part) and issubclass(part, base)):
+            raise UsageError(f"entry point {entry.name} of {group} is not a {base.__name__}")
+        yield part
+
+
+def _loaded(group: str) -> Iterator[tuple[EntryPoint, Any]]:
+    """What the entry points of a group name, with each of them."""
     for entry in entry_points(group=group):
         try:
-            part = entry.load()
+            yield entry, entry.load()
         except Exception as error:
             raise UsageError(
                 f"entry point {entry.name} of {group} cannot be loaded ({one_line(error)}); "
                 "repair or uninstall the distribution that offers it"
             ) from error
-        if not (inspect.isclass(part) and issubclass(part, base)):
-            raise UsageError(f"entry point {entry.name} of {group} is not a {base.__name__}")
-        yield part
 
 
 def summaries(package: str, by: str = "name") -> dict[str, str]:
@@ -94,21 +101,26 @@ def summaries(package: str, by: str = "name") -> dict[str, str]:
         The summaries, sorted by the parts' names.
     """
     own = ((name, part[by], part["summary"]) for name, part in declared(package).items())
-    others = ((part.name, getattr(part, by), part.summary) for part in _loaded(package))
+    others = ((part.name, getattr(part, by), part.summary) for _, part in _loaded(package))
     return {word: summary for _, word, summary in sorted([*own, *others])}
 
 
 def declared(package: str) -> dict[str, dict[str, Any]]:
     """What the classes of a package's own parts write out, by the parts' names and in their order.
 
-    The package is not imported, so that parts of one that needs torch are listed without it.
+    It is not imported, so that parts that need torch are listed without it. The parts of a single
+    module stand in the order of its source.
     """
     spec = find_spec(package)
     assert spec is not None
-    folders = map(Path, spec.submodule_search_locations or ())
-    files = sorted(file for folder in folders for file in folder.glob("*.py"))
-    parts = (part for file in files for part in _declared_in(file))
-    return {part["name"]: part for part in sorted(parts, key=lambda part: str(part["name"]))}
+    if spec.submodule_search_locations is None:
+        parts = list(_declared_in(Path(str(spec.origin))))
+    else:
+        folders = map(Path, spec.submodule_search_locations)
+        files = sorted(file for folder in folders for file in folder.glob("*.py"))
+        parts = [part for file in files for part in _declared_in(file)]
+        parts.sort(key=lambda part: str(part["name"]))
+    return {part["name"]: part for part in parts}
 
 
 def _declared_in(file: Path) -> Iterator[dict[str, Any]]:
@@ -117,10 +129,6 @@ def _declared_in(file: Path) -> Iterator[dict[str, Any]]:
             constants = dict(_constants(node))
             if constants.keys() >= {"name", "summary"}:
                 yield constants
-
-
-def _loaded(group: str) -> Iterator[Any]:
-    return (entry.load() for entry in entry_points(group=group))
 
 
 def _constants(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:

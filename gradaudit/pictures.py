@@ -5,14 +5,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from gradaudit.errors import UsageError
 from gradaudit.report import write_atomically
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png")
 _STYLE: Any = {"svg.hashsalt": "gradaudit", "svg.fonttype": "none", "font.size": 9}
@@ -37,16 +37,13 @@ def expect_picture(path: Path) -> None:
 
 
 @contextmanager
-def picture(path: Path, panels: int) -> Iterator[list["Axes"]]:
+def picture(path: Path, panels: int) -> Iterator[list[Axes]]:
     """Panels side by side to draw into; the picture is written when the block ends.
 
     Args:
         path: ends in .svg or .png.
         panels: how many. All share one legend, of the first panel's labels, above them.
     """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_INCHES[0] * panels, _INCHES[1]), layout="constrained")
         axes = list(figure.subplots(1, panels, squeeze=False)[0])
@@ -56,7 +53,7 @@ def picture(path: Path, panels: int) -> Iterator[list["Axes"]]:
         write_atomically(path, _content(figure, path.suffix.lower().removeprefix(".")))
 
 
-def _content(figure: "Figure", kind: str) -> bytes:
+def _content(figure: Figure, kind: str) -> bytes:
     labelled = figure.axes[0].get_legend_handles_labels()
     if labelled[0]:
         figure.legend(*labelled, loc="outside upper center", ncols=4, frameon=False, fontsize=8)

@@ -1,18 +1,35 @@
-"""A report without the words of its data: attributes, values, columns and paths. No torch in here.
+"""A report without the words of its data: attributes, values, columns and paths.
 
 Numbers, layers, options and metrics stay, so that a redacted report can be judged and compared.
+What stands for a word is numbered by the order in which the words are met.
 """
 
+from __future__ import annotations
+
+import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import JsonValue
 
-from gradaudit.private_words import split_command, words_of
 from gradaudit.report import Measurement, Report
 
 _KEPT_KEYS = {"infinite", "claimed", "exceeded"}
+_SUFFIX = (
+    "py|csv|tsv|npz|npy|json|html?|md|sarif|xml|txt|safetensors|pt2?|pth|bin|ckpt|ya?ml|svg|png|"
+    "jpe?g|gz|zip"
+)
+_FILE = re.compile(rf"[^\s'\"]*[\w@+-]\.(?:{_SUFFIX})(?:\.gz)?$", re.IGNORECASE)
+_IN_PROSE = re.compile(
+    r"(?<![\w:/\\.])(?:"
+    rf"(?:~|\.{{1,2}})?(?:/[\w.@+-]+)+/?"
+    rf"|(?:[\w.@+-]+/)*(?![A-Z_]+\.)[\w@+-][\w.@+-]*\.(?:{_SUFFIX})\b)"
+)
+_SCHEME = re.compile(r"^(?:csv|npz|images|text|torchvision|zoo):")
+_FUNCTION = re.compile(r"(\.py):[^/]*$")
+_NAMING = {"attribute", "label", "drop", "user", "member", "text", "inputs", "column", "id"}
+_ATTRIBUTE_FLAGS = {"-a", "--attribute", "--knows"}
 
 
 def redact(report: Report, columns: Mapping[str, Sequence[str]] | None = None) -> Report:
@@ -89,3 +106,150 @@ def _row(row: Measurement, told: Callable[[str], str]) -> Measurement:
             "details": _all(row.details, told),
         }
     )
+
+
+def words_of(report: Report, columns: Mapping[str, Sequence[str]]) -> PrivateWords:
+    """The private words of a report, and of the data's columns with their categories."""
+    words = PrivateWords()
+    _learn_data(words, report.data)
+    _learn_columns(words, columns)
+    for text in _requests(report):
+        _learn_request(words, text)
+    return words
+
+
+class PrivateWords:
+    """Private words and what stands for them; the first kind that a word is learnt as counts."""
+
+    def __init__(self) -> None:
+        self.placeholders: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+        self._pattern: re.Pattern[str] | None = None
+
+    def learn(self, kind: str, word: str) -> None:
+        """Find a placeholder ``KIND-N`` for a word."""
+        if word.strip() and word not in self.placeholders:
+            self.placeholders[word] = self._next(kind)
+            self._pattern = None
+
+    def learn_path(self, path: str) -> None:
+        """A path, and its last part by the same placeholder."""
+        path = path.rstrip("/\\")
+        name = re.split(r"[/\\]", path)[-1]
+        known = self.placeholders.get(name)
+        self.learn("file", path)
+        if path in self.placeholders and name not in ("", ".", ".."):
+            self.placeholders.setdefault(name, known or self.placeholders[path])
+
+    def replace(self, text: str) -> str:
+        """The text with every private word replaced, in one pass, the longest first."""
+        if text in self.placeholders:
+            return self.placeholders[text]
+        if self._pattern is None:
+            self._pattern = _pattern(self.placeholders)
+        found = self._pattern.sub(lambda match: self.placeholders[match[0]], text)
+        return _IN_PROSE.sub(lambda match: self._of_path(match[0]), found)
+
+    def _of_path(self, path: str) -> str:
+        self.learn("file", path)
+        return self.placeholders[path]
+
+    def _next(self, kind: str) -> str:
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        return f"{kind}-{self._counts[kind]}"
+
+
+def _pattern(words: Iterable[str]) -> re.Pattern[str]:
+    spelled = sorted(words, key=len, reverse=True)
+    long = "|".join(re.escape(word) for word in spelled if not _is_short(word))
+    short = "|".join(re.escape(word) for word in spelled if _is_short(word))
+    parts = [rf"(?<![\w-])(?:{long})(?![\w-])"] if long else []
+    if short:
+        parts += [rf"(?<=['\"=])(?:{short})(?=['\"&,\s]|$)"]
+    return re.compile("|".join(parts) or r"(?!)")
+
+
+def _is_short(word: str) -> bool:
+    return len(word) == 1 or bool(re.fullmatch(r"[-+]?[\d.,]+(?:e[-+]?\d+)?", word))
+
+
+def _learn_data(words: PrivateWords, data: Mapping[str, JsonValue]) -> None:
+    attributes = data.get("attributes")
+    if isinstance(attributes, dict):
+        for name in attributes:
+            words.learn("attribute", name)
+        for counts in attributes.values():
+            for value in counts if isinstance(counts, dict) else ():
+                words.learn("value", value)
+    classes = data.get("classes")
+    for value in classes if isinstance(classes, dict) else ():
+        words.learn("class", value)
+
+
+def _learn_columns(words: PrivateWords, columns: Mapping[str, Sequence[str]]) -> None:
+    for name, values in columns.items():
+        words.learn("column", name)
+        for value in values:
+            words.learn("value", value)
+
+
+def _requests(report: Report) -> Iterator[str]:
+    """Everything that names files or columns: specs, command words, options."""
+    yield report.target.model
+    yield report.target.loss
+    for checkpoint in report.target.checkpoints:
+        yield checkpoint.file
+    yield from _strings(report.data.get("adapter"))
+    yield from _strings(report.provenance.get("audits"))
+    yield from _strings(report.provenance.get("defenses"))
+    command = report.provenance.get("command")
+    yield from _command_words(command) if isinstance(command, str) else ()
+
+
+def _command_words(command: str) -> list[str]:
+    """The command's words, with attributes as specs of an attribute."""
+    given = split_command(command)
+    words = []
+    for before, word in zip(["", *given], given, strict=False):
+        flag, equals, value = word.partition("=")
+        if before in _ATTRIBUTE_FLAGS:
+            words += [f"?attribute={name}" for name in word.split(",")]
+        elif flag in _ATTRIBUTE_FLAGS and equals:
+            words += [f"?attribute={name}" for name in value.split(",")]
+        else:
+            words += [value if flag.startswith("--") and equals else word]
+    return words
+
+
+def split_command(command: str) -> list[str]:
+    """The words of a command line, also where a quote is left open."""
+    try:
+        return shlex.split(command)
+    except ValueError:  # a quote that nothing closes
+        return command.split()
+
+
+def _learn_request(words: PrivateWords, text: str) -> None:
+    """The path that a spec, option or word of the command holds, and the columns it names."""
+    place, _, options = text.partition("?")
+    path = _FUNCTION.sub(r"\1", _SCHEME.sub("", place))
+    if _looks_like_a_path(path):
+        words.learn_path(path)
+    for pair in options.split("&"):
+        key, _, value = pair.partition("=")
+        if key in _NAMING and not place.startswith("zoo:"):
+            words.learn("attribute" if key == "attribute" else "column", value)
+        elif key == "root" or _looks_like_a_path(value):
+            words.learn_path(value)
+
+
+def _looks_like_a_path(text: str) -> bool:
+    return "\n" not in text and len(text) < 4096 and ("/" in text or bool(_FILE.match(text)))
+
+
+def _strings(value: JsonValue) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _strings(part)

@@ -1,7 +1,7 @@
-"""The report: measurements, what they were taken of, and how. No torch in here.
+"""The report: measurements, what they were taken of, and how.
 
-One tidy document, published as a JSON Schema by ``gradaudit.schemas``; NaN and infinity cannot be
-written (infinity is ``value=None`` with ``details["infinite"] = True``).
+One tidy document, published as a JSON Schema (``cli.schema``); NaN and infinity cannot be written
+(infinity is ``value=None`` with ``details["infinite"] = True``).
 """
 
 import json

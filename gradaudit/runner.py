@@ -6,20 +6,20 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from pydantic import JsonValue
 
 import gradaudit
+from gradaudit.accuracy import task_accuracy
 from gradaudit.audits import Audit
 from gradaudit.contract import breaches
 from gradaudit.data import describe
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
-from gradaudit.gathering import Part, gather, member_of
+from gradaudit.gathering import Part, gather
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.models.accuracy import task_accuracy
 from gradaudit.models.target import Subject
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import (
@@ -138,23 +138,6 @@ def _seconds(subject: Subject, records: int) -> float:
             torch.cuda.synchronize(model.device)
         durations.append(time.perf_counter() - begun)
     return statistics.median(durations)
-
-
-def incomplete(report: Report) -> str | None:
-    """Why the report cannot stand as an audit that was done, or None.
-
-    It cannot where nothing at all was measured, an audit broke off, or all that an audit tried
-    failed.
-    """
-    if not any(row.status == "measured" for row in report.measurements):
-        reasons = {row.reason for row in report.measurements if row.reason}
-        return "nothing could be measured: " + ("; ".join(sorted(reasons)) or "no audit ran")
-    failures: dict[str, Any] = dict(cast("dict[str, Any]", report.provenance.get("broken", {})))
-    measured = {member_of(row) for row in report.measurements if row.status == "measured"}
-    for row in report.measurements:
-        if row.status == "failed" and member_of(row) not in measured:
-            failures.setdefault(member_of(row), row.reason)
-    return "; ".join(f"{audit} failed: {reason}" for audit, reason in failures.items()) or None
 
 
 def _rows(

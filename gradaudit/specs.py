@@ -1,7 +1,7 @@
 """Specs: how a model or a data set is named on the command line, ``NAME[?key=value&key=value]``.
 
 The options of a spec are the keyword parameters of the callable behind the name, so their types,
-the allowed keys and the defaults are read off its signature. No torch in here.
+the allowed keys and the defaults are read off its signature.
 """
 
 import inspect

@@ -1,10 +1,12 @@
 """From settings to the subject of an audit: model, checkpoints, records, device."""
 
 import copy
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 from gradaudit.config import SubjectSettings
@@ -16,8 +18,23 @@ from gradaudit.errors import UsageError
 from gradaudit.models.building import load_loss, load_model
 from gradaudit.models.checkpoint import apply_checkpoint, load_checkpoint
 from gradaudit.models.losses import Loss
-from gradaudit.models.preprocessing import Expected, expected_of_run
-from gradaudit.models.target import Subject, Target, choose_layers, hidden_layers, shared_parameters
+from gradaudit.models.preprocessing import expected_of_run
+from gradaudit.models.target import (
+    Expected,
+    Subject,
+    Target,
+    choose_layers,
+    hidden_layers,
+    shared_parameters,
+)
+
+
+def load(settings: SubjectSettings) -> Subject:
+    """Give torch and the linear algebra the cores they may use, and open the subject."""
+    cores = min(settings.jobs, os.cpu_count() or 1)
+    torch.set_num_threads(cores)
+    threadpool_limits(limits=cores, user_api="blas")
+    return open_subject(settings)
 
 
 def open_subject(

@@ -1,7 +1,11 @@
-"""Import of the user's own code: ``path/file.py:NAME`` and ``package.module:NAME``.
+"""Import of the user's own code, ``FILE.py:NAME`` or ``package.module:NAME``, and of torchvision.
 
-This runs the user's code, as any import does. Besides it only ``torch.export`` archives named by
-``--model`` are run (``models.exported``).
+The first runs the user's code, as any import does. Besides it only ``torch.export`` archives named
+by ``--model`` are run (``models.exported``).
+
+A torchvision wheel with compiled operators does not import where its extension cannot be loaded
+(a CPU-only torch, for one): it registers shapes for the operators ``nms`` and ``qnms``, which then
+do not exist. Models and data sets need neither; with their schemas defined the import succeeds.
 """
 
 import hashlib
@@ -15,12 +19,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from gradaudit.errors import UsageError
 from gradaudit.files import read_file
-from gradaudit.specs import suggest
+from gradaudit.specs import parse_spec, suggest
 
 MAX_BYTES = 16 << 20
 """What a file of code may have."""
+
+_OURS = ("zoo", "torchvision")
+_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def load_callable(location: str, option: str) -> Callable[..., Any]:
@@ -111,3 +120,63 @@ def _on_path(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(entry)
+
+
+def import_torchvision(submodule: str) -> Any:
+    """Import ``torchvision.<submodule>``.
+
+    Args:
+        submodule: for example ``models`` or ``datasets``.
+
+    Raises:
+        UsageError: torchvision is missing or does not fit the installed torch.
+    """
+    try:
+        return _imported(f"torchvision.{submodule}")
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).split("\n")[0]
+        raise UsageError(
+            f"torchvision cannot be imported ({reason}); install the release that goes with "
+            f"torch {torch.__version__}"
+        ) from error
+
+
+def _imported(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except RuntimeError as error:
+        if not str(error).startswith("operator torchvision::nms does not exist"):
+            raise
+    _define_missing_operators()
+    return importlib.import_module(module)
+
+
+@cache
+def _define_missing_operators() -> torch.library.Library:
+    """Kept for the life of the process: the definitions go when the library object does."""
+    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    for operator in ("nms", "qnms"):
+        library.define(operator + _SCHEMA)  # type: ignore[no-untyped-call]
+    return library
+
+
+def code_digest(text: str) -> str | None:
+    """SHA-256 of the file that ``FILE.py:NAME``, ``package.module:NAME`` or ``FILE`` names.
+
+    Of a module it is the file that it was imported from. What a file imports is not in it.
+
+    Args:
+        text: a spec of a model or a loss, which was loaded before.
+
+    Returns:
+        The digest in hex; None where no file is named.
+    """
+    spec = parse_spec(text)
+    if spec.scheme in _OURS:
+        return None
+    source = spec.name.rpartition(":")[0]
+    imported = getattr(sys.modules.get(source), "__file__", None)
+    for file in (spec.name, source, imported):
+        if file and Path(file).is_file():
+            return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return None

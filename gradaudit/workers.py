@@ -1,8 +1,10 @@
 """Tasks shared out among worker processes; what they find does not depend on how many there are.
 
 There is one pool for all parallel work. Workers ignore interruptions, which their parent turns into
-their end, and end by themselves when it was killed. No torch in here.
+their end, and end by themselves when it was killed.
 """
+
+from __future__ import annotations
 
 import logging
 import multiprocessing
@@ -91,7 +93,7 @@ def _in_workers(tasks: Sequence[bytes], workers: int, advance: Advance) -> list[
 class _Pool:
     """Worker processes, kept from one call to the next for as long as as many are asked for."""
 
-    kept: "_Pool | None" = None
+    kept: _Pool | None = None
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -101,7 +103,7 @@ class _Pool:
         )
 
     @classmethod
-    def of(cls, workers: int) -> "_Pool":
+    def of(cls, workers: int) -> _Pool:
         """So many workers: those of the last call, or new ones in their place."""
         if cls.kept is None or cls.kept.workers != workers:
             if cls.kept is not None:
@@ -109,7 +111,7 @@ class _Pool:
             cls.kept = cls(workers)
         return cls.kept
 
-    def submit(self, calls: Sequence[Callable[[], bytes]]) -> "list[Future[bytes]]":
+    def submit(self, calls: Sequence[Callable[[], bytes]]) -> list[Future[bytes]]:
         """Start the calls, and the processes that are still missing."""
         others = set(multiprocessing.active_children()) - set(self.processes)
         with _birth():
@@ -154,7 +156,7 @@ def _interruptions_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _watch(running: "Sequence[Future[Any]]", units: NDArray[np.int64], advance: Advance) -> None:
+def _watch(running: Sequence[Future[Any]], units: NDArray[np.int64], advance: Advance) -> None:
     """Advance until all tasks are done, or raise what one of them raised.
 
     Where workers broke down, what they did will be done again: it is taken back.

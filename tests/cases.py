@@ -10,13 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gradaudit.models.losses import (
-    BinaryCrossEntropy,
-    CrossEntropy,
-    CustomLoss,
-    Loss,
-    MeanSquaredError,
-)
+from gradaudit.models.custom_loss import CustomLoss
+from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target
 
 RECORDS = 3

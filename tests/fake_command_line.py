@@ -9,8 +9,8 @@ import typer
 from command_line import Result, invoke
 from fake_audit import Counting
 
+from gradaudit.cli import guarded
 from gradaudit.cli.audit import audit_command
-from gradaudit.cli.guard import guarded
 from gradaudit.cli.scan import scan
 from gradaudit.config import file_model
 

@@ -60,7 +60,7 @@ class Rank(Audit[Any]):
 @pytest.fixture
 def two_audits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only ``leak`` and ``rank`` are installed."""
-    for module in ("gradaudit.judging.default", "gradaudit.formats.view"):
+    for module in ("gradaudit.judging.policy", "gradaudit.formats.view"):
         monkeypatch.setattr(f"{module}.audits", lambda: {"leak": Leak, "rank": Rank})
 
 

@@ -1,93 +1,170 @@
-"""The arrows between the packages, read from the imports themselves."""
+"""The arrows between the rooms of the package, and what is light, read from the imports."""
 
 import ast
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from command_line import expect_light
 
 PACKAGE = Path(__file__).parents[1] / "gradaudit"
 HEAVY = {"torch", "torchvision", "scipy", "sklearn", "safetensors", "matplotlib"}
-LIGHT = ("cli", "judging", "formats", "audits", "report", "parts", "config", "errors", "progress")
-MEASURING = ("audits", "data", "dp", "gradients", "models", "ranks", "runner", "zoo")
+
+TOOLS = (
+    "errors files noise parts pictures progress randomness redaction report specs "
+    "statistics stopping text user_code wording workers yaml_file"
+)
+"""What every room may import, and what imports nothing but tools."""
+ROOMS = {
+    "zoo": "",
+    "data": "",
+    "models": "data zoo",
+    "gradients": "data models",
+    "defenses": "gradients models",
+    "sharing": "data defenses gradients models",
+    "accuracy": "data gradients models",
+    "federation": "accuracy data defenses gradients models sharing",
+    "families": "",
+    "inference": "data families models sharing",
+    "information": "gradients models",
+    "ranks": "gradients",
+    "subspaces": "data gradients models",
+    "dp": "data defenses gradients models",
+    "attacks": "accuracy data defenses families gradients inference models ranks sharing",
+    "tradeoff": "accuracy attacks data defenses federation gradients models sharing",
+    "audits": "accuracy attacks data defenses dp families federation gradients inference "
+    "information models ranks sharing subspaces tradeoff",
+    "sweeping": "",
+    "contract": "audits",
+    "gathering": "audits",
+    "judging": "audits gathering",
+    "formats": "audits judging",
+    "config": "audits federation",
+    "subject": "config data defenses models",
+    "training": "config data defenses federation models subject",
+    "runner": "accuracy audits contract data gathering gradients models",
+    "api": "audits config data models runner subject",
+    "cli": "audits config dp formats gathering judging models runner subject sweeping training zoo",
+    "__init__": "api judging models",
+    "__main__": "cli",
+}
+"""Every room of the package and which it may import, each of them above it in this table."""
+ONLY_FOR_TYPES = {"models": {"defenses"}}
+"""What a room names in annotations and never imports."""
+
+LIGHT = (
+    "__init__ __main__ audits cli config contract errors files formats gathering judging noise "
+    "parts progress redaction report specs stopping text wording yaml_file"
+)
+"""Rooms that are imported before anything is measured; of an audit's folder, its declaration."""
 
 
 class Module(NamedTuple):
     """A module of the package, and what it imports.
 
     Attributes:
-        home: the first part of its name below ``gradaudit``.
-        when_loaded: modules imported when it is: not inside functions, not under TYPE_CHECKING.
-        ever: all modules that it imports.
+        room: the first part of its name below ``gradaudit``.
+        when_loaded: imported when it is: not inside functions, not for types alone.
+        when_run: all that it imports, but for types alone.
+        ever: types too.
     """
 
-    home: str
+    room: str
     when_loaded: set[str]
+    when_run: set[str]
     ever: set[str]
-
-    @property
-    def rooms(self) -> set[str]:
-        """First part below ``gradaudit`` of what it imports of it."""
-        return {name.split(".")[1] for name in self.ever if name.startswith("gradaudit.")}
 
 
 def imported(nodes: Iterable[ast.AST]) -> set[str]:
-    found: set[str] = set()
+    """Modules, and whatever is taken from them, which may be modules too."""
+    names: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
+            names.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+    return names
+
+
+def without_types(node: ast.AST) -> Iterator[ast.AST]:
+    if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from without_types(child)
 
 
 def read(path: Path) -> Module:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    home = path.relative_to(PACKAGE).with_suffix("").parts[0]
-    return Module(home, imported(tree.body), imported(ast.walk(tree)))
+    room = path.relative_to(PACKAGE).with_suffix("").parts[0]
+    return Module(
+        room, imported(tree.body), imported(without_types(tree)), imported(ast.walk(tree))
+    )
 
 
-MODULES = {str(path.relative_to(PACKAGE)): read(path) for path in sorted(PACKAGE.rglob("*.py"))}
+def name_of(path: Path) -> str:
+    name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+    return name.removesuffix(".__init__")
 
 
-def offenders(homes: Collection[str], bad: Callable[[Module], set[str]]) -> dict[str, set[str]]:
-    """What modules of these homes import and should not."""
-    found = {path: bad(module) for path, module in MODULES.items() if module.home in homes}
-    assert found
-    return {path: names for path, names in found.items() if names}
+PATHS = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+MODULES = {name: read(path) for name, path in PATHS.items()}
+PLACES = {room: place for place, room in enumerate(ROOMS)}
 
 
-def measures(path: str) -> bool:
-    """Whether a module lies beside the declaration of an audit, and is imported when it is run."""
-    home, *folders, name = Path(path).parts
-    return home == "audits" and bool(folders) and name not in ("__init__.py", "options.py")
+def ours(names: Iterable[str]) -> set[str]:
+    """The modules of the package among names, with the packages that they lie in."""
+    parts = [name.split(".") for name in names]
+    return {".".join(name[:end]) for name in parts for end in range(1, len(name) + 1)} & set(
+        MODULES
+    )
 
 
-def test_nothing_imports_the_command_line() -> None:
-    others = {module.home for module in MODULES.values()} - {"cli", "__main__"}
-    assert not offenders(others, lambda module: module.rooms & {"cli"})
+def rooms(names: Iterable[str]) -> set[str]:
+    return {name.split(".")[1] for name in ours(names) if "." in name}
 
 
-def test_light_modules_import_nothing_heavy_when_loaded() -> None:
-    def heavy(module: Module) -> set[str]:
-        return HEAVY & {name.split(".")[0] for name in module.when_loaded}
-
-    found = offenders(LIGHT, heavy)
-    assert not {path for path in found if not measures(path)}
-
-
-def test_judging_and_formats_do_not_measure() -> None:
-    measuring = {"data", "gradients", "models", "ranks", "runner", "subject"}
-    assert not offenders(["judging", "formats"], lambda module: module.rooms & measuring)
+def is_light(name: str) -> bool:
+    """Whether a module must be; helpers of audits whose names begin with ``_`` may be or not."""
+    folders = PATHS[name].relative_to(PACKAGE).parts
+    if folders[0] == "audits" and len(folders) > 1:
+        declared = len(folders) == 2 or folders[2:] in (("__init__.py",), ("options.py",))
+        return declared and (folders[1] == "__init__.py" or not folders[1].startswith("_"))
+    return MODULES[name].room in LIGHT.split()
 
 
-def test_measuring_does_not_judge() -> None:
-    assert not offenders(MEASURING, lambda module: module.rooms & {"judging", "formats"})
+def loaded_with(name: str) -> set[str]:
+    """A module and all of the package that are loaded with it."""
+    known, left = set[str](), {name}
+    while left:
+        known |= left
+        left = {more for one in left for more in ours(MODULES[one].when_loaded)} - known
+    return known
+
+
+def test_every_room_is_in_the_table_below_all_that_it_imports() -> None:
+    assert {module.room for module in MODULES.values()} == {*TOOLS.split(), *ROOMS}
+    for room, may in ROOMS.items():
+        assert all(PLACES[other] < PLACES[room] for other in may.split()), room
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_arrows_point_downwards(name: str) -> None:
+    module = MODULES[name]
+    may = {module.room, *TOOLS.split(), *ROOMS.get(module.room, "").split()}
+    assert rooms(module.when_run) <= may
+    assert rooms(module.ever) <= may | ONLY_FOR_TYPES.get(module.room, set())
 
 
 def test_the_report_knows_nothing_but_errors_and_files() -> None:
-    assert not offenders(["report"], lambda module: module.rooms - {"errors", "files"})
+    assert rooms(MODULES["gradaudit.report"].ever) <= {"report", "errors", "files"}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if is_light(name)])
+def test_light_modules_load_nothing_heavy(name: str) -> None:
+    for loaded in loaded_with(name):
+        heavy = HEAVY & {imported.split(".")[0] for imported in MODULES[loaded].when_loaded}
+        assert not heavy, (loaded, heavy)
 
 
 def test_light_commands_never_import_torch() -> None:

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from report_builder import failed_row, infinite_row, make_report, row, skipped_row
 
-from gradaudit.comparison import Change, changes, side
-from gradaudit.formats.changes import tally
+from gradaudit.formats.changes import Change, changes, side, tally
 from gradaudit.report import Measurement
 
 M = "leak.bits"

@@ -14,8 +14,7 @@ from command_line import run
 from gradaudit.attacks.reconstruction import load_method, reconstructions
 from gradaudit.audits import audits
 from gradaudit.data import adapters
-from gradaudit.defenses import defenses
-from gradaudit.defenses.spec import parse_defense
+from gradaudit.defenses import defenses, parse_defense
 from gradaudit.dp.mechanisms import load_mechanism, mechanisms
 from gradaudit.families import families, family
 from gradaudit.federation.algorithms import algorithms, choose_algorithm

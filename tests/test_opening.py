@@ -11,7 +11,7 @@ TREES = {
 
 OPENED_IN = {
     "torch.load": {"gradaudit.models.checkpoint.reading"},
-    "torch.export.load": {"gradaudit.models.exported.module"},
+    "torch.export.load": {"gradaudit.models.exported"},
     "torch.jit.load": set(),
     "torch.hub.load": set(),
     "safe_open": {"gradaudit.models.checkpoint.reading", "gradaudit.federation.resume"},
@@ -23,7 +23,7 @@ OPENED_IN = {
     "npy.read_array": {"gradaudit.data.common.arrays"},
     "zipfile.ZipFile": {
         "gradaudit.data.common.arrays",
-        "gradaudit.models.exported.module",
+        "gradaudit.models.exported",
     },
     "tarfile.open": set(),
     "csv.reader": {"gradaudit.data.common.tables"},
@@ -31,7 +31,7 @@ OPENED_IN = {
     "yaml.load": set(),
     "yaml.safe_load": set(),
     "eval": set(),
-    "exec": {"gradaudit.user_code", "gradaudit.models.exported.module"},
+    "exec": {"gradaudit.user_code", "gradaudit.models.exported"},
     "os.system": set(),
 }
 """Where each kind of file is opened and code is run: nowhere else."""

@@ -7,9 +7,12 @@ import pytest
 
 import gradaudit.parts
 from gradaudit.attacks.reconstruction import reconstructions
+from gradaudit.data import adapters
+from gradaudit.defenses import defenses
 from gradaudit.dp.mechanisms import mechanisms
 from gradaudit.errors import UsageError
 from gradaudit.families import families
+from gradaudit.federation.algorithms import algorithms
 from gradaudit.parts import discover, summaries
 
 
@@ -79,6 +82,9 @@ def test_an_entry_point_of_another_kind_is_refused(
 @pytest.mark.parametrize(
     ("package", "found"),
     [
+        ("gradaudit.data", adapters()),
+        ("gradaudit.defenses", defenses()),
+        ("gradaudit.federation.algorithms", algorithms()),
         ("gradaudit.attacks.reconstruction", reconstructions()),
         ("gradaudit.families", families()),
         ("gradaudit.dp.mechanisms", mechanisms()),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import gradaudit
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import AuditError
-from gradaudit.models.losses import CustomLoss
+from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.report import Report
 
 N = 96

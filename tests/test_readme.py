@@ -87,7 +87,7 @@ def test_names_and_times_are_no_measurements() -> None:
 
 
 def test_the_exit_statuses_are_those_of_the_code() -> None:
-    from gradaudit.cli.guard import FAILED
+    from gradaudit.cli import FAILED
     from gradaudit.cli.perform import GATE_FAILED
     from gradaudit.errors import AuditError, UsageError
     from gradaudit.stopping import Stopped

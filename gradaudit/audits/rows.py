@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import JsonValue
 
 from gradaudit.audits.base import Audit
-from gradaudit.defenses import Chain
 from gradaudit.errors import GradauditError, NotApplicable
 from gradaudit.report import Measurement, Status, Variant
 from gradaudit.statistics import CONFIDENCE
@@ -152,17 +151,3 @@ def by_round(subject: Subject) -> Iterator[tuple[Target, Variant]]:
     newest = len(subject.targets)
     for number, target in enumerate(subject.targets, start=1):
         yield target, {} if number == newest else {"round": number}
-
-
-def defenses_note(subject: Subject, unapplied: str) -> dict[str, JsonValue]:
-    """Details that tell which of a subject's defenses are not in the numbers; empty without any.
-
-    Those that change the model are in them, but for one that does nothing in eval mode.
-
-    Args:
-        subject: with all its defenses.
-        unapplied: why those of updates are not applied.
-    """
-    chain = Chain(subject.defenses)
-    notes = [unapplied if chain.acting else "", chain.idle(subject.target.mode)]
-    return {"defenses": "; ".join(filter(None, notes))} if any(notes) else {}

@@ -1,11 +1,27 @@
-"""One command for each audit, made from the audit's class."""
+"""The commands of an audit, made from its class: alone, or ``sweep``, over a grid of settings."""
 
-from collections.abc import Callable
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_origin
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
 
 from gradaudit.audits import Audit
 from gradaudit.cli.options import CONFIG, options_of, with_options
-from gradaudit.cli.perform import compare_with_claim, insist, perform, show
+from gradaudit.cli.perform import (
+    asked,
+    expect_writable,
+    finish,
+    insist,
+    opened,
+    show,
+    stdout_for_the_report,
+)
+from gradaudit.cli.reports import stdout
+from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
     OutputSettings,
     RunSettings,
@@ -14,22 +30,31 @@ from gradaudit.config import (
     section,
     settle,
 )
+from gradaudit.errors import UsageError
+from gradaudit.formats.page import Column, Page, grid
+from gradaudit.gathering import Part, merge
+from gradaudit.report import Measurement, Report
+from gradaudit.specs import suggest
+from gradaudit.sweeping.grid import Axis, expect_known, points, read_axes
+from gradaudit.wording import DOUBTS, marked, variant_text
+
+WHOLE_MODEL = "(whole model)"
 
 
 def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
     """Make the command that runs this audit alone."""
-    original = {renamed: name for name, renamed in audit.renames.items()}
 
     def command(**flags: Any) -> None:
         file = read_file(flags.pop("config"))
-        own = {name: flags.pop(name) for name in audit.Options.model_fields}
-        options = settle(audit.Options, own, section(file, audit.name))
-        of_run = {original.get(name, name): value for name, value in flags.items()}
-        settings = settle(RunSettings, of_run, file)
-        report = perform(settings, [audit(options)])
-        show(report, settings)
-        insist(report)
-        compare_with_claim(report)
+        settings, configured = _configured(audit, flags, file)
+        expect_writable(settings, settings.checkpoint)
+        with opened(settings) as subject:
+            from gradaudit.runner import run
+
+            report = run(
+                subject, [configured], progress=watcher(settings.quiet), provenance=asked()
+            )
+        finish(report, settings, subject)
 
     return with_options(
         command,
@@ -40,3 +65,174 @@ def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
             *options_of(OutputSettings, "Output"),
         ],
     )
+
+
+def _option(name: str, kind: Any, flag: str, text: str) -> inspect.Parameter:
+    option = typer.Option(flag, help=text, rich_help_panel="Sweep", show_default=False)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+    )
+
+
+_OWN = [
+    _option(
+        "over",
+        list[str] | None,
+        "--over",
+        "What is varied, NAME=V1,V2,… (or V1|V2|… where values hold commas): an option of the "
+        "audit or the subject, or a NAME that other options hold as {NAME}; repeat for a grid.",
+    ),
+    _option(
+        "curves", Path | None, "--curves", "Draw the metric over the sweep into this SVG or PNG."
+    ),
+    _option("metric", str | None, "--metric", "The metric that is drawn (default: the headline)."),
+]
+
+
+def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
+    """Make the command that runs this audit at every point of a grid."""
+
+    def command(**flags: Any) -> None:
+        file = read_file(flags.pop("config"))
+        axes = read_axes(flags.pop("over") or ())
+        curves, metric = flags.pop("curves"), _metric(audit, flags.pop("metric"))
+        output = settle(OutputSettings, flags, file)
+        expect_writable(output)
+        expect_known(axes, {*audit.Options.model_fields, *_subject_names(audit)}, flags)
+        if curves is not None:
+            from gradaudit.pictures import expect_picture
+            from gradaudit.sweeping.curves import draw_sweep, expect_panels
+
+            expect_picture(curves)
+            expect_panels(axes)
+        report = _swept(audit, axes, flags, file, quiet=output.quiet)
+        show(report, output)
+        if output.format == "table":
+            print_sweep(report, metric, {axis.name: axis for axis in axes}, stdout())
+        insist(report)
+        if curves is not None:
+            draw_sweep(curves, report, axes, metric)
+
+    own = options_of(audit.Options, "Options")
+    taken = {parameter.name for parameter in own}
+    return with_options(
+        command,
+        [
+            *(parameter for parameter in _OWN if parameter.name not in taken),
+            *own,
+            *options_of(SubjectSettings, "Subject", renames=audit.renames),
+            CONFIG,
+            *options_of(OutputSettings, "Output"),
+        ],
+    )
+
+
+def _subject_names(audit: type[Audit[Any]]) -> set[str]:
+    return {audit.renames.get(name, name) for name in SubjectSettings.model_fields}
+
+
+def _metric(audit: type[Audit[Any]], asked: str | None) -> str:
+    known = [metric.id for metric in audit.metrics]
+    chosen = (asked or audit.headline[0]).removeprefix(f"{audit.reports_as()}.")
+    if chosen not in known:
+        raise UsageError(
+            f"--metric {asked}: {audit.name} has no such metric{suggest(chosen, known)}; "
+            f"it has: {', '.join(known)}"
+        )
+    return f"{audit.reports_as()}.{chosen}"
+
+
+def _swept(
+    audit: type[Audit[Any]],
+    axes: Sequence[Axis],
+    flags: dict[str, Any],
+    file: dict[str, Any],
+    *,
+    quiet: bool,
+) -> Report:
+    """The reports of all points as one."""
+    grid = points(axes)
+    fields = {*audit.Options.model_fields, *_subject_names(audit)}
+    configured = [_configured(audit, point.filled(flags, fields), file) for point in grid]
+    done = []
+    loaded, subject = None, None
+    with stdout_for_the_report():
+        from gradaudit.runner import run
+        from gradaudit.subject import load
+
+        for settings, run_audit in configured:
+            if subject is None or settings != loaded:
+                loaded, subject = settings, load(settings)
+            done.append(run(subject, [run_audit], progress=watcher(quiet)))
+    parts = [
+        Part(run_audit, report.measurements, point.variant)
+        for point, (_, run_audit), report in zip(grid, configured, done, strict=True)
+    ]
+    return done[0].model_copy(
+        update={
+            "measurements": merge(parts),
+            "provenance": {
+                **done[0].provenance,
+                "finished": done[-1].provenance["finished"],
+                **asked(),
+                "sweep": {axis.name: list(axis.values) for axis in axes},
+            },
+        }
+    )
+
+
+def _configured(
+    audit: type[Audit[Any]], flags: Mapping[str, Any], file: dict[str, Any]
+) -> tuple[RunSettings, Audit[Any]]:
+    """The run and the audit that flags ask for, checked before anything is run."""
+    original = {renamed: name for name, renamed in audit.renames.items()}
+    own = {name: flags[name] for name in audit.Options.model_fields if name in flags}
+    of_run = {original.get(name, name): v for name, v in flags.items() if name not in own}
+    options = settle(audit.Options, _shaped(audit.Options, own), section(file, audit.name))
+    return settle(RunSettings, _shaped(RunSettings, of_run), file), audit(options)
+
+
+def _shaped(model: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
+    """One text for a field of several values is the only one of them."""
+    return {
+        name: (value,)
+        if isinstance(value, str) and get_origin(model.model_fields[name].annotation) is tuple
+        else value
+        for name, value in values.items()
+    }
+
+
+def print_sweep(report: Report, metric: str, names: Mapping[str, object], console: Console) -> None:
+    """Print one metric at every setting.
+
+    Args:
+        report: of a sweep.
+        metric: ``audit.metric``.
+        names: what was varied; rows with further variants are left out.
+        console: where to.
+    """
+    rows = [row for row in report.select(metric) if row.variant.keys() == names.keys()]
+    layers = list(dict.fromkeys(row.layer for row in rows))
+    settings = list(dict.fromkeys(variant_text(row.variant) for row in rows))
+    found = {(row.layer, variant_text(row.variant)): row for row in rows}
+    page = Page(console)
+    if not rows:
+        return
+    columns = [
+        Column(
+            page.safe(setting).replace(", ", "\n"),
+            [page.text(_cell(found.get((layer, setting)))) for layer in layers],
+        )
+        for setting in settings
+    ]
+    key = Column(page.safe(metric), [page.text(layer or WHOLE_MODEL) for layer in layers])
+    page.print([page.text("")])
+    page.print(grid(key, columns, page.width, page.rule))
+    if any(row.doubts for row in rows):
+        page.print(page.prose(DOUBTS))
+
+
+def _cell(row: Measurement | None) -> str:
+    if row is None or row.status == "skipped":
+        return "–"
+    return "failed" if row.status == "failed" else marked(row)

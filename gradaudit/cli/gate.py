@@ -1,9 +1,13 @@
 """``gradaudit gate``: pass or fail by limits, without torch, model or data."""
 
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from gradaudit.cli.reports import (
     Output,
@@ -16,18 +20,27 @@ from gradaudit.cli.reports import (
     writers,
 )
 from gradaudit.formats import format_named
-from gradaudit.formats.verdict import print_verdict
+from gradaudit.formats.page import Page
 from gradaudit.judging import (
     default_policy_yaml,
     differences,
     passed,
     read_policy,
     refuse_another_model,
+    says,
 )
 from gradaudit.judging import gate as judge
-from gradaudit.report import Report
+from gradaudit.report import Finding, Report
+from gradaudit.wording import variant_text
 
 FAILED = 1
+STYLES = {
+    "error": "bold red",
+    "warning": "yellow",
+    "unclear": "yellow",
+    "ignored": "dim",
+    "known": "dim",
+}
 
 
 def _print_default_policy(wanted: bool) -> None:
@@ -87,3 +100,47 @@ def gate(
         format_named(shape).show(judged)
     if not passed(judged):
         raise typer.Exit(FAILED)
+
+
+def print_verdict(judged: Report, console: Console) -> None:
+    """Print every row that is not within its limit, and whether the report passes."""
+    page = Page(console)
+    for finding in judged.findings:
+        page.print(_lines(page, finding))
+    style = "bold green" if passed(judged) else "bold red"
+    page.print(page.prose(verdict(judged), style=style))
+
+
+def verdict(judged: Report) -> str:
+    """The gate's verdict in one sentence with the counts behind it."""
+    counts: Counter[str] = Counter(map(says, judged.findings))
+    words = {
+        "error": "failed",
+        "warning": "warned of",
+        "unclear": "unclear",
+        "passed": "passed",
+        "not-applicable": "not applicable",
+        "known": "known from the baseline",
+        "ignored": "ignored",
+    }
+    tally = ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts[key])
+    return f"gate {'passed' if passed(judged) else 'failed'}: {tally or 'nothing was judged'}"
+
+
+def _lines(page: Page, finding: Finding) -> Iterator[Text]:
+    word = says(finding)
+    if word not in STYLES:
+        return
+    for i, line in enumerate(page.prose(_sentence(finding), f"{word:<8} ", " " * 9)):
+        if i == 0:
+            line.stylize(STYLES[word], 0, len(word))
+        yield line
+
+
+def _sentence(finding: Finding) -> str:
+    """``conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``."""
+    if finding.rule == 0:
+        return finding.message
+    variant = f"({variant_text(finding.variant)})" if finding.variant else ""
+    parts = (finding.layer, finding.metric, variant, finding.message, f"(rule {finding.rule})")
+    return " ".join(part for part in parts if part)

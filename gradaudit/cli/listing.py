@@ -7,21 +7,12 @@ import typer
 
 from gradaudit.audits import audits
 from gradaudit.cli.reports import print_json, stdout
-from gradaudit.defenses import defenses
 from gradaudit.errors import UsageError
-from gradaudit.federation.algorithms import algorithms
 from gradaudit.formats import formats
 from gradaudit.formats.page import Page
 from gradaudit.judging import known_metrics
-from gradaudit.parts import summaries
+from gradaudit.parts import declared, summaries
 from gradaudit.zoo import zoo_names
-
-LOSSES = {
-    "cross-entropy": "softmax cross-entropy on logits",
-    "mse": "mean squared error over a record's outputs",
-    "bce": "binary cross-entropy on logits",
-}
-"""Written out, since importing the losses imports torch; a test holds them together."""
 
 
 def _metrics() -> dict[str, str]:
@@ -31,17 +22,21 @@ def _metrics() -> dict[str, str]:
     }
 
 
+def _losses() -> dict[str, str]:
+    return {name: loss["summary"] for name, loss in declared("gradaudit.models.losses").items()}
+
+
 KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "audits": lambda: {name: audit.summary for name, audit in audits().items()},
     "metrics": _metrics,
     "zoo": zoo_names,
     "data": lambda: summaries("gradaudit.data", by="example"),
-    "losses": lambda: LOSSES,
+    "losses": _losses,
     "reconstructions": lambda: summaries("gradaudit.attacks.reconstruction"),
     "families": lambda: summaries("gradaudit.families"),
-    "defenses": lambda: {d.example: d.summary for d in defenses().values()},
+    "defenses": lambda: summaries("gradaudit.defenses", by="example"),
     "mechanisms": lambda: summaries("gradaudit.dp.mechanisms"),
-    "algorithms": lambda: {name: kind.summary for name, kind in algorithms().items()},
+    "algorithms": lambda: summaries("gradaudit.federation.algorithms"),
     "formats": lambda: {f"{f.name} ({f.suffix})": f.summary for f in formats().values()},
 }
 

@@ -1,4 +1,6 @@
-"""What ``scan`` and the single audits share: load, measure, show, insist."""
+"""What the commands that measure share: open the subject, show the report, insist."""
+
+from __future__ import annotations
 
 import os
 import shlex
@@ -6,17 +8,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
+from pydantic import JsonValue
 
-from gradaudit.audits import Audit
 from gradaudit.audits.dp_audit.claim import claim_exceeded, claim_untested
 from gradaudit.cli.reports import writers
-from gradaudit.cli.terminal import watcher
 from gradaudit.config import OutputSettings, RunSettings, SubjectSettings
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.formats import format_named
+from gradaudit.gathering import incomplete
 from gradaudit.judging import Policy, gate, passed
 from gradaudit.redaction import redact
 from gradaudit.report import Report
@@ -26,19 +28,6 @@ if TYPE_CHECKING:
 
 GATE_FAILED = CLAIM_EXCEEDED = 1
 STDOUT, STDERR = 1, 2
-
-
-def load(settings: SubjectSettings) -> "Subject":
-    """Import torch, give it and the linear algebra the cores they may use, and load the subject."""
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    from gradaudit.subject import open_subject
-
-    cores = min(settings.jobs, os.cpu_count() or 1)
-    torch.set_num_threads(cores)
-    threadpool_limits(limits=cores, user_api="blas")
-    return open_subject(settings)
 
 
 def expect_writable(settings: OutputSettings, reads: Sequence[Path] = ()) -> None:
@@ -58,26 +47,18 @@ def expect_writable(settings: OutputSettings, reads: Sequence[Path] = ()) -> Non
             raise UsageError(f"{path}: is a folder; name a file")
 
 
-def perform(settings: RunSettings, audits: Sequence[Audit[Any]]) -> Report:
-    """Run the audits and make the report, after a look at where it is to go.
-
-    Raises:
-        UsageError: an output file cannot be written.
-    """
-    expect_writable(settings, settings.checkpoint)
+@contextmanager
+def opened(settings: SubjectSettings) -> Iterator[Subject]:
+    """The subject of these settings; meanwhile user code prints to standard error."""
     with stdout_for_the_report():
-        subject = load(settings)
-        from gradaudit.runner import run
+        from gradaudit.subject import load
 
-        report = run(
-            subject,
-            audits,
-            progress=watcher(settings.quiet),
-            provenance={"command": shlex.join(["gradaudit", *sys.argv[1:]])},
-        )
-    if not settings.redact:
-        return report
-    return redact(report, {column.name: column.values for column in subject.records.features})
+        yield load(settings)
+
+
+def asked() -> dict[str, JsonValue]:
+    """The command line, for the report's provenance."""
+    return {"command": shlex.join(["gradaudit", *sys.argv[1:]])}
 
 
 @contextmanager
@@ -101,14 +82,27 @@ def show(report: Report, settings: OutputSettings, policy: Policy | None = None)
     format_named(settings.format).show(report, policy)
 
 
+def finish(
+    report: Report, settings: RunSettings, subject: Subject, policy: Policy | None = None
+) -> None:
+    """Show the report, without private words where they are not to be in it, and end as it says.
+
+    Raises:
+        AuditError: it cannot stand as an audit that was done, or leaves a claim untested.
+    """
+    if settings.redact:
+        report = redact(report, {column.name: column.values for column in subject.records.features})
+    show(report, settings, policy)
+    insist(report)
+    compare_with_claim(report)
+
+
 def insist(report: Report) -> None:
     """Refuse to end well where the report cannot stand as an audit that was done.
 
     Raises:
         AuditError: nothing was measured, or an audit broke.
     """
-    from gradaudit.runner import incomplete
-
     if reason := incomplete(report):
         raise AuditError(reason)
 

@@ -1,16 +1,21 @@
-"""Arguments and options that the commands on finished reports share."""
+"""Commands on finished reports, ``compare`` and ``render``, and what all such commands share."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from gradaudit import config
 from gradaudit.files import expect_other_files
-from gradaudit.formats import Format, format_for
+from gradaudit.formats import Format, format_for, format_named
 from gradaudit.formats.base import Stdout, write_out
+from gradaudit.formats.changes import changes, markdown_changes, print_changes
+from gradaudit.judging import differences
+from gradaudit.redaction import redact
+from gradaudit.report import Report
 from gradaudit.text import printable
 
 ReportFile = Annotated[
@@ -23,8 +28,8 @@ Output = Annotated[
 MOST_CHARACTERS = 2000
 
 _SHAPE = typer.Option("-f", "--format", help="Format on standard output.")
-Shape = Annotated[Literal["table", "json", "markdown"], _SHAPE]
-OptionalShape = Annotated[Literal["table", "json", "markdown"] | None, _SHAPE]
+Shape = Annotated[config.Shape, _SHAPE]
+OptionalShape = Annotated[config.Shape | None, _SHAPE]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No remarks on standard error.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks.")]
 
@@ -59,3 +64,57 @@ def remark(text: str, quiet: bool) -> None:
     """A line on standard error."""
     if not quiet:
         typer.echo(f"gradaudit: {printable(text, limit=MOST_CHARACTERS)}", err=True)
+
+
+def compare(
+    old: Annotated[Path, typer.Argument(help="The earlier JSON report.")],
+    new: Annotated[Path, typer.Argument(help="The later JSON report.")],
+    variants: Annotated[
+        bool, typer.Option("--variants", help="Compare rows with a variant too.")
+    ] = False,
+    shape: Shape = "table",
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Show what changed between two reports, per layer and metric.
+
+    Says of each change whether the intervals overlap. Exits with 0 whatever changed: to fail on
+    worse numbers, use `gradaudit gate NEW --baseline OLD`.
+    """
+    before, after = Report.from_file(old), Report.from_file(new)
+    for note in differences(after, before):
+        remark(f"{old} {note}", quiet)
+    every = list(changes(before, after, variants=variants))
+    changed = [change for change in every if not change.same]
+    if shape == "json":
+        print_json([change.to_json() for change in every])
+    elif shape == "markdown":
+        write_out(markdown_changes(changed, len(every) - len(changed)))
+    else:
+        print_changes(changed, len(every) - len(changed), stdout())
+
+
+Redact = Annotated[
+    bool,
+    typer.Option("--redact", help="Put placeholders for attribute values, column names and paths."),
+]
+
+
+def render(
+    report: ReportFile,
+    output: Output = None,
+    shape: OptionalShape = None,
+    redacted: Redact = False,
+    verbose: Verbose = False,
+) -> None:
+    """Show a saved report, or write it in other formats.
+
+    Prints the table unless files are asked for; with -f it prints in any case.
+    """
+    files = writers(output, (report,))
+    saved = Report.from_file(report)
+    saved = redact(saved) if redacted else saved
+    for path, format_ in files:
+        format_.write(saved, path)
+    if shape or not files:
+        format_named(shape or "table").show(saved)

@@ -1,22 +1,16 @@
 """``gradaudit scan``: every applicable audit of one checkpoint in one report."""
 
+import sysconfig
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from gradaudit.audits import Audit, audits
 from gradaudit.cli.options import CONFIG, options_of, with_options
-from gradaudit.cli.perform import (
-    compare_with_claim,
-    expect_writable,
-    insist,
-    judge,
-    load,
-    perform,
-    show,
-    stdout_for_the_report,
-)
+from gradaudit.cli.perform import asked, expect_writable, finish, judge, opened
+from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
     OutputSettings,
     RunSettings,
@@ -28,7 +22,6 @@ from gradaudit.config import (
 )
 from gradaudit.errors import UsageError
 from gradaudit.judging import read_policy
-from gradaudit.samples import sample_settings
 from gradaudit.specs import suggest
 
 
@@ -49,10 +42,12 @@ def _scan(**flags: Any) -> None:
     if settings.dry_run:
         _tell_plan(settings, chosen)
         return
-    report = perform(settings, chosen)
-    show(report, settings, policy)
-    insist(report)
-    compare_with_claim(report)
+    expect_writable(settings, settings.checkpoint)
+    with opened(settings) as subject:
+        from gradaudit.runner import run
+
+        report = run(subject, chosen, progress=watcher(settings.quiet), provenance=asked())
+    finish(report, settings, subject, policy)
     if settings.policy and policy:
         judge(report, policy, settings.policy)
 
@@ -103,8 +98,7 @@ def _preset(audit: type[Audit[Any]], settings: ScanSettings) -> dict[str, Any]:
 
 def _tell_plan(settings: ScanSettings, chosen: Sequence[Audit[Any]]) -> None:
     expect_writable(settings)
-    with stdout_for_the_report():
-        subject = load(settings)
+    with opened(settings) as subject:
         from gradaudit.runner import Pace
 
         pace = Pace.of(subject)
@@ -120,3 +114,36 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"about {seconds:.0f} s"
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
+
+
+FOLDER = "sample_models"
+
+
+def sample_folder() -> Path:
+    """The folder of sample models, of the checkout or of the installation.
+
+    Relative to the working directory where it lies in it.
+
+    Raises:
+        UsageError: neither holds one.
+    """
+    places = (
+        Path(__file__).parents[2] / FOLDER,
+        Path(sysconfig.get_path("data")) / "share" / "gradaudit" / FOLDER,
+    )
+    for place in places:
+        if (place / "models.py").is_file():
+            here = Path.cwd()
+            return place.relative_to(here) if place.is_relative_to(here) else place
+    raise UsageError("the sample models are not installed; name --model and --data")
+
+
+def sample_settings() -> dict[str, Any]:
+    """Settings that audit the bundled digits model after its last round."""
+    folder = sample_folder()
+    return {
+        "model": f"{folder / 'models.py'}:digits_cnn",
+        "checkpoint": (max((folder / "digits").glob("round-*.safetensors")),),
+        "data": "digits",
+        "attribute": ("slant",),
+    }

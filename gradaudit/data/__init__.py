@@ -1,21 +1,17 @@
 """The data adapters, one a file; add a file and its form of DATA is understood and listed.
 
-Importing this package and listing its adapters needs neither torch nor numpy.
+``gradaudit list`` reads their names from the source, so an adapter may import what it needs.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from gradaudit.data.base import MEMBER, DataAdapter
-from gradaudit.data.describe import describe, fingerprint
+from gradaudit.data.records import Attribute, Records, describe, fingerprint
 from gradaudit.errors import UsageError
 from gradaudit.parts import discover
 from gradaudit.specs import Spec, parse_spec, suggest
 from gradaudit.text import listed
-
-if TYPE_CHECKING:
-    from gradaudit.data.records import Records
 
 __all__ = [
     "DataAdapter",
@@ -34,7 +30,7 @@ def adapters() -> dict[str, type[DataAdapter]]:
     return discover(__name__, DataAdapter)
 
 
-def load_records(spec: str, *, attributes: Sequence[str] = ()) -> "Records":
+def load_records(spec: str, *, attributes: Sequence[str] = ()) -> Records:
     """The records that a DATA spec names.
 
     Args:
@@ -55,7 +51,7 @@ def load_records(spec: str, *, attributes: Sequence[str] = ()) -> "Records":
     return replace(records, adapter=records.adapter or adapter.name)
 
 
-def expect_attributes(records: "Records", names: Sequence[str], origin: str) -> tuple[str, ...]:
+def expect_attributes(records: Records, names: Sequence[str], origin: str) -> tuple[str, ...]:
     """The records' attributes among repeated and comma separated names, each once, in order.
 
     Raises:
@@ -82,10 +78,8 @@ def _adapter(spec: Spec) -> type[DataAdapter]:
     raise UsageError(f"{spec.text}: no such data{suggest(name, known)}; name one of: {forms}")
 
 
-def _with_membership(records: "Records") -> "Records":
+def _with_membership(records: Records) -> Records:
     """The records with membership among their attributes, where it is known and varies."""
-    from gradaudit.data.records import Attribute
-
     members = records.members
     if members is None or MEMBER in records.attributes or members.all() or not members.any():
         return records

@@ -1,19 +1,16 @@
 """What every data adapter is: a name, options, and ``load``.
 
-Adapters are listed without torch, numpy or scikit-learn, so a module in this package imports what
-reads the data inside ``load``. The options of an adapter are the fields of its dataclass.
+The options of an adapter are the fields of its dataclass.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
+from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 from gradaudit.specs import Spec, arguments
-
-if TYPE_CHECKING:
-    from gradaudit.data.records import Records
 
 MEMBER = "member"
 """The attribute that stands for membership in the training set, where that is known."""
@@ -55,7 +52,7 @@ class DataAdapter(ABC):
         return cls(source=source, **options)
 
     @abstractmethod
-    def load(self) -> "Records":
+    def load(self) -> Records:
         """Read the data.
 
         Raises:

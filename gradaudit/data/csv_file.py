@@ -1,16 +1,16 @@
 """Tables in CSV files."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from pathlib import Path
+from typing import ClassVar, Literal
 
 from gradaudit.data.base import DataAdapter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gradaudit.data.common.columns import Column
-    from gradaudit.data.common.tables import Table
-    from gradaudit.data.records import Records
+from gradaudit.data.common.columns import Column
+from gradaudit.data.common.encoding import encode
+from gradaudit.data.common.roles import assemble, labels_of
+from gradaudit.data.common.tables import Table, read_table
+from gradaudit.data.records import Records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +48,8 @@ class CsvFile(DataAdapter):
     task: Literal["classification", "regression"] | None = None
     delimiter: Literal["comma", "semicolon", "tab"] = "comma"
 
-    def load(self) -> "Records":
+    def load(self) -> Records:
         """Read and encode the table."""
-        from pathlib import Path
-
-        from gradaudit.data.common.assemble import assemble
-        from gradaudit.data.common.encoding import encode
-        from gradaudit.data.common.roles import labels_of
-        from gradaudit.data.common.tables import read_table
-
         table = read_table(Path(self.source), self.delimiter)
         dropped = table.names(self.drop)
         return assemble(
@@ -68,7 +61,7 @@ class CsvFile(DataAdapter):
             notes={"dropped": list(dropped)} if dropped else {},
         )
 
-    def _inputs(self, table: "Table", dropped: tuple[str, ...]) -> "Iterator[Column]":
+    def _inputs(self, table: Table, dropped: tuple[str, ...]) -> Iterator[Column]:
         categorical = table.names(self.categorical)
         elsewhere = {self.label, self.user, self.member, *dropped}
         for name in table.cells:

@@ -1,12 +1,15 @@
 """scikit-learn's diabetes table, with the patient's sex as the private attribute."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from sklearn.datasets import load_diabetes
 
 from gradaudit.data.base import DataAdapter
-
-if TYPE_CHECKING:
-    from gradaudit.data.records import Records
+from gradaudit.data.common.encoding import numeric_features, standardise
+from gradaudit.data.records import Attribute, Records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,15 +28,8 @@ class Diabetes(DataAdapter):
 
     scale: Literal["none", "standard"] = "none"
 
-    def load(self) -> "Records":
+    def load(self) -> Records:
         """Read the table that comes with scikit-learn."""
-        import numpy as np
-        import torch
-        from sklearn.datasets import load_diabetes
-
-        from gradaudit.data.common.encoding import numeric_features, standardise
-        from gradaudit.data.records import Attribute, Records
-
         table = load_diabetes()
         measurements, names = table.data, table.feature_names
         sex = measurements[:, names.index("sex")]

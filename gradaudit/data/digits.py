@@ -1,15 +1,15 @@
 """scikit-learn's handwritten digits, with two traits of the handwriting as private attributes."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
 
 from gradaudit.data.base import DataAdapter
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from gradaudit.data.records import Attribute, Records
+from gradaudit.data.records import Attribute, Records
 
 _WHITE = 16.0
 
@@ -29,14 +29,8 @@ class Digits(DataAdapter):
     example: ClassVar[str] = "digits"
     needs_source: ClassVar[bool] = False
 
-    def load(self) -> "Records":
+    def load(self) -> Records:
         """Read the digits that come with scikit-learn."""
-        import numpy as np
-        import torch
-        from sklearn.datasets import load_digits
-
-        from gradaudit.data.records import Records
-
         images, labels = load_digits(return_X_y=True)
         images = images.reshape(-1, 8, 8) / _WHITE
         labels = labels.astype(np.int64)
@@ -51,14 +45,12 @@ class Digits(DataAdapter):
         )
 
 
-def slant(images: "NDArray[np.float64]") -> "NDArray[np.float64]":
+def slant(images: NDArray[np.float64]) -> NDArray[np.float64]:
     """The slope −μ₁₁/μ₀₂ of each glyph, (images,), 0 where all ink lies in one row.
 
     Args:
         images: (images, height, width) of ink ≥ 0, none of them blank.
     """
-    import numpy as np
-
     rows, columns = np.indices(images.shape[1:])
     ink = images.sum(axis=(1, 2), keepdims=True)
     down = rows - (images * rows).sum(axis=(1, 2), keepdims=True) / ink
@@ -70,8 +62,8 @@ def slant(images: "NDArray[np.float64]") -> "NDArray[np.float64]":
 
 
 def above_its_class(
-    trait: "NDArray[np.float64]", labels: "NDArray[np.int64]", values: tuple[str, str]
-) -> "Attribute":
+    trait: NDArray[np.float64], labels: NDArray[np.int64], values: tuple[str, str]
+) -> Attribute:
     """Whether a trait lies above the median of the records with the same label.
 
     Args:
@@ -79,10 +71,6 @@ def above_its_class(
         labels: (records,) labels.
         values: what to call a trait at or below the median, and above it.
     """
-    import numpy as np
-
-    from gradaudit.data.records import Attribute
-
     codes = np.zeros(len(trait), dtype=np.int64)
     for label in np.unique(labels):
         own = labels == label

@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
 
 from gradaudit.data.base import DataAdapter
+from gradaudit.data.common.arrays import pictures
+from gradaudit.data.common.checks import choose, quote
+from gradaudit.data.common.encoding import Inputs
+from gradaudit.data.common.pictures import read_pictures
+from gradaudit.data.common.roles import Labels, assemble, labels_of
+from gradaudit.data.common.tables import Table, read_table
+from gradaudit.data.records import Records
 from gradaudit.errors import DataError, UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gradaudit.data.common.encoding import Inputs
-    from gradaudit.data.common.tables import Table
-    from gradaudit.data.records import Records
 
 _SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -52,20 +55,14 @@ class ImageFolder(DataAdapter):
     size: tuple[int, int] | None = None
     task: Literal["classification", "regression"] | None = None
 
-    def load(self) -> "Records":
+    def load(self) -> Records:
         """Read the pictures."""
-        from pathlib import Path
-
         folder = Path(self.source).expanduser()
         if not folder.is_dir():
             raise UsageError(f"{folder}: there is no such folder")
         return self._classes(folder) if self.table is None else self._described(folder, self.table)
 
-    def _classes(self, folder: "Path") -> "Records":
-        import numpy as np
-
-        from gradaudit.data.common.assemble import assemble
-        from gradaudit.data.common.roles import Labels
+    def _classes(self, folder: Path) -> Records:
 
         self._expect_no_columns()
         kinds = {
@@ -83,12 +80,7 @@ class ImageFolder(DataAdapter):
         files = [file for kind in classes for file in kinds[kind]]
         return assemble(self._pictures(files, folder), Labels(codes, classes, str(folder)))
 
-    def _described(self, folder: "Path", name: str) -> "Records":
-        from pathlib import Path
-
-        from gradaudit.data.common.assemble import assemble
-        from gradaudit.data.common.roles import labels_of
-        from gradaudit.data.common.tables import read_table
+    def _described(self, folder: Path, name: str) -> Records:
 
         here = Path(name).expanduser()
         table = read_table(here if here.is_file() else folder / name)
@@ -111,8 +103,7 @@ class ImageFolder(DataAdapter):
                 "with table=FILE.csv"
             )
 
-    def _files(self, table: "Table") -> Sequence[str]:
-        from gradaudit.data.common.lookup import choose
+    def _files(self, table: Table) -> Sequence[str]:
 
         if self.file is not None:
             return table.cells[choose(self.file, table.cells, table.file, "column")]
@@ -121,19 +112,14 @@ class ImageFolder(DataAdapter):
             raise UsageError(f"{table.file}: name the column of the file names with file=COL")
         return table.cells[found]
 
-    def _pictures(self, files: Sequence["Path"], folder: "Path") -> "Inputs":
-        from gradaudit.data.common.arrays import pictures
-        from gradaudit.data.common.encoding import Inputs
-        from gradaudit.data.common.pictures import read_pictures
+    def _pictures(self, files: Sequence[Path], folder: Path) -> Inputs:
 
         array = pictures(read_pictures(files, str(folder), self.size), str(folder))
         return Inputs(array, notes={"resized": list(self.size)} if self.size else {})
 
 
-def _inside(folder: "Path", cell: str, table: str) -> "Path":
+def _inside(folder: Path, cell: str, table: str) -> Path:
     """A file that a table names, which must lie in the folder."""
-    from gradaudit.data.common.lookup import quote
-
     file = folder / cell.strip()
     if "\0" in cell or not file.resolve().is_relative_to(folder.resolve()):
         raise DataError(f"{table}: {quote(cell)} is not inside {folder}; name files in the folder")

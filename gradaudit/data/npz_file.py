@@ -1,15 +1,21 @@
 """Arrays in ``.npz`` archives."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from pathlib import Path
+from typing import ClassVar, Literal
 
 from gradaudit.data.base import DataAdapter
-
-if TYPE_CHECKING:
-    from gradaudit.data.common.arrays import Archive
-    from gradaudit.data.common.columns import Column
-    from gradaudit.data.common.encoding import Inputs
-    from gradaudit.data.records import Records
+from gradaudit.data.common.arrays import Archive, as_inputs
+from gradaudit.data.common.checks import choose_all
+from gradaudit.data.common.columns import Column
+from gradaudit.data.common.encoding import (
+    Inputs,
+    numeric_features,
+    standardise,
+)
+from gradaudit.data.common.roles import assemble, labels_of_array
+from gradaudit.data.records import Records
+from gradaudit.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +50,8 @@ class NpzFile(DataAdapter):
     tokens: bool = False
     task: Literal["classification", "regression"] | None = None
 
-    def load(self) -> "Records":
+    def load(self) -> Records:
         """Read the arrays."""
-        from pathlib import Path
-
-        from gradaudit.data.common.arrays import Archive
-        from gradaudit.data.common.assemble import assemble
-        from gradaudit.data.common.lookup import choose_all
-        from gradaudit.data.common.roles import labels_of_array
-
         archive = Archive.of(Path(self.source))
         attributes = choose_all(self.attribute, archive.keys, self.source, "key")
         inputs = self._inputs(archive)
@@ -70,14 +69,7 @@ class NpzFile(DataAdapter):
             member=_column(archive, self.member, records) if self.member is not None else None,
         )
 
-    def _inputs(self, archive: "Archive") -> "Inputs":
-        from gradaudit.data.common.arrays import as_inputs
-        from gradaudit.data.common.encoding import (
-            Inputs,
-            numeric_features,
-            standardise,
-        )
-        from gradaudit.errors import UsageError
+    def _inputs(self, archive: Archive) -> Inputs:
 
         origin = archive.origin(self.inputs)
         array = as_inputs(archive.read(self.inputs), origin, tokens=self.tokens)
@@ -93,8 +85,7 @@ def _names_of(key: str) -> tuple[str, str]:
     return f"{key}_names", f"{key.removesuffix('s')}_names"
 
 
-def _column(archive: "Archive", key: str, records: int) -> "Column":
-    from gradaudit.data.common.columns import Column
+def _column(archive: Archive, key: str, records: int) -> Column:
 
     column = Column.of_array(key, archive.origin(key), archive.read_column(key, records))
     return column.named(archive.names(*_names_of(key)))

@@ -1,13 +1,23 @@
-"""Texts in CSV files, as tokens."""
+"""Texts in CSV files, as tokens by hashing: a word is the same token in every data set."""
 
+import re
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from itertools import islice
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gradaudit.data.base import DataAdapter
+from gradaudit.data.common.checks import choose, expect_to_fit
+from gradaudit.data.common.encoding import Inputs
+from gradaudit.data.common.roles import assemble, labels_of
+from gradaudit.data.common.tables import read_table
+from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
-
-if TYPE_CHECKING:
-    from gradaudit.data.records import Records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,17 +51,8 @@ class TextFile(DataAdapter):
     vocabulary: int = 10_000
     task: Literal["classification", "regression"] | None = None
 
-    def load(self) -> "Records":
+    def load(self) -> Records:
         """Read and tokenise the texts."""
-        from pathlib import Path
-
-        from gradaudit.data.common.assemble import assemble
-        from gradaudit.data.common.encoding import Inputs
-        from gradaudit.data.common.lookup import choose
-        from gradaudit.data.common.roles import labels_of
-        from gradaudit.data.common.tables import read_table
-        from gradaudit.data.common.words import tokens_of
-
         if self.length < 1 or self.vocabulary < 2:
             raise UsageError(f"text:{self.source}: length is at least 1 and vocabulary at least 2")
         table = read_table(Path(self.source))
@@ -64,3 +65,35 @@ class TextFile(DataAdapter):
             user=table.column_if(self.user),
             member=table.column_if(self.member),
         )
+
+
+PADDING = 0
+
+_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+_TOKEN_BYTES = 8
+
+
+def tokens_of(texts: Sequence[str], length: int, vocabulary: int, origin: str) -> NDArray[np.int64]:
+    """The first words of each text as tokens, padded with 0 at the end.
+
+    A word is a run of letters and digits, with apostrophes inside, in lower case; its token is
+    1 + (CRC-32 of its UTF-8) mod (vocabulary − 1).
+
+    Args:
+        texts: one a record.
+        length: tokens a record.
+        vocabulary: number of tokens with the padding, at least 2.
+        origin: where the texts are from, for messages.
+
+    Returns:
+        (records, length) tokens below ``vocabulary``.
+
+    Raises:
+        DataError: the tokens would take too much memory.
+    """
+    expect_to_fit((len(texts), length), origin, _TOKEN_BYTES)
+    tokens = np.full((len(texts), length), PADDING, dtype=np.int64)
+    for row, text in zip(tokens, texts, strict=True):
+        words = [match.group() for match in islice(_WORD.finditer(text.lower()), length)]
+        row[: len(words)] = [1 + zlib.crc32(word.encode()) % (vocabulary - 1) for word in words]
+    return tokens

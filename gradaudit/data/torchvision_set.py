@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import isclass, signature
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from gradaudit.data.base import DataAdapter
+from gradaudit.data.common.checks import choose
+from gradaudit.data.common.user_data import records_of_items
+from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
-
-if TYPE_CHECKING:
-    from gradaudit.data.records import Records
+from gradaudit.user_code import first_line, import_torchvision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +33,11 @@ class TorchvisionSet(DataAdapter):
     split: str | None = None
     size: tuple[int, int] | None = None
 
-    def load(self) -> "Records":
+    def load(self) -> Records:
         """Read the pictures of the data set."""
-        from gradaudit.data.common.user_data import records_of_items
-
         return records_of_items(self._open(), f"torchvision:{self.source}", self.size)
 
     def _open(self) -> Any:
-        from pathlib import Path
-
-        from gradaudit.user_code import first_line
 
         kind = self._kind()
         root = Path(self.root).expanduser()
@@ -55,8 +52,6 @@ class TorchvisionSet(DataAdapter):
             ) from error
 
     def _kind(self) -> Any:
-        from gradaudit.data.common.lookup import choose
-        from gradaudit.models.torchvision_shim import import_torchvision
 
         module = import_torchvision("datasets")
         kinds = {

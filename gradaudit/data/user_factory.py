@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from gradaudit.data.base import DataAdapter
+from gradaudit.data.common.user_data import records_of
+from gradaudit.data.records import Records
 from gradaudit.errors import DataError, GradauditError
 from gradaudit.specs import Spec, arguments
-
-if TYPE_CHECKING:
-    from gradaudit.data.records import Records
+from gradaudit.user_code import first_line, load_callable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +31,11 @@ class UserFactory(DataAdapter):
     @classmethod
     def of(cls, spec: Spec, attributes: Iterable[str] = ()) -> Self:
         """The function that a spec names, with its options; its attributes are its own affair."""
-        from gradaudit.user_code import load_callable
-
         function = load_callable(spec.name, "--data")
         return cls(source=spec.name, factory=partial(function, **arguments(spec, function)))
 
-    def load(self) -> "Records":
+    def load(self) -> Records:
         """Call the function."""
-        from gradaudit.data.common.user_data import records_of
-        from gradaudit.user_code import first_line
-
         try:
             return records_of(self.factory(), self.source)
         except GradauditError:

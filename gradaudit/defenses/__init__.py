@@ -1,10 +1,94 @@
 """Defenses: what is done to an update before it is shared; one a file, found by name.
 
-Importing this package and listing its defenses does not import torch.
+A spec, ``prune:0.99,layers=conv*``, names one with its options.
 """
+
+from typing import Any
+
+from pydantic import ValidationError
 
 from gradaudit.defenses.base import Defense, DefenseOptions
 from gradaudit.defenses.chain import Chain
-from gradaudit.defenses.spec import defenses, parse_defense
+from gradaudit.errors import UsageError
+from gradaudit.parts import discover
+from gradaudit.specs import suggest
+
+__all__ = ["Chain", "Defense", "DefenseOptions", "defenses", "parse_defense"]
+
+OPTION = "--defense"
+
+
+def defenses() -> dict[str, type[Defense[Any]]]:
+    """Every defense by its name."""
+    return discover("gradaudit.defenses", Defense)
+
+
+def parse_defense(text: str, option: str = OPTION) -> Defense[Any]:
+    """The defense that ``NAME``, ``NAME:value`` or ``NAME:key=value,…`` names.
+
+    Args:
+        text: as on the command line.
+        option: what error messages call it.
+
+    Raises:
+        UsageError: no such defense, an option that it does not take or that is missing, or a
+            value out of range.
+    """
+    name, _, rest = text.partition(":")
+    known = defenses()
+    if name not in known:
+        raise UsageError(
+            f"{option} {text}: no defense {name!r}{suggest(name, known)}; "
+            f"there are: {', '.join(known)}"
+        )
+    kind = known[name]
+    values = _values(f"{option} {text}", kind, [item for item in rest.split(",") if item.strip()])
+    try:
+        options = kind.Options.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(f"{option} {text}: {_fault(error, kind)}") from error
+    return kind(options)
+
+
+def _values(where: str, kind: type[Defense[Any]], items: list[str]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for index, item in enumerate(items):
+        key, value = _pair(where, kind, item, first=index == 0)
+        if key in values:
+            raise UsageError(f"{where}: {key} is given twice; keep one")
+        if key not in kind.Options.model_fields:
+            takes = ", ".join(_takes(kind.Options))
+            raise UsageError(
+                f"{where}: unknown option {key!r}{suggest(key, kind.Options.model_fields)}; "
+                f"it takes: {takes}"
+            )
+        values[key] = value
+    return values
+
+
+def _pair(where: str, kind: type[Defense[Any]], item: str, *, first: bool) -> tuple[str, str]:
+    key, equals, value = (part.strip() for part in item.partition("="))
+    if equals and key and value:
+        return key.replace("-", "_"), value
+    if equals or not first or kind.positional is None:
+        raise UsageError(f"{where}: {item!r} is no option; write key=value, as in {kind.example}")
+    return kind.positional, key
+
+
+def _takes(options: type[DefenseOptions]) -> list[str]:
+    return [name.replace("_", "-") for name in options.model_fields]
+
+
+def _fault(error: ValidationError, kind: type[Defense[Any]]) -> str:
+    """The first thing wrong with the options, in a few words."""
+    fault = error.errors()[0]
+    what = fault["msg"].removeprefix("Value error, ")
+    if not fault["loc"]:
+        return f"{what}; write {kind.example}"
+    key = str(fault["loc"][0]).replace("_", "-")
+    if fault["type"] == "missing":
+        return f"no {key}; write {kind.example}"
+    return f"{key}={fault['input']}: {what[0].lower()}{what[1:]}"
+
 
 __all__ = ["Chain", "Defense", "DefenseOptions", "defenses", "parse_defense"]

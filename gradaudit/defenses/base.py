@@ -1,20 +1,17 @@
 """What every defense is: a name, options, and what it does to the update that is shared.
 
-Defenses are listed and parsed without torch, so a module in this package imports it inside the
-methods.
+``gradaudit list`` reads their names from the source, so a defense may import what it needs.
 """
 
 from abc import ABC
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Self, TypeVar
+from typing import ClassVar, Generic, Literal, Self, TypeVar
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from gradaudit.models.losses import Loss
+from gradaudit.models.losses import Loss
 
 Scope = Literal["tensor", "update"]
 
@@ -85,7 +82,7 @@ class Defense(ABC, Generic[O]):
         """Whether that noise has the same law in every orthonormal basis."""
         return False
 
-    def record_factors(self, norms: "Tensor") -> "Tensor | None":
+    def record_factors(self, norms: Tensor) -> Tensor | None:
         """The factor on each record's gradient; None where single records are left alone.
 
         Args:
@@ -93,7 +90,7 @@ class Defense(ABC, Generic[O]):
         """
         return None
 
-    def batch_factors(self, norms: "Tensor") -> "Tensor | None":
+    def batch_factors(self, norms: Tensor) -> Tensor | None:
         """The factor on each batch's update; None where it is not rescaled as a whole.
 
         Args:
@@ -101,7 +98,7 @@ class Defense(ABC, Generic[O]):
         """
         return None
 
-    def protecting(self, values: "Tensor") -> Self:
+    def protecting(self, values: Tensor) -> Self:
         """Itself, for updates whose private values it may know, as the clients do.
 
         Args:
@@ -109,7 +106,7 @@ class Defense(ABC, Generic[O]):
         """
         return self
 
-    def apply(self, gradients: "Tensor", *, records: int, generator: "torch.Generator") -> "Tensor":
+    def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:
         """What is done to updates, each for itself.
 
         Args:
@@ -124,11 +121,11 @@ class Defense(ABC, Generic[O]):
         """
         return gradients
 
-    def modify(self, model: "nn.Module", generator: "torch.Generator") -> "nn.Module":
+    def modify(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
         """A copy of the model with the defense built in (where it changes the model)."""
         return model
 
-    def modified_loss(self, loss: "Loss", model: "nn.Module") -> "Loss":
+    def modified_loss(self, loss: Loss, model: nn.Module) -> Loss:
         """The loss of the model that ``modify`` gave, with the term that the defense adds."""
         return loss
 

@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor
 
 from gradaudit.defenses.base import Defense, module_of
 from gradaudit.errors import UsageError
+from gradaudit.models.target import Subject
 from gradaudit.text import listed
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    Update = dict[str, Tensor]
-    Generators = Callable[[int, str], torch.Generator]
+Update = dict[str, Tensor]
+Generators = Callable[[int, str], torch.Generator]
 
 _BLOCK = 1024
 """Elements whose squares are summed in their own precision, which is quicker."""
@@ -80,7 +81,7 @@ class Chain:
                         "leaves only the update of a batch; use per=release, or put it first"
                     )
 
-    def record_factors(self, squares: "Update") -> "Update":
+    def record_factors(self, squares: Update) -> Update:
         """The factors on records' gradients by parameter; absent where records are left alone.
 
         Args:
@@ -90,13 +91,13 @@ class Chain:
 
     def apply(
         self,
-        update: "Update",
+        update: Update,
         *,
         records: int,
-        generators: "Generators",
+        generators: Generators,
         silent: Container[str] = (),
-        values: "Tensor | None" = None,
-    ) -> "Update":
+        values: Tensor | None = None,
+    ) -> Update:
         """Apply every defense in turn to updates that are means over records.
 
         Args:
@@ -144,12 +145,11 @@ def _rescales(defense: Defense[Any]) -> bool:
 def _applied(
     defense: Defense[Any],
     index: int,
-    update: "Update",
+    update: Update,
     records: int,
-    generators: "Generators",
+    generators: Generators,
     silent: Container[str],
-) -> "Update":
-    import torch
+) -> Update:
 
     chosen = {name: rows for name, rows in update.items() if defense.defends(name)}
     if not chosen:
@@ -175,7 +175,7 @@ def _applied(
     }
 
 
-def _rescaled(defense: Defense[Any], chosen: "Update") -> "Update":
+def _rescaled(defense: Defense[Any], chosen: Update) -> Update:
     squares = {name: squared_norms(rows) for name, rows in chosen.items()}
     factors = _by_parameter((defense,), squares, lambda d, norms: d.batch_factors(norms))
     return {
@@ -184,10 +184,8 @@ def _rescaled(defense: Defense[Any], chosen: "Update") -> "Update":
     }
 
 
-def squared_norms(rows: "Tensor") -> "Tensor":
+def squared_norms(rows: Tensor) -> Tensor:
     """Squared L2 norms (rows,) in float64, of (rows, elements); summed in blocks of elements."""
-    import torch
-
     count = rows.shape[1] // _BLOCK
     whole = count * _BLOCK
     blocks = rows[:, :whole].reshape(len(rows), count, _BLOCK)
@@ -198,9 +196,9 @@ def squared_norms(rows: "Tensor") -> "Tensor":
 
 def _by_parameter(
     defenses: Sequence[Defense[Any]],
-    squares: "Update",
-    factors: "Callable[[Defense[Any], Tensor], Tensor | None]",
-) -> "Update":
+    squares: Update,
+    factors: Callable[[Defense[Any], Tensor], Tensor | None],
+) -> Update:
     """The product of the defenses' factors on each parameter that they defend."""
     found: Update = {}
     for defense in defenses:
@@ -212,3 +210,17 @@ def _by_parameter(
             for name in chosen:
                 found[name] = found[name] * factor if name in found else factor
     return found
+
+
+def defenses_note(subject: Subject, unapplied: str) -> dict[str, JsonValue]:
+    """Details that tell which of a subject's defenses are not in the numbers; empty without any.
+
+    Those that change the model are in them, but for one that does nothing in eval mode.
+
+    Args:
+        subject: with all its defenses.
+        unapplied: why those of updates are not applied.
+    """
+    chain = Chain(subject.defenses)
+    notes = [unapplied if chain.acting else "", chain.idle(subject.target.mode)]
+    return {"defenses": "; ".join(filter(None, notes))} if any(notes) else {}

@@ -1,15 +1,14 @@
 """Differential privacy's clipping and noise, in every convention of where they are put."""
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from gradaudit.defenses.base import Defense, DefenseOptions
+from gradaudit.gradients.noise import clip_factors, noise_of_mean
 from gradaudit.noise import Noise, NoisePlace
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 class DpOptions(DefenseOptions):
@@ -58,22 +57,16 @@ class Dp(Defense[DpOptions]):
         """Gaussian noise is, and so is none."""
         return self.options.noise == "gaussian" or self.options.sigma == 0
 
-    def record_factors(self, norms: "Tensor") -> "Tensor | None":
+    def record_factors(self, norms: Tensor) -> Tensor | None:
         """What clips each record, (records,); None where the release is clipped."""
-        from gradaudit.gradients.noise import clip_factors
-
         return clip_factors(norms, self.options.clip) if self.of_records else None
 
-    def batch_factors(self, norms: "Tensor") -> "Tensor | None":
+    def batch_factors(self, norms: Tensor) -> Tensor | None:
         """What clips each update, (batches,); None where records are clipped."""
-        from gradaudit.gradients.noise import clip_factors
-
         return None if self.of_records else clip_factors(norms, self.options.clip)
 
-    def apply(self, gradients: "Tensor", *, records: int, generator: "torch.Generator") -> "Tensor":
+    def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:
         """(batches, elements) with fresh noise on every element."""
-        from gradaudit.gradients.noise import noise_of_mean
-
         if self.options.sigma == 0:
             return gradients
         o, rows = self.options, len(gradients)

@@ -1,14 +1,16 @@
 """Dropout before a layer, drawn afresh for every record."""
 
-from typing import TYPE_CHECKING, ClassVar
+from fnmatch import fnmatchcase
+from typing import ClassVar
 
+import torch
+import torch.nn.functional as F
 from pydantic import Field
+from torch import Tensor, nn
 
 from gradaudit.defenses.base import Defense, DefenseOptions
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
+from gradaudit.defenses.modules.attachment import Attachment, attached, last_linear
+from gradaudit.models.target import layers_of
 
 LAST = "last"
 
@@ -46,14 +48,8 @@ class Dropout(Defense[DropoutOptions]):
         """Whether it stands before the layer of this parameter, or may."""
         return self.options.layers == LAST or super().defends(parameter)
 
-    def modify(self, model: "nn.Module", generator: "torch.Generator") -> "nn.Module":
+    def modify(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
         """A copy of the model that drops inputs in training mode."""
-        from fnmatch import fnmatchcase
-
-        from gradaudit.defenses.modules.attachment import attached, last_linear
-        from gradaudit.defenses.modules.dropped import DroppedInputs
-        from gradaudit.models.target import layers_of
-
         if self.options.layers == LAST:
             chosen = [last_linear(model, str(self))[0]]
         else:
@@ -63,3 +59,15 @@ class Dropout(Defense[DropoutOptions]):
             place = "" if layer == "(model)" else layer
             model = attached(model, place, self.name, DroppedInputs(self.options.p))
         return model
+
+
+class DroppedInputs(Attachment):
+    """Inputs dropped with probability p and scaled by 1/(1 − p), in training mode."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(records, …) with some elements zero; there is nothing to add to the loss."""
+        return F.dropout(features, self.p, self.training), None

@@ -1,15 +1,13 @@
 """Gradient pruning: the elements of smallest magnitude are set to zero."""
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from gradaudit.defenses.base import Defense, DefenseOptions
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 _SMALLEST_GROUP, _LARGEST_GROUP = 4, 10
 """Elements of a group of which the maximum is ranked first: fewer gain nothing."""
@@ -40,19 +38,17 @@ class Prune(Defense[PruneOptions]):
     Options = PruneOptions
     positional: ClassVar[str | None] = "share"
 
-    def apply(self, gradients: "Tensor", *, records: int, generator: "torch.Generator") -> "Tensor":
+    def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:
         """(batches, elements) with all but the largest magnitudes of a row set to zero."""
         elements = gradients.shape[1]
         return keep_largest(gradients, elements - round(self.options.share * elements))
 
 
-def keep_largest(gradients: "Tensor", count: int) -> "Tensor":
+def keep_largest(gradients: Tensor, count: int) -> Tensor:
     """Rows (batches, elements) with all but ``count`` (at least one) elements set to zero.
 
     Those of largest magnitude are kept; of tied ones, whichever.
     """
-    import torch
-
     elements = gradients.shape[1]
     count = max(1, min(count, elements))
     if count == elements:
@@ -61,7 +57,7 @@ def keep_largest(gradients: "Tensor", count: int) -> "Tensor":
     return torch.zeros_like(gradients).scatter_(1, kept, gradients.gather(1, kept))
 
 
-def largest(values: "Tensor", count: int) -> "Tensor":
+def largest(values: Tensor, count: int) -> Tensor:
     """Indices (rows, count) of the largest of each row, in any order; of tied ones, whichever.
 
     The n largest lie in the n groups of elements whose maxima are largest, so that few values are
@@ -71,8 +67,6 @@ def largest(values: "Tensor", count: int) -> "Tensor":
         values: (rows, elements).
         count: up to the number of elements.
     """
-    import torch
-
     elements = values.shape[1]
     group = min(math.isqrt(elements // count), _LARGEST_GROUP)
     if group < _SMALLEST_GROUP:

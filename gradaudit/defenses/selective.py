@@ -1,15 +1,13 @@
 """Distributed selective SGD: only the elements of largest magnitude are shared."""
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from gradaudit.defenses.base import Defense, DefenseOptions, Scope
 from gradaudit.defenses.prune import keep_largest
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 class SelectiveOptions(DefenseOptions):
@@ -38,6 +36,6 @@ class Selective(Defense[SelectiveOptions]):
     positional: ClassVar[str | None] = "share"
     scope: ClassVar[Scope] = "update"
 
-    def apply(self, gradients: "Tensor", *, records: int, generator: "torch.Generator") -> "Tensor":
+    def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:
         """(batches, elements) with all but the largest magnitudes of a row set to zero."""
         return keep_largest(gradients, round(self.options.share * gradients.shape[1]))

@@ -1,12 +1,9 @@
 """SignSGD: only the sign of every element is shared."""
 
-from typing import TYPE_CHECKING
+import torch
+from torch import Tensor
 
 from gradaudit.defenses.base import Defense, DefenseOptions
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 class Sign(Defense[DefenseOptions]):
@@ -21,6 +18,6 @@ class Sign(Defense[DefenseOptions]):
     summary = "Share only the sign of every element."
     example = "sign"
 
-    def apply(self, gradients: "Tensor", *, records: int, generator: "torch.Generator") -> "Tensor":
+    def apply(self, gradients: Tensor, *, records: int, generator: torch.Generator) -> Tensor:
         """(batches, elements) of −1, 0 and 1."""
         return gradients.sign()

@@ -1,16 +1,17 @@
 """The variational information bottleneck before the last layer."""
 
-from typing import TYPE_CHECKING, ClassVar
+import math
+from typing import ClassVar
 
+import torch
+import torch.nn.functional as F
 from pydantic import Field
+from torch import Tensor, nn
 
 from gradaudit.defenses.base import Defense, DefenseOptions
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from gradaudit.models.losses import Loss
+from gradaudit.defenses.modules.attachment import Attachment, attached, last_linear, uniform
+from gradaudit.defenses.modules.loss import SummedColumns
+from gradaudit.models.losses import Loss
 
 
 class VibOptions(DefenseOptions):
@@ -42,16 +43,46 @@ class Vib(Defense[VibOptions]):
     changes_model: ClassVar[bool] = True
     in_eval: ClassVar[str] = "draws no noise"
 
-    def modify(self, model: "nn.Module", generator: "torch.Generator") -> "nn.Module":
+    def modify(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
         """A copy of the model with a bottleneck, whose weights the generator draws."""
-        from gradaudit.defenses.modules.attachment import attached, last_linear
-        from gradaudit.defenses.modules.bottleneck import Bottleneck
-
         layer, linear = last_linear(model, str(self), self.options.layers)
         return attached(model, layer, self.name, Bottleneck(linear.in_features, generator))
 
-    def modified_loss(self, loss: "Loss", model: "nn.Module") -> "Loss":
+    def modified_loss(self, loss: Loss, model: nn.Module) -> Loss:
         """The loss with β times the divergence."""
-        from gradaudit.defenses.modules.loss import SummedColumns
-
         return SummedColumns(loss, 1, self.options.beta)
+
+
+class Bottleneck(Attachment):
+    """h ~ N(μ(x), diag σ²(x)), with one fully connected layer for μ and log σ².
+
+    Args:
+        features: size of the input, and of the representation.
+        generator: of the fresh weights, drawn like ``nn.Linear``'s.
+
+    Attributes:
+        weight: (2 · features, features): the rows of μ, then those of log σ².
+        bias: (2 · features,).
+    """
+
+    extra = 1
+
+    def __init__(self, features: int, generator: torch.Generator) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(features)
+        self.weight = nn.Parameter(uniform(bound, 2 * features, features, generator=generator))
+        self.bias = nn.Parameter(uniform(bound, 2 * features, generator=generator))
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(records, features) to a representation of that shape and its KL, (records, 1)."""
+        mean, log_variance = F.linear(features, self.weight, self.bias).chunk(2, dim=1)
+        divergence = kl_from_standard_normal(mean, log_variance).unsqueeze(1)
+        if not self.training:
+            return mean, divergence
+        return mean + (log_variance / 2).exp() * torch.randn_like(mean), divergence
+
+
+def kl_from_standard_normal(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """KL(N(μ, diag σ²) ‖ N(0, I)) = ½ Σ (μ² + σ² − 1 − log σ²) in nats, (records,)."""
+    terms = mean.square() + log_variance.expm1() - log_variance
+    return terms.sum(dim=1) / 2

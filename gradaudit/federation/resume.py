@@ -19,9 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from gradaudit.accuracy import TaskAccuracy
 from gradaudit.errors import CheckpointError, GradauditError, UsageError
 from gradaudit.federation.server import Round, Training
-from gradaudit.models.accuracy import TaskAccuracy
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import write_atomically
 

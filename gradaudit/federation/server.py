@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
+from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.data.records import Records
 from gradaudit.defenses.base import Defense
-from gradaudit.defenses.modules.privacy import private_names, private_parts
+from gradaudit.defenses.modules.attachment import private_names, private_parts
 from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import UsageError
 from gradaudit.federation.algorithms import choose_algorithm
@@ -17,7 +18,6 @@ from gradaudit.federation.parameters import Server
 from gradaudit.federation.partition import Indices, partition
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.models.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress, Silent
 from gradaudit.randomness import rng, torch_rng

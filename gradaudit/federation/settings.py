@@ -1,11 +1,8 @@
-"""How a federated training goes, as options that are flags and arguments. No torch in here."""
+"""How a federated training goes, as options that are flags and arguments."""
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-
-from gradaudit.config import SubjectSettings, short
 
 
 class TrainingOptions(BaseModel):
@@ -38,24 +35,3 @@ class TrainingOptions(BaseModel):
     rate: float = Field(0.1, gt=0, allow_inf_nan=False, description="Learning rate.")
     momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of sgd.")
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="L2 penalty.")
-
-
-class TrainSettings(SubjectSettings, TrainingOptions):
-    """Everything ``train`` takes."""
-
-    mode: Literal["eval", "train"] = Field(
-        "train", description="How BatchNorm and dropout run in the clients."
-    )
-    test_share: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="Share of the records kept for testing (without it the data set's "
-        "non-members, or 0.2 where it names none).",
-    )
-    every: int = Field(1, ge=1, description="Write and score every so many rounds, and the last.")
-    out: Path | None = Field(
-        None, description="The folder of the checkpoints; an interrupted run in it goes on."
-    )
-    quiet: bool = Field(False, description="No progress.", json_schema_extra=short("-q"))
-    verbose: bool = Field(False, description="Show tracebacks.", json_schema_extra=short("-v"))

@@ -1,14 +1,21 @@
-"""Printing on a console: harmless text in the console's encoding, nothing cut, nothing folded."""
+"""Laying out text on a console, in its encoding: grids in bands, cards, paragraphs.
 
-from collections.abc import Iterable, Iterator
+Nothing is ever cut or folded, and no text is more than text.
+"""
 
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from gradaudit.formats.layout import LEAST_WIDTH, paragraph
 from gradaudit.judging.risk import Level
 from gradaudit.text import printable
 
+GAP = 2
+LEAST_WIDTH = 20
 STYLES: dict[Level, str] = {
     "high": "bold red",
     "medium": "yellow",
@@ -17,6 +24,109 @@ STYLES: dict[Level, str] = {
     "not tested": "magenta",
 }
 _PLAIN_CHARACTERS = str.maketrans({"–": "-", "─": "-", "…": "...", "²": "2", "×": "x"})
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a grid: a heading of one or more lines and a cell for each row."""
+
+    heading: str
+    cells: Sequence[Text]
+    right: bool = False
+
+    @property
+    def width(self) -> int:
+        """Terminal cells that the widest line takes."""
+        lines = [*self.heading.split("\n"), *(cell.plain for cell in self.cells)]
+        return max(map(cell_len, lines))
+
+
+def grid(key: Column, others: Sequence[Column], width: int, rule: str) -> Iterator[Text]:
+    """Lines of a table whose first column is never cut.
+
+    Where the columns do not fit side by side they are shown in bands, each with the key column;
+    where not even one fits beside the key, every row becomes a card.
+
+    Args:
+        key: the first column.
+        others: the remaining ones.
+        width: terminal cells of a line.
+        rule: the character that underlines the headings.
+    """
+    if others and key.width + GAP + max(column.width for column in others) > width:
+        yield from _cards(key, others)
+        return
+    for i, band in enumerate(_bands(key, others, width)):
+        if i:
+            yield Text()
+        yield from _band([key, *band], rule)
+
+
+def paragraph(
+    text: str, width: int, first: str = "", rest: str | None = None, style: str = ""
+) -> Iterator[Text]:
+    """Lines of prose; a word longer than a line is kept whole.
+
+    Args:
+        text: the prose.
+        width: terminal cells of a line.
+        first: what the first line begins with.
+        rest: what the others begin with; as ``first`` without it.
+        style: style of all lines.
+    """
+    for line in textwrap.wrap(
+        text,
+        width=max(width, LEAST_WIDTH),
+        initial_indent=first,
+        subsequent_indent=first if rest is None else rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ):
+        yield Text(line, style)
+
+
+def _bands(key: Column, others: Sequence[Column], width: int) -> list[list[Column]]:
+    bands: list[list[Column]] = [[]]
+    room = width - key.width
+    for column in others:
+        if bands[-1] and column.width + GAP > room:
+            bands.append([])
+            room = width - key.width
+        bands[-1].append(column)
+        room -= column.width + GAP
+    return bands
+
+
+def _band(columns: Sequence[Column], rule: str) -> Iterator[Text]:
+    depth = max(column.heading.count("\n") for column in columns) + 1
+    headings = [column.heading.split("\n") for column in columns]
+    padded = [[""] * (depth - len(lines)) + lines for lines in headings]
+    for line in range(depth):
+        yield _row(columns, [Text(lines[line], "bold") for lines in padded])
+    yield _row(columns, [Text(rule * column.width, "dim") for column in columns])
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        yield _row(columns, cells)
+
+
+def _row(columns: Sequence[Column], cells: Sequence[Text]) -> Text:
+    line = Text()
+    for i, (column, cell) in enumerate(zip(columns, cells, strict=True)):
+        pad = " " * (column.width - cell_len(cell.plain))
+        line.append(" " * GAP if i else "")
+        line.append_text(Text.assemble(pad, cell) if column.right else Text.assemble(cell, pad))
+    line.rstrip()
+    return line
+
+
+def _cards(key: Column, others: Sequence[Column]) -> Iterator[Text]:
+    names = [column.heading.replace("\n", ".") for column in others]
+    label = max(map(cell_len, names))
+    for i, name in enumerate(key.cells):
+        yield Text(name.plain, "bold")
+        for heading, column in zip(names, others, strict=True):
+            if column.cells[i].plain:
+                pad = " " * (label - cell_len(heading) + GAP)
+                yield Text.assemble("  ", heading, pad, column.cells[i])
 
 
 class Page:

@@ -7,8 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradaudit.formats.base import Format, Stdout
-from gradaudit.formats.layout import Column, grid
-from gradaudit.formats.page import STYLES, Page
+from gradaudit.formats.page import STYLES, Column, Page, grid
 from gradaudit.formats.troubles import abridged
 from gradaudit.formats.view import FAILED, LayerLine, View, view
 from gradaudit.judging import Policy

@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from gradaudit.errors import AuditError
 from gradaudit.gradients.trace import Gradients, Trace
-from gradaudit.models.losses import CustomLoss, Loss
+from gradaudit.models.custom_loss import CustomLoss
+from gradaudit.models.losses import Loss
 
 Variable = Literal["point", "target"]
 Record = tuple[Tensor, Tensor, Tensor]

@@ -14,7 +14,7 @@ from gradaudit.progress import Progress
 from gradaudit.randomness import number, rng, sequence
 from gradaudit.sharing.draws import beside
 from gradaudit.sharing.interceptor import Interceptor
-from gradaudit.sharing.options import Reduction
+from gradaudit.sharing.reduction import Reduction
 from gradaudit.workers import shared_out
 
 _TOGETHER = 8

@@ -1,9 +1,16 @@
 """Judging: policies, findings, baselines and risk levels. Judges reports, never measures."""
 
 from gradaudit.judging.baseline import differences, refuse_another_model
-from gradaudit.judging.default import default_policy, default_policy_yaml, known_metrics
 from gradaudit.judging.judge import gate, passed, says
-from gradaudit.judging.policy import Ignore, Policy, Rule, read_policy
+from gradaudit.judging.policy import (
+    Ignore,
+    Policy,
+    Rule,
+    default_policy,
+    default_policy_yaml,
+    known_metrics,
+    read_policy,
+)
 from gradaudit.judging.risk import Risk, layer_risks
 
 __all__ = [

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gradaudit.judging.default import known_metrics
 from gradaudit.judging.holm import Claim, corrected_ends
-from gradaudit.judging.policy import Ignore, Rule
+from gradaudit.judging.policy import Ignore, Rule, known_metrics
 from gradaudit.report import Measurement
 from gradaudit.wording import estimate, number, settling
 

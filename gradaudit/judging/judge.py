@@ -8,8 +8,7 @@ from typing import Any, Literal
 from gradaudit.gathering import members
 from gradaudit.judging.baseline import excuse_known
 from gradaudit.judging.case import Case, correct, ends_of
-from gradaudit.judging.default import default_policy
-from gradaudit.judging.policy import Ignore, Policy, Rule, layer_matches
+from gradaudit.judging.policy import Ignore, Policy, Rule, default_policy, layer_matches
 from gradaudit.report import Finding, Key, Measurement, Outcome, Report
 
 CLOSE = 0.7

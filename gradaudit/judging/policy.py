@@ -1,10 +1,15 @@
-"""A policy: limits for metrics of layers, and what is accepted for now."""
+"""A policy: limits for metrics of layers, and what is accepted for now.
 
+The default one holds the limits that the audits' metrics declare.
+"""
+
+import textwrap
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
+import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -15,9 +20,16 @@ from pydantic import (
     model_validator,
 )
 
+from gradaudit.audits import Metric, audits
 from gradaudit.errors import UsageError
-from gradaudit.report import Measurement, Unclear, Variant
+from gradaudit.report import Measurement, Report, Unclear, Variant
 from gradaudit.yaml_file import read_yaml
+
+_HEADER = """\
+# gradaudit's default policy: what each audit declares about its metrics. An interval that lies
+# beyond the limit of an error rule shows a high risk, beyond that of a warning rule a medium one;
+# an interval that holds the limit shows neither and excludes neither.
+"""
 
 
 class _Entry(BaseModel):
@@ -154,3 +166,68 @@ def _is(actual: str | int | float | bool, wanted: str | int | float | bool) -> b
     if isinstance(wanted, str):
         return fnmatchcase(str(actual), wanted)
     return isinstance(actual, bool) == isinstance(wanted, bool) and actual == wanted
+
+
+def default_policy(report: Report | None = None) -> Policy:
+    """The limits that the installed audits declare for their metrics.
+
+    Args:
+        report: leaves out metrics of which this report has no headline row, so that a report of
+            one audit is not failed for the others. An audit that was asked for and broke has
+            rows that say so, and keeps its rules.
+    """
+    held = None if report is None else {row.id for row in report.measurements if not row.variant}
+    return Policy(
+        rules=tuple(
+            rule
+            for name, metric in known_metrics().items()
+            if held is None or name in held
+            for rule in _rules(name, metric)
+        )
+    )
+
+
+def default_policy_yaml() -> str:
+    """The default policy as a policy file, with the reason for each limit."""
+    return _HEADER + "rules:\n" + "".join(_entry(rule) for rule in default_policy().rules)
+
+
+def known_metrics() -> dict[str, Metric]:
+    """The metrics of the installed audits by ``audit.metric``."""
+    return {
+        f"{audit.reports_as()}.{metric.id}": metric
+        for audit in audits().values()
+        for metric in audit.metrics
+    }
+
+
+def proxies() -> set[str]:
+    """The metrics of audits that try to learn nothing, by ``audit.metric``."""
+    return {
+        f"{audit.reports_as()}.{metric.id}"
+        for audit in audits().values()
+        if audit.proxy
+        for metric in audit.metrics
+    }
+
+
+def _rules(name: str, metric: Metric) -> list[Rule]:
+    limits = {"error": metric.error, "warning": metric.warning}
+    if metric.riskier == "higher":
+        return [Rule(metric=name, max=x, level=lv) for lv, x in limits.items() if x is not None]
+    if metric.riskier == "lower":
+        return [Rule(metric=name, min=x, level=lv) for lv, x in limits.items() if x is not None]
+    return []
+
+
+def _entry(rule: Rule) -> str:
+    metric = known_metrics()[rule.metric]
+    comment = textwrap.fill(
+        f"{metric.title}: {metric.why}" if metric.why else metric.title,
+        width=98,
+        initial_indent="  # ",
+        subsequent_indent="  # ",
+    )
+    values = rule.model_dump(include={"metric", "max", "min", "level"}, exclude_none=True)
+    line = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=10_000)
+    return f"{comment}\n  - {line}"

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from gradaudit.judging.default import known_metrics, proxies
 from gradaudit.judging.judge import gate
-from gradaudit.judging.policy import Policy
+from gradaudit.judging.policy import Policy, known_metrics, proxies
 from gradaudit.report import Finding, Report
 
 Level = Literal["high", "medium", "unknown", "low", "not tested"]

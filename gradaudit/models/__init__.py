@@ -1,1 +1,1 @@
-"""From what a user names on the command line to models, weights and records."""
+"""From what a user names on the command line to models, losses and weights."""

@@ -13,12 +13,11 @@ from torch import nn
 
 from gradaudit import zoo
 from gradaudit.errors import GradauditError, UsageError
-from gradaudit.models.class_weighted import user_loss
+from gradaudit.models.custom_loss import user_loss
 from gradaudit.models.exported import load_exported
 from gradaudit.models.losses import BUILT_IN, Loss
-from gradaudit.models.torchvision_shim import import_torchvision
 from gradaudit.specs import Spec, arguments, parse_spec, suggest
-from gradaudit.user_code import first_line, load_callable
+from gradaudit.user_code import first_line, import_torchvision, load_callable
 
 _FORMS = (
     "zoo:NAME, torchvision:NAME, path/to/file.py:factory, package.module:factory or "

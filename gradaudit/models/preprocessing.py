@@ -11,22 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from gradaudit.data.records import Records
-from gradaudit.models.target import Target
+from gradaudit.models.target import Expected
 
-if TYPE_CHECKING:
-    from gradaudit.models.accuracy import TaskAccuracy
-
-FEWEST = 30
-"""Records below which a chance level of one in two is rarely told from .8."""
-_MARGIN = 0.05
-"""By how much an accuracy may lie below the expected one: other records of the same kind."""
 _SHIFT = 1.0
 _SPREAD = 2.0
 """A batch normalisation's inputs are unlike those of training from a mean so many standard
@@ -35,15 +27,7 @@ deviations off (root mean square over channels), or a spread so many times large
 those in [0, 1] instead of standardised to .2 and 2.5 at an accuracy of .91, bytes to 10–190 and
 16–260."""
 _MOST_BYTES = 64 << 20
-_PROBABLY = "the preprocessing is then probably not the one the model was trained with"
-
-
-@dataclass(frozen=True)
-class Expected:
-    """The accuracy, or R², that the model is known to have, and who says so."""
-
-    value: float
-    source: str
+PROBABLY = "the preprocessing is then probably not the one the model was trained with"
 
 
 def expected_of_run(checkpoint: Path) -> Expected | None:
@@ -62,11 +46,6 @@ def expected_of_run(checkpoint: Path) -> Expected | None:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return Expected(min(known), "run.json beside its checkpoint") if known else None
-
-
-def random_weights(target: Target) -> bool:
-    """Whether the model is as it was drawn: from the zoo or torchvision, without a checkpoint."""
-    return target.checkpoint is None and target.description.startswith(("zoo:", "torchvision:"))
 
 
 @dataclass
@@ -106,7 +85,7 @@ class Seen:
         return (
             f"what comes into its first batch normalisation ({self.name}) lies {shift:.2g} "
             f"standard deviations from what it saw in training, with {spread:.2g} times the "
-            f"spread: {_PROBABLY}"
+            f"spread: {PROBABLY}"
         )
 
 
@@ -124,48 +103,3 @@ def watching(model: nn.Module) -> Iterator[Seen]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def doubt(
-    target: Target,
-    found: "TaskAccuracy",
-    records: Records,
-    seen: Seen,
-    expected: Expected | None,
-) -> str | None:
-    """What to tell the user of a model that does not do on these records what it should.
-
-    Args:
-        target: model and checkpoint.
-        found: its accuracy on the records.
-        records: the data.
-        seen: what came into its first batch normalisation.
-        expected: the accuracy that it is known to have.
-    """
-    if random_weights(target):
-        return (
-            "the weights are random: no checkpoint was given (--checkpoint), and every number is "
-            "about an untrained model"
-        )
-    if expected is not None and found.interval is not None:
-        if found.interval[1] >= expected.value - _MARGIN:
-            return None
-        return (
-            f"the model reaches {found.value:.3f} on these records, and {expected.value:.3f} by "
-            f"{expected.source}: {_PROBABLY}{_bytes(records)}, or these are other records"
-        )
-    if found.at_chance and found.n >= FEWEST:
-        levels = f"({found.value:.3f}, chance {found.chance:.3f})"
-        poor = f"the model is no better than chance on these records {levels}: "
-        if target.checkpoint is None:
-            poor += "no checkpoint was given (--checkpoint), so its weights may be random; if not, "
-        return f"{poor}{_PROBABLY}{_bytes(records)}"
-    return seen.unlike(target.model) if found.n >= FEWEST else None
-
-
-def _bytes(records: Records) -> str:
-    """A remark on inputs that run from 0 to 255, as pictures do before they are scaled."""
-    if records.discrete or records.inputs.dim() < 3:
-        return ""
-    low, high = float(records.inputs.min()), float(records.inputs.max())
-    return f" (the inputs run from 0 to {high:g}, as bytes do)" if low >= 0 and high > 2 else ""

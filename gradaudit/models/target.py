@@ -1,5 +1,7 @@
 """The model under audit, its layers, and the subject: model, data and how to look at them."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -12,12 +14,11 @@ from torch import nn
 
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
+from gradaudit.models.losses import Loss
+from gradaudit.report import CheckpointRecord
 
 if TYPE_CHECKING:
     from gradaudit.defenses import Defense
-    from gradaudit.models.losses import Loss
-    from gradaudit.models.preprocessing import Expected
-    from gradaudit.report import CheckpointRecord
 
 Mode = Literal["eval", "train"]
 
@@ -46,10 +47,10 @@ class Target:
     """
 
     model: nn.Module
-    loss: "Loss"
+    loss: Loss
     mode: Mode = "eval"
     description: str = ""
-    checkpoint: "CheckpointRecord | None" = None
+    checkpoint: CheckpointRecord | None = None
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -149,6 +150,14 @@ def shared_parameters(model: nn.Module, hidden: Sequence[str] = ()) -> tuple[str
 
 
 @dataclass(frozen=True)
+class Expected:
+    """The accuracy, or R², that the model is known to have, and who says so."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True)
 class Subject:
     """What an audit looks at: targets, records and the run's settings.
 
@@ -171,12 +180,12 @@ class Subject:
     layers: tuple[Layer, ...]
     samples: int | None = None
     attributes: tuple[str, ...] = ()
-    defenses: "tuple[Defense[Any], ...]" = ()
+    defenses: tuple[Defense[Any], ...] = ()
     hidden: tuple[str, ...] = ()
     seed: int = 0
     jobs: int = 1
     memory: int = 1 << 30
-    expected: "Expected | None" = None
+    expected: Expected | None = None
 
     @property
     def target(self) -> Target:

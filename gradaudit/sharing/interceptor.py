@@ -14,8 +14,8 @@ from gradaudit.sharing import draws
 from gradaudit.sharing.averaging import averaged, noisy
 from gradaudit.sharing.context import Context, Indices, refuse_hidden
 from gradaudit.sharing.fitting import Fitted, Project, fit_components
-from gradaudit.sharing.options import parse_reduction
 from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.reduction import parse_reduction
 from gradaudit.sharing.rows import room
 from gradaudit.sharing.stream import Stream, together
 from gradaudit.sharing.visibility import Visibility

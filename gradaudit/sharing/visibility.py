@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gradaudit.models.target import Layer
 from gradaudit.randomness import rng
-from gradaudit.sharing.options import Reduction, reduction_for
 from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.reduction import Reduction, reduction_for
 from gradaudit.sharing.rows import GradientRows
 
 

@@ -28,7 +28,7 @@ from gradaudit.attacks.reconstruction.scores import (
     trace,
 )
 from gradaudit.data.records import Records
-from gradaudit.defenses.modules.privacy import private_parts
+from gradaudit.defenses.modules.attachment import private_parts
 from gradaudit.defenses.modules.target import seen_by_outsiders
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target

@@ -1,4 +1,4 @@
-"""Mechanisms: defenses in a row, some options of which run over a grid. No torch in here."""
+"""Mechanisms: defenses in a row, some options of which run over a grid."""
 
 import itertools
 import math

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import JsonValue
 
+from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
@@ -19,7 +20,6 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.federation.partition import split
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.models.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.models.target import Subject, Target, shared_parameters
 from gradaudit.progress import Progress
 from gradaudit.randomness import number as seed_of

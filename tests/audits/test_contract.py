@@ -11,12 +11,13 @@ from torch import nn
 
 from gradaudit.audits import Audit, AuditOptions, Metric, audits
 from gradaudit.contract import breaches
+from gradaudit.gathering import incomplete
 from gradaudit.judging import gate, passed
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-from gradaudit.runner import incomplete, run
+from gradaudit.runner import run
 
 ATTACK = {"batch_size": 5, "trials": 20, "batches": 20, "shadow": 40, "family": "logistic"}
 LATENT = {"batch_size": 2, "batches": 16, "repeats": 2, "family": ["logistic"]}
@@ -142,7 +143,7 @@ def test_a_breach_is_a_failed_audit_that_keeps_its_rows(
     rows: list[Measurement], fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Careless, "given", tuple(rows))
-    monkeypatch.setattr("gradaudit.judging.default.audits", lambda: {"careless": Careless})
+    monkeypatch.setattr("gradaudit.judging.policy.audits", lambda: {"careless": Careless})
     report = run(table(), [Careless(AuditOptions())])
     broken = report.provenance["broken"]
     assert isinstance(broken, dict)
@@ -155,7 +156,7 @@ def test_a_breach_is_a_failed_audit_that_keeps_its_rows(
 
 def test_a_misspelt_metric_passes_no_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Careless, "given", tuple(BROKEN[0][1]))
-    monkeypatch.setattr("gradaudit.judging.default.audits", lambda: {"careless": Careless})
+    monkeypatch.setattr("gradaudit.judging.policy.audits", lambda: {"careless": Careless})
     judged = gate(run(table(), [Careless(AuditOptions())]))
     assert {finding.outcome for finding in judged.findings} == {"unmeasured"}
     assert not passed(judged)

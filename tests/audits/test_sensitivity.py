@@ -20,7 +20,8 @@ from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients import sensitivity
-from gradaudit.models.losses import CrossEntropy, CustomLoss
+from gradaudit.models.custom_loss import CustomLoss
+from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Subject, Target, choose_layers, layers_of
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement

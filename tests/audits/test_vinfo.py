@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
 from gradaudit.audits.vinfo.cases import why_no_correlation
 from gradaudit.audits.vinfo.correlation import Point, correlation_rows, crossed_rows
+from gradaudit.cli.scan import sample_folder
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
@@ -25,7 +26,6 @@ from gradaudit.models.losses import MeanSquaredError
 from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.samples import sample_folder
 from tests.command_line import run
 
 QUICK: dict[str, Any] = {"batch_size": 2, "batches": 20, "repeats": 3, "family": ("logistic",)}

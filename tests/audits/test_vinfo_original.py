@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
 from gradaudit.audits.vinfo.original import layer_sets
+from gradaudit.cli.scan import sample_folder
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
@@ -21,7 +22,6 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Subject, Target, choose_layers, hidden_layers
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
-from gradaudit.samples import sample_folder
 from tests.attacks.reconstruction.scenes import records
 from tests.command_line import run
 

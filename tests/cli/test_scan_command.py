@@ -8,9 +8,9 @@ import pytest
 from fake_audit import Counting
 from fake_command_line import only_counting, run
 
+from gradaudit.cli.scan import sample_folder
 from gradaudit.models.target import Subject
 from gradaudit.report import Report
-from gradaudit.samples import sample_folder
 
 __all__ = ["only_counting"]
 pytestmark = pytest.mark.usefixtures("only_counting")

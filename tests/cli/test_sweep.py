@@ -11,8 +11,8 @@ from command_line import Result, invoke
 from fake_audit import Counting
 from fake_command_line import only_counting
 
-from gradaudit.cli.guard import guarded
-from gradaudit.cli.sweep import sweep_command
+from gradaudit.cli import guarded
+from gradaudit.cli.audit import sweep_command
 from gradaudit.report import Report
 
 __all__ = ["only_counting"]

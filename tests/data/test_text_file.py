@@ -8,7 +8,7 @@ import pytest
 
 from gradaudit.data import load_records
 from gradaudit.data.common import checks
-from gradaudit.data.common.words import tokens_of
+from gradaudit.data.text_file import tokens_of
 from gradaudit.errors import DataError, UsageError
 
 Write = Callable[..., Path]

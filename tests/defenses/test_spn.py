@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.modules.attachment import attachments
-from gradaudit.defenses.modules.polarization import PolarizationHead, polarization_loss
-from gradaudit.defenses.modules.privacy import private_names
+from gradaudit.defenses.modules.attachment import attachments, private_names
 from gradaudit.defenses.modules.target import defended_target, seen_by_outsiders
+from gradaudit.defenses.spn import PolarizationHead, polarization_loss
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions

@@ -115,7 +115,7 @@ def test_the_risk_of_a_layer(rows: list[Measurement], risk: Risk) -> None:
 
 
 def test_a_layer_that_only_proxies_looked_at_is_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradaudit.judging.default.audits", lambda: {"leak": Proxies})
+    monkeypatch.setattr("gradaudit.judging.policy.audits", lambda: {"leak": Proxies})
     risks = layer_risks(
         make_report(row(B, "conv1", 0.5), row(B, "fc1", 1.5), row(B, "fc2", 1.5, interval=(0, 3)))
     )

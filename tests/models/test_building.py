@@ -12,7 +12,8 @@ from torch import nn
 
 from gradaudit.errors import UsageError
 from gradaudit.models.building import load_loss, load_model
-from gradaudit.models.losses import CrossEntropy, CustomLoss, MeanSquaredError
+from gradaudit.models.custom_loss import CustomLoss
+from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import layers_of
 
 FACTORIES = """
@@ -177,9 +178,9 @@ def broken_once(name):
         raise RuntimeError({error!r})
     return types.ModuleType(name)
 importlib.import_module = broken_once
-from gradaudit.models import torchvision_shim
+from gradaudit import user_code
 try:
-    print(torchvision_shim.import_torchvision("models").__name__)
+    print(user_code.import_torchvision("models").__name__)
     print(torch.ops.torchvision.nms.default._schema)
 except Exception as error:
     print(type(error).__name__, error)

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gradaudit.errors import AuditError
+from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.losses import (
     BUILT_IN,
     BinaryCrossEntropy,
     CrossEntropy,
-    CustomLoss,
     Loss,
     MeanSquaredError,
 )

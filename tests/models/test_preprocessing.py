@@ -10,11 +10,11 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.data.records import Records
-from gradaudit.models.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.models.losses import CrossEntropy
-from gradaudit.models.preprocessing import Expected, expected_of_run, watching
-from gradaudit.models.target import Target
+from gradaudit.models.preprocessing import expected_of_run, watching
+from gradaudit.models.target import Expected, Target
 from gradaudit.report import CheckpointRecord
 from tests.command_line import run
 

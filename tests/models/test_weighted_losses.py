@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from gradaudit.defenses.modules.loss import SummedColumns
 from gradaudit.errors import AuditError
-from gradaudit.models.class_weighted import user_loss
-from gradaudit.models.losses import CrossEntropy, CustomLoss
+from gradaudit.models.custom_loss import CustomLoss, user_loss
+from gradaudit.models.losses import CrossEntropy
 
 generator = torch.Generator().manual_seed(0)
 OUTPUTS = torch.randn(6, 3, generator=generator, dtype=torch.float64)

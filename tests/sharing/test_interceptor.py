@@ -12,14 +12,15 @@ from cases import CASES, Case
 from pydantic import ValidationError
 from scipy.stats import kstest
 
+from gradaudit.audits.sharing_options import SharingOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Layer, Target, layers_of
 from gradaudit.sharing.interceptor import Interceptor
-from gradaudit.sharing.options import Reduction, SharingOptions, parse_reduction, reduction_for
 from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.reduction import Reduction, parse_reduction, reduction_for
 from gradaudit.sharing.share import Clients, share
 
 EXACT = {"rtol": 1e-8, "atol": 1e-11}

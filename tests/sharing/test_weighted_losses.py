@@ -12,8 +12,8 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.per_sample import per_sample_gradients
-from gradaudit.models.class_weighted import user_loss
-from gradaudit.models.losses import CustomLoss, Loss
+from gradaudit.models.custom_loss import CustomLoss, user_loss
+from gradaudit.models.losses import Loss
 from gradaudit.models.target import Target, layers_of
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol

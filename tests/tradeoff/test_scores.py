@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from gradaudit.models.accuracy import wilson
+from gradaudit.accuracy import wilson
 from gradaudit.tradeoff.scores import cap, cap_interval, clipped, mean_interval, position
 
 

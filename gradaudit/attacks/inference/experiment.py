@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pydantic import JsonValue
 
+from gradaudit.accuracy import task_accuracy
 from gradaudit.attacks.inference.adversary import Adversary, Guesses, Knowledge, Scope
 from gradaudit.attacks.inference.game import InferenceGame
 from gradaudit.attacks.inference.noise import Leak, leaks
@@ -20,7 +21,6 @@ from gradaudit.attacks.inference.split import Design, GameSplit
 from gradaudit.attacks.inference.training import train_rounds
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.models.accuracy import task_accuracy
 from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Advance, Progress
 from gradaudit.randomness import number, sequence

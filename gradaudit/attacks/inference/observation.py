@@ -13,14 +13,14 @@ from torch import Tensor
 
 from gradaudit.attacks.inference.split import GameSplit, IntArray
 from gradaudit.data.records import Records
-from gradaudit.defenses.modules.preparing import prepared
 from gradaudit.defenses.modules.target import seen_by_outsiders, with_other_secrets
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, Target
 from gradaudit.randomness import number, torch_rng
 from gradaudit.sharing.interceptor import Interceptor
-from gradaudit.sharing.options import parse_reduction
+from gradaudit.sharing.preparing import prepared
 from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.reduction import parse_reduction
 from gradaudit.sharing.visibility import Visibility
 
 FloatArray = NDArray[np.floating]

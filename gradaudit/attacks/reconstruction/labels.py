@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import running
-from gradaudit.models.losses import CustomLoss
+from gradaudit.models.custom_loss import CustomLoss
 
 _MADE_UP = 256
 

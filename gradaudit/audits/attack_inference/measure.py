@@ -21,12 +21,12 @@ from gradaudit.audits.attack_inference.options import InferenceOptions
 from gradaudit.audits.attack_inference.rows import experiment_rows
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
+from gradaudit.audits.sharing_options import features_of
 from gradaudit.errors import NotApplicable
 from gradaudit.families import family
 from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
 from gradaudit.report import RISKIEST_BY, Measurement
-from gradaudit.sharing.options import features_of
 
 _FEWEST_TRIALS = 40
 """In one repetition."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from gradaudit.sharing.options import SharingOptions
+from gradaudit.audits.sharing_options import SharingOptions
 
 
 class InferenceOptions(SharingOptions):

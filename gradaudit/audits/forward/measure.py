@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradaudit.audits.base import Cost
-from gradaudit.audits.rows import Rows, by_round, defenses_note
+from gradaudit.audits.rows import Rows, by_round
+from gradaudit.defenses.chain import defenses_note
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.memory import column_blocks
 from gradaudit.information.activations import LOWER, UPPER, Activations, Pairs, information

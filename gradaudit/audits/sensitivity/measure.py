@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from gradaudit.audits.base import Cost
-from gradaudit.audits.rows import Rows, by_round, defenses_note
+from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.sensitivity.rows import rows_of, rows_without
+from gradaudit.defenses.chain import defenses_note
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
 from gradaudit.gradients.differentiation import Variable
 from gradaudit.gradients.sensitivity import Observed

@@ -10,7 +10,8 @@ import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.audits.base import Cost
-from gradaudit.audits.rows import Rows, by_round, defenses_note
+from gradaudit.audits.rows import Rows, by_round
+from gradaudit.defenses.chain import defenses_note
 from gradaudit.errors import GradauditError, NotApplicable
 from gradaudit.models.target import Subject
 from gradaudit.progress import Progress

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, JsonValue, field_validator
 
 from gradaudit.audits.base import Audit, Metric, split_at_commas
+from gradaudit.audits.sharing_options import SharingOptions
 from gradaudit.errors import UsageError
-from gradaudit.sharing.options import SharingOptions
 
 LATENT = ("vinfo", "vinfo_fraction", "auroc")
 ORIGINAL = VINFO, SUCCESS = "original_vinfo", "original_success"

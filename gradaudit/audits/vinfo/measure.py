@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
+from gradaudit.audits.sharing_options import features_of
 from gradaudit.audits.vinfo import LATENT, ORIGINAL, Vinfo, VinfoOptions
 from gradaudit.audits.vinfo.attribute import AttributeRows, worst
 from gradaudit.audits.vinfo.cases import (
@@ -36,8 +37,8 @@ from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 from gradaudit.sharing.interceptor import Interceptor
-from gradaudit.sharing.options import features_of, parse_reduction, reduction_for
 from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.reduction import parse_reduction, reduction_for
 
 _PROBES = 16
 _TOGETHER = 8

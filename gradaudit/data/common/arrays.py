@@ -4,6 +4,8 @@ An archive is a zip of arrays, each with a header that declares shape and type. 
 first: nothing is unpacked that would not fit into memory, and object arrays (pickles) are refused.
 """
 
+from __future__ import annotations
+
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,11 +19,12 @@ from numpy.typing import NDArray
 
 from gradaudit.data.common.checks import (
     MAX_COLUMN_BYTES,
+    choose,
     expect_finite,
     expect_length,
     expect_to_fit,
+    quote,
 )
-from gradaudit.data.common.lookup import choose, quote
 from gradaudit.errors import DataError, GradauditError, UsageError
 from gradaudit.files import expect_file
 from gradaudit.text import printable
@@ -45,7 +48,7 @@ class Archive:
     keys: tuple[str, ...]
 
     @classmethod
-    def of(cls, path: Path) -> "Archive":
+    def of(cls, path: Path) -> Archive:
         """Look into an archive.
 
         Raises:

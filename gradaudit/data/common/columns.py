@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gradaudit.data.common.lookup import quote
+from gradaudit.data.common.checks import quote
 from gradaudit.errors import DataError, UsageError
 
 MISSING = "(missing)"

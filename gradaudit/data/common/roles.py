@@ -1,16 +1,18 @@
-"""What a column serves as: the task's label, a private attribute, the user, the membership."""
+"""What a column serves as: label, attribute, user, membership; and records of such parts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from pydantic import JsonValue
 
-from gradaudit.data.common.checks import expect_finite
+from gradaudit.data.common.checks import expect_finite, expect_length, quote
 from gradaudit.data.common.columns import MAX_VALUES, MISSING, Column, spell
-from gradaudit.data.common.lookup import quote
-from gradaudit.data.records import Attribute
+from gradaudit.data.common.encoding import Inputs
+from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import DataError
 
 Task = Literal["classification", "regression"]
@@ -155,3 +157,40 @@ def _halves(column: Column) -> Attribute:
     codes = np.where(np.isnan(numbers), 2, numbers > cut).astype(np.int64)
     values = (f"≤ {spell(cut)}", f"> {spell(cut)}", MISSING)
     return Attribute(codes, values if len(known) < len(numbers) else values[:2])
+
+
+def assemble(
+    inputs: Inputs,
+    labels: Labels,
+    attributes: Iterable[Column] = (),
+    *,
+    user: Column | None = None,
+    member: Column | None = None,
+    notes: Mapping[str, JsonValue] | None = None,
+) -> Records:
+    """Records of inputs, labels and the columns that serve as something.
+
+    Raises:
+        DataError: a part has another number of records than the inputs, or a column cannot serve
+            as what it was named for.
+    """
+    attributes = tuple(attributes)
+    expect_length(len(labels.values), len(inputs.array), labels.origin)
+    for column in (*attributes, user, member):
+        if column is not None:
+            expect_length(len(column), len(inputs.array), column.origin)
+    halved = [column.name for column in attributes if not column.discrete]
+    return Records(
+        inputs=torch.from_numpy(np.ascontiguousarray(inputs.array)),
+        labels=torch.from_numpy(np.ascontiguousarray(labels.values)),
+        classes=labels.classes,
+        attributes={column.name: attribute_of(column) for column in attributes},
+        users=None if user is None else users_of(user),
+        members=None if member is None else members_of(member),
+        features=inputs.features,
+        notes={
+            **inputs.notes,
+            **({"halved_at_median": list(halved)} if halved else {}),
+            **(notes or {}),
+        },
+    )

@@ -1,5 +1,6 @@
 """Reading a CSV file into columns."""
 
+import _csv
 import csv
 import gzip
 import io
@@ -8,16 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from gradaudit.data.common import checks
+from gradaudit.data.common.checks import choose, choose_all, quote
 from gradaudit.data.common.columns import Column
-from gradaudit.data.common.lookup import choose, choose_all, quote
 from gradaudit.errors import DataError, UsageError
 from gradaudit.files import expect_file
-
-if TYPE_CHECKING:
-    import _csv
 
 Delimiter = Literal["comma", "semicolon", "tab"]
 
@@ -153,7 +151,7 @@ def _lines(stream: io.TextIOBase, origin: str) -> Iterator[str]:
         yield line
 
 
-def _rows(reader: "_csv.Reader", width: int, origin: str) -> Iterator[list[str]]:
+def _rows(reader: _csv.Reader, width: int, origin: str) -> Iterator[list[str]]:
     for number, row in enumerate(filter(None, reader), start=1):
         if number * width > MAX_CELLS:
             raise DataError(

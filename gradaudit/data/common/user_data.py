@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gradaudit.data.common.arrays import as_inputs, pictures
-from gradaudit.data.common.assemble import assemble
-from gradaudit.data.common.checks import expect_finite, expect_length
+from gradaudit.data.common.checks import expect_finite, expect_length, quote
 from gradaudit.data.common.columns import Column
 from gradaudit.data.common.encoding import Inputs, numeric_features
-from gradaudit.data.common.lookup import quote
 from gradaudit.data.common.pictures import Size, stack_pictures
-from gradaudit.data.common.roles import Task, labels_of_array
+from gradaudit.data.common.roles import Task, assemble, labels_of_array
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError
 from gradaudit.specs import suggest

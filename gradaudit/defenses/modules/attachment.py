@@ -1,10 +1,11 @@
-"""Building something into a model before its last fully connected layer.
+"""Building something into a model before its last fully connected layer, which may be private.
 
 The parts hang on that layer and run in its hooks, so every layer keeps its name and kind, whatever
 the model's ``forward`` looks like.
 """
 
 import copy
+from abc import ABC, abstractmethod
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
@@ -105,3 +106,35 @@ class _Append:
                 "layer, on these records"
             )
         return torch.cat([outputs.flatten(1) if outputs.dim() > 1 else outputs[:, None], found], 1)
+
+
+class PrivatePart(nn.Module, ABC):
+    """A part of a model that stays with its client: never in an update, never seen.
+
+    Its parameters are frozen (``requires_grad=False``), so that no audit takes them for a layer;
+    a client thaws them while it trains.
+    """
+
+    @abstractmethod
+    def draw(self, generator: torch.Generator) -> None:
+        """Draw all weights and secrets anew, as a client does before the first round."""
+
+
+def private_parts(model: nn.Module) -> list[PrivatePart]:
+    """The private parts of a model, in order of ``named_modules``."""
+    return [module for module in model.modules() if isinstance(module, PrivatePart)]
+
+
+def private_names(model: nn.Module) -> tuple[str, ...]:
+    """Names in the model's ``state_dict`` of what a client never shares."""
+    return tuple(
+        f"{module_name}.{name}" if module_name else name
+        for module_name, module in model.named_modules()
+        if isinstance(module, PrivatePart)
+        for name in module.state_dict()
+    )
+
+
+def uniform(bound: float, *shape: int, generator: torch.Generator) -> Tensor:
+    """Even draws from ±bound, in float64 so that every dtype gets the same numbers."""
+    return (2 * torch.rand(*shape, generator=generator, dtype=torch.float64) - 1) * bound

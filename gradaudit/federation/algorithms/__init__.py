@@ -1,9 +1,49 @@
 """Who trains when, and what the server makes of it: one algorithm a file."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
 from gradaudit.errors import UsageError
-from gradaudit.federation.algorithms.base import Algorithm
+from gradaudit.federation.clients import Client, Workplace
+from gradaudit.federation.parameters import Server
 from gradaudit.parts import discover
 from gradaudit.specs import suggest
+
+
+class Algorithm(ABC):
+    """One way to train together.
+
+    Attributes:
+        name: as on the command line.
+        summary: one line for ``gradaudit list``.
+        batch_size: records in a client's step where the user names none; None for all it holds.
+        one_step: whether a client takes a single step a round, so that ``epochs`` must be 1.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    batch_size: ClassVar[int | None] = 32
+    one_step: ClassVar[bool] = False
+
+    @abstractmethod
+    def round(
+        self, server: Server, clients: Sequence[Client], workplace: Workplace, number: int
+    ) -> float:
+        """Train one round; the server holds the outcome.
+
+        Args:
+            server: the model that is shared.
+            clients: all of them take part, in this order.
+            workplace: where they train.
+            number: of the round, from 1.
+
+        Returns:
+            Mean loss of the records that were trained on.
+
+        Raises:
+            AuditError: the training diverged.
+        """
 
 
 def algorithms() -> dict[str, type[Algorithm]]:
@@ -24,6 +64,3 @@ def choose_algorithm(name: str) -> Algorithm:
             f"there are: {', '.join(known)}"
         )
     return known[name]()
-
-
-__all__ = ["Algorithm", "algorithms", "choose_algorithm"]

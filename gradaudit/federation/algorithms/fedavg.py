@@ -1,13 +1,10 @@
 """Federated averaging: weights are averaged after local training."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from gradaudit.federation.algorithms.base import Algorithm
-
-if TYPE_CHECKING:
-    from gradaudit.federation.clients import Client, Workplace
-    from gradaudit.federation.parameters import Server
+from gradaudit.federation.algorithms import Algorithm
+from gradaudit.federation.clients import Client, Workplace
+from gradaudit.federation.parameters import Server, weighted_mean
 
 
 class FedAvg(Algorithm):
@@ -26,11 +23,9 @@ class FedAvg(Algorithm):
     summary = "every client trains from the server's weights; the server averages what they get"
 
     def round(
-        self, server: "Server", clients: "Sequence[Client]", workplace: "Workplace", number: int
+        self, server: Server, clients: Sequence[Client], workplace: Workplace, number: int
     ) -> float:
         """All clients train from the same weights; the weighted mean moves the server."""
-        from gradaudit.federation.parameters import weighted_mean
-
         state = server.state()
         mean = weighted_mean(workplace.training(client, state, number) for client in clients)
         server.move(mean.update)

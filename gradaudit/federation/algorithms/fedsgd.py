@@ -1,13 +1,11 @@
 """Federated SGD: gradients are averaged."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from gradaudit.federation.algorithms.base import Algorithm
-
-if TYPE_CHECKING:
-    from gradaudit.federation.clients import Client, Workplace
-    from gradaudit.federation.parameters import Server
+from gradaudit.federation.algorithms import Algorithm
+from gradaudit.federation.clients import Client, Workplace
+from gradaudit.federation.parameters import Server, weighted_mean
 
 
 class FedSgd(Algorithm):
@@ -26,11 +24,9 @@ class FedSgd(Algorithm):
     one_step: ClassVar[bool] = True
 
     def round(
-        self, server: "Server", clients: "Sequence[Client]", workplace: "Workplace", number: int
+        self, server: Server, clients: Sequence[Client], workplace: Workplace, number: int
     ) -> float:
         """One step of the server along the weighted mean of the clients' gradients."""
-        from gradaudit.federation.parameters import weighted_mean
-
         state = server.state()
         mean = weighted_mean(workplace.gradient(client, state, number) for client in clients)
         server.step(mean.update)

@@ -1,13 +1,10 @@
 """Round robin: the server takes one client's update after the other."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from gradaudit.federation.algorithms.base import Algorithm
-
-if TYPE_CHECKING:
-    from gradaudit.federation.clients import Client, Workplace
-    from gradaudit.federation.parameters import Server
+from gradaudit.federation.algorithms import Algorithm
+from gradaudit.federation.clients import Client, Workplace
+from gradaudit.federation.parameters import Server
 
 
 class RoundRobin(Algorithm):
@@ -23,7 +20,7 @@ class RoundRobin(Algorithm):
     summary = "one client after the other trains and updates the server"
 
     def round(
-        self, server: "Server", clients: "Sequence[Client]", workplace: "Workplace", number: int
+        self, server: Server, clients: Sequence[Client], workplace: Workplace, number: int
     ) -> float:
         """Every client trains once, each from the weights that the one before left."""
         sums, records = 0.0, 0

@@ -12,7 +12,8 @@ from gradaudit.attacks.reconstruction.objectives import (
 from gradaudit.attacks.reconstruction.view import LocalTraining
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
-from gradaudit.models.losses import BinaryCrossEntropy, CustomLoss, Loss, MeanSquaredError
+from gradaudit.models.custom_loss import CustomLoss
+from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share

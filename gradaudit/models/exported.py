@@ -1,4 +1,11 @@
-"""An exported program as an ordinary module: named parameters, train and eval, any engine."""
+"""``torch.export`` archives as ordinary modules: named parameters, train and eval, any engine.
+
+They are the user's code, as a factory is. ``torch.export.load`` reads pickles, compiles expressions
+and runs any operator that the archive names, so an archive is only ever opened where ``--model``
+names it by its suffix ``.pt2``.
+"""
+
+from __future__ import annotations
 
 import math
 import operator
@@ -15,8 +22,7 @@ from torch import Tensor, nn
 from torch.fx import Graph
 
 from gradaudit.errors import AuditError, CheckpointError, UsageError
-from gradaudit.models.exported.graph import follow_the_run, keep_plain
-from gradaudit.models.exported.layers import as_layers
+from gradaudit.models.exported_graph import as_layers, follow_the_run, keep_plain
 from gradaudit.text import printable
 
 REMEDY = "export the model and save it with torch.export.save again"
@@ -33,13 +39,13 @@ _NAMES: dict[str, Any] = {
 """What a graph's source may refer to."""
 
 
-def load_exported(path: Path) -> "ExportedModel":
+def load_exported(path: Path) -> ExportedModel:
     """The model in a ``torch.export`` archive, with the weights it brings, in training mode.
 
     The archive is the user's code and is run: ``torch.export.load`` reads it. Parameters keep
     their names and stand in modules that have the original's names and types' names, so layers,
     ``state_dict`` and checkpoints are the original's. Convolutions and fully connected layers are
-    modules of ``torch.nn`` again (``layers.as_layers``); other modules are not of the original
+    modules of ``torch.nn`` again (``as_layers``); other modules are not of the original
     types and only hold parameters.
 
     Raises:

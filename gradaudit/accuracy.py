@@ -1,4 +1,8 @@
-"""How well the model does its task on the records, and whether it is better than chance."""
+"""How well the model does its task on the records, and what to doubt where it does not do it well.
+
+An accuracy no better than chance, or below the one that the model is known to have, may come of
+records unlike those that it was trained on: ``models.preprocessing``.
+"""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -16,8 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.models.preprocessing import Expected, doubt, watching
-from gradaudit.models.target import Target
+from gradaudit.models.preprocessing import PROBABLY, Seen, watching
+from gradaudit.models.target import Expected, Target
 
 CONFIDENCE = 0.95
 MOST_RECORDS = 10_000
@@ -25,6 +29,10 @@ FEWEST_RECORDS = 256
 FLOPS = 2e11
 """Floating-point operations that the accuracy may cost: some seconds on one core."""
 
+FEWEST = 30
+"""Records below which a chance level of one in two is rarely told from .8."""
+_MARGIN = 0.05
+"""By how much an accuracy may lie below the expected one: other records of the same kind."""
 _RESAMPLES = 1000
 _LEVEL = 0.05
 
@@ -210,3 +218,53 @@ def _bootstrapped(
     tail = 50 * (1 - CONFIDENCE)
     low, high = np.percentile(redrawn, [tail, 100 - tail])
     return float(low), float(high)
+
+
+def random_weights(target: Target) -> bool:
+    """Whether the model is as it was drawn: from the zoo or torchvision, without a checkpoint."""
+    return target.checkpoint is None and target.description.startswith(("zoo:", "torchvision:"))
+
+
+def doubt(
+    target: Target,
+    found: TaskAccuracy,
+    records: Records,
+    seen: Seen,
+    expected: Expected | None,
+) -> str | None:
+    """What to tell the user of a model that does not do on these records what it should.
+
+    Args:
+        target: model and checkpoint.
+        found: its accuracy on the records.
+        records: the data.
+        seen: what came into its first batch normalisation.
+        expected: the accuracy that it is known to have.
+    """
+    if random_weights(target):
+        return (
+            "the weights are random: no checkpoint was given (--checkpoint), and every number is "
+            "about an untrained model"
+        )
+    if expected is not None and found.interval is not None:
+        if found.interval[1] >= expected.value - _MARGIN:
+            return None
+        return (
+            f"the model reaches {found.value:.3f} on these records, and {expected.value:.3f} by "
+            f"{expected.source}: {PROBABLY}{_bytes(records)}, or these are other records"
+        )
+    if found.at_chance and found.n >= FEWEST:
+        levels = f"({found.value:.3f}, chance {found.chance:.3f})"
+        poor = f"the model is no better than chance on these records {levels}: "
+        if target.checkpoint is None:
+            poor += "no checkpoint was given (--checkpoint), so its weights may be random; if not, "
+        return f"{poor}{PROBABLY}{_bytes(records)}"
+    return seen.unlike(target.model) if found.n >= FEWEST else None
+
+
+def _bytes(records: Records) -> str:
+    """A remark on inputs that run from 0 to 255, as pictures do before they are scaled."""
+    if records.discrete or records.inputs.dim() < 3:
+        return ""
+    low, high = float(records.inputs.min()), float(records.inputs.max())
+    return f" (the inputs run from 0 to {high:g}, as bytes do)" if low >= 0 and high > 2 else ""

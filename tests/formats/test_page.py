@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.text import Text
 
-from gradaudit.formats.layout import Column, grid, paragraph
+from gradaudit.formats.page import Column, grid, paragraph
 
 WORDS = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), min_size=1, max_size=30)
 

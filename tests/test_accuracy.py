@@ -9,16 +9,17 @@ import torch
 from scipy.optimize import brentq
 from torch import nn
 
-from gradaudit.data.records import Records
-from gradaudit.errors import AuditError
-from gradaudit.models.accuracy import (
+from gradaudit.accuracy import (
     FEWEST_RECORDS,
     MOST_RECORDS,
     TaskAccuracy,
     task_accuracy,
     wilson,
 )
-from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, CustomLoss, Loss
+from gradaudit.data.records import Records
+from gradaudit.errors import AuditError
+from gradaudit.models.custom_loss import CustomLoss
+from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss
 from gradaudit.models.losses import MeanSquaredError as SquaredError
 from gradaudit.models.target import Target
 
@@ -255,7 +256,7 @@ def test_a_costly_model_is_run_on_fewer_records(
     budget: float, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A product of a (2 × 3) matrix with a vector takes 12 operations."""
-    monkeypatch.setattr("gradaudit.models.accuracy.FLOPS", 12 * budget)
+    monkeypatch.setattr("gradaudit.accuracy.FLOPS", 12 * budget)
     inputs = torch.randn(400, 3, generator=torch.manual_seed(0))
     assert measure(nn.Linear(3, 2), CrossEntropy(), inputs, torch.arange(400) % 2).n == n
 
