@@ -31,7 +31,7 @@ from gradaudit.data.records import Attribute, Records
 from gradaudit.inference.members import Labelled, Sets
 from gradaudit.inference.usable import usable_information
 from gradaudit.report import Measurement, Report
-from gradaudit.statistics.student import student
+from gradaudit.statistics.intervals import student
 
 SAMPLES = Path(__file__).parents[1] / "sample_models"
 MODEL = f"{SAMPLES / 'models.py'}:digits_cnn"

@@ -37,7 +37,7 @@ from gradaudit.data import load_records
 from gradaudit.data.records import Records
 from gradaudit.models.building import load_model
 from gradaudit.report import Measurement, Report
-from gradaudit.statistics.student import student
+from gradaudit.statistics.intervals import student
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared"))
 EPOCHS, RATE = 10, 0.01

@@ -50,7 +50,7 @@ from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Silent
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.statistics.correlation import pearson
-from gradaudit.statistics.student import student
+from gradaudit.statistics.intervals import student
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[2] / "shared"))
 OLDER = "older"

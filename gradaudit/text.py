@@ -1,6 +1,78 @@
-"""Names from files made fit for people: a terminal, a report, a log never sees them raw."""
+"""Names and numbers made fit for people, the same in every table and message.
 
+A terminal, a report, a log never sees a name from a file raw; numbers have three digits that count.
+"""
+
+import math
 from collections.abc import Collection
+
+from gradaudit.report import Measurement
+
+LARGEST_PLAIN = 1e6
+SMALLEST_PLAIN = 1e-3
+WHOLE_FROM = 99.95
+"""What rounds to three digits left of the point."""
+DOUBTED = "!"
+DOUBTS = f"{DOUBTED} marks numbers that are imprecise or warned of; the report says why"
+
+
+def number(value: float) -> str:
+    """Three significant digits; whole numbers and the digits left of the point are kept in full.
+
+    >>> [number(x) for x in (12345.6, 100.4, 0.12, 61706, 1.5e9, 4.2e-5, float("inf"))]
+    ['12,346', '100', '0.120', '61,706', '1.50e9', '4.20e-5', 'infinite']
+    """
+    if math.isinf(value):
+        return "infinite" if value > 0 else "-infinite"
+    value += 0.0  # minus zero is zero
+    size = abs(value)
+    if size >= LARGEST_PLAIN or 0 < size < SMALLEST_PLAIN:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    if value == int(value) or size >= WHOLE_FROM:
+        return f"{value:,.0f}"
+    return f"{value:#.3g}"
+
+
+def settling(times: float | None, n: int | None = None, counted: str = "") -> str:
+    """How much more would tell whether a value is beyond a limit that its interval holds.
+
+    Args:
+        times: about how many times as many records or trials; None where no number would.
+        n: how many there are.
+        counted: what ``n`` counts, where it is that.
+
+    >>> settling(4.2, 400, "records")
+    'about 1,700 records instead of 400 would settle it'
+    """
+    if times is None:
+        return "it lies at the limit; while it does, more records or trials will not settle it"
+    if n is not None and counted:
+        more = float(f"{times * n:.2g}")
+        return f"about {more:,.0f} {counted} instead of {n:,} would settle it"
+    return f"about {times:.2g} times as many records or trials would settle it"
+
+
+def estimate(row: Measurement) -> str:
+    """A measured value with its interval: ``0.120 [0.100, 0.140]``."""
+    value = row.number
+    if value is None:
+        return "–"
+    if row.interval is None:
+        return number(value)
+    low, high = row.interval
+    return f"{number(value)} [{number(low)}, {number(high)}]"
+
+
+def marked(row: Measurement) -> str:
+    """A measured value with its interval, and a mark where there is a doubt about it."""
+    return estimate(row) + (f" {DOUBTED}" if row.doubts else "")
+
+
+def variant_text(variant: dict[str, str | int | float | bool]) -> str:
+    """A row's variant in a few words: ``method=dlg, round=2``."""
+    return ", ".join(f"{key}={value}" for key, value in variant.items())
+
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 

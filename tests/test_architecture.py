@@ -13,7 +13,7 @@ HEAVY = {"torch", "torchvision", "scipy", "sklearn", "safetensors", "matplotlib"
 
 TOOLS = (
     "errors files noise parts pictures progress randomness redaction report specs "
-    "statistics stopping text user_code wording workers yaml_file"
+    "statistics stopping text user_code workers yaml_file"
 )
 """What every room may import, and what imports nothing but tools."""
 ROOMS = {
@@ -55,7 +55,7 @@ ONLY_FOR_TYPES = {"models": {"defenses"}}
 
 LIGHT = (
     "__init__ __main__ audits cli config contract errors files formats gathering judging noise "
-    "parts progress redaction report specs stopping text wording yaml_file"
+    "parts progress redaction report specs stopping text yaml_file"
 )
 """Rooms that are imported before anything is measured; of an audit's folder, its declaration."""
 

@@ -16,7 +16,7 @@ from gradaudit.attacks.inference.user import UserGame
 from gradaudit.audits.attack_reconstruct.measure import doubts
 from gradaudit.data.records import Attribute, Records
 from gradaudit.inference.scores import Score
-from gradaudit.statistics.rates import clustered
+from gradaudit.statistics.intervals import clustered
 from studies.base import Cell, Outcome, Study, interval
 
 WIDTH = 10

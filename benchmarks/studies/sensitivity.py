@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.sensitivity import Sensitivity
-from gradaudit.audits.sensitivity.rows import rows_of
+from gradaudit.audits.sensitivity.measure import rows_of
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.gradients.norms import Norm
 from gradaudit.gradients.sensitivity import Measured, Observed, Sample

@@ -21,10 +21,9 @@ import gradaudit
 from gradaudit.audits import audits
 from gradaudit.cli.audit import audit_command, sweep_command
 from gradaudit.cli.gate import gate
-from gradaudit.cli.listing import list_parts
+from gradaudit.cli.listing import list_parts, schema
 from gradaudit.cli.reports import compare, render
 from gradaudit.cli.scan import scan
-from gradaudit.cli.schema import schema
 from gradaudit.cli.train import train
 from gradaudit.errors import GradauditError, one_line
 from gradaudit.stopping import Stopped

@@ -36,7 +36,7 @@ from gradaudit.gathering import Part, merge
 from gradaudit.report import Measurement, Report
 from gradaudit.specs import suggest
 from gradaudit.sweeping.grid import Axis, expect_known, points, read_axes
-from gradaudit.wording import DOUBTS, marked, variant_text
+from gradaudit.text import DOUBTS, marked, variant_text
 
 WHOLE_MODEL = "(whole model)"
 

@@ -31,7 +31,7 @@ from gradaudit.judging import (
 )
 from gradaudit.judging import gate as judge
 from gradaudit.report import Finding, Report
-from gradaudit.wording import variant_text
+from gradaudit.text import variant_text
 
 FAILED = 1
 STYLES = {

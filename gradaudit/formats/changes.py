@@ -10,7 +10,7 @@ from rich.console import Console
 from gradaudit.formats.markdown import code, table
 from gradaudit.formats.page import Column, Page, grid
 from gradaudit.report import Measurement, Report, Variant
-from gradaudit.wording import DOUBTS, marked, number, variant_text
+from gradaudit.text import DOUBTS, marked, number, variant_text
 
 ABSENT = "absent"
 

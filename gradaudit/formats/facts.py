@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from gradaudit.report import Report
-from gradaudit.wording import number
+from gradaudit.text import number
 
 BETWEEN = ", "
 

@@ -18,8 +18,7 @@ from gradaudit.formats.troubles import abridged
 from gradaudit.formats.view import FAILED, View, view
 from gradaudit.judging import Policy
 from gradaudit.report import Measurement, Report
-from gradaudit.text import printable
-from gradaudit.wording import marked, number, variant_text
+from gradaudit.text import marked, number, printable, variant_text
 
 MOST_ROWS = 1000
 """Rows of the list of all measurements; a sweep may have many thousands."""

@@ -7,8 +7,7 @@ from gradaudit.formats.base import Format
 from gradaudit.judging import Policy, says
 from gradaudit.judging.risk import why, with_findings
 from gradaudit.report import Finding, Report
-from gradaudit.text import printable
-from gradaudit.wording import variant_text
+from gradaudit.text import printable, variant_text
 
 
 class Junit(Format):

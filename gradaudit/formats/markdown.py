@@ -9,8 +9,7 @@ from gradaudit.formats.view import FAILED, View, view
 from gradaudit.judging import Policy
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
-from gradaudit.text import printable
-from gradaudit.wording import DOUBTED
+from gradaudit.text import DOUBTED, printable
 
 _MARKS: dict[Level, str] = {
     "high": "🔴",

@@ -20,8 +20,7 @@ from gradaudit.formats.base import Format
 from gradaudit.judging import Policy, known_metrics, says
 from gradaudit.judging.risk import BEYOND, OPEN, why, with_findings
 from gradaudit.report import Finding, Report
-from gradaudit.text import printable
-from gradaudit.wording import variant_text
+from gradaudit.text import printable, variant_text
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 TOLD = BEYOND | OPEN

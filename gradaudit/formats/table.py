@@ -12,7 +12,7 @@ from gradaudit.formats.troubles import abridged
 from gradaudit.formats.view import FAILED, LayerLine, View, view
 from gradaudit.judging import Policy
 from gradaudit.report import Report
-from gradaudit.wording import DOUBTED
+from gradaudit.text import DOUBTED
 
 PLAIN_WIDTH = 100
 """Terminal cells of a line where the table goes to a file."""

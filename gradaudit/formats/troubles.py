@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gradaudit.judging import known_metrics
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
 from gradaudit.report import Finding, Key, Measurement, Report
-from gradaudit.wording import estimate, settling, variant_text
+from gradaudit.text import estimate, settling, variant_text
 
 
 @dataclass(frozen=True)

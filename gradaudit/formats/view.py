@@ -13,7 +13,7 @@ from gradaudit.formats.troubles import Trouble, troubles_of
 from gradaudit.judging.policy import Policy
 from gradaudit.judging.risk import LEVELS, Level, Risk, risks_of, with_findings
 from gradaudit.report import Measurement, Report
-from gradaudit.wording import marked, variant_text
+from gradaudit.text import marked, variant_text
 
 MOST_MODEL_LINES = 24
 """Rows of the whole model that are shown; a sweep may have thousands."""

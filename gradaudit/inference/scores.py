@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from gradaudit.statistics import CONFIDENCE
-from gradaudit.statistics.rates import Interval, difference, wilson
+from gradaudit.statistics.intervals import Interval, difference, wilson
 from gradaudit.statistics.u_statistic import Draws, disjoint, pooled, project
 
 FloatArray = NDArray[np.float64]

@@ -16,7 +16,7 @@ from scipy import stats
 from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.usable import Learned, Usable
 from gradaudit.statistics import CONFIDENCE
-from gradaudit.statistics.student import resampled
+from gradaudit.statistics.intervals import resampled
 
 FloatArray = NDArray[np.float64]
 

@@ -2,7 +2,7 @@
 
 from gradaudit.errors import UsageError
 from gradaudit.report import Finding, Measurement, Report
-from gradaudit.wording import estimate
+from gradaudit.text import estimate
 
 _EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
 """What an outcome of the baseline excuses."""

@@ -9,13 +9,13 @@ import torch
 from cases import CASES
 from torch import Tensor
 
+from gradaudit.attacks.inference.observation import prepared
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.perturb import GradientClassifier, Perturb
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import layers_of
 from gradaudit.sharing.interceptor import Interceptor
-from gradaudit.sharing.preparing import prepared
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 

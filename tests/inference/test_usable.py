@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from gradaudit.families.forest import ceiling
 from gradaudit.inference.members import Labelled, Sets, class_weights
 from gradaudit.inference.usable import entropy, usable_information
-from gradaudit.statistics.student import student
+from gradaudit.statistics.intervals import student
 
 UNIFORM = np.array([0.5, 0.5])
 MEMBERS = ("forest", "logistic", "mlp")

@@ -8,8 +8,7 @@ import pytest
 from report_builder import infinite_row, make_report, row
 
 from gradaudit.judging import Policy, Rule, gate
-from gradaudit.judging.case import Case, correct
-from gradaudit.judging.holm import Claim, corrected_ends
+from gradaudit.judging.case import Case, Claim, correct, corrected_ends
 
 Z = NormalDist().inv_cdf
 M = "leak.bits"

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from gradaudit.statistics.correlation import pearson
-from gradaudit.statistics.student import resampled, student
+from gradaudit.statistics.intervals import resampled, student
 
 
 def test_students_interval_is_scipys() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, norm
 
-from gradaudit.statistics.rates import clopper_pearson, clustered, difference, wilson
+from gradaudit.statistics.intervals import clopper_pearson, clustered, difference, wilson
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 20), (3, 20), (20, 20)])

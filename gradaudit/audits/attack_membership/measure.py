@@ -25,7 +25,7 @@ from gradaudit.errors import NotApplicable
 from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-from gradaudit.statistics.rates import clustered
+from gradaudit.statistics.intervals import clustered
 
 if TYPE_CHECKING:
     from gradaudit.audits.attack_membership import AttackMembership, MembershipOptions

@@ -13,8 +13,7 @@ from pydantic import JsonValue
 from gradaudit.attacks.reconstruction.attempts import Attempt
 from gradaudit.audits.rows import Details, Rows
 from gradaudit.report import Measurement
-from gradaudit.statistics.rates import clopper_pearson
-from gradaudit.statistics.student import student
+from gradaudit.statistics.intervals import clopper_pearson, student
 
 SCORES = ("mse", "relative_error", "psnr", "ssim")
 METRICS = (*SCORES, "label_accuracy", "attacker_score")

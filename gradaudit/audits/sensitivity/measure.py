@@ -9,7 +9,6 @@ from pydantic import JsonValue
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
-from gradaudit.audits.sensitivity.rows import rows_of, rows_without
 from gradaudit.defenses.chain import defenses_note
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
 from gradaudit.gradients.differentiation import Variable
@@ -20,6 +19,211 @@ from gradaudit.report import Measurement
 
 if TYPE_CHECKING:
     from gradaudit.audits.sensitivity import Reacting, Sensitivity
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gradaudit.audits.sensitivity import READINGS, NormName, Reacting, Reading
+from gradaudit.gradients.sensitivity import Array, Measured, Sample, joined
+from gradaudit.report import Status
+from gradaudit.statistics import CONFIDENCE
+from gradaudit.statistics.bootstrap import FEWEST, drawn, enough_records, ratio_interval
+from gradaudit.statistics.intervals import student
+
+_ONE_ELEMENT = "its gradient has one element, which has no range to divide by"
+_STILL = "no layer's gradient reacts, so there is nothing to have a share in"
+_ESTIMATORS = {
+    True: "Gaussian directions, the same for every record; chi-square interval (Satterthwaite)",
+    False: "columns drawn without replacement, the same for every record; Student's interval",
+}
+
+
+def rows_without(
+    rows: Rows, reacting: Reacting, layers: Sequence[str], why: GradauditError
+) -> Iterator[Measurement]:
+    """Rows that say why nothing was measured."""
+    for reading in READINGS:
+        if reading.reacting == reacting:
+            yield from rows.without(why, (reading.metric, reading.share), layers)
+
+
+def rows_of(
+    rows: Rows, reacting: Reacting, layers: Sequence[str], measured: Measured, seed: int
+) -> Iterator[Measurement]:
+    """Rows of every reading, norm and layer.
+
+    Args:
+        rows: with what every row says.
+        reacting: what the gradients were measured to react to.
+        layers: the names of all layers, those without a number included.
+        measured: the norms.
+        seed: of the bootstrap.
+    """
+    for reading in READINGS:
+        if reading.reacting != reacting:
+            continue
+        norms = measured.bounded if reading.bounded else measured.raw
+        samples = {
+            layer: by_norm[reading.norm]
+            for layer, by_norm in norms.items()
+            if reading.norm in by_norm and by_norm[reading.norm].defined.any()
+        }
+        if samples:
+            yield from _rows_of_reading(rows, reading, samples, measured.method, seed)
+        for layer in layers:
+            if layer not in samples:
+                status, reason, details = _why_not(measured, norms.get(layer), reading.norm)
+                metrics = reading.metric, reading.share
+                yield from rows.unmeasured(status, reason, metrics, [layer], details)
+
+
+def _rows_of_reading(
+    rows: Rows, reading: Reading, samples: Mapping[str, Sample], method: str, seed: int
+) -> Iterator[Measurement]:
+    """Rows of one reading: the means, and each mean's share in their sum."""
+    every = _All.of(samples, seed)
+    for layer, sample in samples.items():
+        how = {"method": _method(sample, method)}
+        yield rows.measured(
+            reading.metric,
+            sample.mean,
+            layer=layer,
+            interval=_interval(sample, every.draws),
+            n=len(sample.values),
+            imprecise=_imprecision(sample),
+            details=how | _details(sample),
+        )
+        if every.mean == 0:
+            yield from rows.skipped(_STILL, [reading.share], [layer])
+            continue
+        yield rows.measured(
+            reading.share,
+            sample.mean / every.mean,
+            layer=layer,
+            interval=_share_interval(sample, every),
+            n=len(sample.values),
+            imprecise=_imprecision(sample),
+            details={
+                **how,
+                "of": f"the sum over {len(samples)} shown layers",
+                "undefined": _undefined(sample),
+            },
+        )
+
+
+class _All(NamedTuple):
+    """All layers together.
+
+    Attributes:
+        mean: the sum of their means.
+        spread: by record, numbers whose mean that is, (records,).
+        probes: what each probe alone says of it, (probes,).
+        draws: of the bootstrap over records.
+    """
+
+    mean: float
+    spread: Array
+    probes: Array
+    draws: Array
+
+    @classmethod
+    def of(cls, samples: Mapping[str, Sample], seed: int) -> _All:
+        """The sums over at least one layer."""
+        spread = np.sum([_spread(sample) for sample in samples.values()], axis=0)
+        return cls(
+            sum(sample.mean for sample in samples.values()),
+            spread,
+            np.sum([sample.by_probe for sample in samples.values()], axis=0),
+            drawn(len(spread), seed),
+        )
+
+
+def _interval(sample: Sample, draws: Array) -> tuple[float, float] | None:
+    """Of the mean over records like these, and over probes."""
+    defined = sample.defined.astype(float)
+    over_records = ratio_interval(_spread(sample) * defined.mean(), defined, draws)
+    if over_records is None or sample.exact:
+        return over_records
+    return joined(sample.mean, over_records, sample.interval())
+
+
+def _share_interval(sample: Sample, every: _All) -> tuple[float, float] | None:
+    """Of the share that one layer has in what all have together, by record and by probe."""
+    over_records = ratio_interval(_spread(sample), every.spread, every.draws)
+    if over_records is None:
+        return None
+    low, high = over_records
+    if not sample.exact:
+        probes = every.probes
+        share = float(sample.by_probe.mean() / probes.mean())
+        over_probes = student(share + (sample.by_probe - share * probes) / probes.mean())
+        low, high = joined(share, over_records, over_probes)
+    return low, min(high, 1.0)
+
+
+def _spread(sample: Sample) -> Array:
+    """Numbers of all records whose mean is the sample's, (all records,); 0 where undefined."""
+    numbers = np.zeros(len(sample.defined))
+    numbers[sample.defined] = sample.values / sample.defined.mean()
+    return numbers
+
+
+def _imprecision(sample: Sample) -> str:
+    """Why no interval of these records' mean can be trusted; empty where one can."""
+    count, needed = len(sample.values), enough_records(sample.values)
+    if needed is None:
+        return ""
+    few = f"{count} records give no interval"
+    uneven = f"few of the {count} records carry the mean"
+    return f"{few if count < FEWEST else uneven}; look at about {needed:,} (--samples)"
+
+
+def _details(sample: Sample) -> dict[str, JsonValue]:
+    """What stands behind a mean: the median, the records left out, one that decides, the error."""
+    values = sample.values
+    details: dict[str, JsonValue] = {
+        "median": statistics.median(values.tolist()),
+        "undefined": _undefined(sample),
+    }
+    share = float(values.max() / values.sum()) if values.any() else 0.0
+    if len(values) > 2 and share > 0.5:
+        details["warning"] = f"one record carries {share:.0%} of the mean; look at the median"
+    if not sample.exact:
+        details["estimate"] = {
+            "method": _ESTIMATORS[sample.squared],
+            "probes": sample.parts.shape[1],
+            "interval": list(sample.interval()),
+            "confidence": CONFIDENCE,
+        }
+    return details
+
+
+def _method(sample: Sample, method: str) -> str:
+    how = "all columns" if sample.exact else f"estimated from {sample.parts.shape[1]} directions"
+    return f"{how}, {method}"
+
+
+def _undefined(sample: Sample) -> int:
+    """Records that are left out: their gradient moves, but has no range."""
+    return int((~sample.defined).sum())
+
+
+def _why_not(
+    measured: Measured, by_norm: Mapping[NormName, Sample] | None, norm: NormName
+) -> tuple[Status, str, dict[str, JsonValue]]:
+    """Status, reason, and how many records are undefined, where that is why."""
+    if by_norm is None:
+        return "skipped", _ONE_ELEMENT, {}
+    if not by_norm:
+        return "failed", "some record's gradient or its Jacobian is not finite", {}
+    if norm not in by_norm:
+        reason = f"{measured.probes} probes do not show the largest entry; --probes 0 measures it"
+        return "skipped", reason, {}
+    reason = "every record's gradient has range zero, but moves: nothing to divide by"
+    return "failed", reason, {"undefined": _undefined(by_norm[norm])}
+
 
 _RECORDS = 32
 _LABEL_RECORDS = 256

@@ -23,7 +23,7 @@ from gradaudit.inference.spread import (
 )
 from gradaudit.inference.usable import Usable
 from gradaudit.report import RISKIEST_BY, Measurement, Variant
-from gradaudit.statistics.student import student
+from gradaudit.statistics.intervals import student
 
 ENOUGH = 5
 """Repetitions from which on the interval is not warned of."""

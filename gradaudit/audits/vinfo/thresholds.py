@@ -22,7 +22,7 @@ from gradaudit.information.original import (
     spread,
 )
 from gradaudit.report import Measurement, Variant
-from gradaudit.statistics.rates import clopper_pearson
+from gradaudit.statistics.intervals import clopper_pearson
 
 NOTHING = "no success to compare: neither reconstructions nor random guesses reach this SSIM"
 

@@ -4,7 +4,6 @@ import torch
 from scipy.optimize import minimize, rosen, rosen_der
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.adam import Pace, descend
 from gradaudit.attacks.reconstruction.lbfgs import (
     EVALUATIONS,
     INNER,
@@ -14,6 +13,7 @@ from gradaudit.attacks.reconstruction.lbfgs import (
     minimise,
     next_step,
 )
+from gradaudit.attacks.reconstruction.restarts import Pace, descend
 
 F64 = torch.float64
 

@@ -1,4 +1,4 @@
-"""Intervals of rates, from counts that may be effective ones."""
+"""Intervals of means, and of rates from counts that may be effective ones."""
 
 import math
 
@@ -13,6 +13,42 @@ Interval = tuple[float, float]
 
 _CLUSTERS = 5
 """That have a member of the rarer kind, below which their variance is not to be trusted."""
+
+
+def student(values: FloatArray, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Student's interval of the mean of independent values, (values,) of two or more."""
+    return _around_mean(values, 1 / len(values), confidence, 0.0)
+
+
+def resampled(
+    values: FloatArray,
+    scored: int,
+    fitted: int,
+    confidence: float = CONFIDENCE,
+    *,
+    least: float = 0.0,
+) -> tuple[float, float]:
+    """Student's interval for new records, where repetitions only split the same ones anew.
+
+    The variance is s²(1/R + scored/fitted) instead of s²/R: Nadeau and Bengio, "Inference for the
+    generalization error" (2003).
+
+    Args:
+        values: (R,) of the repetitions.
+        scored: records in each score set.
+        fitted: records in each set that was fitted on.
+        confidence: of the interval.
+        least: standard error, at least, for values that are alike at the edge of their range.
+    """
+    return _around_mean(values, 1 / len(values) + scored / fitted, confidence, least)
+
+
+def _around_mean(
+    values: FloatArray, factor: float, confidence: float, least: float
+) -> tuple[float, float]:
+    quantile = float(t.ppf((1 + confidence) / 2, len(values) - 1))
+    margin = quantile * max(float(np.sqrt(values.var(ddof=1) * factor)), least)
+    return float(values.mean()) - margin, float(values.mean()) + margin
 
 
 def wilson(rate: float, count: float, quantile: float) -> Interval:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_builder import infinite_row, row, skipped_row
 
-from gradaudit import wording
-from gradaudit.wording import estimate, number, variant_text
+from gradaudit import text
+from gradaudit.text import estimate, number, variant_text
 
 NUMBERS = [
     (0.0, "0"),
@@ -59,4 +59,4 @@ def test_variants() -> None:
 
 
 def test_the_example_in_the_docstring() -> None:
-    assert doctest.testmod(wording).failed == 0
+    assert doctest.testmod(text).failed == 0
