@@ -35,6 +35,7 @@ def audit(
     hide: Sequence[str] = (),
     samples: int | None = None,
     defenses: Sequence[str] = (),
+    expected_accuracy: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Report:
@@ -53,6 +54,8 @@ def audit(
         hide: leave out layers that match one of these globs.
         samples: how many records each audit looks at.
         defenses: specs of what is done to updates before they are shared, in order.
+        expected_accuracy: what the model is known to reach; the report warns where these records
+            give less.
         seed: root of all randomness.
         progress: who is told how far the work is.
 
@@ -81,6 +84,7 @@ def audit(
             "hide": tuple(hide),
             "samples": samples,
             "defense": tuple(defenses),
+            "expected_accuracy": expected_accuracy,
             "seed": seed,
         },
         {},

@@ -56,7 +56,13 @@ class World:
         )
         adversary, played = Estimator((self.family,)), list(repetitions(asked))
         found = [
-            estimate(_rows(features, each), each, adversary, np.random.SeedSequence([seed, number]))
+            estimate(
+                _rows(features, each),
+                each,
+                adversary,
+                np.random.SeedSequence([seed, number]),
+                lambda _: None,
+            )
             for number, each in enumerate(played)
         ]
         return found, Sampled.of(played[0])

@@ -29,6 +29,7 @@ class Metric:
     is flagged, in words for somebody who has not read the paper.
 
     Attributes:
+        proven: whether a value is what the truth is at least, so that none shows it within a max.
         counts: what a row's ``n`` counts, where its interval narrows with the root of it; empty
             where it does not.
     """
@@ -42,6 +43,7 @@ class Metric:
     error: float | None = None
     why: str = ""
     counts: str = ""
+    proven: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
@@ -12,7 +13,7 @@ from gradaudit.sharing.reduction import parse_reduction, reduction_for
 
 if TYPE_CHECKING:
     from gradaudit.defenses import Defense
-    from gradaudit.models.target import Subject
+    from gradaudit.models.target import Layer, Subject
     from gradaudit.sharing.protocol import SharingProtocol
 
 
@@ -81,3 +82,21 @@ def features_of(subject: Subject, reduce: str | None) -> list[int]:
     asked = parse_reduction(reduce)
     sizes = [layer.parameters for layer in subject.layers]
     return [reduction_for(size, asked).features(size) for size in sizes]
+
+
+def reductions(
+    layers: Iterable[Layer], sharing: SharingProtocol, reduce: str | None, memory: int
+) -> dict[str, str]:
+    """What each layer's update is reduced by before anybody learns from it.
+
+    Args:
+        layers: those looked at.
+        sharing: tells how many elements of a layer are visible.
+        reduce: as on the command line.
+        memory: bytes that gradients may take.
+    """
+    asked = parse_reduction(reduce)
+    return {
+        layer.name: str(reduction_for(sharing.visible(layer.parameters), asked, memory))
+        for layer in layers
+    }

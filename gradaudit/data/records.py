@@ -6,7 +6,7 @@ A report says of them sizes and counts (``describe``) and a fingerprint; never a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,10 @@ class Attribute:
 
     codes: NDArray[np.int64]
     values: tuple[str, ...]
+
+
+OTHER = "other"
+"""The value that rare ones are merged into."""
 
 
 @dataclass(frozen=True)
@@ -154,3 +158,50 @@ def _counts(codes: Any, values: Sequence[str]) -> dict[str, JsonValue]:
     """How often each value occurs."""
     counts = np.bincount(codes, minlength=len(values)).tolist()
     return dict(zip(values, counts, strict=True))
+
+
+def merge_rare(attribute: Attribute, fewest: int) -> tuple[Attribute, tuple[str, ...]]:
+    """The attribute with its rare values merged into one called ``other``.
+
+    Values of fewer than ``fewest`` records are merged, and with them the rarest of the rest while
+    all merged ones together are fewer. A value that would be alone stays as it is.
+
+    Args:
+        attribute: whose values may occur nowhere.
+        fewest: records that a value must have to stand by itself; 0 merges none.
+
+    Returns:
+        The attribute, with only values that occur, and the names of those that were merged.
+    """
+    counts = np.bincount(attribute.codes, minlength=len(attribute.values))
+    order = np.argsort(counts, kind="stable")
+    order = order[counts[order] > 0]
+    rare = int((counts[order] < fewest).sum())
+    while 0 < rare < len(order) and counts[order[:rare]].sum() < fewest:
+        rare += 1
+    merged = np.sort(order[:rare]) if rare > 1 else order[:0]
+    kept = np.setdiff1d(order, merged)
+    names = [attribute.values[code] for code in kept]
+    places = np.full(len(attribute.values), len(names))
+    places[kept] = np.arange(len(names))
+    if len(merged):
+        names.append(OTHER if OTHER not in names else f"{OTHER} values")
+    codes = places[attribute.codes].astype(np.int64)
+    merged_attribute = replace(attribute, codes=codes, values=tuple(names))
+    return merged_attribute, tuple(attribute.values[code] for code in merged)
+
+
+def with_rare_merged(
+    records: Records, fewest: int
+) -> tuple[Records, Mapping[str, tuple[str, ...]]]:
+    """The records with the rare values of every attribute merged, and which, by attribute.
+
+    Args:
+        records: with the attributes asked about.
+        fewest: records that a value must have to stand by itself; 0 leaves all as they are.
+    """
+    if not fewest:
+        return records, {}
+    merged = {name: merge_rare(a, fewest) for name, a in records.attributes.items()}
+    attributes = {name: attribute for name, (attribute, _) in merged.items()}
+    return replace(records, attributes=attributes), {n: v for n, (_, v) in merged.items() if v}

@@ -8,17 +8,13 @@ attribute (Li et al. 2024, section 4.1). No torch in here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.errors import NotApplicable
 from gradaudit.randomness import Seed
-
-if TYPE_CHECKING:
-    from gradaudit.data.records import Attribute
 
 IntArray = NDArray[np.int64]
 Users = NDArray[np.str_]
@@ -156,40 +152,6 @@ def draw_any(members: IntArray, size: int, count: int, generator: np.random.Gene
         taken = (chosen[:, :place] == drawn[:, None]).any(axis=1)
         chosen[:, place] = np.where(taken, top, drawn)
     return members[chosen]
-
-
-OTHER = "other"
-
-
-def merge_rare(attribute: Attribute, fewest: int) -> tuple[Attribute, tuple[str, ...]]:
-    """The attribute with its rare values merged into one called ``other``.
-
-    Values of fewer than ``fewest`` records are merged, and with them the rarest of the rest while
-    all merged ones together are fewer. A value that would be alone stays as it is.
-
-    Args:
-        attribute: whose values may occur nowhere.
-        fewest: records that a value must have to stand by itself; 0 merges none.
-
-    Returns:
-        The attribute, with only values that occur, and the names of those that were merged.
-    """
-    counts = np.bincount(attribute.codes, minlength=len(attribute.values))
-    order = np.argsort(counts, kind="stable")
-    order = order[counts[order] > 0]
-    rare = int((counts[order] < fewest).sum())
-    while 0 < rare < len(order) and counts[order[:rare]].sum() < fewest:
-        rare += 1
-    merged = np.sort(order[:rare]) if rare > 1 else order[:0]
-    kept = np.setdiff1d(order, merged)
-    names = [attribute.values[code] for code in kept]
-    places = np.full(len(attribute.values), len(names))
-    places[kept] = np.arange(len(names))
-    if len(merged):
-        names.append(OTHER if OTHER not in names else f"{OTHER} values")
-    codes = places[attribute.codes].astype(np.int64)
-    merged_attribute = replace(attribute, codes=codes, values=tuple(names))
-    return merged_attribute, tuple(attribute.values[code] for code in merged)
 
 
 def shuffled(

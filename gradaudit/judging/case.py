@@ -161,7 +161,8 @@ class Case:
         told = f"{estimate(self.row)}{self._correction}"
         if self.outcome != "unclear":
             relations = ("is within", "exceeds") if self.rule.sign > 0 else ("reaches", "is below")
-            return f"{told} {relations[self.outcome == 'failed']} {limit}{self._margin}"
+            rest = self._margin if self.outcome == "failed" else self._unproven
+            return f"{told} {relations[self.outcome == 'failed']} {limit}{rest}"
         direction = "above" if self.rule.sign > 0 else "below"
         return f"{told} neither shows nor excludes a value {direction} {limit}; {self._remedy}"
 
@@ -188,6 +189,14 @@ class Case:
         if self.outcome != "failed" or f"{self._nearer:.3g}" != f"{self.rule.limit:.3g}":
             return ""
         return f" by {abs(self._nearer - self.rule.limit):.2g}"
+
+    @property
+    def _unproven(self) -> str:
+        """What a lower bound within a max does not say."""
+        metric = known_metrics().get(self.row.id)
+        if metric is None or not metric.proven or self.rule.sign < 0:
+            return ""
+        return "; it is a lower bound, and the truth may be larger"
 
     @property
     def _remedy(self) -> str:

@@ -15,6 +15,7 @@ from torch import nn
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
 from gradaudit.models.losses import Loss
+from gradaudit.randomness import rng
 from gradaudit.report import CheckpointRecord
 
 if TYPE_CHECKING:
@@ -192,12 +193,15 @@ class Subject:
         """The newest target."""
         return self.targets[-1]
 
-    def sample(self, default: int) -> Records:
+    def sample(self, default: int, most: int | None = None) -> Records:
         """The records to look at: ``samples`` (or ``default``) drawn without replacement.
 
-        The same seed draws the same records for every audit.
+        The same seed draws the same records for every audit, the first ones where it takes fewer.
+
+        Args:
+            default: how many, where ``samples`` does not say.
+            most: how many at most, whatever ``samples`` says.
         """
-        wanted = min(self.samples or default, len(self.records))
-        generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(0,)))
-        order = generator.permutation(len(self.records))
+        wanted = min(self.samples or default, most or len(self.records), len(self.records))
+        order = rng(self.seed, "sample").permutation(len(self.records))
         return self.records.take(np.sort(order[:wanted]).astype(np.int64))

@@ -48,7 +48,7 @@ def net(seed: int = 0) -> nn.Sequential:
 
 
 def attribute(*codes: int) -> Attribute:
-    values = tuple("rgb"[: max(codes) + 1])
+    values = tuple("rgb?"[: max(codes) + 1])
     return Attribute(np.array(codes, dtype=np.int64), values)
 
 
@@ -412,3 +412,12 @@ def test_no_attribute_on_the_command_line() -> None:
     done = run("subspace", *SAMPLE)
     assert done.status == 3
     assert "name one with --attribute" in done.err
+
+
+def test_rare_values_are_merged_where_that_is_asked_for() -> None:
+    codes = [0] * 12 + [1] * 8 + [2, 2, 3, 3]
+    rows = rows_of(subject_of(codes=codes), merge_rare=3)
+    assert {row.variant.get("value") for row in rows} == {None, "r", "g", "other"}
+    assert next(row for row in rows if row.status == "measured").details["merged_values"] == {
+        "a": ["b", "?"]
+    }

@@ -104,6 +104,18 @@ def test_what_one_layer_holds_is_found_in_that_layer_only() -> None:
     assert left.interval[0] <= 0 <= left.interval[1]
 
 
+def test_rare_values_are_merged_where_that_is_asked_for() -> None:
+    inputs, codes = planted()
+    codes = np.where(np.arange(400) < 4, 2 + np.arange(400) % 2, codes)
+    with pytest.raises(NotApplicable):
+        rows_of(subject_of(inputs, {"trait": codes}))
+    rows = rows_of(subject_of(inputs, {"trait": codes}), merge_rare=100)
+    row = one(rows, "vinfo", "right")
+    assert row.details["merged_values"] == ["value 0", "value 2", "value 3"]
+    assert row.details["values"] == 2
+    assert row.value == pytest.approx(np.log(2), abs=0.1)
+
+
 def test_the_information_of_gaussian_records_is_found() -> None:
     inputs, codes = planted(2000, shift=1.5)
     rows = rows_of(subject_of(inputs, {"trait": codes}), batch_size=1, batches=300, repeats=8)

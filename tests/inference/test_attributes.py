@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from gradaudit.data.records import Attribute
-from gradaudit.inference.splits import merge_rare, shuffled
+from gradaudit.data.records import Attribute, merge_rare
+from gradaudit.inference.splits import shuffled
 
 
 def of(*counts: int) -> Attribute:

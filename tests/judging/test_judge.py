@@ -307,6 +307,21 @@ def test_an_ignore_leaves_what_passes_alone() -> None:
     ]
 
 
+def test_a_lower_bound_within_a_max_says_what_it_does_not_show() -> None:
+    bound = row("dp-audit.epsilon_lower", None, 0.5, n=1000)
+    (passed_,) = gate(
+        make_report(bound), policy({"metric": "dp-audit.epsilon_lower", "max": 1})
+    ).findings
+    (failed,) = gate(
+        make_report(bound), policy({"metric": "dp-audit.epsilon_lower", "max": 0.1})
+    ).findings
+    assert passed_.outcome == "passed"
+    assert passed_.message == (
+        "0.500 is within the max of 1; it is a lower bound, and the truth may be larger"
+    )
+    assert failed.message == "0.500 exceeds the max of 0.1"
+
+
 MESSAGES: list[tuple[Measurement, dict[str, float], str]] = [
     (
         row(M, "l", 0.734, interval=(0.71, 0.78)),

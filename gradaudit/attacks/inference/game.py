@@ -25,12 +25,12 @@ from gradaudit.attacks.inference.split import (
     split_parts,
     trials_of,
 )
-from gradaudit.data.records import Attribute, Records
+from gradaudit.data.records import Attribute, Records, merge_rare
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families import Family
 from gradaudit.families.base import Features
 from gradaudit.inference.scores import ROOM
-from gradaudit.inference.splits import Batches, draw_any, draw_batches, merge_rare, shuffled
+from gradaudit.inference.splits import Batches, draw_any, draw_batches, shuffled
 from gradaudit.randomness import rng
 
 HELD = "held at its mean in every record, since the model takes it"

@@ -21,7 +21,7 @@ from gradaudit.audits.attack_inference.options import InferenceOptions
 from gradaudit.audits.attack_inference.rows import experiment_rows
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
-from gradaudit.audits.sharing_options import features_of
+from gradaudit.audits.sharing_options import features_of, reductions
 from gradaudit.errors import NotApplicable
 from gradaudit.families import family
 from gradaudit.models.target import Subject
@@ -43,16 +43,18 @@ def run(audit: InferenceAttack[Any], subject: Subject, progress: Progress) -> It
         run_experiment(subject, game, _design(audit, subject, game), subject.seed + index, progress)
         for index, game in enumerate(_games(audit, subject))
     ]
-    rows = Rows(type(audit))
+    rows, options = Rows(type(audit)), audit.options
+    sharing = options.sharing(subject.defenses, subject.hidden)
+    reduced = reductions(subject.layers, sharing, options.reduce, subject.memory)
     if len(experiments) == 1:
-        yield from experiment_rows(rows, experiments[0])
+        yield from experiment_rows(rows, experiments[0], reduced)
         return
     each = [
-        list(experiment_rows(rows.of({"attribute": str(one.facts["secret"])}), one))
+        list(experiment_rows(rows.of({"attribute": str(one.facts["secret"])}), one, reduced))
         for one in experiments
     ]
     best = max(range(len(experiments)), key=lambda index: _auroc(each[index]))
-    for row in experiment_rows(rows, experiments[best]):
+    for row in experiment_rows(rows, experiments[best], reduced):
         details = {**row.details, RISKIEST_BY: ["attribute"]}
         yield row.model_copy(update={"details": details})
     for of_secret in each:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
@@ -27,14 +27,22 @@ Guessed = Sequence[Mapping[Scope, Guesses]]
 """One adversary's guesses in each repetition by layer, None being the whole update."""
 
 
-def experiment_rows(rows: Rows, experiment: Experiment) -> Iterator[Measurement]:
-    """All rows of an experiment: of the strongest adversary first, and of the floor last."""
+def experiment_rows(
+    rows: Rows, experiment: Experiment, reductions: Mapping[str, str]
+) -> Iterator[Measurement]:
+    """All rows of an experiment: of the strongest adversary first, and of the floor last.
+
+    Args:
+        rows: with the variant of all of them.
+        experiment: that was done.
+        reductions: what each layer's update is reduced by.
+    """
     repetitions, facts = experiment.repetitions, experiment.facts
     many = facts["rounds"] != 1
     strongest = [findings.strongest for findings in repetitions]
-    scored = ScoredRows(rows, Scorer([findings.split for findings in repetitions]))
+    scored = ScoredRows(rows, Scorer([findings.split for findings in repetitions]), reductions)
     headline = scored.guesses(strongest, facts, rounds=many)
-    floor = _floor(rows.of({"attribute_permuted": True}), experiment)
+    floor = _floor(rows.of({"attribute_permuted": True}), experiment, reductions)
     permuted: list[Measurement] = []
     if isinstance(floor, str):
         yield from headline
@@ -48,7 +56,7 @@ def experiment_rows(rows: Rows, experiment: Experiment) -> Iterator[Measurement]
     yield from scored.estimate(strongest)
     static = [findings.static for findings in repetitions if findings.static is not None]
     if static:
-        of_static = ScoredRows(rows.of({"adversary": "static"}), scored.scorer)
+        of_static = replace(scored, rows=rows.of({"adversary": "static"}))
         yield from of_static.guesses(static, {}, rounds=many)
     known = [findings.imputation for findings in repetitions if findings.imputation is not None]
     if known:
@@ -64,10 +72,12 @@ class ScoredRows:
     Attributes:
         rows: with the variant of the adversary.
         scorer: of the repetitions' trials.
+        reductions: what each layer's update is reduced by; empty where no update is looked at.
     """
 
     rows: Rows
     scorer: Scorer
+    reductions: Mapping[str, str] = field(default_factory=dict)
 
     def guesses(
         self, adversary: Guessed, details: Details, *, rounds: bool
@@ -86,7 +96,7 @@ class ScoredRows:
             yield from self._log_loss(scope, each)
             for number in range(len(each[0].rounds) if rounds else 0):
                 alone = [guess.rounds[number] for guess in each]
-                of_round = ScoredRows(self.rows.of({"round": number}), self.scorer)
+                of_round = replace(self, rows=self.rows.of({"round": number}))
                 yield from of_round.scores(scope, alone, {})
 
     def scores(
@@ -118,13 +128,13 @@ class ScoredRows:
         for scope, rounds in leaks.items():
             yield self._bound(scope, together(rounds), details)
             for number, leak in enumerate(rounds if len(rounds) > 1 else ()):
-                of_round = ScoredRows(self.rows.of({"round": number}), self.scorer)
+                of_round = replace(self, rows=self.rows.of({"round": number}))
                 yield of_round._bound(scope, leak, {})
 
     def estimate(self, adversary: Guessed) -> Iterator[Measurement]:
         """The same from the usable information of the calibrated posterior, which is no bound."""
         prior = self.scorer.splits[0].prior
-        estimated = ScoredRows(self.rows.of({"information": "estimate"}), self.scorer)
+        estimated = replace(self, rows=self.rows.of({"information": "estimate"}))
         for scope in adversary[0]:
             loss = self._loss([guesses[scope] for guesses in adversary])
             if loss is None:
@@ -175,11 +185,20 @@ class ScoredRows:
             confidence=self.scorer.confidence,
             n=self.scorer.trials,
             imprecise="" if metric == "fano_bound" else self.scorer.doubts(metric),
-            details=details,
+            details={**details, **self._reduction(metric, scope)},
         )
 
+    def _reduction(self, metric: str, scope: Scope) -> dict[str, JsonValue]:
+        """What the layer's update was reduced by, or the layers' ones, each kind once."""
+        if metric == "fano_bound" or not self.reductions:
+            return {}
+        kinds = self.reductions.values() if scope is None else [self.reductions[scope]]
+        return {"reduction": ", ".join(dict.fromkeys(kinds))}
 
-def _floor(rows: Rows, experiment: Experiment) -> tuple[ScoredRows, Guessed] | str:
+
+def _floor(
+    rows: Rows, experiment: Experiment, reductions: Mapping[str, str]
+) -> tuple[ScoredRows, Guessed] | str:
     """The strongest adversary with the secret shuffled among the records; or why there is none."""
     pairs = []
     for findings in experiment.repetitions:
@@ -187,7 +206,7 @@ def _floor(rows: Rows, experiment: Experiment) -> tuple[ScoredRows, Guessed] | s
             return findings.shuffled
         pairs.append(findings.shuffled)
     scorer = Scorer([split for split, _ in pairs])
-    return ScoredRows(rows, scorer), [guesses for _, guesses in pairs]
+    return ScoredRows(rows, scorer, reductions), [guesses for _, guesses in pairs]
 
 
 def _beside(

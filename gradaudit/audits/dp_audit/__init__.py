@@ -95,6 +95,7 @@ class DpAudit(Audit[DpAuditOptions]):
             title="Proven lower bound on epsilon",
             riskier="higher",
             per_layer=False,
+            proven=True,
             warning=1,
             error=5,
             why="the releases under two values of the attribute were told apart so surely that "
@@ -105,12 +106,14 @@ class DpAudit(Audit[DpAuditOptions]):
             title="Lower bound on epsilon if the noise is Gaussian",
             riskier="higher",
             per_layer=False,
+            proven=True,
         ),
         Metric(
             id="mu_lower",
             title="Lower bound on the gap over the noise, if that is Gaussian",
             riskier="higher",
             per_layer=False,
+            proven=True,
         ),
         Metric(
             id="epsilon_point",

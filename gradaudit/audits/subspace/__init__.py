@@ -21,6 +21,11 @@ DISTANCES: Mapping[str, str] = {
 class SubspaceOptions(AuditOptions):
     """Options of the subspace audit."""
 
+    merge_rare: int = Field(
+        0,
+        ge=0,
+        description="Merge an attribute's values of fewer than so many records into one (other).",
+    )
     reading: Literal["mean", "samples"] = Field(
         "samples",
         description="the subspace of a group of records: the leading directions of their single "

@@ -47,6 +47,11 @@ class VinfoOptions(SharingOptions):
         description="Predictive families (NAME,…) beside the prior: forest, mlp, logistic, "
         "extra-trees, discriminant (without it forest, mlp and logistic; with --paper forest).",
     )
+    merge_rare: int = Field(
+        0,
+        ge=0,
+        description="Merge an attribute's values of fewer than so many records into one (other).",
+    )
     prior: Literal["uniform", "empirical"] = Field(
         "uniform",
         description="What is known without the gradient: nothing, or the values' frequencies.",

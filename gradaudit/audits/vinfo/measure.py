@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
-from gradaudit.audits.sharing_options import features_of
+from gradaudit.audits.sharing_options import features_of, reductions
 from gradaudit.audits.vinfo import LATENT, ORIGINAL, Vinfo, VinfoOptions
 from gradaudit.audits.vinfo.attribute import AttributeRows, worst
 from gradaudit.audits.vinfo.cases import (
@@ -25,7 +25,7 @@ from gradaudit.audits.vinfo.cases import (
 )
 from gradaudit.audits.vinfo.correlation import METRIC, Point, correlation_rows, crossed_rows
 from gradaudit.audits.vinfo.original import original_passes, original_rows
-from gradaudit.data.records import Records
+from gradaudit.data.records import Records, with_rare_merged
 from gradaudit.errors import NotApplicable
 from gradaudit.families import family
 from gradaudit.families.forest import ceiling
@@ -38,7 +38,7 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.sharing.reduction import parse_reduction, reduction_for
+from gradaudit.sharing.reduction import parse_reduction
 
 _PROBES = 16
 _TOGETHER = 8
@@ -100,14 +100,15 @@ def _latent_rows(
 ) -> Iterator[Measurement]:
     """Rows of every attribute, round and layer, then the correlation."""
     why = why_no_correlation(subject, options)
-    records = records_asked_about(subject, keep=not why)
+    asked = records_asked_about(subject, keep=not why)
+    records, merged = with_rare_merged(asked, options.merge_rare)
     cases, refused = drawn_cases(records, options, subject.seed, keep=not why)
     if refused and not why:
         why = "the records do not suffice for an attack of their own"
         cases, refused = drawn_cases(records, options, subject.seed, keep=False)
     if not cases:
         raise NotApplicable("; ".join(refused.values()))
-    yield from _Latent(subject, options, records, cases, refused, why).rows(progress)
+    yield from _Latent(subject, options, records, merged, cases, refused, why).rows(progress)
 
 
 @dataclass
@@ -118,6 +119,7 @@ class _Latent:
         subject: the run's.
         options: the audit's.
         records: that are looked at.
+        merged: rare values that are one, by attribute.
         cases: attributes with what is drawn for them.
         refused: why others are not measured.
         why: why there is no correlation; empty if there is one.
@@ -127,6 +129,7 @@ class _Latent:
     subject: Subject
     options: VinfoOptions
     records: Records
+    merged: Mapping[str, tuple[str, ...]]
     cases: Sequence[Case]
     refused: Mapping[str, str]
     why: str
@@ -221,6 +224,8 @@ class _Latent:
             "batches": _roles([len(batches.labels) for batches in first.batches]),
             "records": _roles([len(part) for part in first.parts]),
         }
+        if case.attribute in self.merged:
+            facts["merged_values"] = list(self.merged[case.attribute])
         if self.options.paper:
             facts["ceiling"] = ceiling(case.values)
         notes = "; ".join(sorted(work.notes))
@@ -229,11 +234,9 @@ class _Latent:
     @cached_property
     def _reductions(self) -> dict[str, str]:
         """What each layer's gradient is reduced by."""
-        asked, memory = parse_reduction(self.options.reduce), self.subject.memory
-        return {
-            layer.name: str(reduction_for(self._sharing.visible(layer.parameters), asked, memory))
-            for layer in self.subject.layers
-        }
+        return reductions(
+            self.subject.layers, self._sharing, self.options.reduce, self.subject.memory
+        )
 
     def _sensitivities(self, progress: Progress) -> Mapping[object, Sensitivities]:
         """Sensitivities by round (None for the newest), where they are to be correlated."""
