@@ -117,7 +117,8 @@ def table(name: str, given: argparse.Namespace) -> Iterator[str]:
 
 def row(cell: Cell, key: str, outcomes: list[Outcome]) -> str:
     said = [outcome for outcome in outcomes if outcome.covered is not None]
-    low, high = cell.nominal
+    widths = [outcome.width for outcome in said if outcome.width is not None]
+    low, high = cell.nominal[0], cell.nominal[1] if widths else 1.0
     right = f"{low:.0%} to {high:.0%}" if high < 1 else f"at least {low:.0%}"
     if not said:
         return f"| {title(cell)} | {key} | {right} | nothing said | | | {len(outcomes)} |"
@@ -126,7 +127,6 @@ def row(cell: Cell, key: str, outcomes: list[Outcome]) -> str:
     imprecise = sum(outcome.imprecise for outcome in said) / len(said)
     share = hits / len(said)
     off = " **!**" if not low <= share <= high and imprecise < 0.5 else ""
-    widths = [outcome.width for outcome in said if outcome.width is not None]
     width = f"{statistics.median(widths):.3g}" if widths else ""
     return (
         f"| {title(cell)} | {key} | {right} | {share:.1%} [{ends.low:.1%}, {ends.high:.1%}]{off} "

@@ -218,7 +218,7 @@ def test_the_papers_softmax_says_its_ceiling() -> None:
     rows = rows_of(subject_of(inputs, {"trait": codes}), paper=True, family=())
     row = one(rows, "vinfo", "right")
     assert row.value is not None
-    assert 0.3 < row.value <= ceiling(2)
+    assert 0.25 < row.value <= ceiling(2)
     assert row.details["ceiling"] == pytest.approx(0.3799, abs=1e-4)
     assert row.details["families"] == ["forest", "prior"]
 
