@@ -1,11 +1,11 @@
-"""The audits, one a file; add a file and it is a command, a table column and a schema entry."""
+"""The audits, a folder or a file each; add one and it is a command, a column and a schema entry."""
 
 from typing import Any
 
-from gradaudit.audits.base import Audit, AuditOptions, Metric
+from gradaudit.audits.base import Audit, AuditOptions, Cost, Metric
 from gradaudit.parts import discover
 
-__all__ = ["Audit", "AuditOptions", "Metric", "audits"]
+__all__ = ["Audit", "AuditOptions", "Cost", "Metric", "audits"]
 
 
 def audits() -> dict[str, type[Audit[Any]]]:

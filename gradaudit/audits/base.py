@@ -130,25 +130,15 @@ class Audit(Generic[O]):
     def cost(self, subject: Subject) -> Cost:
         """About what ``run`` takes: ``measure.cost(audit, subject)``.
 
+        Nothing is known of a ``run`` of its own that comes without a ``cost``.
+
         Raises:
             NotApplicable: this audit says nothing about this model or data.
         """
         if type(self).run is not Audit.run:
-            return Cost(self.passes(subject), self.calls(subject), self.seconds(subject))
+            return Cost()
         cost: Cost = self._measuring().cost(self, subject)
         return cost
 
     def _measuring(self) -> Any:
         return import_module(f"{type(self).__module__}.measure")
-
-    def passes(self, subject: Subject) -> float:
-        """Being replaced by ``cost``."""
-        return 0.0
-
-    def calls(self, subject: Subject) -> float:
-        """Being replaced by ``cost``."""
-        return 0.0
-
-    def seconds(self, subject: Subject) -> float:
-        """Being replaced by ``cost``."""
-        return 0.0

@@ -8,6 +8,7 @@ import pytest
 from fake_audit import Counting
 from fake_command_line import only_counting, run
 
+from gradaudit.audits import Cost
 from gradaudit.cli.scan import sample_folder
 from gradaudit.models.target import Subject
 from gradaudit.report import Report
@@ -77,11 +78,11 @@ def test_the_sample_has_an_attribute_unless_another_is_named(
 ) -> None:
     seen: list[tuple[str, ...]] = []
 
-    def passes(audit: Counting, subject: Subject) -> float:
+    def cost(audit: Counting, subject: Subject) -> Cost:
         seen.append(subject.attributes)
-        return 0.0
+        return Cost()
 
-    monkeypatch.setattr(Counting, "passes", passes)
+    monkeypatch.setattr(Counting, "cost", cost)
     assert run("scan", *named, "--dry-run").status == 0
     assert seen == [asked]
 

@@ -60,7 +60,7 @@ def run(audit: Vinfo, subject: Subject, progress: Progress) -> Iterator[Measurem
         yield from original_rows(subject, audit.options, progress)
         yield from Rows(Vinfo).skipped("--original asks about the input alone", LATENT, layers)
     else:
-        yield from _latent_rows(subject, audit.options, progress)
+        yield from _latent(subject, audit.options).rows(progress)
         yield from Rows(Vinfo).skipped("not asked for: --original", ORIGINAL, layers)
 
 
@@ -95,10 +95,12 @@ def cost(audit: Vinfo, subject: Subject) -> Cost:
     )
 
 
-def _latent_rows(
-    subject: Subject, options: VinfoOptions, progress: Progress
-) -> Iterator[Measurement]:
-    """Rows of every attribute, round and layer, then the correlation."""
+def _latent(subject: Subject, options: VinfoOptions) -> _Latent:
+    """What is drawn of every attribute.
+
+    Raises:
+        NotApplicable: no attribute is named, or none has two values with enough records.
+    """
     why = why_no_correlation(subject, options)
     asked = records_asked_about(subject, keep=not why)
     records, merged = with_rare_merged(asked, options.merge_rare)
@@ -108,7 +110,7 @@ def _latent_rows(
         cases, refused = drawn_cases(records, options, subject.seed, keep=False)
     if not cases:
         raise NotApplicable("; ".join(refused.values()))
-    yield from _Latent(subject, options, records, merged, cases, refused, why).rows(progress)
+    return _Latent(subject, options, records, merged, cases, refused, why)
 
 
 @dataclass
@@ -136,7 +138,7 @@ class _Latent:
     points: list[Point] = field(default_factory=list)
 
     def rows(self, progress: Progress) -> Iterator[Measurement]:
-        """All rows."""
+        """Rows of every attribute, round and layer, then the correlation."""
         names = list(self.records.attributes)
         layers = [layer.name for layer in self.subject.layers]
         sensitivities = self._sensitivities(progress)
