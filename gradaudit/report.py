@@ -1,6 +1,6 @@
 """The report: measurements, what they were taken of, and how.
 
-One tidy document, published as a JSON Schema (``cli.schema``); NaN and infinity cannot be written
+One tidy document, published as a JSON Schema (``cli.listing``); NaN and infinity cannot be written
 (infinity is ``value=None`` with ``details["infinite"] = True``).
 """
 
