@@ -215,10 +215,10 @@ def test_the_empirical_prior_has_less_to_tell() -> None:
 
 def test_the_papers_softmax_says_its_ceiling() -> None:
     inputs, codes = planted()
-    rows = rows_of(subject_of(inputs, {"trait": codes}), paper=True, family=())
+    rows = rows_of(subject_of(inputs, {"trait": codes}), paper=True, family=(), batches=64)
     row = one(rows, "vinfo", "right")
     assert row.value is not None
-    assert 0.25 < row.value <= ceiling(2)
+    assert 0.3 < row.value <= ceiling(2)
     assert row.details["ceiling"] == pytest.approx(0.3799, abs=1e-4)
     assert row.details["families"] == ["forest", "prior"]
 
@@ -240,12 +240,12 @@ def test_older_checkpoints_are_rounds() -> None:
 def test_users_are_kept_together() -> None:
     """Each user has a mark of its own in the inputs, which tells nothing of other users."""
     rng = np.random.default_rng(0)
-    user = np.repeat(np.arange(60), 10)
+    user = np.repeat(np.arange(60), 20)
     marks = rng.normal(size=(60, 6)) * 5
-    inputs = torch.tensor(marks[user] + rng.normal(size=(600, 6)), dtype=torch.float32)
+    inputs = torch.tensor(marks[user] + rng.normal(size=(1200, 6)), dtype=torch.float32)
     codes = rng.permutation(np.arange(60) % 2)[user]
     names = np.array([f"u{u}" for u in user])
-    options = {"batch_size": 1, "batches": 140, "family": ("forest",), "repeats": 3}
+    options = {"batch_size": 1, "batches": 280, "family": ("forest",), "repeats": 3}
     together = one(
         rows_of(subject_of(inputs, {"trait": codes}, users=names), **options), "auroc", "right"
     )
@@ -253,7 +253,7 @@ def test_users_are_kept_together() -> None:
     assert together.value is not None
     assert apart.value is not None
     assert together.value < 0.65
-    assert apart.value > 0.8  # .85 to .90 over seeds
+    assert apart.value > 0.85
 
 
 def test_few_repetitions_are_warned_of() -> None:
