@@ -1,6 +1,6 @@
 """Thousands of shared updates at once, layer by layer, reduced to features."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -8,18 +8,19 @@ import torch
 from torch import Tensor
 
 from gradaudit.data.records import Records
+from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, Target
-from gradaudit.randomness import number
+from gradaudit.randomness import number, torch_rng
 from gradaudit.sharing import draws
-from gradaudit.sharing.averaging import averaged, noisy
-from gradaudit.sharing.context import Context, Indices, refuse_hidden
-from gradaudit.sharing.fitting import Fitted, Project, fit_components
-from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.context import Context, Indices
+from gradaudit.sharing.principal import KnownProjections, Projection, fit_components
+from gradaudit.sharing.protocol import SharingProtocol, Visibility
 from gradaudit.sharing.reduction import parse_reduction
-from gradaudit.sharing.rows import room
-from gradaudit.sharing.stream import Stream, together
-from gradaudit.sharing.visibility import Visibility
+from gradaudit.sharing.rows import Dense, GradientRows, room
+from gradaudit.sharing.stream import RecordRows, Stream, together
 
+_COPIES = 4
+"""Of features while noise is added to them."""
 LARGEST_FIT = 500
 """Records, or batches, that principal components are fitted on at most."""
 
@@ -76,18 +77,16 @@ class Interceptor:
         """
         sharing = sharing or SharingProtocol()
         asked = parse_reduction(reduce)
-        refuse_hidden(layers, sharing)
+        if hidden := next((layer.name for layer in layers if layer.name in sharing.hidden), None):
+            raise UsageError(f"layer {hidden} is hidden, so nothing of it is shared")
         self.layers, self.seed = tuple(layers), seed
         self.visibilities = {
             layer.name: Visibility.of(layer, sharing, asked, seed, memory) for layer in layers
         }
-        self._context = Context.of(target, records, sharing, dtype, memory)
-        self._fitted_records, self._fitted_updates = Fitted(memory // 4), Fitted(memory // 4)
-
-    @property
-    def note(self) -> str:
-        """What the report should say of how updates were computed; empty if nothing."""
-        return self._context.note
+        self._context = Context(target, records, sharing, dtype, memory)
+        self.note = self._context.note
+        self._fitted_records = KnownProjections(memory // 4)
+        self._fitted_updates = KnownProjections(memory // 4)
 
     def features(
         self,
@@ -123,16 +122,14 @@ class Interceptor:
             batches, len(self._context.records), self._context.sharing.others, others, seed
         )
         fitted = np.unique(batches if fit is None else fit)
-        groups = together(
-            self.layers, partial(self._bytes, len(batches)), self._context.memory // 2
-        )
-        for layers in groups:
+        size = partial(self._bytes, len(batches))
+        for layers in together(self.layers, size, self._context.memory // 2):
             linear = [layer for layer in layers if self.linear(layer)]
             formed = [layer for layer in layers if not self.linear(layer)]
-            found = self._averaged(linear, clients, fitted, seed) if linear else {}
-            found |= self._formed(formed, clients, fitted, seed, values) if formed else {}
+            ready = self._averaged(linear, clients, fitted, seed) if linear else {}
+            ready |= self._formed(formed, clients, fitted, seed, values) if formed else {}
             for layer in layers:
-                yield layer, found.pop(layer.name)
+                yield layer, ready.pop(layer.name)
 
     def whole(
         self,
@@ -144,8 +141,8 @@ class Interceptor:
         values: Indices | None = None,
     ) -> Tensor:
         """All layers' features side by side, (batches, features), as ``features`` makes them."""
-        found = self.features(batches, fit=fit, seed=seed, others=others, values=values)
-        return torch.cat([features for _, features in found], dim=1)
+        layers = self.features(batches, fit=fit, seed=seed, others=others, values=values)
+        return torch.cat([features for _, features in layers], dim=1)
 
     def linear(self, layer: Layer) -> bool:
         """Whether a layer's records are reduced before they are averaged."""
@@ -169,20 +166,64 @@ class Interceptor:
         )
         used, rows = torch.unique(clients, return_inverse=True)
         stream = context.record_rows(used.numpy(), layers)
-        shares = draws.shares_of(rows, context.weights(used))
-        means = averaged(
-            stream,
-            layers,
-            self.visibilities,
-            projections,
-            rows,
-            shares,
-            context.dtype,
-            context.memory,
-        )
-        return {
-            layer.name: self._add_noise(means[layer.name], layer, clients, seed) for layer in layers
-        }
+        shares = draws.shares_of(rows, context.weights(used)) / rows.shape[1]
+        means = self._means(stream, layers, projections, rows.flatten(1), shares.flatten(1))
+        for layer in layers:
+            self._add_noise(means[layer.name], layer, clients, seed)
+        return means
+
+    def _means(
+        self,
+        stream: RecordRows,
+        layers: Sequence[Layer],
+        projections: Mapping[str, Projection],
+        rows: Tensor,
+        shares: Tensor,
+    ) -> dict[str, Tensor]:
+        """The means over batches of reduced records, (batches, features) on the CPU, by layer.
+
+        Records' features are held and averaged at the end; those of a layer that would take more
+        than half of the memory are added to the batches piece by piece.
+
+        Args:
+            stream: a row a record.
+            layers: to look at.
+            projections: of those that are reduced to principal components.
+            rows: (batches, clients · k) indices of records.
+            shares: (batches, clients · k) of each record in the batch's mean.
+        """
+        dtype = self._context.dtype
+        held: dict[str, list[GradientRows]] = {}
+        sums: dict[str, Tensor] = {}
+        for where, layer, piece in stream.pieces(layers):
+            name = layer.name
+            reduced = self._reduced(piece, name, projections.get(name))
+            if self._held_bytes(stream, layer) <= self._context.memory // 2:
+                held.setdefault(name, []).append(reduced)
+                continue
+            part = reduced.dense()
+            if name not in sums:
+                sums[name] = torch.zeros(len(rows), part.shape[1], dtype=dtype)
+            _add(sums[name], part, where, rows, shares)
+        for name in list(held):
+            parts = held.pop(name)
+            records = type(parts[0]).joined(parts)
+            sums[name] = room(len(rows), records.elements, dtype)
+            records.mix(rows, shares.to(dtype), sums[name])
+        return sums
+
+    def _reduced(
+        self, piece: GradientRows, name: str, projection: Projection | None
+    ) -> GradientRows:
+        visibility = self.visibilities[name]
+        if projection is not None:
+            return Dense(projection(piece))
+        return piece if visibility.columns is None else Dense(visibility.pooled(piece))
+
+    def _held_bytes(self, stream: RecordRows, layer: Layer) -> int:
+        features = self.visibilities[layer.name].features
+        whole = features == layer.parameters
+        return (stream.bytes_of(layer) if whole else stream.itemsize * features) * len(stream)
 
     def _formed(
         self,
@@ -211,23 +252,33 @@ class Interceptor:
             silent=silent,
             values=None if values is None else torch.from_numpy(values),
         )
-        found: dict[str, Tensor] = {}
+        features: dict[str, Tensor] = {}
         for where, layer, rows in stream.pieces(layers):
             name = layer.name
             known = projections.get(name)
             part = known(rows) if known else self.visibilities[name].pooled(rows)
-            if name not in found:
-                found[name] = room(len(stream), part.shape[1], context.dtype)
-            found[name][where] = part
+            if name not in features:
+                features[name] = room(len(stream), part.shape[1], context.dtype)
+            features[name][where] = part
         for layer in late:
-            self._add_noise(found[layer.name], layer, clients, seed)
-        return found
+            self._add_noise(features[layer.name], layer, clients, seed)
+        return features
 
-    def _add_noise(self, features: Tensor, layer: Layer, clients: Tensor, seed: int) -> Tensor:
-        """Features with the noise on each client's update, in place."""
-        context, sizes = self._context, (clients.shape[1], clients.shape[2])
-        chain, device = context.sharing.chain, context.target.device
-        return noisy(features, layer, chain, sizes, seed, context.memory, device)
+    def _add_noise(self, features: Tensor, layer: Layer, clients: Tensor, seed: int) -> None:
+        """The noise that a layer's defenses add to each client's update, on (batches, features)."""
+        context, (_, count, records) = self._context, clients.shape
+        width, device = features.shape[1], context.target.device
+        row = _COPIES * features.element_size() * width * count * records
+        step = max(1, context.memory // row)
+        for index, defense in enumerate(context.sharing.chain.acting):
+            if not (defense.additive and defense.defends(layer.parameter_names[0])):
+                continue
+            words = "sharing", "noise on features", index, layer.name
+            generator = torch_rng(seed, *words, device=device)
+            for part in torch.split(features, step):
+                zeros = torch.zeros(len(part) * count, width, dtype=features.dtype, device=device)
+                noise = defense.apply(zeros, records=records, generator=generator)
+                part += noise.view(len(part), count, -1).mean(dim=1).cpu()
 
     def _noise_is_last(self, layer: Layer) -> bool:
         """Whether noise is added after updates and their reduction, which are linear in it."""
@@ -237,8 +288,12 @@ class Interceptor:
         )
 
     def _projections(
-        self, layers: Sequence[Layer], known: Fitted, key: Indices, stream: Callable[[], Stream]
-    ) -> dict[str, Project]:
+        self,
+        layers: Sequence[Layer],
+        known: KnownProjections,
+        key: Indices,
+        stream: Callable[[], Stream],
+    ) -> dict[str, Projection]:
         """The projections of the layers that are reduced to principal components."""
         turned = [
             layer for layer in layers if self.visibilities[layer.name].reduction.kind == "pca"
@@ -254,3 +309,10 @@ class Interceptor:
     def _bytes(self, batches: int, layer: Layer) -> int:
         """That a layer's features of so many batches take."""
         return batches * self.visibilities[layer.name].features * self._context.dtype.itemsize
+
+
+def _add(sums: Tensor, part: Tensor, where: slice, rows: Tensor, shares: Tensor) -> None:
+    """Add rows of records to the means of the batches that they are in."""
+    batch, place = ((rows >= where.start) & (rows < where.stop)).nonzero(as_tuple=True)
+    chosen = part.cpu()[rows[batch, place] - where.start]
+    sums.index_add_(0, batch, chosen.mul_(shares[batch, place, None].to(chosen)))

@@ -5,8 +5,8 @@ FedAvg trains for epochs of SGD on minibatches of a client's records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -100,7 +100,7 @@ def share(
         NotApplicable: a defense clips single records, which the model couples.
         UsageError: the defenses cannot be applied to this model.
     """
-    clients = Clients.of(target, inputs, labels, sharing, dtype=dtype, memory=memory)
+    clients = Clients(target, inputs, labels, sharing, dtype=dtype, memory=memory)
     everyone = torch.arange(len(inputs))
     update = {name: rows[None] for name, rows in clients.update(everyone, generator).items()}
     defended = sharing.chain.apply(
@@ -113,7 +113,6 @@ def share(
     return {name: rows.reshape(shapes[name]) for name, rows in defended.items()}
 
 
-@dataclass(frozen=True)
 class Clients:
     """Clients' updates, one after the other, before anything is done to an update as a whole.
 
@@ -127,17 +126,8 @@ class Clients:
         memory: bytes that the gradients of single records may take.
     """
 
-    target: Target
-    view: FunctionalModel
-    inputs: Tensor
-    labels: Tensor
-    sharing: SharingProtocol
-    names: tuple[str, ...]
-    memory: int
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         target: Target,
         inputs: Tensor,
         labels: Tensor,
@@ -145,7 +135,7 @@ class Clients:
         *,
         dtype: torch.dtype,
         memory: int,
-    ) -> Clients:
+    ) -> None:
         """Clients with these records.
 
         Raises:
@@ -153,11 +143,12 @@ class Clients:
             NotApplicable: a defense clips single records, which the loss weighs.
             UsageError: the defenses cannot be applied to this model.
         """
-        names = sharing.parameters(target.model)
-        view = FunctionalModel.of(target, dtype=dtype)
-        view.check(view.cast(inputs[:2]), view.cast(labels[:2]))
-        _expect_equal_weights(view, labels, sharing)
-        return cls(target, view, inputs, labels, sharing, names, memory)
+        self.target, self.inputs, self.labels = target, inputs, labels
+        self.sharing, self.memory = sharing, memory
+        self.names = sharing.parameters(target.model)
+        self.view = FunctionalModel.of(target, dtype=dtype)
+        self.view.check(self.view.cast(inputs[:2]), self.view.cast(labels[:2]))
+        _expect_equal_weights(self.view, labels, sharing)
 
     def update(self, batch: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
         """The flattened update for the records of these indices, by parameter."""
@@ -201,8 +192,5 @@ def _expect_equal_weights(view: FunctionalModel, labels: Tensor, sharing: Sharin
 
 def parameters_as_layers(target: Target, names: Sequence[str]) -> tuple[Layer, ...]:
     """A layer of its own for every parameter, for the engines that go by layers."""
-    parameters: Mapping[str, Tensor] = dict(target.model.named_parameters())
-    return tuple(
-        Layer(name, "", index, (name,), parameters[name].numel())
-        for index, name in enumerate(names)
-    )
+    sizes = {name: parameter.numel() for name, parameter in target.model.named_parameters()}
+    return tuple(Layer(n, "", index, (n,), sizes[n]) for index, n in enumerate(names))

@@ -6,7 +6,7 @@ The gradients of single records come in the form that takes the least memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from torch import Tensor
@@ -42,14 +42,6 @@ class Stream(Protocol):
         """Whether a layer's rows come as ``Factors``."""
 
 
-def collected(stream: Stream, layers: Iterable[Layer]) -> dict[str, GradientRows]:
-    """All rows of these layers in memory, by name."""
-    parts: dict[str, list[GradientRows]] = {}
-    for _, layer, rows in stream.pieces(layers):
-        parts.setdefault(layer.name, []).append(rows)
-    return {name: type(rows[0]).joined(rows) for name, rows in parts.items()}
-
-
 @dataclass(frozen=True)
 class RecordRows:
     """One row a record.
@@ -71,10 +63,6 @@ class RecordRows:
     def itemsize(self) -> int:
         """Bytes of an element."""
         return self.gradients.trace.view.dtype.itemsize
-
-    def of_records(self, inputs: Tensor, labels: Tensor) -> RecordRows:
-        """The same of other records."""
-        return replace(self, gradients=replace(self.gradients, inputs=inputs, labels=labels))
 
     def pieces(self, layers: Iterable[Layer]) -> Iterator[Piece]:
         """The rows of these layers, batch by batch of the engine."""

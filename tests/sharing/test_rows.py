@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradaudit.sharing.principal import Components, gram_of, narrow_projection
+from gradaudit.sharing.principal import axes_of_narrow, components_of, gram_of
 from gradaudit.sharing.rows import Dense, Factors
 
 
@@ -67,13 +67,13 @@ def test_inner_products_of_factors(positions: int) -> None:
 def test_components_of_narrow_rows_are_those_of_their_gram_matrix(count: int) -> None:
     rows = drawn(60, 12) * torch.arange(1, 13) + 5
     rows[:, 11] = rows[:, 0] - rows[:, 1]  # of rank 11
-    wide = Components.of(gram_of(rows), count)
-    narrow = narrow_projection(rows, count)
-    torch.testing.assert_close(narrow.axes, rows.T @ wide.weights, rtol=1e-7, atol=1e-7)
-    torch.testing.assert_close(narrow.offset, wide.offset, rtol=1e-7, atol=1e-7)
-    assert narrow.axes.shape[1] == min(count, 11)
+    weights, wide_offset = components_of(gram_of(rows), count)
+    axes, offset = axes_of_narrow(rows, count)
+    torch.testing.assert_close(axes, rows.T @ weights, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(offset, wide_offset, rtol=1e-7, atol=1e-7)
+    assert axes.shape[1] == min(count, 11)
 
 
 def test_narrow_rows_that_are_alike_have_one_axis_of_noughts() -> None:
-    found = narrow_projection(torch.ones(9, 4), 3)
-    assert torch.equal(found(torch.ones(2, 4)), torch.zeros(2, 1))
+    axes, offset = axes_of_narrow(torch.ones(9, 4), 3)
+    assert torch.equal(torch.ones(2, 4) @ axes - offset.float(), torch.zeros(2, 1))

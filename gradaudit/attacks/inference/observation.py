@@ -19,10 +19,9 @@ from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, Target
 from gradaudit.randomness import number, torch_rng
 from gradaudit.sharing.interceptor import Interceptor
-from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.protocol import SharingProtocol, Visibility
 from gradaudit.sharing.reduction import parse_reduction
 from gradaudit.sharing.share import parameters_as_layers
-from gradaudit.sharing.visibility import Visibility
 
 
 def prepared(
