@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.defenses.base import Defense, module_of
 from gradaudit.errors import UsageError
-from gradaudit.models.target import Subject
 from gradaudit.text import listed
 
 Update = dict[str, Tensor]
@@ -37,11 +35,6 @@ class Chain:
 
     def __str__(self) -> str:
         return " then ".join(map(str, self.defenses)) or "none"
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether nothing in it is random."""
-        return all(defense.deterministic for defense in self.acting)
 
     @property
     def acting(self) -> tuple[Defense[Any], ...]:
@@ -210,17 +203,3 @@ def _by_parameter(
             for name in chosen:
                 found[name] = found[name] * factor if name in found else factor
     return found
-
-
-def defenses_note(subject: Subject, unapplied: str) -> dict[str, JsonValue]:
-    """Details that tell which of a subject's defenses are not in the numbers; empty without any.
-
-    Those that change the model are in them, but for one that does nothing in eval mode.
-
-    Args:
-        subject: with all its defenses.
-        unapplied: why those of updates are not applied.
-    """
-    chain = Chain(subject.defenses)
-    notes = [unapplied if chain.acting else "", chain.idle(subject.target.mode)]
-    return {"defenses": "; ".join(filter(None, notes))} if any(notes) else {}

@@ -1,4 +1,4 @@
-"""The model under audit, its layers, and the subject: model, data and how to look at them."""
+"""The model under audit and its layers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-import numpy as np
 import torch
 from torch import nn
 
-from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
 from gradaudit.models.losses import Loss
-from gradaudit.randomness import rng
 from gradaudit.report import CheckpointRecord
-
-if TYPE_CHECKING:
-    from gradaudit.defenses import Defense
 
 Mode = Literal["eval", "train"]
 
@@ -156,52 +150,3 @@ class Expected:
 
     value: float
     source: str
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What an audit looks at: targets, records and the run's settings.
-
-    Attributes:
-        targets: one per checkpoint, oldest first (one without checkpoints).
-        records: every record of the data set.
-        layers: the layers to report, a subset of the last target's.
-        samples: how many records an audit looks at (None: the audit's own default).
-        attributes: names of the private attributes asked about.
-        defenses: what is done to updates before they are shared, in order.
-        hidden: names of the layers that are never shared.
-        seed: root of all randomness.
-        jobs: worker processes.
-        memory: bytes that one chunk of work may take.
-        expected: the accuracy that the newest target is known to have.
-    """
-
-    targets: tuple[Target, ...]
-    records: Records
-    layers: tuple[Layer, ...]
-    samples: int | None = None
-    attributes: tuple[str, ...] = ()
-    defenses: tuple[Defense[Any], ...] = ()
-    hidden: tuple[str, ...] = ()
-    seed: int = 0
-    jobs: int = 1
-    memory: int = 1 << 30
-    expected: Expected | None = None
-
-    @property
-    def target(self) -> Target:
-        """The newest target."""
-        return self.targets[-1]
-
-    def sample(self, default: int, most: int | None = None) -> Records:
-        """The records to look at: ``samples`` (or ``default``) drawn without replacement.
-
-        The same seed draws the same records for every audit, the first ones where it takes fewer.
-
-        Args:
-            default: how many, where ``samples`` does not say.
-            most: how many at most, whatever ``samples`` says.
-        """
-        wanted = min(self.samples or default, most or len(self.records), len(self.records))
-        order = rng(self.seed, "sample").permutation(len(self.records))
-        return self.records.take(np.sort(order[:wanted]).astype(np.int64))

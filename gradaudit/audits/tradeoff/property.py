@@ -11,8 +11,8 @@ from gradaudit.audits.attack_inference.options import InferenceOptions
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.tradeoff import Tradeoff, TradeoffOptions
 from gradaudit.defenses.modules.target import defended_target
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
-from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 from gradaudit.tradeoff.mechanisms import Mechanism, Setting
