@@ -44,9 +44,8 @@ def load_records(spec: str, *, attributes: Sequence[str] = ()) -> Records:
     """
     parsed = parse_spec(spec)
     adapter = _adapter(parsed)
-    columns = [",".join(part for part in name.split(",") if part != MEMBER) for name in attributes]
-    columns = [name for name in columns if name]
-    records = _with_membership(adapter.of(parsed, columns).load())
+    columns = (",".join(part for part in name.split(",") if part != MEMBER) for name in attributes)
+    records = _with_membership(adapter.of(parsed, filter(None, columns)).load())
     expect_attributes(records, attributes, spec)
     return replace(records, adapter=records.adapter or adapter.name)
 

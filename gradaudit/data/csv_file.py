@@ -1,7 +1,7 @@
 """Tables in CSV files."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -67,4 +67,4 @@ class CsvFile(DataAdapter):
         for name in table.cells:
             if name not in elsewhere:
                 column = table.column(name)
-                yield column.as_text() if name in categorical else column
+                yield replace(column, numbers=None) if name in categorical else column

@@ -63,7 +63,6 @@ class ImageFolder(DataAdapter):
         return self._classes(folder) if self.table is None else self._described(folder, self.table)
 
     def _classes(self, folder: Path) -> Records:
-
         self._expect_no_columns()
         kinds = {
             kind.name: [file for file in sorted(kind.iterdir()) if file.suffix.lower() in _SUFFIXES]
@@ -81,7 +80,6 @@ class ImageFolder(DataAdapter):
         return assemble(self._pictures(files, folder), Labels(codes, classes, str(folder)))
 
     def _described(self, folder: Path, name: str) -> Records:
-
         here = Path(name).expanduser()
         table = read_table(here if here.is_file() else folder / name)
         if self.label is None:
@@ -104,7 +102,6 @@ class ImageFolder(DataAdapter):
             )
 
     def _files(self, table: Table) -> Sequence[str]:
-
         if self.file is not None:
             return table.cells[choose(self.file, table.cells, table.file, "column")]
         found = next((name for name in _FILE_COLUMNS if name in table.cells), None)
@@ -113,7 +110,6 @@ class ImageFolder(DataAdapter):
         return table.cells[found]
 
     def _pictures(self, files: Sequence[Path], folder: Path) -> Inputs:
-
         array = pictures(read_pictures(files, str(folder), self.size), str(folder))
         return Inputs(array, notes={"resized": list(self.size)} if self.size else {})
 

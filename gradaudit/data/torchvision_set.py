@@ -38,7 +38,6 @@ class TorchvisionSet(DataAdapter):
         return records_of_items(self._open(), f"torchvision:{self.source}", self.size)
 
     def _open(self) -> Any:
-
         kind = self._kind()
         root = Path(self.root).expanduser()
         part = self._part(signature(kind).parameters)
@@ -52,7 +51,6 @@ class TorchvisionSet(DataAdapter):
             ) from error
 
     def _kind(self) -> Any:
-
         module = import_torchvision("datasets")
         kinds = {
             name: getattr(module, name)

@@ -1,6 +1,5 @@
 """What is refused before and after reading: unknown names, too much, too few, no numbers."""
 
-import io
 import math
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -105,36 +104,3 @@ def expect_finite(numbers: NDArray[Any], origin: str) -> None:
             f"{origin}: {broken.sum()} of {len(numbers)} records hold NaN or infinity (first in "
             f"record {broken.argmax() + 1}); repair them or leave them out"
         )
-
-
-class CappedReader(io.RawIOBase):
-    """A binary stream that refuses to yield more than a text file may hold."""
-
-    def __init__(self, stream: Any, origin: str) -> None:
-        self._stream = stream
-        self._left = MAX_TEXT_BYTES
-        self._origin = origin
-
-    def readable(self) -> bool:
-        """A reader reads."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read into a buffer.
-
-        Raises:
-            DataError: the stream holds more than 1 GiB.
-        """
-        count: int = self._stream.readinto(buffer)
-        self._left -= count
-        if self._left < 0:
-            raise DataError(
-                f"{self._origin}: holds more than {MAX_TEXT_BYTES >> 20} MiB of text unpacked; "
-                "use fewer records"
-            )
-        return count
-
-    def close(self) -> None:
-        """Close the stream beneath too."""
-        self._stream.close()
-        super().close()

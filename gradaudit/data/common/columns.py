@@ -90,10 +90,6 @@ class Column:
     def __len__(self) -> int:
         return len(self.codes)
 
-    def as_text(self) -> Self:
-        """The column with its numbers read as names, in their order."""
-        return replace(self, numbers=None)
-
     def named(self, names: Sequence[str]) -> Self:
         """The column with the whole number i read as ``names[i]``; itself where one has no name."""
         known = self.numbers
