@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from gradaudit.data.base import DataAdapter
-from gradaudit.data.common.columns import Column
-from gradaudit.data.common.encoding import encode
+from gradaudit.data.common.columns import Column, encode
 from gradaudit.data.common.roles import assemble, labels_of
 from gradaudit.data.common.tables import Table, read_table
 from gradaudit.data.records import Records

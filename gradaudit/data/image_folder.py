@@ -10,7 +10,7 @@ import numpy as np
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.arrays import pictures
 from gradaudit.data.common.checks import choose, quote
-from gradaudit.data.common.encoding import Inputs
+from gradaudit.data.common.columns import Inputs
 from gradaudit.data.common.pictures import read_pictures
 from gradaudit.data.common.roles import Labels, assemble, labels_of
 from gradaudit.data.common.tables import Table, read_table
@@ -102,12 +102,12 @@ class ImageFolder(DataAdapter):
             )
 
     def _files(self, table: Table) -> Sequence[str]:
-        if self.file is not None:
-            return table.cells[choose(self.file, table.cells, table.file, "column")]
-        found = next((name for name in _FILE_COLUMNS if name in table.cells), None)
-        if found is None:
+        name = self.file
+        if name is None:
+            name = next((name for name in _FILE_COLUMNS if name in table.cells), None)
+        if name is None:
             raise UsageError(f"{table.file}: name the column of the file names with file=COL")
-        return table.cells[found]
+        return table.cells[choose(name, table.cells, table.file, "column")]
 
     def _pictures(self, files: Sequence[Path], folder: Path) -> Inputs:
         array = pictures(read_pictures(files, str(folder), self.size), str(folder))

@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.arrays import Archive, as_inputs
 from gradaudit.data.common.checks import choose_all
-from gradaudit.data.common.columns import Column
-from gradaudit.data.common.encoding import Inputs, numeric_features, standardise
+from gradaudit.data.common.columns import Column, Inputs, numeric_features, standardise
 from gradaudit.data.common.roles import assemble, labels_of_array
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError

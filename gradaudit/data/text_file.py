@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.checks import choose, expect_to_fit
-from gradaudit.data.common.encoding import Inputs
+from gradaudit.data.common.columns import Inputs
 from gradaudit.data.common.roles import assemble, labels_of
 from gradaudit.data.common.tables import read_table
 from gradaudit.data.records import Records
