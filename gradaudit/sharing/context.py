@@ -1,7 +1,5 @@
 """What does not change from one call of an interceptor to the next, and the updates of a call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache

@@ -6,8 +6,6 @@ K centred = U Λ Uᵀ the components are V = Gᵀ W for W = U Λ^{-1/2}, and a r
 there are rows, V is had from their covariance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """How a gradient is made shorter before a classifier sees it. No torch in here."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -3,8 +3,6 @@
 FedAvg trains for epochs of SGD on minibatches of a client's records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -33,7 +33,6 @@ _BYTES = {
 """Of an element of a storage."""
 _STORAGE = re.compile(rf"torch(?:\.storage)? ({'|'.join(_BYTES)})Storage")
 _MARK = object()
-_PLAIN_NUMBERS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"}
 
 
@@ -67,6 +66,9 @@ class _Storage:
 class _Tuple:
     items: tuple[Any, ...]
     depth: int
+
+
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": _Tuple((), 0)}
 
 
 @dataclass
@@ -117,9 +119,8 @@ class _Machine:
         """Take one opcode."""
         if name in _LITERALS:
             self.stack.append(argument)
-        elif name in _PLAIN_NUMBERS:
-            value = _PLAIN_NUMBERS[name]
-            self.stack.append(_Tuple((), 0) if value == () else value)
+        elif name in _CONSTANTS:
+            self.stack.append(_CONSTANTS[name])
         elif name in ("BINPUT", "LONG_BINPUT"):
             (self.memo[argument],) = self.popped(1)
             self.stack.append(self.memo[argument])

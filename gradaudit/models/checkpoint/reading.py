@@ -50,8 +50,9 @@ def load_checkpoint(path: Path | str) -> LoadedCheckpoint:
     """
     path = Path(path)
     state, notes = read_state(path)
-    record = CheckpointRecord(file=describe(path), sha256=_sha256(path))
-    return LoadedCheckpoint(state, record, notes)
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return LoadedCheckpoint(state, CheckpointRecord(file=describe(path), sha256=digest), notes)
 
 
 def read_state(path: Path | str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
@@ -63,9 +64,9 @@ def read_state(path: Path | str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """
     path = Path(path)
     if kind_of(path) == "safetensors":
-        return unwrap(_read_safetensors(path), describe(path))
+        return _unwrap(_read_safetensors(path), describe(path))
     _expect_plain_weights(open_archive(path))
-    return unwrap(_read_archive(path), describe(path))
+    return _unwrap(_read_archive(path), describe(path))
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -84,15 +85,13 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _expect_plain_weights(archive: Archive) -> None:
     """Follow the pickle and name what it would run, before anything of it is interpreted."""
-    name = describe(archive.path)
     try:
         follow(archive.read("data.pkl"), {file: size for file, (_, size) in archive.places.items()})
-    except UnsafeGlobalsError as unsafe:
-        raise CheckpointError(f"{name}: {_what_is_run(unsafe.names)}; {REMEDY}") from unsafe
     except RefusedError as why:
-        raise CheckpointError(
-            f"{name}: its pickle holds no plain weights: {why}; {REMEDY}"
-        ) from why
+        reason = f"its pickle holds no plain weights: {why}"
+        if isinstance(why, UnsafeGlobalsError):
+            reason = _what_is_run(why.names)
+        raise CheckpointError(f"{describe(archive.path)}: {reason}; {REMEDY}") from why
 
 
 def _what_is_run(names: Sequence[str]) -> str:
@@ -130,21 +129,8 @@ def _without_suffix(path: Path) -> Iterator[Path]:
         yield link
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The named tensors in a loaded file, and notes on what was unwrapped and left aside.
-
-    Args:
-        content: what the weights-only loader returned.
-        file: the file's name for messages.
-
-    Raises:
-        CheckpointError: there is no state dict in it, or more than one.
-    """
+def _unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The named tensors in a loaded file, and notes on what was unwrapped and left aside."""
     notes: list[str] = []
     if not isinstance(content, Mapping):
         kind = type(content).__name__
@@ -169,12 +155,12 @@ def unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, ..
 
 
 def _wrapper(content: Mapping[Any, Any], file: str) -> str | None:
-    found = [key for key in WRAPPERS if _is_state(content.get(key))]
-    if len(found) > 1:
+    keys = [key for key in WRAPPERS if _is_state(content.get(key))]
+    if len(keys) > 1:
         raise CheckpointError(
-            f"{file}: holds several state dicts ({', '.join(found)}); save the one to audit alone"
+            f"{file}: holds several state dicts ({', '.join(keys)}); save the one to audit alone"
         )
-    return found[0] if found else None
+    return keys[0] if keys else None
 
 
 def _is_state(value: object) -> bool:
