@@ -143,13 +143,10 @@ def _applied(
     generators: Generators,
     silent: Container[str],
 ) -> Update:
-
     chosen = {name: rows for name, rows in update.items() if defense.defends(name)}
-    if not chosen:
-        return update
     if _rescales(defense):
         chosen = _rescaled(defense, chosen)
-    update = {**update, **chosen}
+    update = update | chosen
     if defense.additive:
         chosen = {name: rows for name, rows in chosen.items() if name not in silent}
     if not chosen:
@@ -158,13 +155,10 @@ def _applied(
         whole = torch.cat(list(chosen.values()), dim=1)
         done = defense.apply(whole, records=records, generator=generators(index, ""))
         sizes = [rows.shape[1] for rows in chosen.values()]
-        return {**update, **dict(zip(chosen, torch.split(done, sizes, dim=1), strict=True))}
-    return {
-        **update,
-        **{
-            name: defense.apply(rows, records=records, generator=generators(index, name))
-            for name, rows in chosen.items()
-        },
+        return update | dict(zip(chosen, torch.split(done, sizes, dim=1), strict=True))
+    return update | {
+        name: defense.apply(rows, records=records, generator=generators(index, name))
+        for name, rows in chosen.items()
     }
 
 

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from gradaudit.defenses.base import Defense, DefenseOptions
 from gradaudit.defenses.modules.attachment import (
     Attachment,
+    ChosenColumn,
     PrivatePart,
     attached,
     attachments,
     last_linear,
     uniform,
 )
-from gradaudit.defenses.modules.loss import ChosenColumn
 from gradaudit.models.losses import Loss
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from gradaudit.defenses import Defense, defenses
-from gradaudit.defenses.modules.attachment import private_names, private_parts
-from gradaudit.defenses.modules.loss import PenalisedLoss
+from gradaudit.defenses.modules.attachment import PenalisedLoss, private_names, private_parts
 from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint import LoadedCheckpoint
 from gradaudit.models.target import Target
