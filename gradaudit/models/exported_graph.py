@@ -74,7 +74,9 @@ def keep_plain(graph: Graph) -> None:
                 f"its graph is decomposed ({printable(name)}) and no longer knows training from "
                 "eval mode; save the export before run_decompositions()"
             )
-        if node.op == "call_module" or (node.op == "call_function" and not _is_plain(node)):
+        on_sizes = getattr(node.target, "__module__", "") in ("_operator", "math")
+        plain = isinstance(node.target, OpOverload) or on_sizes
+        if node.op == "call_module" or (node.op == "call_function" and not plain):
             raise CheckpointError(
                 f"its graph runs {printable(str(node.target))}, which is no plain operator; "
                 "give the model as path/to/file.py:factory"
@@ -124,21 +126,13 @@ def _call_function(node: Node) -> None:
     if function is not None:
         given = named_arguments(node)
         node.args = ()
-        node.kwargs = {
-            key: value for key, value in given.items() if key not in _NO_PARAMETERS_THERE
-        }
+        node.kwargs = {k: v for k, v in given.items() if k not in _NO_PARAMETERS_THERE}
         node.target = function
 
 
 def _names(node: Node) -> Iterator[str]:
     assert isinstance(node.target, OpOverload)
     return (argument.name for argument in node.target._schema.arguments)
-
-
-def _is_plain(node: Node) -> bool:
-    """Whether it is an operator, or arithmetic on sizes."""
-    module = getattr(node.target, "__module__", "")
-    return isinstance(node.target, OpOverload) or module in ("_operator", "math")
 
 
 def _counts(node: Node) -> bool:
@@ -185,14 +179,11 @@ def _path(model: nn.Module, node: Node, uses: Mapping[int, int]) -> str:
     call = named_arguments(node)
     path, _, name = str(call["weight"].target).rpartition(".")
     names = [name] if call.get("bias") is None else [name, str(call["bias"].target)]
-    if names not in (["weight"], ["weight", f"{path}.bias"]) or _is_padding(call["input"]):
+    padded = "pad" in operator_name(call["input"])
+    if padded or names not in (["weight"], ["weight", f"{path}.bias"]):
         return ""
-    own = dict(model.get_submodule(path).named_parameters())
-    return path if len(own) == len(names) and all(uses[id(p)] == 1 for p in own.values()) else ""
-
-
-def _is_padding(node: Node) -> bool:
-    return "pad" in operator_name(node)
+    held = list(model.get_submodule(path).parameters())
+    return path if len(held) == len(names) and all(uses[id(p)] == 1 for p in held) else ""
 
 
 def _layer(part: nn.Module, kind: Any, call: Mapping[str, Any]) -> nn.Module | None:

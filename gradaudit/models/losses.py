@@ -44,10 +44,7 @@ class Loss(ABC):
             outputs: (records, …) of the model.
             targets: as ``per_record`` takes them.
         """
-        losses, weights = self.per_record(outputs, targets), self.weights(targets)
-        if weights is None:
-            return losses.mean()
-        return weighted_mean(losses, weights)
+        return mean_of(self.per_record(outputs, targets), self.weights(targets))
 
     def coupling(self, outputs: Tensor, targets: Tensor) -> str | None:
         """Why the loss of a batch is no weighted mean of its records' losses; None where it is.
@@ -79,8 +76,10 @@ class Loss(ABC):
         """
 
 
-def weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
-    """Σ w ℓ / Σ w of (records,)."""
+def mean_of(losses: Tensor, weights: Tensor | None) -> Tensor:
+    """Σ w ℓ / Σ w of (records,); the plain mean without weights."""
+    if weights is None:
+        return losses.mean()
     shares = weights.double() / weights.double().sum()
     return (shares.to(losses) * losses).sum()
 

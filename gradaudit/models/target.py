@@ -79,7 +79,7 @@ def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]
             for name, parameter in module.named_parameters(recurse=False)
             if parameter.requires_grad and id(parameter) not in seen
         }
-        seen.update(id(parameter) for parameter in own.values())
+        seen.update(map(id, own.values()))
         chosen = _gradient_parameters(own, with_bias=with_bias)
         if not chosen:
             continue
@@ -110,12 +110,8 @@ def choose_layers(
     Raises:
         AuditError: nothing is left.
     """
-    kept = tuple(
-        layer
-        for layer in layers
-        if (not show or any(fnmatchcase(layer.name, glob) for glob in show))
-        and not any(fnmatchcase(layer.name, glob) for glob in hide)
-    )
+    shown, hidden = hidden_layers(layers, show or ("*",)), hidden_layers(layers, hide)
+    kept = tuple(layer for layer in layers if layer.name in shown and layer.name not in hidden)
     if not kept:
         names = ", ".join(layer.name for layer in layers) or "none at all"
         asked = [*(f"--layer {glob}" for glob in show), *(f"--hide {glob}" for glob in hide)]
