@@ -194,12 +194,7 @@ def merge_rare(attribute: Attribute, fewest: int) -> tuple[Attribute, tuple[str,
 def with_rare_merged(
     records: Records, fewest: int
 ) -> tuple[Records, Mapping[str, tuple[str, ...]]]:
-    """The records with the rare values of every attribute merged, and which, by attribute.
-
-    Args:
-        records: with the attributes asked about.
-        fewest: records that a value must have to stand by itself; 0 leaves all as they are.
-    """
+    """The records with the rare values of every attribute merged, and which, by attribute."""
     if not fewest:
         return records, {}
     merged = {name: merge_rare(a, fewest) for name, a in records.attributes.items()}

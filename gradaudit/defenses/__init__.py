@@ -26,10 +26,6 @@ def defenses() -> dict[str, type[Defense[Any]]]:
 def parse_defense(text: str, option: str = OPTION) -> Defense[Any]:
     """The defense that ``NAME``, ``NAME:value`` or ``NAME:key=value,…`` names.
 
-    Args:
-        text: as on the command line.
-        option: what error messages call it.
-
     Raises:
         UsageError: no such defense, an option that it does not take or that is missing, or a
             value out of range.

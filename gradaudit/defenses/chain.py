@@ -112,9 +112,7 @@ class Chain:
     def ends_in_noise(self, parameter: str, *, isotropic: bool) -> bool:
         """Whether all noise on a parameter is added by the last of its defenses.
 
-        Args:
-            parameter: its name.
-            isotropic: whether it must have the same law in every orthonormal basis.
+        ``isotropic``: and has the same law in every orthonormal basis.
         """
         additive = [defense.additive for defense in self.of(parameter)]
         return (

@@ -67,9 +67,7 @@ def defenses_note(subject: Subject, unapplied: str) -> dict[str, JsonValue]:
 
     Those that change the model are in them, but for one that does nothing in eval mode.
 
-    Args:
-        subject: with all its defenses.
-        unapplied: why those of updates are not applied.
+    ``unapplied`` says why those of updates are not applied.
     """
     chain = Chain(subject.defenses)
     notes = [unapplied if chain.acting else "", chain.idle(subject.target.mode)]

@@ -150,11 +150,7 @@ def as_layers(model: nn.Module, graph: Graph) -> None:
 
     What is not exactly such a layer stays as it is: a weight with several uses, a module of another
     type's name, and a convolution behind a padding that is an operation of its own, whose input is
-    not the layer's.
-
-    Args:
-        model: whose modules hold the parameters; some are replaced, with the same parameters.
-        graph: that uses them.
+    not the layer's. Modules of the model are replaced, with the same parameters.
     """
     uses = Counter[int]()
     for node in graph.nodes:

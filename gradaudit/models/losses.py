@@ -20,14 +20,11 @@ class Loss(ABC):
 
     @abstractmethod
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Loss of each record.
+        """Loss of each record, (records,).
 
         Args:
             outputs: (records, …) of the model.
             targets: labels as the data set holds them, or the real-valued targets of ``soft``.
-
-        Returns:
-            (records,) losses.
         """
 
     def weights(self, targets: Tensor) -> Tensor | None:
@@ -38,21 +35,11 @@ class Loss(ABC):
         return None
 
     def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of a batch, a scalar: Σ w ℓ / Σ w.
-
-        Args:
-            outputs: (records, …) of the model.
-            targets: as ``per_record`` takes them.
-        """
+        """The loss of a batch, a scalar: Σ w ℓ / Σ w."""
         return mean_of(self.per_record(outputs, targets), self.weights(targets))
 
     def coupling(self, outputs: Tensor, targets: Tensor) -> str | None:
-        """Why the loss of a batch is no weighted mean of its records' losses; None where it is.
-
-        Args:
-            outputs: (records, …) of a few records.
-            targets: as ``per_record`` takes them.
-        """
+        """Why the loss of these few records is no weighted mean of their losses; None if it is."""
         return None
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:

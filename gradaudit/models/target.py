@@ -63,10 +63,6 @@ def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]
     recurrent cells), of all its own parameters but the biases. ``with_bias`` adds the biases. A
     parameter that several modules share belongs to the first of them.
 
-    Args:
-        model: any module.
-        with_bias: whether biases are part of a layer's gradient.
-
     Returns:
         Layers in order of ``named_modules``. The model itself, where it owns parameters directly,
         is called ``(model)``.

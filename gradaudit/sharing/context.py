@@ -136,12 +136,9 @@ class ClientRows:
         return torch.cat([first, first.new_full((len(first), clients - 1), -1)], dim=1).flatten()
 
     def _raw(self, batches: Tensor, needed: Sequence[Layer], first: int) -> dict[str, Tensor]:
-        """Updates (clients, elements) by parameter; a client's number decides his random numbers.
+        """Updates (clients, elements) by parameter, of batches (clients, k) of ``used``.
 
-        Args:
-            batches: (clients, k) indices into ``used``.
-            needed: the parameters, each as a layer.
-            first: number of the first client.
+        A client's number, from ``first`` on, decides his random numbers.
         """
         if not self._mixes(needed):
             return self._one_by_one(batches, needed, first)
@@ -219,13 +216,7 @@ class Context:
         dtype: torch.dtype,
         memory: int,
     ) -> None:
-        """Look whether the model can be run and its records have gradients of their own.
-
-        Raises:
-            AuditError: the model cannot be run on the records.
-            NotApplicable: a defense clips single records, which the model couples.
-            UsageError: the defenses do not fit the model.
-        """
+        """Look whether the model can be run, with the errors of ``Interceptor``."""
         self.target, self.records, self.sharing = target, records, sharing
         self.memory, self.dtype = memory, dtype
         self.clients = Clients(

@@ -182,15 +182,9 @@ class Interceptor:
     ) -> dict[str, Tensor]:
         """The means over batches of reduced records, (batches, features) on the CPU, by layer.
 
-        Records' features are held and averaged at the end; those of a layer that would take more
-        than half of the memory are added to the batches piece by piece.
-
-        Args:
-            stream: a row a record.
-            layers: to look at.
-            projections: of those that are reduced to principal components.
-            rows: (batches, clients · k) indices of records.
-            shares: (batches, clients · k) of each record in the batch's mean.
+        Of the stream's rows (batches, clients · k), in such shares. Records' features are held and
+        averaged at the end; those of a layer that would take more than half of the memory are
+        added to the batches piece by piece.
         """
         dtype = self._context.dtype
         held: dict[str, list[GradientRows]] = {}

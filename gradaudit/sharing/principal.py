@@ -77,10 +77,7 @@ def axes_of_narrow(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def _with_variance(values: Tensor, rows: int, square: Tensor) -> int:
     """How many of these variances, descending, are more than rounding.
 
-    Args:
-        values: (components,) sums of squares along them.
-        rows: how many are fitted.
-        square: largest squared norm of a row.
+    They are (components,) sums of squares; ``square`` is the largest squared norm of a row.
     """
     rounding = _ROUNDING * rows * square
     return int((values > torch.maximum(_SMALLEST * values[0], rounding)).sum())
@@ -235,13 +232,8 @@ def fit_components(
     """What projects rows of each of these layers onto the principal components of a stream.
 
     Layers whose rows fit in ``memory`` together take one pass through the stream; a layer that
-    does not fit alone takes one for every block of its elements, and one more.
-
-    Args:
-        stream: the rows to fit; at least two.
-        layers: with the reduction ``pca``.
-        visibilities: by layer.
-        memory: bytes of rows that may be held.
+    does not fit alone takes one for every block of its elements, and one more. ``memory`` is in
+    bytes of rows; there are at least two.
     """
     grams: dict[str, Tensor] = {}
     projections: dict[str, Projection] = {}

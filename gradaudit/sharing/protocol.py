@@ -1,10 +1,8 @@
 """How a client turns a batch of records into what the adversary sees, and what he sees of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -108,15 +106,10 @@ class Visibility:
         asked: Reduction | None,
         seed: int,
         memory: int = 1 << 30,
-    ) -> Visibility:
+    ) -> Self:
         """The same elements for the same seed, whatever else is asked.
 
-        Args:
-            layer: whose update is seen.
-            sharing: what of it is shared.
-            asked: the reduction, or None for the default.
-            seed: of the elements.
-            memory: bytes that gradients may take.
+        The reduction is the default where none is asked for; it goes by the memory, in bytes.
         """
         count = sharing.visible(layer.parameters)
         columns = _chosen(layer.parameters, count, seed, "visible", layer)

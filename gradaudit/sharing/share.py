@@ -1,7 +1,4 @@
-"""One client's whole update, as it is shared: a gradient, or FedAvg's local training.
-
-FedAvg trains for epochs of SGD on minibatches of a client's records.
-"""
+"""One client's whole update, as it is shared: a gradient, or FedAvg's local training."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,15 +26,9 @@ def local_training(
 
     All trainable parameters are trained, shared or not. Every epoch goes through the records in a
     new random order (in the given order where one minibatch holds them all), the last minibatch
-    with what is left (McMahan et al. 2017, algorithm 1).
-
-    Args:
-        view: the model where training starts.
-        names: whose updates are wanted.
-        records: (records, …) as ``view.cast`` gives them.
-        targets: (records, …) of the loss.
-        sharing: epochs, rate and size of a minibatch.
-        generator: for the order of the records.
+    with what is left (McMahan et al. 2017, algorithm 1). Records and targets (records, …) are as
+    ``view.cast`` gives them, the view is the model where training starts, and the generator draws
+    the order of the records.
     """
     start = view.parameters
     sums = {name: torch.zeros_like(parameter) for name, parameter in start.items()}
@@ -95,7 +86,7 @@ def share(
 
     Raises:
         AuditError: the model cannot be run on the batch.
-        NotApplicable: a defense clips single records, which the model couples.
+        NotApplicable: a defense clips single records, which the model couples or the loss weighs.
         UsageError: the defenses cannot be applied to this model.
     """
     clients = Clients(target, inputs, labels, sharing, dtype=dtype, memory=memory)
@@ -134,13 +125,7 @@ class Clients:
         dtype: torch.dtype,
         memory: int,
     ) -> None:
-        """Clients with these records.
-
-        Raises:
-            AuditError: the model cannot be run on the records.
-            NotApplicable: a defense clips single records, which the loss weighs.
-            UsageError: the defenses cannot be applied to this model.
-        """
+        """Clients with these records; the errors are those of ``share``."""
         self.target, self.inputs, self.labels = target, inputs, labels
         self.sharing, self.memory = sharing, memory
         self.names = sharing.parameters(target.model)

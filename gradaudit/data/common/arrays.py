@@ -41,12 +41,7 @@ class Archive:
     """
 
     def __init__(self, path: Path) -> None:
-        """Look into an archive.
-
-        Raises:
-            UsageError: the file is missing.
-            DataError: it is no ``.npz`` archive.
-        """
+        """Look into an archive, with the errors of ``read``."""
         self.path = expect_file(path)
         with _opened(self.path) as archive:
             names = [name for name in archive.namelist() if name.endswith(_SUFFIX)]
@@ -57,15 +52,12 @@ class Archive:
     ) -> NDArray[Any]:
         """The array of that key, looked at before it is unpacked.
 
-        Args:
-            key: its name.
-            most: bytes that it may take, 4 GiB without.
-            records: how many entries it must have, if that is known.
+        It may take ``most`` bytes (4 GiB without), and must have an entry for each of the records.
 
         Raises:
-            UsageError: there is none.
-            DataError: it holds Python objects or other than numbers and text, is too large, has
-                another length, or is damaged.
+            UsageError: there is none, or no such file.
+            DataError: the file is no ``.npz`` archive, or the array holds Python objects or other
+                than numbers and text, is too large, has another length, or is damaged.
         """
         key = choose(key, self.keys, str(self.path), "key")
         with _opened(self.path) as archive:

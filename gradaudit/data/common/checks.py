@@ -22,14 +22,9 @@ def quote(name: str) -> str:
 def choose(name: str, known: Collection[str], where: str, what: str) -> str:
     """``name`` itself, if it is known.
 
-    Args:
-        name: what the user named.
-        known: the names there are.
-        where: the file or spec, for the message.
-        what: what the name is meant to be, for the message, e.g. ``column``.
-
     Raises:
-        UsageError: it is not known; the message suggests a close name and lists the first few.
+        UsageError: it is not known; the message says what it should be (``column``) and where (the
+            file or spec), suggests a close name and lists the first few.
     """
     if name in known:
         return name

@@ -200,11 +200,6 @@ def encode(columns: Sequence[Column], origin: str, scale: Scale = "standard") ->
     standardised column has mean 0 and (population) deviation 1 over these records; a constant one
     becomes 0.
 
-    Args:
-        columns: of the same records.
-        origin: their file, for messages.
-        scale: whether numbers are standardised.
-
     Returns:
         (records, positions) float32 in the order of the columns.
 
@@ -228,11 +223,7 @@ def encode(columns: Sequence[Column], origin: str, scale: Scale = "standard") ->
 
 
 def standardise(inputs: NDArray[Any]) -> NDArray[np.float32]:
-    """Each column to mean 0 and (population) deviation 1; a constant one to 0.
-
-    Args:
-        inputs: (records, positions) real numbers.
-    """
+    """Each column of (records, positions) to mean 0, (population) deviation 1; a constant to 0."""
     wide = inputs.astype(np.float64)
     constant = wide.max(axis=0) == wide.min(axis=0)
     deviation = np.where(constant, 1.0, wide.std(axis=0))

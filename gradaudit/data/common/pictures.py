@@ -27,12 +27,7 @@ _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "LA", "CMYK", "YCbCr", "HSV", "LAB"
 def read_pictures(files: Sequence[Path], origin: str, size: Size | None) -> NDArray[np.uint8]:
     """Decode picture files, all grey or else all in colour.
 
-    All headers are read before any pixel.
-
-    Args:
-        files: the files.
-        origin: their folder, for messages.
-        size: what every picture is resized to (bilinear), or None to keep their size.
+    All headers are read before any pixel. Every picture is resized to ``size`` (bilinear), if any.
 
     Returns:
         (files, height, width, channels) bytes, one channel or three.

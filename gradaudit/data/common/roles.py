@@ -66,12 +66,8 @@ def labels_of_array(
 
     Whole numbers that are classes are taken as the model's class indices, as they are (negative
     ones in their order). Floats are real targets unless all are 0 or 1. Text is as for a column.
-
-    Args:
-        array: (records,) numbers or text, or (records, outputs) real targets.
-        origin: where the array is from, for messages.
-        names: the names of the classes 0 … K−1, if known.
-        task: settles what the label is.
+    ``task`` settles it; ``names`` are those of the classes 0 … K−1, if known. The shape is
+    (records,), or (records, outputs) of real targets.
 
     Raises:
         UsageError, DataError: as for a column, or the array has another shape or kind.

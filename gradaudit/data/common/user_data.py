@@ -81,10 +81,7 @@ def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
 def records_of_items(dataset: Any, origin: str, size: Size | None = None) -> Records:
     """Records of a data set that has a length and gives pairs (picture or array, label).
 
-    Args:
-        dataset: read once, from its first item to its last.
-        origin: the data set, for messages.
-        size: what pictures are resized to, or None.
+    It is read once, from its first item to its last; pictures are resized to ``size``.
 
     Raises:
         DataError: it is empty, an item is no such pair, or the inputs differ in size.

@@ -125,13 +125,8 @@ class Attachment(nn.Module):
 def last_linear(model: nn.Module, defense: str, layers: str = "*") -> tuple[str, nn.Linear]:
     """The last fully connected layer in order of ``named_modules``, and its name.
 
-    Args:
-        model: the model.
-        defense: what error messages call the defense.
-        layers: only of those whose name matches this glob.
-
     Raises:
-        NotApplicable: there is none.
+        NotApplicable: there is none whose name matches the glob ``layers``.
     """
     found = [
         (name, part)

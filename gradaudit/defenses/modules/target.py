@@ -19,10 +19,7 @@ from gradaudit.randomness import torch_rng
 def defended_target(target: Target, chain: Sequence[Defense[Any]], seed: int) -> Target:
     """The target with every model-changing defense built in that is not yet.
 
-    Args:
-        target: left as it was.
-        chain: all defenses; those that act on updates alone are passed over.
-        seed: of fresh weights and secrets.
+    Those that act on updates alone are passed over; the seed is that of weights and secrets.
 
     Raises:
         NotApplicable: a defense does not fit the model or the loss.
@@ -81,11 +78,7 @@ def seen_by_outsiders(target: Target) -> Target:
 def with_other_secrets(target: Target, generator: torch.Generator) -> Target:
     """The target as someone has it who knows its defenses but holds no private part of it.
 
-    He draws his own, as every client does.
-
-    Args:
-        target: left as it was.
-        generator: of the draws.
+    He draws his own, as every client does; the target is left as it was.
     """
     if not private_parts(target.model):
         return target

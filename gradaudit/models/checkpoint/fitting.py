@@ -48,11 +48,7 @@ def match_keys(
     """Map keys under the shortest prefix that makes them fit, else the one that matches most keys.
 
     ``_orig_mod.`` (a compiled submodule) is passed over anywhere in a key, on both sides.
-
-    Args:
-        model: every key of the model.
-        required: groups of keys (tied to one another) of which the checkpoint must have one.
-        file: the checkpoint's keys.
+    Of every group of keys (tied to one another) in ``required`` the file must have one.
     """
     plain = {_plain(key): key for key in file}
     prefixes = sorted(_prefixes(plain), key=len)

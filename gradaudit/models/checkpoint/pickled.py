@@ -80,11 +80,7 @@ class _Box:
 
 
 def follow(pickle: bytes, sizes: Mapping[str, int]) -> None:
-    """Check a pickle without running it.
-
-    Args:
-        pickle: the content of ``data.pkl``.
-        sizes: bytes of each file of the archive, by its name.
+    """Check a ``data.pkl`` without running it, beside files of these sizes in bytes, by name.
 
     Raises:
         UnsafeGlobalsError: it names globals that are not those of plain tensors.

@@ -42,12 +42,7 @@ class LoadedCheckpoint:
 
 
 def load_checkpoint(path: Path | str) -> LoadedCheckpoint:
-    """Read a checkpoint's tensors, treating the file as untrusted data.
-
-    Raises:
-        UsageError: the file is missing or cannot be opened.
-        CheckpointError: it is refused, damaged or holds no state dict.
-    """
+    """Read a checkpoint's tensors, treating the file as untrusted data; as ``read_state``."""
     path = Path(path)
     state, notes = read_state(path)
     with path.open("rb") as stream:
