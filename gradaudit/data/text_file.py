@@ -77,7 +77,7 @@ def tokens_of(texts: Sequence[str], length: int, vocabulary: int, origin: str) -
     """The first words of each text as tokens, padded with 0 at the end.
 
     A word is a run of letters and digits, with apostrophes inside, in lower case; its token is
-    1 + (CRC-32 of its UTF-8) mod (vocabulary − 1), where the vocabulary, at least 2, has the padding.
+    1 + (CRC-32 of its UTF-8) mod (vocabulary − 1); the vocabulary, at least 2, has the padding.
 
     Returns:
         (records, length) tokens below ``vocabulary``.

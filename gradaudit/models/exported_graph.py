@@ -101,10 +101,8 @@ def follow_the_run(graph: Graph, precision: torch.dtype) -> None:
                 _of_the_run(graph, name, value, precision)
                 for name, value in zip(names, node.args, strict=False)
             )
-            node.kwargs = {
-                name: _of_the_run(graph, name, value, precision)
-                for name, value in node.kwargs.items()
-            }
+            named = node.kwargs.items()
+            node.kwargs = {key: _of_the_run(graph, key, value, precision) for key, value in named}
         _call_function(node)
 
 
@@ -190,17 +188,11 @@ def _layer(part: nn.Module, kind: Any, call: Mapping[str, Any]) -> nn.Module | N
     if kind is nn.Linear:
         layer: nn.Module = nn.Linear(weight.shape[1], weight.shape[0], bias, device="meta")
     else:
+        kernel, groups = tuple(weight.shape[2:]), call.get("groups", 1)
         sizes = {name: call[name] for name in ("stride", "padding", "dilation") if name in call}
-        groups = call.get("groups", 1)
-        layer = kind(
-            weight.shape[1] * groups,
-            weight.shape[0],
-            tuple(weight.shape[2:]),
-            groups=groups,
-            bias=bias,
-            device="meta",
-            **{name: _each(size, weight.dim() - 2) for name, size in sizes.items()},
-        )
+        options = {name: _each(size, len(kernel)) for name, size in sizes.items()}
+        channels = weight.shape[1] * groups, weight.shape[0]
+        layer = kind(*channels, kernel, groups=groups, bias=bias, device="meta", **options)
     for name, parameter in part.named_parameters():
         layer.register_parameter(name, parameter)
     return layer.train(part.training)

@@ -16,7 +16,7 @@ from gradaudit.models.target import Layer, Target
 from gradaudit.randomness import torch_rng
 from gradaudit.sharing.draws import shares_of
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.sharing.rows import QUICK_BYTES, Dense, GradientRows
+from gradaudit.sharing.rows import QUICK_BYTES, Dense, GradientRows, joined, mixed
 from gradaudit.sharing.share import Clients, parameters_as_layers
 from gradaudit.sharing.stream import Piece, RecordRows
 
@@ -148,11 +148,11 @@ class ClientRows:
             assert self.records is not None
             for _, layer, rows in self.records.pieces(needed):
                 parts.setdefault(layer.name, []).append(rows)
-            self._held = {name: type(rows[0]).joined(rows) for name, rows in parts.items()}
+            self._held = {name: joined(rows) for name, rows in parts.items()}
         view = self.clients.view
         weights = shares_of(batches, self.weights).to(view.device, view.dtype)
         chosen = batches.to(view.device)
-        return {layer.name: self._held[layer.name].mixed(chosen, weights) for layer in needed}
+        return {layer.name: mixed(self._held[layer.name], chosen, weights) for layer in needed}
 
     def _mixes(self, needed: Iterable[Layer]) -> bool:
         """Whether these parameters' updates are made from records' gradients."""
@@ -190,6 +190,10 @@ class ClientRows:
             return torch_rng(self.seed, *words, device=self.clients.target.device)
 
         return generator
+
+
+Stream = RecordRows | ClientRows
+"""What gives rows of gradients layer by layer, piece by piece, the same ones every time."""
 
 
 class Context:

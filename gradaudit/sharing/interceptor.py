@@ -12,12 +12,12 @@ from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, Target
 from gradaudit.randomness import number, torch_rng
 from gradaudit.sharing import draws
-from gradaudit.sharing.context import Context, Indices
+from gradaudit.sharing.context import Context, Indices, Stream
 from gradaudit.sharing.principal import KnownProjections, Projection, fit_components
 from gradaudit.sharing.protocol import SharingProtocol, Visibility
 from gradaudit.sharing.reduction import parse_reduction
-from gradaudit.sharing.rows import Dense, GradientRows, room
-from gradaudit.sharing.stream import RecordRows, Stream, together
+from gradaudit.sharing.rows import Dense, GradientRows, joined, room
+from gradaudit.sharing.stream import RecordRows, together
 
 _COPIES = 4
 """Of features while noise is added to them."""
@@ -201,7 +201,7 @@ class Interceptor:
             _add(sums[name], part, where, rows, shares)
         for name in list(held):
             parts = held.pop(name)
-            records = type(parts[0]).joined(parts)
+            records = joined(parts)
             sums[name] = room(len(rows), records.elements, dtype)
             records.mix(rows, shares.to(dtype), sums[name])
         return sums

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from gradaudit.models.target import Layer
+from gradaudit.sharing.context import Stream
 from gradaudit.sharing.protocol import Visibility
-from gradaudit.sharing.rows import Factors, GradientRows
-from gradaudit.sharing.stream import Stream, together
+from gradaudit.sharing.rows import Factors, GradientRows, joined
+from gradaudit.sharing.stream import together
 
 _BLOCK = 8192
 _NARROWEST = 256
@@ -212,8 +213,10 @@ class _Block:
         """Inner products of all rows that were put, (rows, rows)."""
         if self.held is not None:
             return gram_of(self.held)
-        self.factors = [Factors.joined(self.factors)]
-        return self.factors[0].gram(self.factors[0])
+        factors = joined(self.factors)
+        assert isinstance(factors, Factors)
+        self.factors = [factors]
+        return factors.gram(factors)
 
     def projection(self) -> Projection:
         """Of the layer, all of whose elements are here."""

@@ -7,9 +7,8 @@ can be had without forming it: ⟨G, H⟩ = Σ_{t,s} ⟨δ_t, ε_s⟩⟨a_t, b_s
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
@@ -24,63 +23,9 @@ _CACHED_BYTES = 2 << 20
 _NARROWEST = 64
 
 
-class GradientRows(ABC):
-    """Gradients (rows, elements) of one layer."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def device(self) -> torch.device:
-        """Where they lie."""
-
-    @property
-    @abstractmethod
-    def elements(self) -> int:
-        """Elements of a gradient."""
-
-    @abstractmethod
-    def dense(self) -> Tensor:
-        """The gradients themselves, (rows, elements)."""
-
-    @abstractmethod
-    def columns(self, elements: Tensor) -> Tensor:
-        """Some of their elements, (rows, chosen)."""
-
-    @abstractmethod
-    def squares(self) -> Tensor:
-        """Squared L2 norms, (rows,) float64."""
-
-    @abstractmethod
-    def scaled(self, factors: Tensor) -> GradientRows:
-        """Each row times its factor, of (rows,)."""
-
-    @abstractmethod
-    def mix(self, rows: Tensor, weights: Tensor, into: Tensor) -> None:
-        """Weighted sums of rows, written into a tensor.
-
-        Args:
-            rows: (sums, terms) which rows.
-            weights: (sums, terms) times what.
-            into: (sums, elements), on any device.
-        """
-
-    def mixed(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """Weighted sums of rows, (sums, elements), where the rows lie."""
-        found = torch.empty(len(rows), self.elements, dtype=weights.dtype, device=self.device)
-        self.mix(rows, weights, found)
-        return found
-
-    @classmethod
-    @abstractmethod
-    def joined(cls, parts: list[Self]) -> Self:
-        """Parts one after the other."""
-
-
 @dataclass(frozen=True)
-class Dense(GradientRows):
-    """Gradients that are formed.
+class Dense:
+    """Gradients of one layer that are formed.
 
     Attributes:
         values: (rows, elements).
@@ -119,7 +64,13 @@ class Dense(GradientRows):
         return Dense(self.values * factors[:, None].to(self.values))
 
     def mix(self, rows: Tensor, weights: Tensor, into: Tensor) -> None:
-        """As sparse products with blocks of columns that fit a cache."""
+        """Weighted sums of rows, as sparse products with blocks of columns that fit a cache.
+
+        Args:
+            rows: (sums, terms) which rows.
+            weights: (sums, terms) times what.
+            into: (sums, elements) that they are written to, on any device.
+        """
         size, columns = self.values.element_size(), self.elements
         if rows.numel() > len(self):  # else it does not pay to copy a block
             columns = min(columns, max(_NARROWEST, _CACHED_BYTES // (size * len(self))))
@@ -132,11 +83,6 @@ class Dense(GradientRows):
                 into[part, left : left + columns] = F.embedding_bag(
                     rows[part], block, per_sample_weights=weights[part], mode="sum"
                 )
-
-    @classmethod
-    def joined(cls, parts: list[Dense]) -> Dense:
-        """One after the other."""
-        return cls(torch.cat([part.values for part in parts]))
 
 
 def room(rows: int, elements: int, dtype: torch.dtype) -> Tensor:
@@ -152,8 +98,8 @@ _PAIRS = 1 << 22
 
 
 @dataclass(frozen=True)
-class Factors(GradientRows):
-    """Gradients Δ Aᵀ, not formed.
+class Factors:
+    """Gradients Δ Aᵀ of one layer, not formed.
 
     Attributes:
         left: Δ (rows, out, positions).
@@ -213,7 +159,7 @@ class Factors(GradientRows):
         return torch.cat(parts)
 
     def mix(self, rows: Tensor, weights: Tensor, into: Tensor) -> None:
-        """As products of the stacked factors."""
+        """Weighted sums as ``Dense.mix`` gives them, as products of the stacked factors."""
         rows, weights = rows.to(self.device), weights.to(self.left)
         each = (self.elements + rows.shape[1] * self.width) * self.left.element_size()
         step = max(1, QUICK_BYTES // each)
@@ -226,12 +172,26 @@ class Factors(GradientRows):
             else:
                 into[part] = (left @ right).flatten(1)
 
-    @classmethod
-    def joined(cls, parts: list[Factors]) -> Factors:
-        """One after the other."""
-        return cls(
-            torch.cat([part.left for part in parts]), torch.cat([part.right for part in parts])
-        )
+
+GradientRows = Dense | Factors
+
+
+def mixed(gradients: GradientRows, rows: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sums (sums, elements) of rows (sums, terms), where the gradients lie."""
+    shape = len(rows), gradients.elements
+    sums = torch.empty(shape, dtype=weights.dtype, device=gradients.device)
+    gradients.mix(rows, weights, sums)
+    return sums
+
+
+def joined(parts: Sequence[GradientRows]) -> GradientRows:
+    """Parts of one kind, one after the other."""
+    if formed := [part.values for part in parts if isinstance(part, Dense)]:
+        return Dense(torch.cat(formed))
+    factors = [part for part in parts if isinstance(part, Factors)]
+    return Factors(
+        torch.cat([part.left for part in factors]), torch.cat([part.right for part in factors])
+    )
 
 
 def _stacked(factors: Tensor) -> Tensor:
@@ -242,11 +202,11 @@ def _stacked(factors: Tensor) -> Tensor:
 
 
 def _products(left: Tensor, others: Tensor, right: Tensor, beside: Tensor) -> Tensor:
-    found = _all_pairs(left.double(), others.double())
-    found *= _all_pairs(right.double(), beside.double())
-    if found.shape[1] == found.shape[3] == 1:
-        return found[:, 0, :, 0]
-    return found.sum(dim=(1, 3))
+    products = _all_pairs(left.double(), others.double())
+    products *= _all_pairs(right.double(), beside.double())
+    if products.shape[1] == products.shape[3] == 1:
+        return products[:, 0, :, 0]
+    return products.sum(dim=(1, 3))
 
 
 def _all_pairs(one: Tensor, other: Tensor) -> Tensor:

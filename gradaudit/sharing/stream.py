@@ -5,7 +5,7 @@ The gradients of single records come in the form that takes the least memory.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -18,26 +18,7 @@ from gradaudit.sharing.rows import Dense, Factors, GradientRows
 T = TypeVar("T")
 
 Piece = tuple[slice, Layer, GradientRows]
-"""GradientRows of one layer, and where they lie among all."""
-
-
-class Stream(Protocol):
-    """Gradients of layers, one row a record or an update."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an element."""
-
-    def pieces(self, layers: Iterable[Layer]) -> Iterator[Piece]:
-        """The rows of these layers, in order of the rows; the same ones every time."""
-
-    def bytes_of(self, layer: Layer) -> int:
-        """Bytes of one row."""
-
-    def factored(self, layer: Layer) -> bool:
-        """Whether a layer's rows come as ``Factors``."""
+"""Rows of one layer, and where they lie among all."""
 
 
 @dataclass(frozen=True)
