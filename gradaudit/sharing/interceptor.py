@@ -131,19 +131,6 @@ class Interceptor:
             for layer in layers:
                 yield layer, ready.pop(layer.name)
 
-    def whole(
-        self,
-        batches: Indices,
-        *,
-        fit: Indices | None = None,
-        seed: int = 0,
-        others: Indices | None = None,
-        values: Indices | None = None,
-    ) -> Tensor:
-        """All layers' features side by side, (batches, features), as ``features`` makes them."""
-        layers = self.features(batches, fit=fit, seed=seed, others=others, values=values)
-        return torch.cat([features for _, features in layers], dim=1)
-
     def linear(self, layer: Layer) -> bool:
         """Whether a layer's records are reduced before they are averaged."""
         reduction = self.visibilities[layer.name].reduction

@@ -169,7 +169,8 @@ def test_clients_move_their_updates_away_from_what_is_true(memory: int) -> None:
     ) -> Tensor:
         layers = layers_of(target.model, with_bias=True)
         interceptor = Interceptor(target, records, layers, sharing=sharing, memory=memory)
-        return interceptor.whole(batches, values=values, others=others)
+        layers = interceptor.features(batches, values=values, others=others)
+        return torch.cat([features for _, features in layers], dim=1)
 
     def moved(rows: Tensor, known: np.ndarray) -> Tensor:
         return apply(defense.protecting(torch.from_numpy(known)), rows)

@@ -65,9 +65,10 @@ def prepared(
                 memory=memory,
                 seed=seed,
             )
-            found = observer.whole(batches, fit=np.unique(batches), seed=seed)
+            layers = observer.features(batches, fit=np.unique(batches), seed=seed)
+            shadows = torch.cat([features for _, features in layers], dim=1)
             labels = torch.from_numpy(np.asarray(values, dtype=np.int64))
-            chain[index] = defense.prepare(found, labels, classes, seed, towards=towards)
+            chain[index] = defense.prepare(shadows, labels, classes, seed, towards=towards)
     return replace(sharing, defenses=tuple(chain))
 
 

@@ -42,16 +42,7 @@ class LoadedCheckpoint:
 
 
 def load_checkpoint(path: Path | str) -> LoadedCheckpoint:
-    """Read a checkpoint's tensors, treating the file as untrusted data; as ``read_state``."""
-    path = Path(path)
-    state, notes = read_state(path)
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return LoadedCheckpoint(state, CheckpointRecord(file=describe(path), sha256=digest), notes)
-
-
-def read_state(path: Path | str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The named tensors in a file, whatever they are of (weights, gradients), and notes.
+    """The named tensors in a file (weights, gradients), which is treated as untrusted data.
 
     Raises:
         UsageError: the file is missing or cannot be opened.
@@ -59,9 +50,14 @@ def read_state(path: Path | str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """
     path = Path(path)
     if kind_of(path) == "safetensors":
-        return _unwrap(_read_safetensors(path), describe(path))
-    _expect_plain_weights(open_archive(path))
-    return _unwrap(_read_archive(path), describe(path))
+        content: object = _read_safetensors(path)
+    else:
+        _expect_plain_weights(open_archive(path))
+        content = _read_archive(path)
+    state, notes = _unwrap(content, describe(path))
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return LoadedCheckpoint(state, CheckpointRecord(file=describe(path), sha256=digest), notes)
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -132,11 +128,10 @@ def _unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, .
         raise CheckpointError(f"{file}: holds a {kind}, not a dict of named tensors; {REMEDY}")
     level: Mapping[Any, Any] = content
     for _ in range(_MAX_DEPTH):
-        key = _wrapper(level, file)
-        if key is None:
+        if (key := _wrapper(level, file)) is None:
             break
-        inner = level[key]
         notes.append(f"state dict taken from {key!r}")
+        inner = level[key]
         _note_rest([other for other, value in level.items() if value is not inner], notes)
         level = inner
     state = {k: v.detach() for k, v in level.items() if _names_tensor(k, v)}
