@@ -8,7 +8,7 @@ from typing import Any
 from gradaudit.config import TrainSettings
 from gradaudit.data.records import fingerprint
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.modules.attachment import private_names
+from gradaudit.defenses.attachment import private_names
 from gradaudit.defenses.subject import Subject
 from gradaudit.federation.partition import split
 from gradaudit.federation.resume import CLIENT, RunFolder, RunRecord, train_into

@@ -86,20 +86,18 @@ class ImageFolder(DataAdapter):
             raise UsageError(f"{table.file}: name the column of the label with label=COL")
         label = labels_of(table.column(self.label), self.task)
         attributes = table.columns(self.attribute)
-        user = table.column_if(self.user)
-        member = table.column_if(self.member)
+        user, member = table.column_if(self.user), table.column_if(self.member)
         files = [_inside(folder, cell, table.file) for cell in self._files(table)]
         inputs = self._pictures(files, folder)
         return assemble(inputs, label, attributes, user=user, member=member)
 
     def _expect_no_columns(self) -> None:
-        named = ("file", "label", "attribute", "user", "member")
-        given = [option for option in named if getattr(self, option)]
-        if given:
-            raise UsageError(
-                f"images:{self.source}: {given[0]}= names a column of a table; name the table "
-                "with table=FILE.csv"
-            )
+        for option in ("file", "label", "attribute", "user", "member"):
+            if getattr(self, option):
+                raise UsageError(
+                    f"images:{self.source}: {option}= names a column of a table; name the table "
+                    "with table=FILE.csv"
+                )
 
     def _files(self, table: Table) -> Sequence[str]:
         name = self.file

@@ -187,8 +187,7 @@ def merge_rare(attribute: Attribute, fewest: int) -> tuple[Attribute, tuple[str,
     if len(merged):
         names.append(OTHER if OTHER not in names else f"{OTHER} values")
     codes = places[attribute.codes].astype(np.int64)
-    merged_attribute = replace(attribute, codes=codes, values=tuple(names))
-    return merged_attribute, tuple(attribute.values[code] for code in merged)
+    return Attribute(codes, tuple(names)), tuple(attribute.values[code] for code in merged)
 
 
 def with_rare_merged(

@@ -19,6 +19,9 @@ from gradaudit.data.common.tables import read_table
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 
+_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+_TOKEN_BYTES = 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextFile(DataAdapter):
@@ -67,12 +70,6 @@ class TextFile(DataAdapter):
         )
 
 
-PADDING = 0
-
-_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
-_TOKEN_BYTES = 8
-
-
 def tokens_of(texts: Sequence[str], length: int, vocabulary: int, origin: str) -> NDArray[np.int64]:
     """The first words of each text as tokens, padded with 0 at the end.
 
@@ -86,7 +83,7 @@ def tokens_of(texts: Sequence[str], length: int, vocabulary: int, origin: str) -
         DataError: the tokens would take too much memory.
     """
     expect_to_fit((len(texts), length), origin, _TOKEN_BYTES)
-    tokens = np.full((len(texts), length), PADDING, dtype=np.int64)
+    tokens = np.zeros((len(texts), length), dtype=np.int64)
     for row, text in zip(tokens, texts, strict=True):
         words = [match.group() for match in islice(_WORD.finditer(text.lower()), length)]
         row[: len(words)] = [1 + zlib.crc32(word.encode()) % (vocabulary - 1) for word in words]

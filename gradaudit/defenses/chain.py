@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,9 +105,15 @@ class Chain:
                 the same.
             values: (batches,) private values, see ``Defense.protecting``; None: none is known.
         """
-        for index, each in enumerate(self.acting):
-            defense = each if values is None else each.protecting(values)
-            update = _applied(defense, index, update, records, generators, silent)
+        for index, unaware in enumerate(self.acting):
+            defense = unaware if values is None else unaware.protecting(values)
+            chosen = {name: rows for name, rows in update.items() if defense.defends(name)}
+            if _rescales(defense):
+                chosen = _rescaled(defense, chosen)
+                update = update | chosen
+            if defense.additive:
+                chosen = {name: rows for name, rows in chosen.items() if name not in silent}
+            update = update | _applied(defense, chosen, records, partial(generators, index))
         return update
 
     def ends_in_noise(self, parameter: str, *, isotropic: bool) -> bool:
@@ -135,27 +142,17 @@ def _rescales(defense: Defense[Any]) -> bool:
 
 def _applied(
     defense: Defense[Any],
-    index: int,
-    update: Update,
+    chosen: Update,
     records: int,
-    generators: Generators,
-    silent: Container[str],
+    generator: Callable[[str], torch.Generator],
 ) -> Update:
-    chosen = {name: rows for name, rows in update.items() if defense.defends(name)}
-    if _rescales(defense):
-        chosen = _rescaled(defense, chosen)
-    update = update | chosen
-    if defense.additive:
-        chosen = {name: rows for name, rows in chosen.items() if name not in silent}
-    if not chosen:
-        return update
-    if defense.scope == "update":
+    if defense.scope == "update" and chosen:
         whole = torch.cat(list(chosen.values()), dim=1)
-        done = defense.apply(whole, records=records, generator=generators(index, ""))
+        done = defense.apply(whole, records=records, generator=generator(""))
         sizes = [rows.shape[1] for rows in chosen.values()]
-        return update | dict(zip(chosen, torch.split(done, sizes, dim=1), strict=True))
-    return update | {
-        name: defense.apply(rows, records=records, generator=generators(index, name))
+        return dict(zip(chosen, torch.split(done, sizes, dim=1), strict=True))
+    return {
+        name: defense.apply(rows, records=records, generator=generator(name))
         for name, rows in chosen.items()
     }
 

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from gradaudit.defenses.base import Defense, DefenseOptions
-from gradaudit.defenses.modules.attachment import (
+from gradaudit.defenses.attachment import (
     Attachment,
     ChosenColumn,
     PrivatePart,
@@ -18,6 +17,7 @@ from gradaudit.defenses.modules.attachment import (
     last_linear,
     uniform,
 )
+from gradaudit.defenses.base import Defense, DefenseOptions
 from gradaudit.models.losses import Loss
 
 

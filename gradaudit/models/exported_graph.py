@@ -103,7 +103,11 @@ def follow_the_run(graph: Graph, precision: torch.dtype) -> None:
             )
             named = node.kwargs.items()
             node.kwargs = {key: _of_the_run(graph, key, value, precision) for key, value in named}
-        _call_function(node)
+        if function := _FUNCTIONS.get(operator_name(node)):
+            given = named_arguments(node).items()
+            node.args = ()
+            node.kwargs = {name: value for name, value in given if name not in _NO_PARAMETERS_THERE}
+            node.target = function
 
 
 def _of_the_run(graph: Graph, name: str, value: Any, precision: torch.dtype) -> Any:
@@ -117,15 +121,6 @@ def _of_the_run(graph: Graph, name: str, value: Any, precision: torch.dtype) -> 
     if isinstance(value, torch.device):
         return graph.create_node("get_attr", "place")
     return value
-
-
-def _call_function(node: Node) -> None:
-    function = _FUNCTIONS.get(operator_name(node))
-    if function is not None:
-        given = named_arguments(node)
-        node.args = ()
-        node.kwargs = {k: v for k, v in given.items() if k not in _NO_PARAMETERS_THERE}
-        node.target = function
 
 
 def _names(node: Node) -> Iterator[str]:

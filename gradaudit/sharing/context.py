@@ -16,9 +16,16 @@ from gradaudit.models.target import Layer, Target
 from gradaudit.randomness import torch_rng
 from gradaudit.sharing.draws import shares_of
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.sharing.rows import QUICK_BYTES, Dense, GradientRows, joined, mixed
+from gradaudit.sharing.rows import (
+    QUICK_BYTES,
+    Dense,
+    GradientRows,
+    Piece,
+    RecordRows,
+    joined,
+    mixed,
+)
 from gradaudit.sharing.share import Clients, parameters_as_layers
-from gradaudit.sharing.stream import Piece, RecordRows
 
 Indices = NDArray[np.int64]
 

@@ -1,7 +1,6 @@
 """Thousands of shared updates at once, layer by layer, reduced to features."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -16,8 +15,7 @@ from gradaudit.sharing.context import Context, Indices, Stream
 from gradaudit.sharing.principal import KnownProjections, Projection, fit_components
 from gradaudit.sharing.protocol import SharingProtocol, Visibility
 from gradaudit.sharing.reduction import parse_reduction
-from gradaudit.sharing.rows import Dense, GradientRows, joined, room
-from gradaudit.sharing.stream import RecordRows, together
+from gradaudit.sharing.rows import Dense, GradientRows, RecordRows, joined, room, together
 
 _COPIES = 4
 """Of features while noise is added to them."""
@@ -122,8 +120,10 @@ class Interceptor:
             batches, len(self._context.records), self._context.sharing.others, others, seed
         )
         fitted = np.unique(batches if fit is None else fit)
-        size = partial(self._bytes, len(batches))
-        for layers in together(self.layers, size, self._context.memory // 2):
+        element = len(batches) * self._context.dtype.itemsize
+        sizes = {n: element * seen.features for n, seen in self.visibilities.items()}
+        memory = self._context.memory // 2
+        for layers in together(self.layers, lambda layer: sizes[layer.name], memory):
             linear = [layer for layer in layers if self.linear(layer)]
             formed = [layer for layer in layers if not self.linear(layer)]
             ready = self._averaged(linear, clients, fitted, seed) if linear else {}
@@ -177,9 +177,16 @@ class Interceptor:
         held: dict[str, list[GradientRows]] = {}
         sums: dict[str, Tensor] = {}
         for where, layer, piece in stream.pieces(layers):
-            name = layer.name
-            reduced = self._reduced(piece, name, projections.get(name))
-            if self._held_bytes(stream, layer) <= self._context.memory // 2:
+            name, visibility = layer.name, self.visibilities[layer.name]
+            reduced: GradientRows = piece
+            if projection := projections.get(name):
+                reduced = Dense(projection(piece))
+            elif visibility.columns is not None:
+                reduced = Dense(visibility.pooled(piece))
+            row = stream.itemsize * visibility.features
+            if visibility.features == layer.parameters:
+                row = stream.bytes_of(layer)
+            if row * len(stream) <= self._context.memory // 2:
                 held.setdefault(name, []).append(reduced)
                 continue
             part = reduced.dense()
@@ -187,24 +194,11 @@ class Interceptor:
                 sums[name] = torch.zeros(len(rows), part.shape[1], dtype=dtype)
             _add(sums[name], part, where, rows, shares)
         for name in list(held):
-            parts = held.pop(name)
-            records = joined(parts)
+            records = joined(held.pop(name))
             sums[name] = room(len(rows), records.elements, dtype)
             records.mix(rows, shares.to(dtype), sums[name])
+            del records  # before those of another layer are joined
         return sums
-
-    def _reduced(
-        self, piece: GradientRows, name: str, projection: Projection | None
-    ) -> GradientRows:
-        visibility = self.visibilities[name]
-        if projection is not None:
-            return Dense(projection(piece))
-        return piece if visibility.columns is None else Dense(visibility.pooled(piece))
-
-    def _held_bytes(self, stream: RecordRows, layer: Layer) -> int:
-        features = self.visibilities[layer.name].features
-        whole = features == layer.parameters
-        return (stream.bytes_of(layer) if whole else stream.itemsize * features) * len(stream)
 
     def _formed(
         self,
@@ -286,10 +280,6 @@ class Interceptor:
                 stream(), missing, self.visibilities, self._context.memory // 2
             ),
         )
-
-    def _bytes(self, batches: int, layer: Layer) -> int:
-        """That a layer's features of so many batches take."""
-        return batches * self.visibilities[layer.name].features * self._context.dtype.itemsize
 
 
 def _add(sums: Tensor, part: Tensor, where: slice, rows: Tensor, shares: Tensor) -> None:

@@ -16,8 +16,7 @@ from torch import Tensor
 from gradaudit.models.target import Layer
 from gradaudit.sharing.context import Stream
 from gradaudit.sharing.protocol import Visibility
-from gradaudit.sharing.rows import Factors, GradientRows, joined
-from gradaudit.sharing.stream import together
+from gradaudit.sharing.rows import Factors, GradientRows, joined, together
 
 _BLOCK = 8192
 _NARROWEST = 256

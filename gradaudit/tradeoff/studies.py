@@ -15,8 +15,7 @@ from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
 from gradaudit.defenses.chain import Chain
-from gradaudit.defenses.modules.target import defended_target
-from gradaudit.defenses.subject import Subject
+from gradaudit.defenses.subject import Subject, defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.federation.partition import split
 from gradaudit.federation.server import Training

@@ -15,7 +15,7 @@ from scipy.stats import kstest
 from gradaudit.audits.sharing_options import SharingOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.modules.target import defended_target
+from gradaudit.defenses.subject import defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Layer, Target, layers_of
 from gradaudit.sharing.interceptor import Interceptor

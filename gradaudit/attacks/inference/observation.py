@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gradaudit.attacks.inference.split import GameSplit, IntArray
 from gradaudit.data.records import Records
-from gradaudit.defenses.modules.target import seen_by_outsiders, with_other_secrets
 from gradaudit.defenses.perturb import Perturb
+from gradaudit.defenses.subject import seen_by_outsiders, with_other_secrets
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, Target
 from gradaudit.randomness import number, torch_rng

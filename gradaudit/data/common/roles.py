@@ -80,8 +80,7 @@ def labels_of_array(
     column = Column.of_array(origin, origin, array)
     if len(column) == 0:
         raise DataError(f"{origin}: there are no labels")
-    if task is None:
-        task = "classification" if column.discrete else "regression"
+    task = task or ("classification" if column.discrete else "regression")
     if task == "regression" or array.dtype.kind not in "iub" or array.min() < 0:
         return labels_of(column, task)
     indices = array.astype(np.int64)

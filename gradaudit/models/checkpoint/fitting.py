@@ -51,8 +51,21 @@ def match_keys(
     Of every group of keys (tied to one another) in ``required`` the file must have one.
     """
     plain = {_plain(key): key for key in file}
-    prefixes = sorted(_prefixes(plain), key=len)
-    namings = [_under(prefix, model, required, file, plain) for prefix in prefixes]
+
+    def under(prefix: str) -> Naming:
+        candidates = {name: prefix + _plain(name) for name in model}
+        keys = {name: plain[key] for name, key in candidates.items() if key in plain}
+        used = set(keys.values())
+        inside = {key for key in file if _plain(key).startswith(prefix)}
+        return Naming(
+            prefix,
+            keys,
+            missing=[tied[0] for tied in required if keys.keys().isdisjoint(tied)],
+            unexpected=[key for key in file if key in inside and key not in used],
+            outside=[key for key in file if key not in inside],
+        )
+
+    namings = [under(prefix) for prefix in sorted(_prefixes(plain), key=len)]
     fitting = (naming for naming in namings if not naming.missing and not naming.unexpected)
     return next(fitting, max(namings, key=lambda naming: len(naming.keys)))
 
@@ -64,26 +77,6 @@ def _prefixes(names: Collection[str], prefix: str = "", depth: int = 0) -> Itera
         inside = [name for name in names if name.startswith(longer)]
         if inside:
             yield from _prefixes(inside, longer, depth + 1)
-
-
-def _under(
-    prefix: str,
-    model: Collection[str],
-    required: Collection[Sequence[str]],
-    file: Collection[str],
-    plain: Mapping[str, str],
-) -> Naming:
-    candidates = {name: prefix + _plain(name) for name in model}
-    keys = {name: plain[key] for name, key in candidates.items() if key in plain}
-    used = set(keys.values())
-    inside = {key for key in file if _plain(key).startswith(prefix)}
-    return Naming(
-        prefix,
-        keys,
-        missing=[tied[0] for tied in required if keys.keys().isdisjoint(tied)],
-        unexpected=[key for key in file if key in inside and key not in used],
-        outside=[key for key in file if key not in inside],
-    )
 
 
 def _plain(key: str) -> str:

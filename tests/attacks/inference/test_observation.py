@@ -11,7 +11,7 @@ from gradaudit.attacks.inference.game import AttributeGame
 from gradaudit.attacks.inference.observation import Observation
 from gradaudit.attacks.inference.split import Design, GameSplit
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.modules.target import defended_target
+from gradaudit.defenses.subject import defended_target
 from gradaudit.errors import UsageError
 from gradaudit.inference.splits import Batches
 from gradaudit.sharing.context import Context, Stream
