@@ -63,7 +63,12 @@ class ImageFolder(DataAdapter):
         return self._classes(folder) if self.table is None else self._described(folder, self.table)
 
     def _classes(self, folder: Path) -> Records:
-        self._expect_no_columns()
+        for option in ("file", "label", "attribute", "user", "member"):
+            if getattr(self, option):
+                raise UsageError(
+                    f"images:{self.source}: {option}= names a column of a table; name the table "
+                    "with table=FILE.csv"
+                )
         kinds = {
             kind.name: [file for file in sorted(kind.iterdir()) if file.suffix.lower() in _SUFFIXES]
             for kind in sorted(folder.iterdir())
@@ -90,14 +95,6 @@ class ImageFolder(DataAdapter):
         files = [_inside(folder, cell, table.file) for cell in self._files(table)]
         inputs = self._pictures(files, folder)
         return assemble(inputs, label, attributes, user=user, member=member)
-
-    def _expect_no_columns(self) -> None:
-        for option in ("file", "label", "attribute", "user", "member"):
-            if getattr(self, option):
-                raise UsageError(
-                    f"images:{self.source}: {option}= names a column of a table; name the table "
-                    "with table=FILE.csv"
-                )
 
     def _files(self, table: Table) -> Sequence[str]:
         name = self.file

@@ -5,8 +5,9 @@ the model's ``forward`` looks like.
 """
 
 import copy
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -113,13 +114,21 @@ class Attachment(nn.Module):
 
     What it adds to the model's outputs, ``extra`` columns a record, is a term of the loss that
     ``PenalisedLoss`` takes off again.
+
+    A private one stays with its client: it is never in an update, never seen. Its parameters are
+    frozen (``requires_grad=False``), so that no audit takes them for a layer; a client thaws them
+    while it trains.
     """
 
     extra: int = 0
+    private: bool = False
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
         """(records, features) to what the layer gets instead, and (records, extra) or None."""
         raise NotImplementedError
+
+    def draw(self, generator: torch.Generator) -> None:
+        """Draw a private one's weights and secrets anew, as clients do before the first round."""
 
 
 def last_linear(model: nn.Module, defense: str, layers: str = "*") -> tuple[str, nn.Linear]:
@@ -128,18 +137,18 @@ def last_linear(model: nn.Module, defense: str, layers: str = "*") -> tuple[str,
     Raises:
         NotApplicable: there is none whose name matches the glob ``layers``.
     """
-    found = [
+    matching = [
         (name, part)
         for name, part in model.named_modules()
         if type(part) is nn.Linear and fnmatchcase(name or "(model)", layers)
     ]
-    if not found:
+    if not matching:
         which = "" if layers == "*" else f" that matches layers={layers}"
         raise NotApplicable(
             f"{defense}: works before the last fully connected layer (nn.Linear), and the model "
             f"has none{which}"
         )
-    return found[-1]
+    return matching[-1]
 
 
 def attached(model: nn.Module, layer: str, name: str, part: Attachment) -> nn.Module:
@@ -148,9 +157,9 @@ def attached(model: nn.Module, layer: str, name: str, part: Attachment) -> nn.Mo
     place = model.get_submodule(layer)
     like = next(place.parameters())
     place.add_module(name, part.to(like.device, like.dtype).train(place.training))
-    place.register_forward_pre_hook(_Before(name))
+    place.register_forward_pre_hook(partial(_before, name))
     if part.extra:
-        model.register_forward_hook(_Append(layer, name))
+        model.register_forward_hook(partial(_append, f"{layer}.{name}" if layer else name))
     return model
 
 
@@ -159,57 +168,34 @@ def attachments(model: nn.Module) -> list[Attachment]:
     return [part for part in model.modules() if isinstance(part, Attachment)]
 
 
-class _Before:
-    """Runs the part on the layer's input."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, layer: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        part = cast("Attachment", layer.get_submodule(self.name))
-        features = arguments[0]
-        if part.extra and features.dim() != 2:
-            raise AuditError(
-                f"--defense {self.name}: the last fully connected layer gets an input of shape "
-                f"{tuple(features.shape)}; one vector a record is needed"
-            )
-        replaced, extra = part(features)
-        vars(part)["found"] = extra
-        return (replaced, *arguments[1:])
+def _before(name: str, layer: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Runs the part of that name on the layer's input."""
+    part = cast("Attachment", layer.get_submodule(name))
+    features = arguments[0]
+    if part.extra and features.dim() != 2:
+        raise AuditError(
+            f"--defense {name}: the last fully connected layer gets an input of shape "
+            f"{tuple(features.shape)}; one vector a record is needed"
+        )
+    replaced, vars(part)["appended"] = part(features)
+    return (replaced, *arguments[1:])
 
 
-class _Append:
-    """Puts what the part found behind the model's outputs."""
-
-    def __init__(self, layer: str, name: str) -> None:
-        self.path = f"{layer}.{name}" if layer else name
-
-    def __call__(self, model: nn.Module, arguments: tuple[Any, ...], output: Any) -> Tensor:
-        found = vars(model.get_submodule(self.path)).pop("found", None)
-        outputs = unwrap(output)
-        if found is None:
-            raise AuditError(
-                f"the model did not run {self.path.rpartition('.')[0]}, its last fully connected "
-                "layer, on these records"
-            )
-        return torch.cat([outputs.flatten(1) if outputs.dim() > 1 else outputs[:, None], found], 1)
+def _append(path: str, model: nn.Module, arguments: tuple[Any, ...], output: Any) -> Tensor:
+    """Puts what the part at that path adds behind the model's outputs."""
+    columns = vars(model.get_submodule(path)).pop("appended", None)
+    outputs = unwrap(output)
+    if columns is None:
+        raise AuditError(
+            f"the model did not run {path.rpartition('.')[0]}, its last fully connected "
+            "layer, on these records"
+        )
+    return torch.cat([outputs.flatten(1) if outputs.dim() > 1 else outputs[:, None], columns], 1)
 
 
-class PrivatePart(nn.Module, ABC):
-    """A part of a model that stays with its client: never in an update, never seen.
-
-    Its parameters are frozen (``requires_grad=False``), so that no audit takes them for a layer;
-    a client thaws them while it trains.
-    """
-
-    @abstractmethod
-    def draw(self, generator: torch.Generator) -> None:
-        """Draw all weights and secrets anew, as a client does before the first round."""
-
-
-def private_parts(model: nn.Module) -> list[PrivatePart]:
+def private_parts(model: nn.Module) -> list[Attachment]:
     """The private parts of a model, in order of ``named_modules``."""
-    return [module for module in model.modules() if isinstance(module, PrivatePart)]
+    return [part for part in attachments(model) if part.private]
 
 
 def private_names(model: nn.Module) -> tuple[str, ...]:
@@ -217,7 +203,7 @@ def private_names(model: nn.Module) -> tuple[str, ...]:
     return tuple(
         f"{module_name}.{name}" if module_name else name
         for module_name, module in model.named_modules()
-        if isinstance(module, PrivatePart)
+        if isinstance(module, Attachment) and module.private
         for name in module.state_dict()
     )
 

@@ -58,9 +58,7 @@ class CustomLoss(Loss):
     def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """What the function makes of a batch where it reduces, else the (weighted) mean."""
         losses = self._called(outputs, targets)
-        if losses.dim() == 0:
-            return losses
-        return mean_of(losses, self.weights(targets))
+        return mean_of(losses, self.weights(targets)) if losses.dim() else losses
 
     def coupling(self, outputs: Tensor, targets: Tensor) -> str | None:
         """Tried on these records, and on labels that they may happen not to have."""

@@ -1,6 +1,6 @@
 """Thousands of shared updates at once, layer by layer, reduced to features."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,8 +11,8 @@ from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, Target
 from gradaudit.randomness import number, torch_rng
 from gradaudit.sharing import draws
-from gradaudit.sharing.context import Context, Indices, Stream
-from gradaudit.sharing.principal import KnownProjections, Projection, fit_components
+from gradaudit.sharing.context import Context, Indices
+from gradaudit.sharing.principal import KnownProjections, Projection
 from gradaudit.sharing.protocol import SharingProtocol, Visibility
 from gradaudit.sharing.reduction import parse_reduction
 from gradaudit.sharing.rows import Dense, GradientRows, RecordRows, joined, room, together
@@ -83,8 +83,8 @@ class Interceptor:
         }
         self._context = Context(target, records, sharing, dtype, memory)
         self.note = self._context.note
-        self._fitted_records = KnownProjections(memory // 4)
-        self._fitted_updates = KnownProjections(memory // 4)
+        self._of_records = KnownProjections(self.visibilities, memory)
+        self._of_updates = KnownProjections(self.visibilities, memory)
 
     def features(
         self,
@@ -148,8 +148,8 @@ class Interceptor:
         """Reduce records, average them, add noise."""
         context = self._context
         sample = draws.at_most(fitted, LARGEST_FIT, number(self.seed, "sharing", "fit"))
-        projections = self._projections(
-            layers, self._fitted_records, fitted, lambda: context.record_rows(sample, layers)
+        projections = self._of_records.of(
+            layers, fitted.tobytes(), lambda: context.record_rows(sample, layers)
         )
         used, rows = torch.unique(clients, return_inverse=True)
         stream = context.record_rows(used.numpy(), layers)
@@ -211,10 +211,9 @@ class Interceptor:
         """Form updates, defend and reduce them."""
         context, size = self._context, clients.shape[2]
         own = number(self.seed, "sharing", "fit")
-        projections = self._projections(
+        projections = self._of_updates.of(
             layers,
-            self._fitted_updates,
-            np.append(fitted, size),
+            np.append(fitted, size).tobytes(),
             lambda: context.client_rows(
                 draws.batches_of(fitted, size, LARGEST_FIT, own), own, silent=context.parameters
             ),
@@ -260,25 +259,6 @@ class Interceptor:
         reduction = self.visibilities[layer.name].reduction
         return reduction.linear and self._context.sharing.chain.ends_in_noise(
             layer.parameter_names[0], isotropic=reduction.kind == "pca"
-        )
-
-    def _projections(
-        self,
-        layers: Sequence[Layer],
-        known: KnownProjections,
-        key: Indices,
-        stream: Callable[[], Stream],
-    ) -> dict[str, Projection]:
-        """The projections of the layers that are reduced to principal components."""
-        turned = [
-            layer for layer in layers if self.visibilities[layer.name].reduction.kind == "pca"
-        ]
-        return known.of(
-            turned,
-            key.tobytes(),
-            lambda missing: fit_components(
-                stream(), missing, self.visibilities, self._context.memory // 2
-            ),
         )
 
 

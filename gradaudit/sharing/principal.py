@@ -165,27 +165,33 @@ class KnownProjections:
     """Projections that were fitted once and may be used again.
 
     Attributes:
-        memory: bytes that may be kept.
+        visibilities: by layer.
+        memory: bytes of which a quarter may be kept, and half may be held while they are fitted.
     """
 
+    visibilities: Mapping[str, Visibility]
     memory: int
-    _key: bytes = b""
+    _fitted: bytes = b""
     _known: dict[str, Projection] = field(default_factory=dict)
 
     def of(
-        self,
-        layers: Sequence[Layer],
-        key: bytes,
-        fit: Callable[[Sequence[Layer]], dict[str, Projection]],
+        self, layers: Sequence[Layer], fitted: bytes, stream: Callable[[], Stream]
     ) -> dict[str, Projection]:
-        """The projections of these layers; those that are not known for this key are fitted."""
-        if key != self._key:
-            self._key, self._known = key, {}
-        missing = [layer for layer in layers if layer.name not in self._known]
-        every = self._known | (fit(missing) if missing else {})
-        if sum(projection.bytes for projection in every.values()) <= self.memory:
+        """Those of the layers that are reduced to principal components, fitted where unknown.
+
+        ``fitted`` tells one stream that they are fitted on from another.
+        """
+        if fitted != self._fitted:
+            self._fitted, self._known = fitted, {}
+        kinds = {name: seen.reduction.kind for name, seen in self.visibilities.items()}
+        turned = [layer for layer in layers if kinds[layer.name] == "pca"]
+        every = self._known
+        if missing := [layer for layer in turned if layer.name not in every]:
+            memory = self.memory // 2
+            every = every | fit_components(stream(), missing, self.visibilities, memory)
+        if sum(projection.bytes for projection in every.values()) <= self.memory // 4:
             self._known = every
-        return {layer.name: every[layer.name] for layer in layers}
+        return {layer.name: every[layer.name] for layer in turned}
 
 
 @dataclass

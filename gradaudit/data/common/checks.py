@@ -37,15 +37,9 @@ def choose(name: str, known: Collection[str], where: str, what: str) -> str:
 def choose_all(
     names: Iterable[str], known: Collection[str], where: str, what: str
 ) -> tuple[str, ...]:
-    """The known names among repeated and comma separated ones, each once, in order.
-
-    Raises:
-        UsageError: one of them is not known.
-    """
-    single = (
-        part for name in names for part in ([name] if name in known else name.split(",")) if part
-    )
-    return tuple(dict.fromkeys(choose(name, known, where, what) for name in single))
+    """The known names among repeated and comma separated ones, each once; else as ``choose``."""
+    parts = (part for name in names for part in ([name] if name in known else name.split(",")))
+    return tuple(dict.fromkeys(choose(part, known, where, what) for part in parts if part))
 
 
 MAX_BYTES = 4 << 30
@@ -63,11 +57,7 @@ _FLOAT_BYTES = 4
 def expect_to_fit(
     shape: tuple[int, ...], origin: str, itemsize: int = _FLOAT_BYTES, most: int | None = None
 ) -> None:
-    """Refuse numbers that would not fit into memory.
-
-    Raises:
-        DataError: they would take more than ``most`` bytes, or 4 GiB.
-    """
+    """Refuse numbers that would take more than ``most`` bytes, or 4 GiB, with a DataError."""
     most = MAX_BYTES if most is None else most
     size = math.prod(shape) * itemsize
     if size > most:
@@ -78,21 +68,13 @@ def expect_to_fit(
 
 
 def expect_length(length: int, records: int, origin: str) -> None:
-    """Refuse a part that is not of these records.
-
-    Raises:
-        DataError: its length is another one.
-    """
+    """Refuse a part that is not of these records: a DataError where its length is another one."""
     if length != records:
         raise DataError(f"{origin}: has {length} entries for {records} records; one each is needed")
 
 
 def expect_finite(numbers: NDArray[Any], origin: str) -> None:
-    """Refuse numbers that cannot be computed with.
-
-    Raises:
-        DataError: one is NaN or infinite; the message names the first record with one.
-    """
+    """Refuse numbers that are NaN or infinite, with a DataError that names the first record."""
     if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
         broken = ~np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)
         raise DataError(

@@ -61,11 +61,7 @@ class Column:
 
     @classmethod
     def of_array(cls, name: str, origin: str, array: NDArray[Any]) -> Self:
-        """A column of a (records,) array of numbers, truth values or text.
-
-        Raises:
-            DataError: the array has another shape or kind.
-        """
+        """A column of a (records,) array of numbers, truth values or text; else a DataError."""
         if array.ndim != 1 or array.dtype.kind not in "biufU":
             raise DataError(
                 f"{origin}: is {array.dtype} of shape {array.shape}; one number or text a record "
@@ -142,11 +138,7 @@ class Column:
         return numbers
 
     def expect_few_values(self, remedy: str) -> None:
-        """Refuse a column whose values are names of single records.
-
-        Raises:
-            DataError: over 1,000 different values, or more than one for two records.
-        """
+        """Refuse over 1,000 different values, or more than one for two records: a DataError."""
         limit = min(MAX_VALUES, max(_FEW_VALUES, len(self) // 2))
         if len(self.values) > limit:
             text = [value for value in self.values if not _is_number(value) and value != MISSING]

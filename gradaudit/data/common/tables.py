@@ -42,11 +42,7 @@ class Table:
     cells: dict[str, Sequence[str]]
 
     def column(self, name: str) -> Column:
-        """The column of that name.
-
-        Raises:
-            UsageError: there is none.
-        """
+        """The column of that name; a UsageError where there is none."""
         name = choose(name, self.cells, self.file, "column")
         return Column.of_text(name, f"{self.file}: column {quote(name)}", self.cells[name])
 
@@ -55,11 +51,7 @@ class Table:
         return None if name is None else self.column(name)
 
     def names(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The names of columns among these, which may be comma separated; each once.
-
-        Raises:
-            UsageError: there is no such column.
-        """
+        """The names of columns among these, which may be comma separated; each once."""
         return choose_all(names, self.cells, self.file, "column")
 
     def columns(self, names: Iterable[str]) -> tuple[Column, ...]:

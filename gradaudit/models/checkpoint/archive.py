@@ -7,8 +7,7 @@ record, a zip64 record that contradicts it, comments, extra fields, names that d
 
 import os
 import struct
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -60,28 +59,12 @@ class Entry(NamedTuple):
     header: int
 
 
-@dataclass(frozen=True)
-class Archive:
-    """An archive that torch reads as it was checked.
+def read_pickle(path: Path) -> tuple[bytes, dict[str, int]]:
+    """The pickle in an archive that ``torch.save`` wrote as plain weights; any other is refused.
 
-    Attributes:
-        path: the file.
-        places: start and size of each file in it, by its name without the folder of all.
-    """
-
-    path: Path
-    places: Mapping[str, tuple[int, int]]
-
-    def read(self, name: str) -> bytes:
-        """A file's bytes."""
-        start, size = self.places[name]
-        with self.path.open("rb") as stream:
-            stream.seek(start)
-            return stream.read(size)
-
-
-def open_archive(path: Path) -> Archive:
-    """Refuse an archive that ``torch.save`` did not write as plain weights.
+    Returns:
+        The content of ``data.pkl``, and the size in bytes of each file of the archive, by its name
+        without the folder of all.
 
     Raises:
         CheckpointError: truncated or damaged, compressed, encrypted, with entries that overlap or
@@ -92,16 +75,18 @@ def open_archive(path: Path) -> Archive:
         with path.open("rb") as stream:
             start, entries = _directory(stream, path)
             reason = _other_archive(entries) or _danger_in(entries)
-            places = {} if reason else dict(_places(stream, entries, start))
+            if not reason:
+                places = dict(_places(stream, entries, start))
+                place, size = places["data.pkl"]
+                stream.seek(place)
+                return stream.read(size), {name: size for name, (_, size) in places.items()}
     except _DoubtfulError as doubt:
         reason = f"is an archive {doubt}, which readers take differently"
     except (_MalformedError, struct.error, UnicodeDecodeError) as error:
         raise CheckpointError(
             f"{describe(path)}: is a truncated or damaged zip archive; fetch or save it again"
         ) from error
-    if reason:
-        raise CheckpointError(f"{describe(path)}: {reason}; {REMEDY}")
-    return Archive(path, places)
+    raise CheckpointError(f"{describe(path)}: {reason}; {REMEDY}")
 
 
 def _directory(stream: BinaryIO, path: Path) -> tuple[int, list[Entry]]:

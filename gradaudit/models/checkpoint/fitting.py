@@ -129,7 +129,10 @@ def fit_state(expected: Mapping[str, Tensor], loaded: LoadedCheckpoint) -> Fitte
             names hold different tensors, or values are not finite. No value is read before all
             names, shapes and dtypes fit.
     """
-    tied = _tied(expected)
+    groups: dict[int, list[str]] = {}
+    for name, tensor in expected.items():
+        groups.setdefault(id(tensor), []).append(name)
+    tied = groups.values()
     required = [names for names in tied if not names[0].endswith(_MAY_BE_MISSING)]
     naming = match_keys(expected, required, loaded.state)
     pairs = [(name, loaded.state[key], expected[name]) for name, key in naming.keys.items()]
@@ -138,13 +141,6 @@ def fit_state(expected: Mapping[str, Tensor], loaded: LoadedCheckpoint) -> Fitte
     state = {name: given.to(wanted.dtype) for name, given, wanted in pairs}
     _check_values(state, tied, loaded.record.file)
     return Fitted(state, tuple(_notes(naming, pairs, expected)))
-
-
-def _tied(expected: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
-    groups: dict[int, list[str]] = {}
-    for name, tensor in expected.items():
-        groups.setdefault(id(tensor), []).append(name)
-    return [tuple(names) for names in groups.values()]
 
 
 def _check_names_and_shapes(naming: Naming, pairs: Collection[Pair], file: str) -> None:
@@ -190,9 +186,7 @@ def _kind(tensor: Tensor) -> str:
     return f"{layout}{str(tensor.dtype)[6:]}{' without data' if tensor.is_meta else ''}"
 
 
-def _check_values(
-    state: Mapping[str, Tensor], tied: Collection[tuple[str, ...]], file: str
-) -> None:
+def _check_values(state: Mapping[str, Tensor], tied: Collection[Sequence[str]], file: str) -> None:
     broken = [name for name, tensor in state.items() if not bool(torch.isfinite(tensor).all())]
     if broken:
         raise CheckpointError(

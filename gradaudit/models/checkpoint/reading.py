@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gradaudit.errors import CheckpointError
-from gradaudit.models.checkpoint.archive import Archive, open_archive
+from gradaudit.models.checkpoint.archive import read_pickle
 from gradaudit.models.checkpoint.kinds import REMEDY, describe, kind_of
 from gradaudit.models.checkpoint.pickled import RefusedError, UnsafeGlobalsError, follow
 from gradaudit.report import CheckpointRecord
@@ -52,7 +52,7 @@ def load_checkpoint(path: Path | str) -> LoadedCheckpoint:
     if kind_of(path) == "safetensors":
         content: object = _read_safetensors(path)
     else:
-        _expect_plain_weights(open_archive(path))
+        _expect_plain_weights(path)
         content = _read_archive(path)
     state, notes = _unwrap(content, describe(path))
     with path.open("rb") as stream:
@@ -74,15 +74,15 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _expect_plain_weights(archive: Archive) -> None:
+def _expect_plain_weights(path: Path) -> None:
     """Follow the pickle and name what it would run, before anything of it is interpreted."""
     try:
-        follow(archive.read("data.pkl"), {file: size for file, (_, size) in archive.places.items()})
+        follow(*read_pickle(path))
     except RefusedError as why:
         reason = f"its pickle holds no plain weights: {why}"
         if isinstance(why, UnsafeGlobalsError):
             reason = _what_is_run(why.names)
-        raise CheckpointError(f"{describe(archive.path)}: {reason}; {REMEDY}") from why
+        raise CheckpointError(f"{describe(path)}: {reason}; {REMEDY}") from why
 
 
 def _what_is_run(names: Sequence[str]) -> str:
