@@ -94,7 +94,18 @@ class CrossEntropy(Loss):
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """One-hot labels (records, classes)."""
-        _expect_classes(outputs, labels)
+        if outputs.dim() != 2 or outputs.shape[1] < 2:
+            raise AuditError(
+                f"cross-entropy needs outputs (records, classes ≥ 2), the model gives "
+                f"{tuple(outputs.shape)}; try --loss bce or --loss mse"
+            )
+        if labels.is_floating_point() or labels.dim() != 1:
+            raise AuditError("cross-entropy needs one integer class label a record; try --loss mse")
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs.shape[1]:
+            raise AuditError(
+                f"labels run from {int(labels.min())} to {int(labels.max())}, "
+                f"but the model has {outputs.shape[1]} classes"
+            )
         return _one_hot(labels, outputs)
 
 
@@ -146,21 +157,6 @@ def _one_hot(labels: Tensor, outputs: Tensor) -> Tensor:
     """Unlike ``F.one_hot`` it reads no value, so it can be mapped over."""
     classes = torch.arange(outputs.shape[1], device=outputs.device)
     return (labels.unsqueeze(1) == classes).to(outputs.dtype)
-
-
-def _expect_classes(outputs: Tensor, labels: Tensor) -> None:
-    if outputs.dim() != 2 or outputs.shape[1] < 2:
-        raise AuditError(
-            f"cross-entropy needs outputs (records, classes ≥ 2), the model gives "
-            f"{tuple(outputs.shape)}; try --loss bce or --loss mse"
-        )
-    if labels.is_floating_point() or labels.dim() != 1:
-        raise AuditError("cross-entropy needs one integer class label a record; try --loss mse")
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs.shape[1]:
-        raise AuditError(
-            f"labels run from {int(labels.min())} to {int(labels.max())}, "
-            f"but the model has {outputs.shape[1]} classes"
-        )
 
 
 def _targets_like(outputs: Tensor, labels: Tensor, loss: str) -> Tensor:

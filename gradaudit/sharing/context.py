@@ -170,16 +170,12 @@ class ClientRows:
     def _one_by_one(
         self, batches: Tensor, needed: Sequence[Layer], first: int
     ) -> dict[str, Tensor]:
-        device = self.clients.target.device
+        words, device = (self.seed, "sharing", "client"), self.clients.target.device
         updates = [
-            self.clients.update(
-                self.used[batch], torch_rng(self.seed, "sharing", "client", number, device=device)
-            )
+            self.clients.update(self.used[batch], torch_rng(*words, number, device=device))
             for number, batch in enumerate(batches, start=first)
         ]
-        return {
-            layer.name: torch.stack([update[layer.name] for update in updates]) for layer in needed
-        }
+        return {layer.name: torch.stack([each[layer.name] for each in updates]) for layer in needed}
 
     def _needed(self, layers: Sequence[Layer]) -> list[Layer]:
         """The parameters of these layers, or all where a defense looks at the whole update."""
