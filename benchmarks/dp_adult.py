@@ -21,9 +21,10 @@ import torch
 
 from gradaudit.audits.dp_audit import DpAudit
 from gradaudit.data import load_records
+from gradaudit.defenses.subject import Subject
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 

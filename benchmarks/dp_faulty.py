@@ -18,10 +18,11 @@ from torch import nn
 
 from gradaudit.audits.dp_audit import DpAudit
 from gradaudit.data import load_records
+from gradaudit.defenses.subject import Subject
 from gradaudit.dp.theory import epsilon_gaussian
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 
 HIDDEN, WIDTH, CLIP, DELTA = 5, 16, 0.5, 1e-5

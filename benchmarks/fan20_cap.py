@@ -41,11 +41,11 @@ from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.attacks.reconstruction.scores import shuffled_distance
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
-from gradaudit.defenses.modules.target import defended_target
+from gradaudit.defenses.subject import Subject, defended_target
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.tradeoff.attacking import Attack, attacked, has_secret

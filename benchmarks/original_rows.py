@@ -15,9 +15,10 @@ from torch.nn import functional
 
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
 from gradaudit.data.records import Records
+from gradaudit.defenses.subject import Subject
 from gradaudit.information.original import THRESHOLDS, ceiling
 from gradaudit.models.losses import CrossEntropy
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 

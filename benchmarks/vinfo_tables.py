@@ -41,12 +41,13 @@ from gradaudit.audits.vinfo import VinfoOptions
 from gradaudit.audits.vinfo.cases import Case, drawn_cases
 from gradaudit.data import load_records
 from gradaudit.data.records import Attribute, Records
+from gradaudit.defenses.subject import Subject
 from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.usable import Estimator, Usable
 from gradaudit.inference.usable import estimate as of_repetition
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.statistics.correlation import pearson

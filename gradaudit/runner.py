@@ -17,10 +17,10 @@ from gradaudit.accuracy import task_accuracy
 from gradaudit.audits import Audit
 from gradaudit.contract import breaches
 from gradaudit.data import describe
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.gathering import Part, gather
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.models.target import Subject
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import (
     LayerRecord,

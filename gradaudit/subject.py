@@ -13,7 +13,7 @@ from gradaudit.config import SubjectSettings
 from gradaudit.data import expect_attributes, load_records
 from gradaudit.data.records import Records
 from gradaudit.defenses import Chain, parse_defense
-from gradaudit.defenses.modules.target import defended_target, with_private_part
+from gradaudit.defenses.subject import Subject, defended_target, with_private_part
 from gradaudit.errors import UsageError
 from gradaudit.models.building import load_loss, load_model
 from gradaudit.models.checkpoint import apply_checkpoint, load_checkpoint
@@ -21,7 +21,6 @@ from gradaudit.models.losses import Loss
 from gradaudit.models.preprocessing import expected_of_run
 from gradaudit.models.target import (
     Expected,
-    Subject,
     Target,
     choose_layers,
     hidden_layers,

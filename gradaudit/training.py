@@ -8,12 +8,12 @@ from typing import Any
 from gradaudit.config import TrainSettings
 from gradaudit.data.records import fingerprint
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.modules.attachment import private_names
+from gradaudit.defenses.attachment import private_names
+from gradaudit.defenses.subject import Subject
 from gradaudit.federation.partition import split
 from gradaudit.federation.resume import CLIENT, RunFolder, RunRecord, train_into
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
 from gradaudit.subject import load
 from gradaudit.text import printable

@@ -5,9 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.data.records import Attribute, Feature, Records
+from gradaudit.defenses.subject import Subject
 from gradaudit.dp.hypotheses import Hypotheses
 from gradaudit.models.losses import CrossEntropy
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 
 FEATURES = (
     Feature("age", (0,), (-1.5, 2.0)),

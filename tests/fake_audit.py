@@ -11,7 +11,7 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 
 if TYPE_CHECKING:
-    from gradaudit.models.target import Subject
+    from gradaudit.defenses.subject import Subject
 
 Trouble = Literal["no", "crash", "leave", "refuse", "skip", "interrupt", "nothing", "nan"]
 

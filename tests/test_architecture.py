@@ -1,7 +1,7 @@
 """The arrows between the rooms of the package, and what is light, read from the imports."""
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +19,9 @@ TOOLS = (
 ROOMS = {
     "zoo": "",
     "data": "",
-    "models": "data zoo",
+    "models": "zoo",
     "gradients": "data models",
-    "defenses": "gradients models",
+    "defenses": "data gradients models",
     "sharing": "data defenses gradients models",
     "accuracy": "data gradients models",
     "federation": "accuracy data defenses gradients models sharing",
@@ -43,15 +43,14 @@ ROOMS = {
     "config": "audits federation",
     "subject": "config data defenses models",
     "training": "config data defenses federation models subject",
-    "runner": "accuracy audits contract data gathering gradients models",
+    "runner": "accuracy audits contract data defenses gathering gradients models",
     "api": "audits config data models runner subject",
-    "cli": "audits config dp formats gathering judging models runner subject sweeping training zoo",
+    "cli": "audits config defenses dp formats gathering judging models runner subject sweeping "
+    "training zoo",
     "__init__": "api judging models",
     "__main__": "cli",
 }
 """Every room of the package and which it may import, each of them above it in this table."""
-ONLY_FOR_TYPES = {"models": {"defenses"}}
-"""What a room names in annotations and never imports."""
 
 LIGHT = (
     "__init__ __main__ audits cli config contract errors files formats gathering judging noise "
@@ -66,13 +65,11 @@ class Module(NamedTuple):
     Attributes:
         room: the first part of its name below ``gradaudit``.
         when_loaded: imported when it is: not inside functions, not for types alone.
-        when_run: all that it imports, but for types alone.
-        ever: types too.
+        ever: all that it imports, for types alone too.
     """
 
     room: str
     when_loaded: set[str]
-    when_run: set[str]
     ever: set[str]
 
 
@@ -87,19 +84,10 @@ def imported(nodes: Iterable[ast.AST]) -> set[str]:
     return names
 
 
-def without_types(node: ast.AST) -> Iterator[ast.AST]:
-    if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
-        yield node
-        for child in ast.iter_child_nodes(node):
-            yield from without_types(child)
-
-
 def read(path: Path) -> Module:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     room = path.relative_to(PACKAGE).with_suffix("").parts[0]
-    return Module(
-        room, imported(tree.body), imported(without_types(tree)), imported(ast.walk(tree))
-    )
+    return Module(room, imported(tree.body), imported(ast.walk(tree)))
 
 
 def name_of(path: Path) -> str:
@@ -152,8 +140,7 @@ def test_every_room_is_in_the_table_below_all_that_it_imports() -> None:
 def test_arrows_point_downwards(name: str) -> None:
     module = MODULES[name]
     may = {module.room, *TOOLS.split(), *ROOMS.get(module.room, "").split()}
-    assert rooms(module.when_run) <= may
-    assert rooms(module.ever) <= may | ONLY_FOR_TYPES.get(module.room, set())
+    assert rooms(module.ever) <= may
 
 
 def test_the_report_knows_nothing_but_errors_and_files() -> None:

@@ -17,7 +17,7 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 
 if TYPE_CHECKING:
-    from gradaudit.models.target import Subject
+    from gradaudit.defenses.subject import Subject
 
 
 @dataclass(frozen=True, kw_only=True)

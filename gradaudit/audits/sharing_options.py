@@ -13,7 +13,8 @@ from gradaudit.sharing.reduction import parse_reduction, reduction_for
 
 if TYPE_CHECKING:
     from gradaudit.defenses import Defense
-    from gradaudit.models.target import Layer, Subject
+    from gradaudit.defenses.subject import Subject
+    from gradaudit.models.target import Layer
     from gradaudit.sharing.protocol import SharingProtocol
 
 

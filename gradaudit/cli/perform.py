@@ -24,7 +24,7 @@ from gradaudit.redaction import redact
 from gradaudit.report import Report
 
 if TYPE_CHECKING:
-    from gradaudit.models.target import Subject
+    from gradaudit.defenses.subject import Subject
 
 GATE_FAILED = CLAIM_EXCEEDED = 1
 STDOUT, STDERR = 1, 2

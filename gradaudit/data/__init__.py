@@ -44,9 +44,8 @@ def load_records(spec: str, *, attributes: Sequence[str] = ()) -> Records:
     """
     parsed = parse_spec(spec)
     adapter = _adapter(parsed)
-    columns = [",".join(part for part in name.split(",") if part != MEMBER) for name in attributes]
-    columns = [name for name in columns if name]
-    records = _with_membership(adapter.of(parsed, columns).load())
+    columns = (",".join(part for part in name.split(",") if part != MEMBER) for name in attributes)
+    records = _with_membership(adapter.of(parsed, filter(None, columns)).load())
     expect_attributes(records, attributes, spec)
     return replace(records, adapter=records.adapter or adapter.name)
 
@@ -80,8 +79,8 @@ def _adapter(spec: Spec) -> type[DataAdapter]:
 
 def _with_membership(records: Records) -> Records:
     """The records with membership among their attributes, where it is known and varies."""
-    members = records.members
-    if members is None or MEMBER in records.attributes or members.all() or not members.any():
+    members, known = records.members, records.attributes
+    if members is None or MEMBER in known or members.all() or not members.any():
         return records
     membership = Attribute(members.astype("int64"), ("no", "yes"))
-    return replace(records, attributes={**records.attributes, MEMBER: membership})
+    return replace(records, attributes={**known, MEMBER: membership})

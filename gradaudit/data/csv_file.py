@@ -1,15 +1,13 @@
 """Tables in CSV files."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from gradaudit.data.base import DataAdapter
-from gradaudit.data.common.columns import Column
-from gradaudit.data.common.encoding import encode
+from gradaudit.data.common.columns import encode
 from gradaudit.data.common.roles import assemble, labels_of
-from gradaudit.data.common.tables import Table, read_table
+from gradaudit.data.common.tables import read_table
 from gradaudit.data.records import Records
 
 
@@ -51,20 +49,15 @@ class CsvFile(DataAdapter):
     def load(self) -> Records:
         """Read and encode the table."""
         table = read_table(Path(self.source), self.delimiter)
-        dropped = table.names(self.drop)
+        dropped, categorical = table.names(self.drop), table.names(self.categorical)
+        elsewhere = {self.label, self.user, self.member, *dropped}
+        columns = [table.column(name) for name in table.cells if name not in elsewhere]
+        inputs = [replace(c, numbers=None) if c.name in categorical else c for c in columns]
         return assemble(
-            encode(tuple(self._inputs(table, dropped)), table.file, self.scale),
+            encode(inputs, table.file, self.scale),
             labels_of(table.column(self.label), self.task),
             table.columns(self.attribute),
             user=table.column_if(self.user),
             member=table.column_if(self.member),
             notes={"dropped": list(dropped)} if dropped else {},
         )
-
-    def _inputs(self, table: Table, dropped: tuple[str, ...]) -> Iterator[Column]:
-        categorical = table.names(self.categorical)
-        elsewhere = {self.label, self.user, self.member, *dropped}
-        for name in table.cells:
-            if name not in elsewhere:
-                column = table.column(name)
-                yield column.as_text() if name in categorical else column

@@ -66,10 +66,7 @@ def above_its_class(
 ) -> Attribute:
     """Whether a trait lies above the median of the records with the same label.
 
-    Args:
-        trait: (records,) numbers.
-        labels: (records,) labels.
-        values: what to call a trait at or below the median, and above it.
+    ``values`` are what to call a trait at or below the median, and above it.
     """
     codes = np.zeros(len(trait), dtype=np.int64)
     for label in np.unique(labels):

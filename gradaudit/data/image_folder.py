@@ -10,7 +10,7 @@ import numpy as np
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.arrays import pictures
 from gradaudit.data.common.checks import choose, quote
-from gradaudit.data.common.encoding import Inputs
+from gradaudit.data.common.columns import Inputs
 from gradaudit.data.common.pictures import read_pictures
 from gradaudit.data.common.roles import Labels, assemble, labels_of
 from gradaudit.data.common.tables import Table, read_table
@@ -63,8 +63,12 @@ class ImageFolder(DataAdapter):
         return self._classes(folder) if self.table is None else self._described(folder, self.table)
 
     def _classes(self, folder: Path) -> Records:
-
-        self._expect_no_columns()
+        for option in ("file", "label", "attribute", "user", "member"):
+            if getattr(self, option):
+                raise UsageError(
+                    f"images:{self.source}: {option}= names a column of a table; name the table "
+                    "with table=FILE.csv"
+                )
         kinds = {
             kind.name: [file for file in sorted(kind.iterdir()) if file.suffix.lower() in _SUFFIXES]
             for kind in sorted(folder.iterdir())
@@ -81,39 +85,26 @@ class ImageFolder(DataAdapter):
         return assemble(self._pictures(files, folder), Labels(codes, classes, str(folder)))
 
     def _described(self, folder: Path, name: str) -> Records:
-
         here = Path(name).expanduser()
         table = read_table(here if here.is_file() else folder / name)
         if self.label is None:
             raise UsageError(f"{table.file}: name the column of the label with label=COL")
         label = labels_of(table.column(self.label), self.task)
         attributes = table.columns(self.attribute)
-        user = table.column_if(self.user)
-        member = table.column_if(self.member)
+        user, member = table.column_if(self.user), table.column_if(self.member)
         files = [_inside(folder, cell, table.file) for cell in self._files(table)]
         inputs = self._pictures(files, folder)
         return assemble(inputs, label, attributes, user=user, member=member)
 
-    def _expect_no_columns(self) -> None:
-        named = ("file", "label", "attribute", "user", "member")
-        given = [option for option in named if getattr(self, option)]
-        if given:
-            raise UsageError(
-                f"images:{self.source}: {given[0]}= names a column of a table; name the table "
-                "with table=FILE.csv"
-            )
-
     def _files(self, table: Table) -> Sequence[str]:
-
-        if self.file is not None:
-            return table.cells[choose(self.file, table.cells, table.file, "column")]
-        found = next((name for name in _FILE_COLUMNS if name in table.cells), None)
-        if found is None:
+        name = self.file
+        if name is None:
+            name = next((name for name in _FILE_COLUMNS if name in table.cells), None)
+        if name is None:
             raise UsageError(f"{table.file}: name the column of the file names with file=COL")
-        return table.cells[found]
+        return table.cells[choose(name, table.cells, table.file, "column")]
 
     def _pictures(self, files: Sequence[Path], folder: Path) -> Inputs:
-
         array = pictures(read_pictures(files, str(folder), self.size), str(folder))
         return Inputs(array, notes={"resized": list(self.size)} if self.size else {})
 

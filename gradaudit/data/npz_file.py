@@ -7,12 +7,7 @@ from typing import ClassVar, Literal
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.arrays import Archive, as_inputs
 from gradaudit.data.common.checks import choose_all
-from gradaudit.data.common.columns import Column
-from gradaudit.data.common.encoding import (
-    Inputs,
-    numeric_features,
-    standardise,
-)
+from gradaudit.data.common.columns import Column, Inputs, numeric_features, standardise
 from gradaudit.data.common.roles import assemble, labels_of_array
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
@@ -52,7 +47,7 @@ class NpzFile(DataAdapter):
 
     def load(self) -> Records:
         """Read the arrays."""
-        archive = Archive.of(Path(self.source))
+        archive = Archive(Path(self.source))
         attributes = choose_all(self.attribute, archive.keys, self.source, "key")
         inputs = self._inputs(archive)
         records = len(inputs.array)
@@ -70,7 +65,6 @@ class NpzFile(DataAdapter):
         )
 
     def _inputs(self, archive: Archive) -> Inputs:
-
         origin = archive.origin(self.inputs)
         array = as_inputs(archive.read(self.inputs), origin, tokens=self.tokens)
         if self.scale == "standard":
@@ -86,6 +80,5 @@ def _names_of(key: str) -> tuple[str, str]:
 
 
 def _column(archive: Archive, key: str, records: int) -> Column:
-
     column = Column.of_array(key, archive.origin(key), archive.read_column(key, records))
     return column.named(archive.names(*_names_of(key)))

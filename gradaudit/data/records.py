@@ -187,19 +187,13 @@ def merge_rare(attribute: Attribute, fewest: int) -> tuple[Attribute, tuple[str,
     if len(merged):
         names.append(OTHER if OTHER not in names else f"{OTHER} values")
     codes = places[attribute.codes].astype(np.int64)
-    merged_attribute = replace(attribute, codes=codes, values=tuple(names))
-    return merged_attribute, tuple(attribute.values[code] for code in merged)
+    return Attribute(codes, tuple(names)), tuple(attribute.values[code] for code in merged)
 
 
 def with_rare_merged(
     records: Records, fewest: int
 ) -> tuple[Records, Mapping[str, tuple[str, ...]]]:
-    """The records with the rare values of every attribute merged, and which, by attribute.
-
-    Args:
-        records: with the attributes asked about.
-        fewest: records that a value must have to stand by itself; 0 leaves all as they are.
-    """
+    """The records with the rare values of every attribute merged, and which, by attribute."""
     if not fewest:
         return records, {}
     merged = {name: merge_rare(a, fewest) for name, a in records.attributes.items()}

@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.checks import choose, expect_to_fit
-from gradaudit.data.common.encoding import Inputs
+from gradaudit.data.common.columns import Inputs
 from gradaudit.data.common.roles import assemble, labels_of
 from gradaudit.data.common.tables import read_table
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
+
+_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+_TOKEN_BYTES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,23 +70,11 @@ class TextFile(DataAdapter):
         )
 
 
-PADDING = 0
-
-_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
-_TOKEN_BYTES = 8
-
-
 def tokens_of(texts: Sequence[str], length: int, vocabulary: int, origin: str) -> NDArray[np.int64]:
     """The first words of each text as tokens, padded with 0 at the end.
 
     A word is a run of letters and digits, with apostrophes inside, in lower case; its token is
-    1 + (CRC-32 of its UTF-8) mod (vocabulary − 1).
-
-    Args:
-        texts: one a record.
-        length: tokens a record.
-        vocabulary: number of tokens with the padding, at least 2.
-        origin: where the texts are from, for messages.
+    1 + (CRC-32 of its UTF-8) mod (vocabulary − 1); the vocabulary, at least 2, has the padding.
 
     Returns:
         (records, length) tokens below ``vocabulary``.
@@ -92,7 +83,7 @@ def tokens_of(texts: Sequence[str], length: int, vocabulary: int, origin: str) -
         DataError: the tokens would take too much memory.
     """
     expect_to_fit((len(texts), length), origin, _TOKEN_BYTES)
-    tokens = np.full((len(texts), length), PADDING, dtype=np.int64)
+    tokens = np.zeros((len(texts), length), dtype=np.int64)
     for row, text in zip(tokens, texts, strict=True):
         words = [match.group() for match in islice(_WORD.finditer(text.lower()), length)]
         row[: len(words)] = [1 + zlib.crc32(word.encode()) % (vocabulary - 1) for word in words]

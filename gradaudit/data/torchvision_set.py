@@ -35,30 +35,26 @@ class TorchvisionSet(DataAdapter):
 
     def load(self) -> Records:
         """Read the pictures of the data set."""
-        return records_of_items(self._open(), f"torchvision:{self.source}", self.size)
-
-    def _open(self) -> Any:
-
         kind = self._kind()
         root = Path(self.root).expanduser()
         part = self._part(signature(kind).parameters)
         try:
-            return kind(root, **part)
+            pictures = kind(root, **part)
         except Exception as error:  # each data set has its own way to miss its files
             raise UsageError(
                 f"torchvision:{self.source}: cannot be read from {root} "
                 f"({first_line(error)}); nothing is downloaded here, fetch it with "
                 f"torchvision.datasets.{self.source}({str(root)!r}, download=True)"
             ) from error
+        return records_of_items(pictures, f"torchvision:{self.source}", self.size)
 
     def _kind(self) -> Any:
-
         module = import_torchvision("datasets")
+        every = {name: getattr(module, name) for name in module.__all__}
         kinds = {
-            name: getattr(module, name)
-            for name in module.__all__
-            if isclass(getattr(module, name))
-            and {"root", "transform"} <= set(signature(getattr(module, name)).parameters)
+            name: kind
+            for name, kind in every.items()
+            if isclass(kind) and {"root", "transform"} <= set(signature(kind).parameters)
         }
         return kinds[choose(self.source, kinds, "torchvision", "data set")]
 

@@ -26,10 +26,6 @@ def defenses() -> dict[str, type[Defense[Any]]]:
 def parse_defense(text: str, option: str = OPTION) -> Defense[Any]:
     """The defense that ``NAME``, ``NAME:value`` or ``NAME:key=value,…`` names.
 
-    Args:
-        text: as on the command line.
-        option: what error messages call it.
-
     Raises:
         UsageError: no such defense, an option that it does not take or that is missing, or a
             value out of range.
@@ -57,7 +53,7 @@ def _values(where: str, kind: type[Defense[Any]], items: list[str]) -> dict[str,
         if key in values:
             raise UsageError(f"{where}: {key} is given twice; keep one")
         if key not in kind.Options.model_fields:
-            takes = ", ".join(_takes(kind.Options))
+            takes = ", ".join(name.replace("_", "-") for name in kind.Options.model_fields)
             raise UsageError(
                 f"{where}: unknown option {key!r}{suggest(key, kind.Options.model_fields)}; "
                 f"it takes: {takes}"
@@ -75,10 +71,6 @@ def _pair(where: str, kind: type[Defense[Any]], item: str, *, first: bool) -> tu
     return kind.positional, key
 
 
-def _takes(options: type[DefenseOptions]) -> list[str]:
-    return [name.replace("_", "-") for name in options.model_fields]
-
-
 def _fault(error: ValidationError, kind: type[Defense[Any]]) -> str:
     """The first thing wrong with the options, in a few words."""
     fault = error.errors()[0]
@@ -89,6 +81,3 @@ def _fault(error: ValidationError, kind: type[Defense[Any]]) -> str:
     if fault["type"] == "missing":
         return f"no {key}; write {kind.example}"
     return f"{key}={fault['input']}: {what[0].lower()}{what[1:]}"
-
-
-__all__ = ["Chain", "Defense", "DefenseOptions", "defenses", "parse_defense"]

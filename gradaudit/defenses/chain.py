@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.defenses.base import Defense, module_of
 from gradaudit.errors import UsageError
-from gradaudit.models.target import Subject
 from gradaudit.text import listed
 
 Update = dict[str, Tensor]
@@ -37,11 +36,6 @@ class Chain:
 
     def __str__(self) -> str:
         return " then ".join(map(str, self.defenses)) or "none"
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether nothing in it is random."""
-        return all(defense.deterministic for defense in self.acting)
 
     @property
     def acting(self) -> tuple[Defense[Any], ...]:
@@ -111,17 +105,21 @@ class Chain:
                 the same.
             values: (batches,) private values, see ``Defense.protecting``; None: none is known.
         """
-        for index, each in enumerate(self.acting):
-            defense = each if values is None else each.protecting(values)
-            update = _applied(defense, index, update, records, generators, silent)
+        for index, unaware in enumerate(self.acting):
+            defense = unaware if values is None else unaware.protecting(values)
+            chosen = {name: rows for name, rows in update.items() if defense.defends(name)}
+            if _rescales(defense):
+                chosen = _rescaled(defense, chosen)
+                update = update | chosen
+            if defense.additive:
+                chosen = {name: rows for name, rows in chosen.items() if name not in silent}
+            update = update | _applied(defense, chosen, records, partial(generators, index))
         return update
 
     def ends_in_noise(self, parameter: str, *, isotropic: bool) -> bool:
         """Whether all noise on a parameter is added by the last of its defenses.
 
-        Args:
-            parameter: its name.
-            isotropic: whether it must have the same law in every orthonormal basis.
+        ``isotropic``: and has the same law in every orthonormal basis.
         """
         additive = [defense.additive for defense in self.of(parameter)]
         return (
@@ -144,34 +142,18 @@ def _rescales(defense: Defense[Any]) -> bool:
 
 def _applied(
     defense: Defense[Any],
-    index: int,
-    update: Update,
+    chosen: Update,
     records: int,
-    generators: Generators,
-    silent: Container[str],
+    generator: Callable[[str], torch.Generator],
 ) -> Update:
-
-    chosen = {name: rows for name, rows in update.items() if defense.defends(name)}
-    if not chosen:
-        return update
-    if _rescales(defense):
-        chosen = _rescaled(defense, chosen)
-    update = {**update, **chosen}
-    if defense.additive:
-        chosen = {name: rows for name, rows in chosen.items() if name not in silent}
-    if not chosen:
-        return update
-    if defense.scope == "update":
+    if defense.scope == "update" and chosen:
         whole = torch.cat(list(chosen.values()), dim=1)
-        done = defense.apply(whole, records=records, generator=generators(index, ""))
+        done = defense.apply(whole, records=records, generator=generator(""))
         sizes = [rows.shape[1] for rows in chosen.values()]
-        return {**update, **dict(zip(chosen, torch.split(done, sizes, dim=1), strict=True))}
+        return dict(zip(chosen, torch.split(done, sizes, dim=1), strict=True))
     return {
-        **update,
-        **{
-            name: defense.apply(rows, records=records, generator=generators(index, name))
-            for name, rows in chosen.items()
-        },
+        name: defense.apply(rows, records=records, generator=generator(name))
+        for name, rows in chosen.items()
     }
 
 
@@ -210,17 +192,3 @@ def _by_parameter(
             for name in chosen:
                 found[name] = found[name] * factor if name in found else factor
     return found
-
-
-def defenses_note(subject: Subject, unapplied: str) -> dict[str, JsonValue]:
-    """Details that tell which of a subject's defenses are not in the numbers; empty without any.
-
-    Those that change the model are in them, but for one that does nothing in eval mode.
-
-    Args:
-        subject: with all its defenses.
-        unapplied: why those of updates are not applied.
-    """
-    chain = Chain(subject.defenses)
-    notes = [unapplied if chain.acting else "", chain.idle(subject.target.mode)]
-    return {"defenses": "; ".join(filter(None, notes))} if any(notes) else {}

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from gradaudit.defenses.attachment import Attachment, attached, last_linear
 from gradaudit.defenses.base import Defense, DefenseOptions
-from gradaudit.defenses.modules.attachment import Attachment, attached, last_linear
 from gradaudit.models.target import layers_of
 
 LAST = "last"

@@ -58,14 +58,10 @@ def keep_largest(gradients: Tensor, count: int) -> Tensor:
 
 
 def largest(values: Tensor, count: int) -> Tensor:
-    """Indices (rows, count) of the largest of each row, in any order; of tied ones, whichever.
+    """Indices (rows, count) of the largest of (rows, elements), in any order; of tied, whichever.
 
     The n largest lie in the n groups of elements whose maxima are largest, so that few values are
     ranked: the maxima, and what is in those groups.
-
-    Args:
-        values: (rows, elements).
-        count: up to the number of elements.
     """
     elements = values.shape[1]
     group = min(math.isqrt(elements // count), _LARGEST_GROUP)

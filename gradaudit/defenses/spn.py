@@ -8,16 +8,15 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from gradaudit.defenses.base import Defense, DefenseOptions
-from gradaudit.defenses.modules.attachment import (
+from gradaudit.defenses.attachment import (
     Attachment,
-    PrivatePart,
+    ChosenColumn,
     attached,
     attachments,
     last_linear,
     uniform,
 )
-from gradaudit.defenses.modules.loss import ChosenColumn
+from gradaudit.defenses.base import Defense, DefenseOptions
 from gradaudit.models.losses import Loss
 
 
@@ -74,7 +73,7 @@ class Spn(Defense[SpnOptions]):
         return ChosenColumn(loss, head.extra, self.options.alpha)
 
 
-class PolarizationHead(Attachment, PrivatePart):
+class PolarizationHead(Attachment):
     """v = W φ + b of the features φ, and its polarization loss by the code of every class.
 
     Args:
@@ -90,6 +89,7 @@ class PolarizationHead(Attachment, PrivatePart):
         codes: (classes, bits) of ±1, never trained.
     """
 
+    private = True
     codes: Tensor
 
     def __init__(

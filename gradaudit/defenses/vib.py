@@ -8,9 +8,14 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from gradaudit.defenses.attachment import (
+    Attachment,
+    SummedColumns,
+    attached,
+    last_linear,
+    uniform,
+)
 from gradaudit.defenses.base import Defense, DefenseOptions
-from gradaudit.defenses.modules.attachment import Attachment, attached, last_linear, uniform
-from gradaudit.defenses.modules.loss import SummedColumns
 from gradaudit.models.losses import Loss
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from gradaudit.defenses.subject import Subject
 from gradaudit.dp.canary import STAGES, Canaries, Canary, choose_canary, expect_record
 from gradaudit.dp.degenerate import Verdict, verdict_without_trials
 from gradaudit.dp.domain import Domain, PrivateColumn
@@ -19,7 +20,6 @@ from gradaudit.dp.mechanisms import Mechanism, Promise
 from gradaudit.dp.sensitivity import Design, RecordSensitivity
 from gradaudit.dp.theory import Relation
 from gradaudit.errors import UsageError
-from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
 from gradaudit.randomness import sequence
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradaudit.data.records import Records
-from gradaudit.defenses.modules.attachment import private_names
+from gradaudit.defenses.attachment import private_names
 from gradaudit.errors import AuditError
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import drawing_from, running, unwrap

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradaudit.defenses.modules.attachment import private_names
+from gradaudit.defenses.attachment import private_names
 from gradaudit.errors import AuditError
 from gradaudit.federation.clients import Contribution, make_optimizer
 from gradaudit.federation.settings import TrainingOptions

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.data.records import Records
+from gradaudit.defenses.attachment import private_names, private_parts
 from gradaudit.defenses.base import Defense
-from gradaudit.defenses.modules.attachment import private_names, private_parts
-from gradaudit.defenses.modules.target import defended_target
+from gradaudit.defenses.subject import defended_target
 from gradaudit.errors import UsageError
 from gradaudit.federation.algorithms import choose_algorithm
 from gradaudit.federation.clients import Client, Workplace, diverged

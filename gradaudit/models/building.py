@@ -47,7 +47,16 @@ def load_model(spec: str, *, seed: int = 0) -> nn.Module:
         build = _factory(parsed)
     with _drawn_under(seed):
         model = _call(parsed, build)
-    return _usable(parsed, model)
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"--model {spec}: returned a {type(model).__name__}; return a torch.nn.Module"
+        )
+    if any(nn.parameter.is_lazy(parameter) for parameter in model.parameters()):
+        raise UsageError(
+            f"--model {spec}: has lazy layers without a shape; run it on a batch of zeros "
+            "in the factory"
+        )
+    return model
 
 
 def load_loss(spec: str) -> Loss:
@@ -126,19 +135,6 @@ def _call(spec: Spec, build: Callable[[], Any]) -> Any:
         raise UsageError(
             f"--model {spec.text}: building it failed with {first_line(error)}"
         ) from error
-
-
-def _usable(spec: Spec, model: Any) -> nn.Module:
-    if not isinstance(model, nn.Module):
-        raise UsageError(
-            f"--model {spec.text}: returned a {type(model).__name__}; return a torch.nn.Module"
-        )
-    if any(nn.parameter.is_lazy(parameter) for parameter in model.parameters()):
-        raise UsageError(
-            f"--model {spec.text}: has lazy layers without a shape; run it on a batch of zeros "
-            "in the factory"
-        )
-    return model
 
 
 @contextmanager

@@ -7,17 +7,14 @@ torch's losses of class labels as modules have the mean Σ w ℓ / Σ w over a b
 record is its class's, and 0 for the label ``ignore_index``.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from gradaudit.errors import AuditError, one_line
-from gradaudit.models.losses import CrossEntropy, Loss, weighted_mean
+from gradaudit.models.losses import CrossEntropy, Loss, mean_of
 
 _MOST_CLASSES = 64
 """Classes that a loss is tried on."""
@@ -47,24 +44,21 @@ class CustomLoss(Loss):
         Raises:
             AuditError: it does not give one weight a record, none negative.
         """
-        named = getattr(self.function, "weights", None)
-        if not callable(named):
+        of_targets = getattr(self.function, "weights", None)
+        if not callable(of_targets):
             return None
-        found = named(targets.clone())
-        if not isinstance(found, Tensor) or found.shape != targets.shape[:1] or (found < 0).any():
+        given = of_targets(targets.clone())
+        if not isinstance(given, Tensor) or given.shape != targets.shape[:1] or (given < 0).any():
             raise AuditError(
                 f"--loss {self.name}: weights(targets) must give one weight a record, "
                 f"({len(targets)},), none negative"
             )
-        return found
+        return given
 
     def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """What the function makes of a batch where it reduces, else the (weighted) mean."""
         losses = self._called(outputs, targets)
-        if losses.dim() == 0:
-            return losses
-        weights = self.weights(targets)
-        return losses.mean() if weights is None else weighted_mean(losses, weights)
+        return mean_of(losses, self.weights(targets)) if losses.dim() else losses
 
     def coupling(self, outputs: Tensor, targets: Tensor) -> str | None:
         """Tried on these records, and on labels that they may happen not to have."""
@@ -139,22 +133,17 @@ def _other_labels(outputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor
 Module = nn.CrossEntropyLoss | nn.NLLLoss
 
 
-@dataclass(frozen=True)
 class ClassWeights:
-    """What the records of each class count.
+    """What the records of each class count in a module's loss.
 
     Attributes:
         of_class: (classes,), None where all count alike.
         ignored: the label that counts nothing.
     """
 
-    of_class: Tensor | None
-    ignored: int
-
-    @classmethod
-    def of(cls, module: Module) -> ClassWeights:
-        """Those of a module."""
-        return cls(module.weight, module.ignore_index)
+    def __init__(self, module: Module) -> None:
+        self.of_class: Tensor | None = module.weight
+        self.ignored = module.ignore_index
 
     def kept(self, targets: Tensor) -> Tensor:
         """The labels with 0 for those that are ignored, which have the weight 0."""
@@ -175,7 +164,7 @@ class WeightedCrossEntropy(CrossEntropy):
 
     def __init__(self, module: nn.CrossEntropyLoss, name: str) -> None:
         self.name = name
-        self._weights = ClassWeights.of(module)
+        self._weights = ClassWeights(module)
 
     def weights(self, targets: Tensor) -> Tensor | None:
         """The weight of each record's class."""
@@ -204,7 +193,7 @@ class WeightedModule(CustomLoss):
         super().__init__(module, name)
         self._each = copy.deepcopy(module)
         self._each.reduction = "none"
-        self._weights = ClassWeights.of(module)
+        self._weights = ClassWeights(module)
 
     def weights(self, targets: Tensor) -> Tensor | None:
         """The weight of each record's class."""
@@ -221,12 +210,11 @@ class WeightedModule(CustomLoss):
         """(records,), each times its weight; the module's own weights have another precision."""
         if self._weights.of_class is not None:
             self._each.weight = self._weights.of_class.to(outputs.device, outputs.dtype)
-        losses: Tensor = self._each(outputs, targets)
-        return losses
+        return self._each(outputs, targets)  # type: ignore[no-any-return]
 
     def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Σ w ℓ / Σ w."""
-        return super(CustomLoss, self).of_batch(outputs, targets)
+        return Loss.of_batch(self, outputs, targets)
 
 
 def user_loss(function: Callable[[Tensor, Tensor], Tensor], name: str) -> CustomLoss | CrossEntropy:

@@ -11,7 +11,7 @@ import math
 import operator
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from types import NoneType
@@ -109,12 +109,12 @@ class ExportedModel(nn.Module):
     @property
     def precision(self) -> torch.dtype:
         """The dtype of the weights that are held now, or torch's own without any."""
-        return next(self._floating(), torch.empty(0)).dtype
+        return self._floating().dtype
 
     @property
     def place(self) -> torch.device:
         """The device of the weights that are held now, or the CPU without any."""
-        return next(self._floating(), torch.empty(0)).device
+        return self._floating().device
 
     def forward(self, x: Tensor) -> Tensor:
         """The first output for a batch.
@@ -128,16 +128,13 @@ class ExportedModel(nn.Module):
             return torch.cat([run(self, record[None])[0] for record in x])
         return run(self, x)[0]  # type: ignore[no-any-return]
 
-    def _floating(self) -> Iterator[Tensor]:
+    def _floating(self) -> Tensor:
         held = (*self.parameters(), *self.buffers())
-        return (tensor for tensor in held if tensor.is_floating_point())
+        return next((tensor for tensor in held if tensor.is_floating_point()), torch.empty(0))
 
     def _check(self, x: Tensor) -> None:
-        exported = self.input_shape[1:]
-        fits = len(exported) == x.dim() - 1 and all(
-            size in (None, given) for size, given in zip(exported, x.shape[1:], strict=True)
-        )
-        if not fits:
+        exported, sizes = self.input_shape[1:], zip(self.input_shape[1:], x.shape[1:], strict=False)
+        if len(exported) != x.dim() - 1 or any(size not in (None, given) for size, given in sizes):
             wanted = "x".join("any" if size is None else str(size) for size in exported)
             raise AuditError(
                 f"the model was exported for records of shape {wanted or '(none)'}, these have "

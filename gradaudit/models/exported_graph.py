@@ -74,7 +74,9 @@ def keep_plain(graph: Graph) -> None:
                 f"its graph is decomposed ({printable(name)}) and no longer knows training from "
                 "eval mode; save the export before run_decompositions()"
             )
-        if node.op == "call_module" or (node.op == "call_function" and not _is_plain(node)):
+        on_sizes = getattr(node.target, "__module__", "") in ("_operator", "math")
+        plain = isinstance(node.target, OpOverload) or on_sizes
+        if node.op == "call_module" or (node.op == "call_function" and not plain):
             raise CheckpointError(
                 f"its graph runs {printable(str(node.target))}, which is no plain operator; "
                 "give the model as path/to/file.py:factory"
@@ -99,11 +101,13 @@ def follow_the_run(graph: Graph, precision: torch.dtype) -> None:
                 _of_the_run(graph, name, value, precision)
                 for name, value in zip(names, node.args, strict=False)
             )
-            node.kwargs = {
-                name: _of_the_run(graph, name, value, precision)
-                for name, value in node.kwargs.items()
-            }
-        _call_function(node)
+            named = node.kwargs.items()
+            node.kwargs = {key: _of_the_run(graph, key, value, precision) for key, value in named}
+        if function := _FUNCTIONS.get(operator_name(node)):
+            given = named_arguments(node).items()
+            node.args = ()
+            node.kwargs = {name: value for name, value in given if name not in _NO_PARAMETERS_THERE}
+            node.target = function
 
 
 def _of_the_run(graph: Graph, name: str, value: Any, precision: torch.dtype) -> Any:
@@ -119,26 +123,9 @@ def _of_the_run(graph: Graph, name: str, value: Any, precision: torch.dtype) -> 
     return value
 
 
-def _call_function(node: Node) -> None:
-    function = _FUNCTIONS.get(operator_name(node))
-    if function is not None:
-        given = named_arguments(node)
-        node.args = ()
-        node.kwargs = {
-            key: value for key, value in given.items() if key not in _NO_PARAMETERS_THERE
-        }
-        node.target = function
-
-
 def _names(node: Node) -> Iterator[str]:
     assert isinstance(node.target, OpOverload)
     return (argument.name for argument in node.target._schema.arguments)
-
-
-def _is_plain(node: Node) -> bool:
-    """Whether it is an operator, or arithmetic on sizes."""
-    module = getattr(node.target, "__module__", "")
-    return isinstance(node.target, OpOverload) or module in ("_operator", "math")
 
 
 def _counts(node: Node) -> bool:
@@ -156,11 +143,7 @@ def as_layers(model: nn.Module, graph: Graph) -> None:
 
     What is not exactly such a layer stays as it is: a weight with several uses, a module of another
     type's name, and a convolution behind a padding that is an operation of its own, whose input is
-    not the layer's.
-
-    Args:
-        model: whose modules hold the parameters; some are replaced, with the same parameters.
-        graph: that uses them.
+    not the layer's. Modules of the model are replaced, with the same parameters.
     """
     uses = Counter[int]()
     for node in graph.nodes:
@@ -185,14 +168,11 @@ def _path(model: nn.Module, node: Node, uses: Mapping[int, int]) -> str:
     call = named_arguments(node)
     path, _, name = str(call["weight"].target).rpartition(".")
     names = [name] if call.get("bias") is None else [name, str(call["bias"].target)]
-    if names not in (["weight"], ["weight", f"{path}.bias"]) or _is_padding(call["input"]):
+    padded = "pad" in operator_name(call["input"])
+    if padded or names not in (["weight"], ["weight", f"{path}.bias"]):
         return ""
-    own = dict(model.get_submodule(path).named_parameters())
-    return path if len(own) == len(names) and all(uses[id(p)] == 1 for p in own.values()) else ""
-
-
-def _is_padding(node: Node) -> bool:
-    return "pad" in operator_name(node)
+    held = list(model.get_submodule(path).parameters())
+    return path if len(held) == len(names) and all(uses[id(p)] == 1 for p in held) else ""
 
 
 def _layer(part: nn.Module, kind: Any, call: Mapping[str, Any]) -> nn.Module | None:
@@ -203,17 +183,11 @@ def _layer(part: nn.Module, kind: Any, call: Mapping[str, Any]) -> nn.Module | N
     if kind is nn.Linear:
         layer: nn.Module = nn.Linear(weight.shape[1], weight.shape[0], bias, device="meta")
     else:
+        kernel, groups = tuple(weight.shape[2:]), call.get("groups", 1)
         sizes = {name: call[name] for name in ("stride", "padding", "dilation") if name in call}
-        groups = call.get("groups", 1)
-        layer = kind(
-            weight.shape[1] * groups,
-            weight.shape[0],
-            tuple(weight.shape[2:]),
-            groups=groups,
-            bias=bias,
-            device="meta",
-            **{name: _each(size, weight.dim() - 2) for name, size in sizes.items()},
-        )
+        options = {name: _each(size, len(kernel)) for name, size in sizes.items()}
+        channels = weight.shape[1] * groups, weight.shape[0]
+        layer = kind(*channels, kernel, groups=groups, bias=bias, device="meta", **options)
     for name, parameter in part.named_parameters():
         layer.register_parameter(name, parameter)
     return layer.train(part.training)

@@ -20,14 +20,11 @@ class Loss(ABC):
 
     @abstractmethod
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Loss of each record.
+        """Loss of each record, (records,).
 
         Args:
             outputs: (records, …) of the model.
             targets: labels as the data set holds them, or the real-valued targets of ``soft``.
-
-        Returns:
-            (records,) losses.
         """
 
     def weights(self, targets: Tensor) -> Tensor | None:
@@ -38,24 +35,11 @@ class Loss(ABC):
         return None
 
     def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of a batch, a scalar: Σ w ℓ / Σ w.
-
-        Args:
-            outputs: (records, …) of the model.
-            targets: as ``per_record`` takes them.
-        """
-        losses, weights = self.per_record(outputs, targets), self.weights(targets)
-        if weights is None:
-            return losses.mean()
-        return weighted_mean(losses, weights)
+        """The loss of a batch, a scalar: Σ w ℓ / Σ w."""
+        return mean_of(self.per_record(outputs, targets), self.weights(targets))
 
     def coupling(self, outputs: Tensor, targets: Tensor) -> str | None:
-        """Why the loss of a batch is no weighted mean of its records' losses; None where it is.
-
-        Args:
-            outputs: (records, …) of a few records.
-            targets: as ``per_record`` takes them.
-        """
+        """Why the loss of these few records is no weighted mean of their losses; None if it is."""
         return None
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
@@ -79,8 +63,10 @@ class Loss(ABC):
         """
 
 
-def weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
-    """Σ w ℓ / Σ w of (records,)."""
+def mean_of(losses: Tensor, weights: Tensor | None) -> Tensor:
+    """Σ w ℓ / Σ w of (records,); the plain mean without weights."""
+    if weights is None:
+        return losses.mean()
     shares = weights.double() / weights.double().sum()
     return (shares.to(losses) * losses).sum()
 
@@ -108,7 +94,18 @@ class CrossEntropy(Loss):
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """One-hot labels (records, classes)."""
-        _expect_classes(outputs, labels)
+        if outputs.dim() != 2 or outputs.shape[1] < 2:
+            raise AuditError(
+                f"cross-entropy needs outputs (records, classes ≥ 2), the model gives "
+                f"{tuple(outputs.shape)}; try --loss bce or --loss mse"
+            )
+        if labels.is_floating_point() or labels.dim() != 1:
+            raise AuditError("cross-entropy needs one integer class label a record; try --loss mse")
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs.shape[1]:
+            raise AuditError(
+                f"labels run from {int(labels.min())} to {int(labels.max())}, "
+                f"but the model has {outputs.shape[1]} classes"
+            )
         return _one_hot(labels, outputs)
 
 
@@ -160,21 +157,6 @@ def _one_hot(labels: Tensor, outputs: Tensor) -> Tensor:
     """Unlike ``F.one_hot`` it reads no value, so it can be mapped over."""
     classes = torch.arange(outputs.shape[1], device=outputs.device)
     return (labels.unsqueeze(1) == classes).to(outputs.dtype)
-
-
-def _expect_classes(outputs: Tensor, labels: Tensor) -> None:
-    if outputs.dim() != 2 or outputs.shape[1] < 2:
-        raise AuditError(
-            f"cross-entropy needs outputs (records, classes ≥ 2), the model gives "
-            f"{tuple(outputs.shape)}; try --loss bce or --loss mse"
-        )
-    if labels.is_floating_point() or labels.dim() != 1:
-        raise AuditError("cross-entropy needs one integer class label a record; try --loss mse")
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs.shape[1]:
-        raise AuditError(
-            f"labels run from {int(labels.min())} to {int(labels.max())}, "
-            f"but the model has {outputs.shape[1]} classes"
-        )
 
 
 def _targets_like(outputs: Tensor, labels: Tensor, loss: str) -> Tensor:

@@ -9,7 +9,6 @@ first batch normalisation that are unlike those it remembers.
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,6 @@ def expected_of_run(checkpoint: Path) -> Expected | None:
     return Expected(min(known), "run.json beside its checkpoint") if known else None
 
 
-@dataclass
 class Seen:
     """What came into the first batch normalisation that was called, by channel.
 
@@ -57,8 +55,9 @@ class Seen:
         moments: count, sum and sum of squares, (3, channels).
     """
 
-    name: str = ""
-    moments: Tensor = field(default_factory=lambda: torch.zeros(3, 1, dtype=torch.float64))
+    def __init__(self) -> None:
+        self.name = ""
+        self.moments = torch.zeros(3, 1, dtype=torch.float64)
 
     def add(self, name: str, values: Tensor) -> None:
         """Take in a call's input, (batch, channels, …)."""

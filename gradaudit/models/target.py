@@ -1,25 +1,17 @@
-"""The model under audit, its layers, and the subject: model, data and how to look at them."""
-
-from __future__ import annotations
+"""The model under audit and its layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-import numpy as np
 import torch
 from torch import nn
 
-from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
 from gradaudit.models.losses import Loss
-from gradaudit.randomness import rng
 from gradaudit.report import CheckpointRecord
-
-if TYPE_CHECKING:
-    from gradaudit.defenses import Defense
 
 Mode = Literal["eval", "train"]
 
@@ -71,10 +63,6 @@ def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]
     recurrent cells), of all its own parameters but the biases. ``with_bias`` adds the biases. A
     parameter that several modules share belongs to the first of them.
 
-    Args:
-        model: any module.
-        with_bias: whether biases are part of a layer's gradient.
-
     Returns:
         Layers in order of ``named_modules``. The model itself, where it owns parameters directly,
         is called ``(model)``.
@@ -87,7 +75,7 @@ def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]
             for name, parameter in module.named_parameters(recurse=False)
             if parameter.requires_grad and id(parameter) not in seen
         }
-        seen.update(id(parameter) for parameter in own.values())
+        seen.update(map(id, own.values()))
         chosen = _gradient_parameters(own, with_bias=with_bias)
         if not chosen:
             continue
@@ -118,12 +106,8 @@ def choose_layers(
     Raises:
         AuditError: nothing is left.
     """
-    kept = tuple(
-        layer
-        for layer in layers
-        if (not show or any(fnmatchcase(layer.name, glob) for glob in show))
-        and not any(fnmatchcase(layer.name, glob) for glob in hide)
-    )
+    shown, hidden = hidden_layers(layers, show or ("*",)), hidden_layers(layers, hide)
+    kept = tuple(layer for layer in layers if layer.name in shown and layer.name not in hidden)
     if not kept:
         names = ", ".join(layer.name for layer in layers) or "none at all"
         asked = [*(f"--layer {glob}" for glob in show), *(f"--hide {glob}" for glob in hide)]
@@ -156,52 +140,3 @@ class Expected:
 
     value: float
     source: str
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What an audit looks at: targets, records and the run's settings.
-
-    Attributes:
-        targets: one per checkpoint, oldest first (one without checkpoints).
-        records: every record of the data set.
-        layers: the layers to report, a subset of the last target's.
-        samples: how many records an audit looks at (None: the audit's own default).
-        attributes: names of the private attributes asked about.
-        defenses: what is done to updates before they are shared, in order.
-        hidden: names of the layers that are never shared.
-        seed: root of all randomness.
-        jobs: worker processes.
-        memory: bytes that one chunk of work may take.
-        expected: the accuracy that the newest target is known to have.
-    """
-
-    targets: tuple[Target, ...]
-    records: Records
-    layers: tuple[Layer, ...]
-    samples: int | None = None
-    attributes: tuple[str, ...] = ()
-    defenses: tuple[Defense[Any], ...] = ()
-    hidden: tuple[str, ...] = ()
-    seed: int = 0
-    jobs: int = 1
-    memory: int = 1 << 30
-    expected: Expected | None = None
-
-    @property
-    def target(self) -> Target:
-        """The newest target."""
-        return self.targets[-1]
-
-    def sample(self, default: int, most: int | None = None) -> Records:
-        """The records to look at: ``samples`` (or ``default``) drawn without replacement.
-
-        The same seed draws the same records for every audit, the first ones where it takes fewer.
-
-        Args:
-            default: how many, where ``samples`` does not say.
-            most: how many at most, whatever ``samples`` says.
-        """
-        wanted = min(self.samples or default, most or len(self.records), len(self.records))
-        order = rng(self.seed, "sample").permutation(len(self.records))
-        return self.records.take(np.sort(order[:wanted]).astype(np.int64))

@@ -66,9 +66,13 @@ def captured_update(text: str, target: Target, rate: float | None = None) -> Cap
 
 
 def _of_gradients(loaded: LoadedCheckpoint, target: Target) -> Captured:
-    expected = _trainable(target)
+    parameters = dict(target.model.named_parameters())
+    expected = {
+        name: torch.empty_like(parameters[name], dtype=torch.float64)
+        for name in shared_parameters(target.model)
+    }
     present = {name: part for name, part in expected.items() if name in loaded.state}
-    fitted = fit_state(_in_double(present or expected), loaded)
+    fitted = fit_state(present or expected, loaded)
     notes = [*loaded.notes, *fitted.notes]
     if missing := [name for name in expected if name not in fitted.state]:
         notes.append(f"not in the file, taken as hidden: {listed(missing)}")
@@ -96,15 +100,6 @@ def _of_difference(
     at_old = replace(target, model=before, checkpoint=old.record)
     details = _details("difference of two checkpoints", [old.record, new.record], notes)
     return Captured(at_old, update, details, length_known=rate is not None)
-
-
-def _trainable(target: Target) -> dict[str, Tensor]:
-    parameters = dict(target.model.named_parameters())
-    return {name: parameters[name].detach() for name in shared_parameters(target.model)}
-
-
-def _in_double(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: torch.empty_like(p, dtype=torch.float64) for name, p in parameters.items()}
 
 
 def _details(kind: str, files: list[CheckpointRecord], notes: list[str]) -> dict[str, JsonValue]:

@@ -93,9 +93,7 @@ def batches_of(records: Indices, size: int, count: int, seed: int) -> Tensor:
 def shares_of(batches: Tensor, weights: Tensor | None) -> Tensor:
     """What share each record has in its batch's gradient Σ w g / Σ w: (…, k), like the batches.
 
-    Args:
-        batches: (…, k) indices.
-        weights: by index; None where all count alike.
+    The weights w are found by the batches' indices; None where all count alike.
     """
     if weights is None:
         return torch.full((1,), 1 / batches.shape[-1], dtype=torch.float64).expand(batches.shape)

@@ -1,25 +1,24 @@
 """Thousands of shared updates at once, layer by layer, reduced to features."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gradaudit.data.records import Records
+from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, Target
-from gradaudit.randomness import number
+from gradaudit.randomness import number, torch_rng
 from gradaudit.sharing import draws
-from gradaudit.sharing.averaging import averaged, noisy
-from gradaudit.sharing.context import Context, Indices, refuse_hidden
-from gradaudit.sharing.fitting import Fitted, Project, fit_components
-from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.context import Context, Indices
+from gradaudit.sharing.principal import KnownProjections, Projection
+from gradaudit.sharing.protocol import SharingProtocol, Visibility
 from gradaudit.sharing.reduction import parse_reduction
-from gradaudit.sharing.rows import room
-from gradaudit.sharing.stream import Stream, together
-from gradaudit.sharing.visibility import Visibility
+from gradaudit.sharing.rows import Dense, GradientRows, RecordRows, joined, room, together
 
+_COPIES = 4
+"""Of features while noise is added to them."""
 LARGEST_FIT = 500
 """Records, or batches, that principal components are fitted on at most."""
 
@@ -76,18 +75,16 @@ class Interceptor:
         """
         sharing = sharing or SharingProtocol()
         asked = parse_reduction(reduce)
-        refuse_hidden(layers, sharing)
+        if hidden := next((layer.name for layer in layers if layer.name in sharing.hidden), None):
+            raise UsageError(f"layer {hidden} is hidden, so nothing of it is shared")
         self.layers, self.seed = tuple(layers), seed
         self.visibilities = {
             layer.name: Visibility.of(layer, sharing, asked, seed, memory) for layer in layers
         }
-        self._context = Context.of(target, records, sharing, dtype, memory)
-        self._fitted_records, self._fitted_updates = Fitted(memory // 4), Fitted(memory // 4)
-
-    @property
-    def note(self) -> str:
-        """What the report should say of how updates were computed; empty if nothing."""
-        return self._context.note
+        self._context = Context(target, records, sharing, dtype, memory)
+        self.note = self._context.note
+        self._of_records = KnownProjections(self.visibilities, memory)
+        self._of_updates = KnownProjections(self.visibilities, memory)
 
     def features(
         self,
@@ -123,29 +120,16 @@ class Interceptor:
             batches, len(self._context.records), self._context.sharing.others, others, seed
         )
         fitted = np.unique(batches if fit is None else fit)
-        groups = together(
-            self.layers, partial(self._bytes, len(batches)), self._context.memory // 2
-        )
-        for layers in groups:
+        element = len(batches) * self._context.dtype.itemsize
+        sizes = {n: element * seen.features for n, seen in self.visibilities.items()}
+        memory = self._context.memory // 2
+        for layers in together(self.layers, lambda layer: sizes[layer.name], memory):
             linear = [layer for layer in layers if self.linear(layer)]
             formed = [layer for layer in layers if not self.linear(layer)]
-            found = self._averaged(linear, clients, fitted, seed) if linear else {}
-            found |= self._formed(formed, clients, fitted, seed, values) if formed else {}
+            ready = self._averaged(linear, clients, fitted, seed) if linear else {}
+            ready |= self._formed(formed, clients, fitted, seed, values) if formed else {}
             for layer in layers:
-                yield layer, found.pop(layer.name)
-
-    def whole(
-        self,
-        batches: Indices,
-        *,
-        fit: Indices | None = None,
-        seed: int = 0,
-        others: Indices | None = None,
-        values: Indices | None = None,
-    ) -> Tensor:
-        """All layers' features side by side, (batches, features), as ``features`` makes them."""
-        found = self.features(batches, fit=fit, seed=seed, others=others, values=values)
-        return torch.cat([features for _, features in found], dim=1)
+                yield layer, ready.pop(layer.name)
 
     def linear(self, layer: Layer) -> bool:
         """Whether a layer's records are reduced before they are averaged."""
@@ -164,25 +148,57 @@ class Interceptor:
         """Reduce records, average them, add noise."""
         context = self._context
         sample = draws.at_most(fitted, LARGEST_FIT, number(self.seed, "sharing", "fit"))
-        projections = self._projections(
-            layers, self._fitted_records, fitted, lambda: context.record_rows(sample, layers)
+        projections = self._of_records.of(
+            layers, fitted.tobytes(), lambda: context.record_rows(sample, layers)
         )
         used, rows = torch.unique(clients, return_inverse=True)
         stream = context.record_rows(used.numpy(), layers)
-        shares = draws.shares_of(rows, context.weights(used))
-        means = averaged(
-            stream,
-            layers,
-            self.visibilities,
-            projections,
-            rows,
-            shares,
-            context.dtype,
-            context.memory,
-        )
-        return {
-            layer.name: self._add_noise(means[layer.name], layer, clients, seed) for layer in layers
-        }
+        shares = draws.shares_of(rows, context.weights(used)) / rows.shape[1]
+        means = self._means(stream, layers, projections, rows.flatten(1), shares.flatten(1))
+        for layer in layers:
+            self._add_noise(means[layer.name], layer, clients, seed)
+        return means
+
+    def _means(
+        self,
+        stream: RecordRows,
+        layers: Sequence[Layer],
+        projections: Mapping[str, Projection],
+        rows: Tensor,
+        shares: Tensor,
+    ) -> dict[str, Tensor]:
+        """The means over batches of reduced records, (batches, features) on the CPU, by layer.
+
+        Of the stream's rows (batches, clients · k), in such shares. Records' features are held and
+        averaged at the end; those of a layer that would take more than half of the memory are
+        added to the batches piece by piece.
+        """
+        dtype = self._context.dtype
+        held: dict[str, list[GradientRows]] = {}
+        sums: dict[str, Tensor] = {}
+        for where, layer, piece in stream.pieces(layers):
+            name, visibility = layer.name, self.visibilities[layer.name]
+            reduced: GradientRows = piece
+            if projection := projections.get(name):
+                reduced = Dense(projection(piece))
+            elif visibility.columns is not None:
+                reduced = Dense(visibility.pooled(piece))
+            row = stream.itemsize * visibility.features
+            if visibility.features == layer.parameters:
+                row = stream.bytes_of(layer)
+            if row * len(stream) <= self._context.memory // 2:
+                held.setdefault(name, []).append(reduced)
+                continue
+            part = reduced.dense()
+            if name not in sums:
+                sums[name] = torch.zeros(len(rows), part.shape[1], dtype=dtype)
+            _add(sums[name], part, where, rows, shares)
+        for name in list(held):
+            records = joined(held.pop(name))
+            sums[name] = room(len(rows), records.elements, dtype)
+            records.mix(rows, shares.to(dtype), sums[name])
+            del records  # before those of another layer are joined
+        return sums
 
     def _formed(
         self,
@@ -195,10 +211,9 @@ class Interceptor:
         """Form updates, defend and reduce them."""
         context, size = self._context, clients.shape[2]
         own = number(self.seed, "sharing", "fit")
-        projections = self._projections(
+        projections = self._of_updates.of(
             layers,
-            self._fitted_updates,
-            np.append(fitted, size),
+            np.append(fitted, size).tobytes(),
             lambda: context.client_rows(
                 draws.batches_of(fitted, size, LARGEST_FIT, own), own, silent=context.parameters
             ),
@@ -211,23 +226,33 @@ class Interceptor:
             silent=silent,
             values=None if values is None else torch.from_numpy(values),
         )
-        found: dict[str, Tensor] = {}
+        features: dict[str, Tensor] = {}
         for where, layer, rows in stream.pieces(layers):
             name = layer.name
             known = projections.get(name)
             part = known(rows) if known else self.visibilities[name].pooled(rows)
-            if name not in found:
-                found[name] = room(len(stream), part.shape[1], context.dtype)
-            found[name][where] = part
+            if name not in features:
+                features[name] = room(len(stream), part.shape[1], context.dtype)
+            features[name][where] = part
         for layer in late:
-            self._add_noise(found[layer.name], layer, clients, seed)
-        return found
+            self._add_noise(features[layer.name], layer, clients, seed)
+        return features
 
-    def _add_noise(self, features: Tensor, layer: Layer, clients: Tensor, seed: int) -> Tensor:
-        """Features with the noise on each client's update, in place."""
-        context, sizes = self._context, (clients.shape[1], clients.shape[2])
-        chain, device = context.sharing.chain, context.target.device
-        return noisy(features, layer, chain, sizes, seed, context.memory, device)
+    def _add_noise(self, features: Tensor, layer: Layer, clients: Tensor, seed: int) -> None:
+        """The noise that a layer's defenses add to each client's update, on (batches, features)."""
+        context, (_, count, records) = self._context, clients.shape
+        width, device = features.shape[1], context.target.device
+        row = _COPIES * features.element_size() * width * count * records
+        step = max(1, context.memory // row)
+        for index, defense in enumerate(context.sharing.chain.acting):
+            if not (defense.additive and defense.defends(layer.parameter_names[0])):
+                continue
+            words = "sharing", "noise on features", index, layer.name
+            generator = torch_rng(seed, *words, device=device)
+            for part in torch.split(features, step):
+                zeros = torch.zeros(len(part) * count, width, dtype=features.dtype, device=device)
+                noise = defense.apply(zeros, records=records, generator=generator)
+                part += noise.view(len(part), count, -1).mean(dim=1).cpu()
 
     def _noise_is_last(self, layer: Layer) -> bool:
         """Whether noise is added after updates and their reduction, which are linear in it."""
@@ -236,21 +261,9 @@ class Interceptor:
             layer.parameter_names[0], isotropic=reduction.kind == "pca"
         )
 
-    def _projections(
-        self, layers: Sequence[Layer], known: Fitted, key: Indices, stream: Callable[[], Stream]
-    ) -> dict[str, Project]:
-        """The projections of the layers that are reduced to principal components."""
-        turned = [
-            layer for layer in layers if self.visibilities[layer.name].reduction.kind == "pca"
-        ]
-        return known.of(
-            turned,
-            key.tobytes(),
-            lambda missing: fit_components(
-                stream(), missing, self.visibilities, self._context.memory // 2
-            ),
-        )
 
-    def _bytes(self, batches: int, layer: Layer) -> int:
-        """That a layer's features of so many batches take."""
-        return batches * self.visibilities[layer.name].features * self._context.dtype.itemsize
+def _add(sums: Tensor, part: Tensor, where: slice, rows: Tensor, shares: Tensor) -> None:
+    """Add rows of records to the means of the batches that they are in."""
+    batch, place = ((rows >= where.start) & (rows < where.stop)).nonzero(as_tuple=True)
+    chosen = part.cpu()[rows[batch, place] - where.start]
+    sums.index_add_(0, batch, chosen.mul_(shares[batch, place, None].to(chosen)))

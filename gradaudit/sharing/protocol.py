@@ -1,16 +1,21 @@
-"""How a client turns a batch of records into what the adversary sees."""
-
-from __future__ import annotations
+"""How a client turns a batch of records into what the adversary sees, and what he sees of it."""
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from gradaudit.defenses import Chain, Defense
 from gradaudit.errors import UsageError
-
-if TYPE_CHECKING:
-    from torch import nn
+from gradaudit.models.target import Layer, layers_of, shared_parameters
+from gradaudit.randomness import rng
+from gradaudit.sharing.reduction import Reduction, reduction_for
+from gradaudit.sharing.rows import GradientRows
 
 Algorithm = Literal["fedsgd", "fedavg"]
 
@@ -71,11 +76,71 @@ class SharingProtocol:
         Raises:
             UsageError: the defenses cannot be applied to them.
         """
-        from gradaudit.models.target import layers_of, shared_parameters
-
         names = shared_parameters(model, self.hidden)
         if not names:
             every = [layer.name for layer in layers_of(model)]
             raise UsageError(f"nothing is shared: all layers are hidden ({', '.join(every)})")
         self.chain.check(names)
         return names
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """What the adversary makes of one layer's update.
+
+    Attributes:
+        columns: the elements that are seen, ascending; None is all of them.
+        elements: how many they are.
+        reduction: what they are reduced by; a random subset is in ``columns`` already.
+    """
+
+    columns: Tensor | None
+    elements: int
+    reduction: Reduction
+
+    @classmethod
+    def of(
+        cls,
+        layer: Layer,
+        sharing: SharingProtocol,
+        asked: Reduction | None,
+        seed: int,
+        memory: int = 1 << 30,
+    ) -> Self:
+        """The same elements for the same seed, whatever else is asked.
+
+        The reduction is the default where none is asked for; it goes by the memory, in bytes.
+        """
+        count = sharing.visible(layer.parameters)
+        columns = _chosen(layer.parameters, count, seed, "visible", layer)
+        reduction = reduction_for(count, asked, memory)
+        if reduction.kind == "subset":
+            chosen = _chosen(count, min(reduction.size, count), seed, "subset", layer)
+            columns, count, reduction = columns[chosen], len(chosen), Reduction()
+        whole = count == layer.parameters
+        return cls(None if whole else torch.from_numpy(columns), count, reduction)
+
+    @property
+    def features(self) -> int:
+        """At most how many features there are."""
+        return self.reduction.features(self.elements)
+
+    def seen(self, rows: GradientRows) -> Tensor:
+        """The elements that are seen, (rows, elements)."""
+        if self.columns is None:
+            return rows.dense()
+        return rows.columns(self.columns.to(rows.device))
+
+    def pooled(self, rows: GradientRows) -> Tensor:
+        """What is seen, reduced by anything but principal components: (rows, features)."""
+        seen = self.seen(rows)
+        if self.reduction.kind == "maxpool":
+            seen = F.max_pool1d(seen[:, None], self.reduction.size, ceil_mode=True)[:, 0]
+        return seen
+
+
+def _chosen(elements: int, count: int, seed: int, use: str, layer: Layer) -> NDArray[np.int64]:
+    if count == elements:
+        return np.arange(elements)
+    chosen = rng(seed, "sharing", use, layer.name).choice(elements, count, replace=False)
+    return np.sort(chosen)

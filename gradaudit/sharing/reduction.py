@@ -1,7 +1,5 @@
 """How a gradient is made shorter before a classifier sees it. No torch in here."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,9 +50,7 @@ class Reduction:
 def parse_reduction(text: str | None, option: str = "--reduce") -> Reduction | None:
     """The reduction that ``none``, ``maxpool:3``, ``pca:50`` or ``subset:48`` names.
 
-    Args:
-        text: as on the command line; None leaves it to ``reduction_for``.
-        option: what error messages call it.
+    None leaves it to ``reduction_for``.
 
     Raises:
         UsageError: there is no such reduction, or its number is no positive whole one.
@@ -84,12 +80,7 @@ def reduction_for(
 
     A forest finds what single elements tell, and components hide it: of two face data sets' fc1,
     ``subset:10000`` had an AUROC of .805 and .809 where ``pca:50`` had .625 and .706, and all
-    elements .801 and .793.
-
-    Args:
-        elements: of the gradient.
-        asked: what the user wants, or None.
-        memory: bytes that gradients may take; below 512 MiB a random 2,000 are kept.
+    elements .801 and .793. Below 512 MiB of memory for gradients a random 2,000 are kept.
     """
     if asked is not None:
         return asked

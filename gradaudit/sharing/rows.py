@@ -1,20 +1,26 @@
-"""Gradients of one layer, many rows of them, formed or left in factors.
+"""Gradients of one layer, many rows of them, formed or left in factors; and those of records.
 
 A row is the gradient G = Σ_t δ_t a_tᵀ of one record. As factors it takes T(out + in) numbers
 instead of out · in, and inner products, norms, single elements and means over batches of records
-can be had without forming it: ⟨G, H⟩ = Σ_{t,s} ⟨δ_t, ε_s⟩⟨a_t, b_s⟩.
+can be had without forming it: ⟨G, H⟩ = Σ_{t,s} ⟨δ_t, ε_s⟩⟨a_t, b_s⟩. The gradients of single
+records come layer by layer, as often as it is asked, in the form that takes the least memory.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from gradaudit.gradients.operations import Convolution, Linear, Operation
+from gradaudit.gradients.per_sample import PerSampleGradients
+from gradaudit.gradients.trace import Gradients
+from gradaudit.models.target import Layer
 
 QUICK_BYTES = 4 << 20
 """Larger blocks go back to the system after every use, and fetching them again costs more than
@@ -24,63 +30,9 @@ _CACHED_BYTES = 2 << 20
 _NARROWEST = 64
 
 
-class GradientRows(ABC):
-    """Gradients (rows, elements) of one layer."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def device(self) -> torch.device:
-        """Where they lie."""
-
-    @property
-    @abstractmethod
-    def elements(self) -> int:
-        """Elements of a gradient."""
-
-    @abstractmethod
-    def dense(self) -> Tensor:
-        """The gradients themselves, (rows, elements)."""
-
-    @abstractmethod
-    def columns(self, elements: Tensor) -> Tensor:
-        """Some of their elements, (rows, chosen)."""
-
-    @abstractmethod
-    def squares(self) -> Tensor:
-        """Squared L2 norms, (rows,) float64."""
-
-    @abstractmethod
-    def scaled(self, factors: Tensor) -> GradientRows:
-        """Each row times its factor, of (rows,)."""
-
-    @abstractmethod
-    def mix(self, rows: Tensor, weights: Tensor, into: Tensor) -> None:
-        """Weighted sums of rows, written into a tensor.
-
-        Args:
-            rows: (sums, terms) which rows.
-            weights: (sums, terms) times what.
-            into: (sums, elements), on any device.
-        """
-
-    def mixed(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """Weighted sums of rows, (sums, elements), where the rows lie."""
-        found = torch.empty(len(rows), self.elements, dtype=weights.dtype, device=self.device)
-        self.mix(rows, weights, found)
-        return found
-
-    @classmethod
-    @abstractmethod
-    def joined(cls, parts: list[Self]) -> Self:
-        """Parts one after the other."""
-
-
 @dataclass(frozen=True)
-class Dense(GradientRows):
-    """Gradients that are formed.
+class Dense:
+    """Gradients of one layer that are formed.
 
     Attributes:
         values: (rows, elements).
@@ -119,7 +71,13 @@ class Dense(GradientRows):
         return Dense(self.values * factors[:, None].to(self.values))
 
     def mix(self, rows: Tensor, weights: Tensor, into: Tensor) -> None:
-        """As sparse products with blocks of columns that fit a cache."""
+        """Weighted sums of rows, as sparse products with blocks of columns that fit a cache.
+
+        Args:
+            rows: (sums, terms) which rows.
+            weights: (sums, terms) times what.
+            into: (sums, elements) that they are written to, on any device.
+        """
         size, columns = self.values.element_size(), self.elements
         if rows.numel() > len(self):  # else it does not pay to copy a block
             columns = min(columns, max(_NARROWEST, _CACHED_BYTES // (size * len(self))))
@@ -132,11 +90,6 @@ class Dense(GradientRows):
                 into[part, left : left + columns] = F.embedding_bag(
                     rows[part], block, per_sample_weights=weights[part], mode="sum"
                 )
-
-    @classmethod
-    def joined(cls, parts: list[Dense]) -> Dense:
-        """One after the other."""
-        return cls(torch.cat([part.values for part in parts]))
 
 
 def room(rows: int, elements: int, dtype: torch.dtype) -> Tensor:
@@ -152,8 +105,8 @@ _PAIRS = 1 << 22
 
 
 @dataclass(frozen=True)
-class Factors(GradientRows):
-    """Gradients Δ Aᵀ, not formed.
+class Factors:
+    """Gradients Δ Aᵀ of one layer, not formed.
 
     Attributes:
         left: Δ (rows, out, positions).
@@ -213,7 +166,7 @@ class Factors(GradientRows):
         return torch.cat(parts)
 
     def mix(self, rows: Tensor, weights: Tensor, into: Tensor) -> None:
-        """As products of the stacked factors."""
+        """Weighted sums as ``Dense.mix`` gives them, as products of the stacked factors."""
         rows, weights = rows.to(self.device), weights.to(self.left)
         each = (self.elements + rows.shape[1] * self.width) * self.left.element_size()
         step = max(1, QUICK_BYTES // each)
@@ -226,12 +179,26 @@ class Factors(GradientRows):
             else:
                 into[part] = (left @ right).flatten(1)
 
-    @classmethod
-    def joined(cls, parts: list[Factors]) -> Factors:
-        """One after the other."""
-        return cls(
-            torch.cat([part.left for part in parts]), torch.cat([part.right for part in parts])
-        )
+
+GradientRows = Dense | Factors
+
+
+def mixed(gradients: GradientRows, rows: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sums (sums, elements) of rows (sums, terms), where the gradients lie."""
+    shape = len(rows), gradients.elements
+    sums = torch.empty(shape, dtype=weights.dtype, device=gradients.device)
+    gradients.mix(rows, weights, sums)
+    return sums
+
+
+def joined(parts: Sequence[GradientRows]) -> GradientRows:
+    """Parts of one kind, one after the other."""
+    if formed := [part.values for part in parts if isinstance(part, Dense)]:
+        return Dense(torch.cat(formed))
+    factors = [part for part in parts if isinstance(part, Factors)]
+    return Factors(
+        torch.cat([part.left for part in factors]), torch.cat([part.right for part in factors])
+    )
 
 
 def _stacked(factors: Tensor) -> Tensor:
@@ -242,14 +209,107 @@ def _stacked(factors: Tensor) -> Tensor:
 
 
 def _products(left: Tensor, others: Tensor, right: Tensor, beside: Tensor) -> Tensor:
-    found = _all_pairs(left.double(), others.double())
-    found *= _all_pairs(right.double(), beside.double())
-    if found.shape[1] == found.shape[3] == 1:
-        return found[:, 0, :, 0]
-    return found.sum(dim=(1, 3))
+    products = _all_pairs(left.double(), others.double())
+    products *= _all_pairs(right.double(), beside.double())
+    if products.shape[1] == products.shape[3] == 1:
+        return products[:, 0, :, 0]
+    return products.sum(dim=(1, 3))
 
 
 def _all_pairs(one: Tensor, other: Tensor) -> Tensor:
     """(n, width, T) and (m, width, S) to inner products (n, T, m, S)."""
     flat, beside = one.mT.flatten(0, 1), other.mT.flatten(0, 1)
     return (flat @ beside.T).view(len(one), one.shape[2], len(other), other.shape[2])
+
+
+T = TypeVar("T")
+
+Piece = tuple[slice, Layer, GradientRows]
+"""Rows of one layer, and where they lie among all."""
+
+
+@dataclass(frozen=True)
+class RecordRows:
+    """One row a record.
+
+    Attributes:
+        gradients: the engine, for all records that are looked at.
+        memory: bytes that formed gradients may take at a time.
+        factors: (rows,) that a layer's rows are multiplied by; a layer without is left as it is.
+    """
+
+    gradients: PerSampleGradients
+    memory: int
+    factors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.gradients)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.gradients.trace.view.dtype.itemsize
+
+    def pieces(self, layers: Iterable[Layer]) -> Iterator[Piece]:
+        """The rows of these layers, batch by batch of the engine."""
+        layers, engine = list(layers), self.gradients
+        for start in range(0, len(engine), engine.batch):
+            stop = min(start + engine.batch, len(engine))
+            found = engine.run(start, stop)
+            for layer in layers:
+                for where, rows in self._of_batch(found, layer, start, stop):
+                    if layer.name in self.factors:
+                        rows = rows.scaled(self.factors[layer.name][where])
+                    yield where, layer, rows
+
+    def bytes_of(self, layer: Layer) -> int:
+        """Bytes of one record's row."""
+        place = self._factored(layer)
+        return self.itemsize * (_factor_size(place[1]) if place else layer.parameters)
+
+    def factored(self, layer: Layer) -> bool:
+        """Whether its rows come as factors."""
+        return self._factored(layer) is not None
+
+    def _of_batch(
+        self, found: Gradients, layer: Layer, start: int, stop: int
+    ) -> Iterator[tuple[slice, GradientRows]]:
+        if (place := self._factored(layer)) is not None:
+            index, use = place
+            left = use.left(found.deltas[index])[:, 0]
+            right = use.right(found.seen[index])[:, 0].to(left)
+            yield slice(start, stop), Factors(left.contiguous(), right.contiguous())
+            return
+        chunk = max(1, self.memory // (2 * self.itemsize * layer.parameters))
+        for first in range(0, stop - start, chunk):
+            rows = slice(first, min(first + chunk, stop - start))
+            formed = self.gradients.formed_layer(found, rows, layer)
+            yield slice(start + rows.start, start + rows.stop), Dense(formed)
+
+    def _factored(self, layer: Layer) -> tuple[int, Operation] | None:
+        """The one place where the layer's one parameter is used, if factors are the smaller."""
+        uses = [self.gradients.trace.uses.get(name, ()) for name in layer.parameter_names]
+        if len(uses) != 1 or len(uses[0]) != 1:
+            return None
+        index, use = uses[0][0]
+        plain = isinstance(use, Linear | Convolution) and use.groups == 1
+        pays = use.positions * _factor_size(use) <= use.inputs * use.outputs  # inner products
+        return (index, use) if plain and pays else None
+
+
+def _factor_size(use: Operation) -> int:
+    return use.positions * (use.inputs + use.outputs)
+
+
+def together(items: Iterable[T], size: Callable[[T], int], memory: int) -> Iterator[list[T]]:
+    """Items in order, as many at a time as fit in the memory by their sizes; at least one."""
+    group: list[T] = []
+    taken = 0
+    for item in items:
+        if group and taken + size(item) > memory:
+            yield group
+            group, taken = [], 0
+        group.append(item)
+        taken += size(item)
+    if group:
+        yield group

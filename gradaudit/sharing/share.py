@@ -1,12 +1,7 @@
-"""One client's whole update, as it is shared: a gradient, or FedAvg's local training.
+"""One client's whole update, as it is shared: a gradient, or FedAvg's local training."""
 
-FedAvg trains for epochs of SGD on minibatches of a client's records.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -31,15 +26,9 @@ def local_training(
 
     All trainable parameters are trained, shared or not. Every epoch goes through the records in a
     new random order (in the given order where one minibatch holds them all), the last minibatch
-    with what is left (McMahan et al. 2017, algorithm 1).
-
-    Args:
-        view: the model where training starts.
-        names: whose updates are wanted.
-        records: (records, …) as ``view.cast`` gives them.
-        targets: (records, …) of the loss.
-        sharing: epochs, rate and size of a minibatch.
-        generator: for the order of the records.
+    with what is left (McMahan et al. 2017, algorithm 1). Records and targets (records, …) are as
+    ``view.cast`` gives them, the view is the model where training starts, and the generator draws
+    the order of the records.
     """
     start = view.parameters
     sums = {name: torch.zeros_like(parameter) for name, parameter in start.items()}
@@ -97,10 +86,10 @@ def share(
 
     Raises:
         AuditError: the model cannot be run on the batch.
-        NotApplicable: a defense clips single records, which the model couples.
+        NotApplicable: a defense clips single records, which the model couples or the loss weighs.
         UsageError: the defenses cannot be applied to this model.
     """
-    clients = Clients.of(target, inputs, labels, sharing, dtype=dtype, memory=memory)
+    clients = Clients(target, inputs, labels, sharing, dtype=dtype, memory=memory)
     everyone = torch.arange(len(inputs))
     update = {name: rows[None] for name, rows in clients.update(everyone, generator).items()}
     defended = sharing.chain.apply(
@@ -113,7 +102,6 @@ def share(
     return {name: rows.reshape(shapes[name]) for name, rows in defended.items()}
 
 
-@dataclass(frozen=True)
 class Clients:
     """Clients' updates, one after the other, before anything is done to an update as a whole.
 
@@ -127,17 +115,8 @@ class Clients:
         memory: bytes that the gradients of single records may take.
     """
 
-    target: Target
-    view: FunctionalModel
-    inputs: Tensor
-    labels: Tensor
-    sharing: SharingProtocol
-    names: tuple[str, ...]
-    memory: int
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         target: Target,
         inputs: Tensor,
         labels: Tensor,
@@ -145,19 +124,14 @@ class Clients:
         *,
         dtype: torch.dtype,
         memory: int,
-    ) -> Clients:
-        """Clients with these records.
-
-        Raises:
-            AuditError: the model cannot be run on the records.
-            NotApplicable: a defense clips single records, which the loss weighs.
-            UsageError: the defenses cannot be applied to this model.
-        """
-        names = sharing.parameters(target.model)
-        view = FunctionalModel.of(target, dtype=dtype)
-        view.check(view.cast(inputs[:2]), view.cast(labels[:2]))
-        _expect_equal_weights(view, labels, sharing)
-        return cls(target, view, inputs, labels, sharing, names, memory)
+    ) -> None:
+        """Clients with these records; the errors are those of ``share``."""
+        self.target, self.inputs, self.labels = target, inputs, labels
+        self.sharing, self.memory = sharing, memory
+        self.names = sharing.parameters(target.model)
+        self.view = FunctionalModel.of(target, dtype=dtype)
+        self.view.check(self.view.cast(inputs[:2]), self.view.cast(labels[:2]))
+        _expect_equal_weights(self.view, labels, sharing)
 
     def update(self, batch: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
         """The flattened update for the records of these indices, by parameter."""
@@ -201,8 +175,5 @@ def _expect_equal_weights(view: FunctionalModel, labels: Tensor, sharing: Sharin
 
 def parameters_as_layers(target: Target, names: Sequence[str]) -> tuple[Layer, ...]:
     """A layer of its own for every parameter, for the engines that go by layers."""
-    parameters: Mapping[str, Tensor] = dict(target.model.named_parameters())
-    return tuple(
-        Layer(name, "", index, (name,), parameters[name].numel())
-        for index, name in enumerate(names)
-    )
+    sizes = {name: parameter.numel() for name, parameter in target.model.named_parameters()}
+    return tuple(Layer(n, "", index, (n,), sizes[n]) for index, n in enumerate(names))

@@ -28,8 +28,8 @@ from gradaudit.attacks.reconstruction.scores import (
     trace,
 )
 from gradaudit.data.records import Records
-from gradaudit.defenses.modules.attachment import private_parts
-from gradaudit.defenses.modules.target import seen_by_outsiders
+from gradaudit.defenses.attachment import private_parts
+from gradaudit.defenses.subject import seen_by_outsiders
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress

@@ -15,12 +15,12 @@ from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.data.records import Records
 from gradaudit.defenses import Defense
 from gradaudit.defenses.chain import Chain
-from gradaudit.defenses.modules.target import defended_target
+from gradaudit.defenses.subject import Subject, defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.federation.partition import split
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.models.target import Subject, Target, shared_parameters
+from gradaudit.models.target import Target, shared_parameters
 from gradaudit.progress import Progress
 from gradaudit.randomness import number as seed_of
 from gradaudit.sharing.protocol import SharingProtocol

@@ -14,9 +14,10 @@ from gradaudit.audits.attack_membership import AttackMembership, MembershipOptio
 from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.losses import CrossEntropy, MeanSquaredError
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.sharing.protocol import SharingProtocol

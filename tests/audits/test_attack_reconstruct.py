@@ -29,10 +29,10 @@ from gradaudit.audits.attack_reconstruct.results import NO_PICTURE
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.modules.target import defended_target
+from gradaudit.defenses.subject import Subject, defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.losses import CrossEntropy, MeanSquaredError
-from gradaudit.models.target import Subject, Target, choose_layers
+from gradaudit.models.target import Target, choose_layers
 from gradaudit.parts import declared
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import Measurement

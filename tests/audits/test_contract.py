@@ -11,10 +11,11 @@ from torch import nn
 
 from gradaudit.audits import Audit, AuditOptions, Metric, audits
 from gradaudit.contract import breaches
+from gradaudit.defenses.subject import Subject
 from gradaudit.gathering import incomplete
 from gradaudit.judging import gate, passed
 from gradaudit.models.losses import CrossEntropy
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.runner import run

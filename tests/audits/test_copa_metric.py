@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.data.records import Records
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.models.losses import CrossEntropy
-from gradaudit.models.target import Subject, Target, choose_layers
+from gradaudit.models.target import Target, choose_layers
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.zoo import build

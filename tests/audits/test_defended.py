@@ -9,9 +9,9 @@ from torch import nn
 from gradaudit.audits import audits
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.modules.target import defended_target
+from gradaudit.defenses.subject import Subject, defended_target
 from gradaudit.models.losses import CrossEntropy
-from gradaudit.models.target import Mode, Subject, Target
+from gradaudit.models.target import Mode, Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 

@@ -13,12 +13,13 @@ from gradaudit.audits.dp_audit import DpAudit
 from gradaudit.audits.dp_audit.claim import claim_exceeded, claim_untested
 from gradaudit.data import load_records
 from gradaudit.defenses import parse_defense
+from gradaudit.defenses.subject import Subject
 from gradaudit.dp.theory import epsilon_gaussian
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.formats.table import Table as TableFormat
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement, Report
 from gradaudit.runner import run

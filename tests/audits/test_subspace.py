@@ -17,9 +17,10 @@ from gradaudit.audits import audits
 from gradaudit.audits.subspace import Subspace, SubspaceOptions
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.subspaces.comparing import DISTANCES

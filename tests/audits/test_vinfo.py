@@ -18,12 +18,13 @@ from gradaudit.audits.vinfo.correlation import Point, correlation_rows, crossed_
 from gradaudit.cli.scan import sample_folder
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.families.forest import ceiling
 from gradaudit.inference import layerwise
 from gradaudit.inference.usable import Usable
 from gradaudit.models.losses import MeanSquaredError
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from tests.command_line import run

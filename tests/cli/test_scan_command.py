@@ -10,7 +10,7 @@ from fake_command_line import only_counting, run
 
 from gradaudit.audits import Cost
 from gradaudit.cli.scan import sample_folder
-from gradaudit.models.target import Subject
+from gradaudit.defenses.subject import Subject
 from gradaudit.report import Report
 
 __all__ = ["only_counting"]

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gradaudit.data import load_records
 from gradaudit.data.common import checks
-from gradaudit.data.common.columns import Column
-from gradaudit.data.common.encoding import encode, standardise
+from gradaudit.data.common.columns import Column, encode, standardise
 from gradaudit.data.common.tables import read_table
 from gradaudit.data.records import Feature
 from gradaudit.errors import DataError, UsageError

@@ -221,7 +221,7 @@ def archive(path: Path, **members: bytes) -> Path:
 def test_a_declared_size_beyond_memory_is_refused_before_reading(tmp_path: Path) -> None:
     path = archive(tmp_path / "a.npz", x=member("<f8", (10**9, 1000)))
     with pytest.raises(DataError, match=r"key 'x': numbers of shape .* would take 7450.6 GiB"):
-        Archive.of(path).read("x")
+        Archive(path).read("x")
 
 
 def test_bytes_that_would_grow_beyond_memory_as_floats_are_refused(
@@ -248,7 +248,7 @@ def test_bytes_that_would_grow_beyond_memory_as_floats_are_refused(
 def test_damaged_members(tmp_path: Path, content: bytes) -> None:
     path = archive(tmp_path / "a.npz", x=content)
     with pytest.raises(DataError, match=r"a\.npz") as caught:
-        Archive.of(path).read("x")
+        Archive(path).read("x")
     assert "\n" not in str(caught.value)
 
 
@@ -257,14 +257,14 @@ def test_files_that_are_no_archive(tmp_path: Path, npz: Save) -> None:
     np.save(tmp_path / "a.npy", np.zeros(3))
     (tmp_path / "a.npy").rename(path)
     with pytest.raises(DataError, match=r"is no sound \.npz archive .* numpy.savez"):
-        Archive.of(path)
+        Archive(path)
     path.write_bytes(npz(**GOOD).read_bytes()[:200])
     with pytest.raises(DataError, match="is no sound"):
-        Archive.of(path)
+        Archive(path)
     with pytest.raises(UsageError, match="No such file"):
-        Archive.of(tmp_path / "none.npz")
+        Archive(tmp_path / "none.npz")
     with pytest.raises(UsageError, match="Is a directory"):
-        Archive.of(tmp_path)
+        Archive(tmp_path)
 
 
 @given(place=st.integers(0, 600), byte=st.integers(0, 255))
@@ -278,7 +278,7 @@ def test_no_single_wrong_byte_ends_in_another_error(
     path = tmp_path_factory.mktemp("fuzz") / "a.npz"
     path.write_bytes(content)
     try:
-        array = Archive.of(path).read("x")
+        array = Archive(path).read("x")
     except (DataError, UsageError) as error:
         assert "a.npz" in str(error)  # noqa: PT017 - either outcome is right
     else:

@@ -7,8 +7,8 @@ import torch
 from cases import CASES
 
 from gradaudit.defenses import Chain, parse_defense
-from gradaudit.defenses.modules.attachment import attachments
-from gradaudit.defenses.modules.target import defended_target
+from gradaudit.defenses.attachment import attachments
+from gradaudit.defenses.subject import defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target, layers_of, shared_parameters

@@ -14,6 +14,7 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.perturb import GradientClassifier, Perturb
 from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import layers_of
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol
@@ -47,6 +48,10 @@ def classifier_of(defense: Perturb) -> GradientClassifier:
     return defense.classifier
 
 
+def losses_of(defense: Perturb, rows: Tensor, labels: Tensor) -> Tensor:
+    return CrossEntropy().per_record(classifier_of(defense).logits(rows), labels)
+
+
 def test_the_classifier_learns_what_there_is_to_learn() -> None:
     rows, labels = updates(600, seed=1)
     right = (classifier_of(fitted()).logits(rows).argmax(dim=1) == labels).double().mean()
@@ -62,7 +67,7 @@ def test_it_stays_in_the_ball_and_raises_the_loss(bound: float) -> None:
     defense = fitted(f"perturb:bound={bound},step={bound / 2}").protecting(labels)
     moved = apply(defense, rows)
     assert float((moved - rows).abs().max()) <= bound * (1 + 1e-4)
-    losses = [classifier_of(defense).losses(r, labels) for r in (rows, moved)]
+    losses = [losses_of(defense, r, labels) for r in (rows, moved)]
     assert float(losses[1].mean()) > float(losses[0].mean())
     assert bool((losses[1] > losses[0]).double().mean() > 0.9)
     assert torch.equal(rows, before)
@@ -73,7 +78,7 @@ def test_targeted_it_lowers_the_loss_of_the_target() -> None:
     defense = fitted(towards=2)
     moved = apply(defense, rows)
     aims = torch.full((60,), 2)
-    losses = [classifier_of(defense).losses(r, aims) for r in (rows, moved)]
+    losses = [losses_of(defense, r, aims) for r in (rows, moved)]
     assert bool((losses[1] < losses[0]).all())
     taken = (classifier_of(defense).logits(moved).argmax(dim=1) == 2).double().mean()
     assert float(taken) > float(
@@ -92,7 +97,7 @@ def test_steps_follow_the_gradient_by_autograd() -> None:
     moved = rows.clone()
     for _ in range(4):
         point = moved.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(classifier_of(defense).losses(point, labels).sum(), point)
+        (slope,) = torch.autograd.grad(losses_of(defense, point, labels).sum(), point)
         moved = moved + 0.0015 * slope.sign()
         moved = torch.max(torch.min(moved, rows + 0.004), rows - 0.004)
     torch.testing.assert_close(apply(defense.protecting(labels), rows), moved)
@@ -143,7 +148,7 @@ def test_it_is_prepared_on_the_updates_of_shadow_batches() -> None:
     (defense,) = ready.defenses
     assert isinstance(defense, Perturb)
     rows = [torch.cat([u[n].flatten() for n in plain])[None] for u in (plain, moved)]
-    losses = [float(classifier_of(defense).losses(r, torch.tensor([0]))) for r in rows]
+    losses = [float(losses_of(defense, r, torch.tensor([0]))) for r in rows]
     assert losses[1] > losses[0]
 
 
@@ -164,7 +169,8 @@ def test_clients_move_their_updates_away_from_what_is_true(memory: int) -> None:
     ) -> Tensor:
         layers = layers_of(target.model, with_bias=True)
         interceptor = Interceptor(target, records, layers, sharing=sharing, memory=memory)
-        return interceptor.whole(batches, values=values, others=others)
+        layers = interceptor.features(batches, values=values, others=others)
+        return torch.cat([features for _, features in layers], dim=1)
 
     def moved(rows: Tensor, known: np.ndarray) -> Tensor:
         return apply(defense.protecting(torch.from_numpy(known)), rows)

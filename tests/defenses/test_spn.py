@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.modules.attachment import attachments, private_names
-from gradaudit.defenses.modules.target import defended_target, seen_by_outsiders
+from gradaudit.defenses.attachment import attachments, private_names
 from gradaudit.defenses.spn import PolarizationHead, polarization_loss
+from gradaudit.defenses.subject import defended_target, seen_by_outsiders
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions

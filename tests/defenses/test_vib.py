@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.distributions import Independent, Normal, kl_divergence
 
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.modules.attachment import attachments
-from gradaudit.defenses.modules.target import defended_target, seen_by_outsiders
+from gradaudit.defenses.attachment import attachments
+from gradaudit.defenses.subject import defended_target, seen_by_outsiders
 from gradaudit.defenses.vib import Bottleneck, kl_from_standard_normal
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.gradients.per_sample import per_sample_gradients

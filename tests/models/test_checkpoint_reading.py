@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from gradaudit.models.checkpoint import load_checkpoint, read_state
+from gradaudit.models.checkpoint import load_checkpoint
 
 STATE = OrderedDict(w=torch.arange(6.0).reshape(2, 3), b=torch.tensor([1, -1]))
 OPTIMIZER = {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 0.1}]}
@@ -34,9 +34,7 @@ def test_the_format_is_told_by_content(tmp_path, kind, suffix):
     assert loaded.record.file == str(path)
     assert loaded.record.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert loaded.notes == ()
-    state, notes = read_state(str(path))
-    assert equal(state)
-    assert notes == ()
+    assert equal(load_checkpoint(str(path)).state)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +85,7 @@ def test_wrapped_state_dicts_are_found_and_notes_say_where(tmp_path, content, no
 
 def test_parameters_become_plain_tensors(tmp_path):
     torch.save(dict(nn.Linear(2, 3).named_parameters()), tmp_path / "p.pt")
-    state, _ = read_state(tmp_path / "p.pt")
+    state = load_checkpoint(tmp_path / "p.pt").state
     assert {type(tensor) for tensor in state.values()} == {torch.Tensor}
     assert not any(tensor.requires_grad for tensor in state.values())
 

@@ -306,8 +306,9 @@ def test_plain_layers_are_modules_of_torch_nn_again(tmp_path: Path) -> None:
 def test_the_rank_of_an_exported_convolution_is_the_original_s(tmp_path: Path) -> None:
     from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
     from gradaudit.data.records import Records
+    from gradaudit.defenses.subject import Subject
     from gradaudit.models.losses import CrossEntropy
-    from gradaudit.models.target import Subject, Target
+    from gradaudit.models.target import Target
     from gradaudit.progress import Silent
 
     original = chain()
@@ -344,8 +345,9 @@ class Twice(nn.Module):
 def test_what_is_no_plain_layer_stays_and_says_so(model: nn.Module, tmp_path: Path) -> None:
     from gradaudit.audits.copa_metric.measure import _nothing
     from gradaudit.data.records import Records
+    from gradaudit.defenses.subject import Subject
     from gradaudit.models.losses import CrossEntropy
-    from gradaudit.models.target import Subject, Target
+    from gradaudit.models.target import Target
 
     inputs = torch.rand(2, 2, 8)
     back = load_exported(save(model, (inputs,), tmp_path / "model.pt2"))

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradaudit.defenses.modules.loss import SummedColumns
+from gradaudit.defenses.attachment import SummedColumns
 from gradaudit.errors import AuditError
 from gradaudit.models.custom_loss import CustomLoss, user_loss
 from gradaudit.models.losses import CrossEntropy

@@ -15,7 +15,7 @@ from scipy.stats import kstest
 from gradaudit.audits.sharing_options import SharingOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.modules.target import defended_target
+from gradaudit.defenses.subject import defended_target
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Layer, Target, layers_of
 from gradaudit.sharing.interceptor import Interceptor
@@ -121,6 +121,11 @@ PAIRS = np.array([[0, 1], [1, 1], [0, 0]])
 
 def named(found: Interceptor, batches: np.ndarray = BATCHES, **options) -> dict[str, np.ndarray]:
     return {layer.name: rows.numpy() for layer, rows in found.features(batches, **options)}
+
+
+def whole(found: Interceptor, batches: np.ndarray, **options) -> torch.Tensor:
+    """All layers' features side by side."""
+    return torch.cat([features for _, features in found.features(batches, **options)], dim=1)
 
 
 def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
@@ -231,8 +236,8 @@ def test_the_memory_changes_nothing(specs: str, reduce: str) -> None:
     roomy = interceptor(MLP, *specs.split(), **options)
     tight = interceptor(MLP, *specs.split(), memory=1, **options)
     assert_equal(named(tight, PAIRS, seed=3), named(roomy, PAIRS, seed=3))
-    again = roomy.whole(PAIRS, seed=3)
-    assert torch.equal(again, torch.cat([f for _, f in roomy.features(PAIRS, seed=3)], dim=1))
+    again = whole(roomy, PAIRS, seed=3)
+    assert torch.equal(again, whole(roomy, PAIRS, seed=3))
 
 
 def test_layers_that_fit_the_memory_one_by_one_are_made_from_records_gradients(
@@ -254,10 +259,10 @@ def test_layers_that_fit_the_memory_one_by_one_are_made_from_records_gradients(
 def test_calls_with_one_fit_share_their_components() -> None:
     found = interceptor(MLP, reduce="pca:2")
     fit = np.arange(3)
-    together = found.whole(BATCHES, fit=fit)
-    apart = torch.cat([found.whole(BATCHES[:2], fit=fit), found.whole(BATCHES[2:], fit=fit)])
+    together = whole(found, BATCHES, fit=fit)
+    apart = torch.cat([whole(found, BATCHES[:2], fit=fit), whole(found, BATCHES[2:], fit=fit)])
     torch.testing.assert_close(apart, together)
-    assert found.whole(BATCHES[:1], fit=fit[:2]).shape == (1, 2)  # two rows have one axis
+    assert whole(found, BATCHES[:1], fit=fit[:2]).shape == (1, 2)  # two rows have one axis
 
 
 @pytest.mark.parametrize("specs", [(), ("prune:0.5",)], ids=str)

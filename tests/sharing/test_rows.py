@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradaudit.sharing.principal import Components, gram_of, narrow_projection
-from gradaudit.sharing.rows import Dense, Factors
+from gradaudit.sharing.principal import axes_of_narrow, components_of, gram_of
+from gradaudit.sharing.rows import Dense, Factors, mixed
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -30,7 +30,7 @@ def batches(count: int, size: int, records: int) -> tuple[Tensor, Tensor]:
 def test_means_of_formed_rows_in_blocks(count: int, dtype: torch.dtype) -> None:
     values = drawn(3000, 401)
     rows, weights = batches(count, 5, 3000)
-    found = Dense(values.to(dtype)).mixed(rows, weights.to(dtype))
+    found = mixed(Dense(values.to(dtype)), rows, weights.to(dtype))
     assert found.dtype == dtype
     expected = sums(values, rows, weights).to(dtype)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
@@ -42,7 +42,7 @@ def test_means_of_factors(positions: int) -> None:
     rows, weights = batches(600, 4, 40)
     assert factors.elements == 1500
     torch.testing.assert_close(
-        factors.mixed(rows, weights), sums(factors.dense(), rows, weights), rtol=1e-10, atol=1e-10
+        mixed(factors, rows, weights), sums(factors.dense(), rows, weights), rtol=1e-10, atol=1e-10
     )
 
 
@@ -67,13 +67,13 @@ def test_inner_products_of_factors(positions: int) -> None:
 def test_components_of_narrow_rows_are_those_of_their_gram_matrix(count: int) -> None:
     rows = drawn(60, 12) * torch.arange(1, 13) + 5
     rows[:, 11] = rows[:, 0] - rows[:, 1]  # of rank 11
-    wide = Components.of(gram_of(rows), count)
-    narrow = narrow_projection(rows, count)
-    torch.testing.assert_close(narrow.axes, rows.T @ wide.weights, rtol=1e-7, atol=1e-7)
-    torch.testing.assert_close(narrow.offset, wide.offset, rtol=1e-7, atol=1e-7)
-    assert narrow.axes.shape[1] == min(count, 11)
+    weights, wide_offset = components_of(gram_of(rows), count)
+    axes, offset = axes_of_narrow(rows, count)
+    torch.testing.assert_close(axes, rows.T @ weights, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(offset, wide_offset, rtol=1e-7, atol=1e-7)
+    assert axes.shape[1] == min(count, 11)
 
 
 def test_narrow_rows_that_are_alike_have_one_axis_of_noughts() -> None:
-    found = narrow_projection(torch.ones(9, 4), 3)
-    assert torch.equal(found(torch.ones(2, 4)), torch.zeros(2, 1))
+    axes, offset = axes_of_narrow(torch.ones(9, 4), 3)
+    assert torch.equal(torch.ones(2, 4) @ axes - offset.float(), torch.zeros(2, 1))

@@ -8,7 +8,7 @@ from torch import nn
 from gradaudit.attacks.reconstruction import load_method
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.modules.target import defended_target
+from gradaudit.defenses.subject import defended_target
 from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent

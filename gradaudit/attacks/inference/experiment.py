@@ -20,8 +20,9 @@ from gradaudit.attacks.inference.observation import Observation, prepared_for
 from gradaudit.attacks.inference.split import Design, GameSplit
 from gradaudit.attacks.inference.training import train_rounds
 from gradaudit.data.records import Records
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 from gradaudit.progress import Advance, Progress
 from gradaudit.randomness import number, sequence
 from gradaudit.sharing.protocol import SharingProtocol

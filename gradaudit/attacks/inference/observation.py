@@ -13,16 +13,15 @@ from torch import Tensor
 
 from gradaudit.attacks.inference.split import GameSplit, IntArray
 from gradaudit.data.records import Records
-from gradaudit.defenses.modules.target import seen_by_outsiders, with_other_secrets
 from gradaudit.defenses.perturb import Perturb
+from gradaudit.defenses.subject import seen_by_outsiders, with_other_secrets
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, Target
 from gradaudit.randomness import number, torch_rng
 from gradaudit.sharing.interceptor import Interceptor
-from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.protocol import SharingProtocol, Visibility
 from gradaudit.sharing.reduction import parse_reduction
 from gradaudit.sharing.share import parameters_as_layers
-from gradaudit.sharing.visibility import Visibility
 
 
 def prepared(
@@ -66,9 +65,10 @@ def prepared(
                 memory=memory,
                 seed=seed,
             )
-            found = observer.whole(batches, fit=np.unique(batches), seed=seed)
+            layers = observer.features(batches, fit=np.unique(batches), seed=seed)
+            shadows = torch.cat([features for _, features in layers], dim=1)
             labels = torch.from_numpy(np.asarray(values, dtype=np.int64))
-            chain[index] = defense.prepare(found, labels, classes, seed, towards=towards)
+            chain[index] = defense.prepare(shadows, labels, classes, seed, towards=towards)
     return replace(sharing, defenses=tuple(chain))
 
 

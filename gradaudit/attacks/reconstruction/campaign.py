@@ -16,8 +16,9 @@ from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.blocks import blocks_of
 from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
 from gradaudit.data.records import Records
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import UsageError
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 from gradaudit.progress import Advance, Progress, Silent
 from gradaudit.randomness import rng, sequence, torch_rng
 from gradaudit.sharing.captured import Captured, captured_update

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction.view import AttackerView, LocalTraining, Update
 from gradaudit.data.records import Records
-from gradaudit.defenses.modules.target import seen_by_outsiders
+from gradaudit.defenses.subject import seen_by_outsiders
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target, layers_of

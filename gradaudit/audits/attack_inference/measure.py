@@ -22,9 +22,9 @@ from gradaudit.audits.attack_inference.rows import experiment_rows
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.sharing_options import features_of, reductions
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.families import family
-from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
 from gradaudit.report import RISKIEST_BY, Measurement
 

@@ -21,8 +21,8 @@ from gradaudit.audits.attack_reconstruct.measure import (
 )
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
-from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import clustered

@@ -27,8 +27,9 @@ from gradaudit.audits.attack_reconstruct.options import (
 from gradaudit.audits.attack_reconstruct.results import METRICS, Result, attack_facts
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 from gradaudit.sharing.protocol import SharingProtocol

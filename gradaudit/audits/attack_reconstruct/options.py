@@ -12,7 +12,7 @@ from gradaudit.audits.base import AuditOptions
 from gradaudit.parts import declared
 
 if TYPE_CHECKING:
-    from gradaudit.models.target import Subject
+    from gradaudit.defenses.subject import Subject
 
 AUTOMATIC = ("closed-form", "dlg")
 AUTOMATIC_ITERATIONS = 10

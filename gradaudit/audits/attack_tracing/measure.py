@@ -21,8 +21,8 @@ from gradaudit.audits.attack_reconstruct.measure import doubts, threat_model
 from gradaudit.audits.attack_reconstruct.options import AUTOMATIC
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Details, Rows
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import clustered

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.models.target import Layer, Subject
+from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
 from gradaudit.ranks.chain import chain_of_convolutions
 from gradaudit.ranks.model import LayerRanks, account, rank_deficiency, ranks_of, weakest_method

@@ -16,13 +16,13 @@ import numpy as np
 from gradaudit.audits.base import Cost
 from gradaudit.audits.dp_audit.rows import composition_rows, game_rows, theory_rows
 from gradaudit.audits.rows import Rows
+from gradaudit.defenses.subject import Subject
 from gradaudit.dp.degenerate import Verdict
 from gradaudit.dp.game import Rules
 from gradaudit.dp.mechanisms import Mechanism, load_mechanism
 from gradaudit.dp.run import Game, play_on, settings
 from gradaudit.dp.sensitivity import Design
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.models.target import Subject
 from gradaudit.pictures import expect_picture, picture
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement

@@ -10,11 +10,11 @@ import numpy as np
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
-from gradaudit.defenses.chain import defenses_note
+from gradaudit.defenses.subject import Subject, defenses_note
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.memory import column_blocks
 from gradaudit.information.activations import LOWER, UPPER, Activations, Pairs, information
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 

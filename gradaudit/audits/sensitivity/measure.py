@@ -9,11 +9,11 @@ from pydantic import JsonValue
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
-from gradaudit.defenses.chain import defenses_note
+from gradaudit.defenses.subject import Subject, defenses_note
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
 from gradaudit.gradients.differentiation import Variable
 from gradaudit.gradients.sensitivity import Observed
-from gradaudit.models.target import Subject, Target, layers_of
+from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 

@@ -12,9 +12,8 @@ from pydantic import JsonValue
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.data.records import with_rare_merged
-from gradaudit.defenses.chain import defenses_note
+from gradaudit.defenses.subject import Subject, defenses_note
 from gradaudit.errors import GradauditError, NotApplicable
-from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 from gradaudit.subspaces.comparing import DISTANCES, Compared, Family, most_significant

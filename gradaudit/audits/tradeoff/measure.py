@@ -13,9 +13,9 @@ from gradaudit.audits.rows import Rows
 from gradaudit.audits.tradeoff import PROPERTY, RATE, ROUNDS, Tradeoff, TradeoffOptions
 from gradaudit.audits.tradeoff.property import pairs, play, property_rows
 from gradaudit.audits.tradeoff.study import StudyRows
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.models.target import Subject
 from gradaudit.pictures import expect_picture
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement

@@ -10,9 +10,8 @@ from gradaudit.audits.attack_inference import AttackProperty
 from gradaudit.audits.attack_inference.options import InferenceOptions
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.tradeoff import Tradeoff, TradeoffOptions
-from gradaudit.defenses.modules.target import defended_target
+from gradaudit.defenses.subject import Subject, defended_target
 from gradaudit.errors import NotApplicable
-from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 from gradaudit.tradeoff.mechanisms import Mechanism, Setting

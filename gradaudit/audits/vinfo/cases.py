@@ -12,10 +12,10 @@ import numpy as np
 
 from gradaudit.audits.vinfo import VinfoOptions
 from gradaudit.data.records import Attribute, Records
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.inference.repetitions import Question, Repetition, occurring, repetitions
 from gradaudit.inference.splits import IntArray, split
-from gradaudit.models.target import Subject
 from gradaudit.randomness import sequence
 from gradaudit.statistics.correlation import FEWEST_POINTS
 

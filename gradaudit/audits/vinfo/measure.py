@@ -26,6 +26,7 @@ from gradaudit.audits.vinfo.cases import (
 from gradaudit.audits.vinfo.correlation import METRIC, Point, correlation_rows, crossed_rows
 from gradaudit.audits.vinfo.original import original_passes, original_rows
 from gradaudit.data.records import Records, with_rare_merged
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.families import family
 from gradaudit.families.forest import ceiling
@@ -33,7 +34,7 @@ from gradaudit.inference.layerwise import Layerwise
 from gradaudit.inference.repetitions import FOLDS
 from gradaudit.inference.spread import Sampled
 from gradaudit.inference.usable import Estimator, Usable
-from gradaudit.models.target import Subject, Target
+from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 from gradaudit.sharing.interceptor import Interceptor

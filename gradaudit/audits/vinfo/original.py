@@ -14,9 +14,10 @@ from gradaudit.attacks.reconstruction.success import expect_pictures, guesses, s
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.vinfo import ITERATIONS, ORIGINAL, Vinfo, VinfoOptions
 from gradaudit.audits.vinfo.thresholds import threshold_rows
+from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.information.original import FloatArray, ceiling
-from gradaudit.models.target import Layer, Subject
+from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 

@@ -4,12 +4,9 @@ An archive is a zip of arrays, each with a header that declares shape and type. 
 first: nothing is unpacked that would not fit into memory, and object arrays (pickles) are refused.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,7 +32,6 @@ _SUFFIX = ".npy"
 _CHANNELS = (1, 3, 4)
 
 
-@dataclass(frozen=True)
 class Archive:
     """An ``.npz`` file whose arrays are read one at a time.
 
@@ -44,58 +40,42 @@ class Archive:
         keys: the names of its arrays.
     """
 
-    path: Path
-    keys: tuple[str, ...]
-
-    @classmethod
-    def of(cls, path: Path) -> Archive:
-        """Look into an archive.
-
-        Raises:
-            UsageError: the file is missing.
-            DataError: it is no ``.npz`` archive.
-        """
-        path = expect_file(path)
-        with _opened(path) as archive:
+    def __init__(self, path: Path) -> None:
+        """Look into an archive, with the errors of ``read``."""
+        self.path = expect_file(path)
+        with _opened(self.path) as archive:
             names = [name for name in archive.namelist() if name.endswith(_SUFFIX)]
-        return cls(path, tuple(name.removesuffix(_SUFFIX) for name in names))
+        self.keys = tuple(name.removesuffix(_SUFFIX) for name in names)
 
-    def read(self, key: str, most: int | None = None) -> NDArray[Any]:
-        """The array of that key.
+    def read(
+        self, key: str, most: int | None = None, *, records: int | None = None
+    ) -> NDArray[Any]:
+        """The array of that key, looked at before it is unpacked.
 
-        Args:
-            key: its name.
-            most: bytes that it may take, 4 GiB without.
+        It may take ``most`` bytes (4 GiB without), and must have an entry for each of the records.
 
         Raises:
-            UsageError: there is none.
-            DataError: it holds Python objects or other than numbers and text, is too large, or is
-                damaged.
+            UsageError: there is none, or no such file.
+            DataError: the file is no ``.npz`` archive, or the array holds Python objects or other
+                than numbers and text, is too large, has another length, or is damaged.
         """
         key = choose(key, self.keys, str(self.path), "key")
         with _opened(self.path) as archive:
             with archive.open(key + _SUFFIX) as stream:
-                _check_header(stream, self.origin(key), most)
+                shape = _check_header(stream, self.origin(key), most)
+            if shape and records is not None:
+                expect_length(shape[0], records, self.origin(key))
             with archive.open(key + _SUFFIX) as stream:
                 return npy.read_array(stream, allow_pickle=False)
 
     def read_column(self, key: str, records: int) -> NDArray[Any]:
-        """The array of that key, with an entry for each record; looked at before it is unpacked.
-
-        Raises:
-            UsageError, DataError: as ``read``, or it has another length.
-        """
-        key = choose(key, self.keys, str(self.path), "key")
-        with _opened(self.path) as archive, archive.open(key + _SUFFIX) as stream:
-            shape = _check_header(stream, self.origin(key), MAX_COLUMN_BYTES)
-        if shape:
-            expect_length(shape[0], records, self.origin(key))
-        return self.read(key, MAX_COLUMN_BYTES)
+        """The array of that key, with an entry for each record; it may take 256 MiB."""
+        return self.read(key, MAX_COLUMN_BYTES, records=records)
 
     def names(self, *keys: str) -> tuple[str, ...]:
         """The text in the first of these arrays that there is, for instance the classes' names."""
-        found = (self.read(key, MAX_COLUMN_BYTES) for key in keys if key in self.keys)
-        return tuple(next((a.tolist() for a in found if a.dtype.kind == "U" and a.ndim == 1), ()))
+        arrays = (self.read(key, MAX_COLUMN_BYTES) for key in keys if key in self.keys)
+        return tuple(next((a.tolist() for a in arrays if a.dtype.kind == "U" and a.ndim == 1), ()))
 
     def origin(self, key: str) -> str:
         """File and key, for messages."""

@@ -1,6 +1,5 @@
 """What is refused before and after reading: unknown names, too much, too few, no numbers."""
 
-import io
 import math
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -23,14 +22,9 @@ def quote(name: str) -> str:
 def choose(name: str, known: Collection[str], where: str, what: str) -> str:
     """``name`` itself, if it is known.
 
-    Args:
-        name: what the user named.
-        known: the names there are.
-        where: the file or spec, for the message.
-        what: what the name is meant to be, for the message, e.g. ``column``.
-
     Raises:
-        UsageError: it is not known; the message suggests a close name and lists the first few.
+        UsageError: it is not known; the message says what it should be (``column``) and where (the
+            file or spec), suggests a close name and lists the first few.
     """
     if name in known:
         return name
@@ -43,15 +37,9 @@ def choose(name: str, known: Collection[str], where: str, what: str) -> str:
 def choose_all(
     names: Iterable[str], known: Collection[str], where: str, what: str
 ) -> tuple[str, ...]:
-    """The known names among repeated and comma separated ones, each once, in order.
-
-    Raises:
-        UsageError: one of them is not known.
-    """
-    single = (
-        part for name in names for part in ([name] if name in known else name.split(",")) if part
-    )
-    return tuple(dict.fromkeys(choose(name, known, where, what) for name in single))
+    """The known names among repeated and comma separated ones, each once; else as ``choose``."""
+    parts = (part for name in names for part in ([name] if name in known else name.split(",")))
+    return tuple(dict.fromkeys(choose(part, known, where, what) for part in parts if part))
 
 
 MAX_BYTES = 4 << 30
@@ -69,11 +57,7 @@ _FLOAT_BYTES = 4
 def expect_to_fit(
     shape: tuple[int, ...], origin: str, itemsize: int = _FLOAT_BYTES, most: int | None = None
 ) -> None:
-    """Refuse numbers that would not fit into memory.
-
-    Raises:
-        DataError: they would take more than ``most`` bytes, or 4 GiB.
-    """
+    """Refuse numbers that would take more than ``most`` bytes, or 4 GiB, with a DataError."""
     most = MAX_BYTES if most is None else most
     size = math.prod(shape) * itemsize
     if size > most:
@@ -84,57 +68,16 @@ def expect_to_fit(
 
 
 def expect_length(length: int, records: int, origin: str) -> None:
-    """Refuse a part that is not of these records.
-
-    Raises:
-        DataError: its length is another one.
-    """
+    """Refuse a part that is not of these records: a DataError where its length is another one."""
     if length != records:
         raise DataError(f"{origin}: has {length} entries for {records} records; one each is needed")
 
 
 def expect_finite(numbers: NDArray[Any], origin: str) -> None:
-    """Refuse numbers that cannot be computed with.
-
-    Raises:
-        DataError: one is NaN or infinite; the message names the first record with one.
-    """
+    """Refuse numbers that are NaN or infinite, with a DataError that names the first record."""
     if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
         broken = ~np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)
         raise DataError(
             f"{origin}: {broken.sum()} of {len(numbers)} records hold NaN or infinity (first in "
             f"record {broken.argmax() + 1}); repair them or leave them out"
         )
-
-
-class CappedReader(io.RawIOBase):
-    """A binary stream that refuses to yield more than a text file may hold."""
-
-    def __init__(self, stream: Any, origin: str) -> None:
-        self._stream = stream
-        self._left = MAX_TEXT_BYTES
-        self._origin = origin
-
-    def readable(self) -> bool:
-        """A reader reads."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read into a buffer.
-
-        Raises:
-            DataError: the stream holds more than 1 GiB.
-        """
-        count: int = self._stream.readinto(buffer)
-        self._left -= count
-        if self._left < 0:
-            raise DataError(
-                f"{self._origin}: holds more than {MAX_TEXT_BYTES >> 20} MiB of text unpacked; "
-                "use fewer records"
-            )
-        return count
-
-    def close(self) -> None:
-        """Close the stream beneath too."""
-        self._stream.close()
-        super().close()

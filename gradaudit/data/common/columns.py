@@ -1,18 +1,21 @@
-"""One column of a table or one array of an archive, factorised.
+"""Columns of a table, or arrays of an archive, factorised; and as the numbers that a model takes.
 
 The different values are kept in order, and for each record the index of its value, so whatever
 looks at values looks at each of them once.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 
-from gradaudit.data.common.checks import quote
+from gradaudit.data.common.checks import expect_to_fit, quote
+from gradaudit.data.records import Feature
 from gradaudit.errors import DataError, UsageError
+from gradaudit.text import printable
 
 MISSING = "(missing)"
 MAX_VALUES = 1000
@@ -58,17 +61,14 @@ class Column:
 
     @classmethod
     def of_array(cls, name: str, origin: str, array: NDArray[Any]) -> Self:
-        """A column of a (records,) array of numbers, truth values or text.
-
-        Raises:
-            DataError: the array has another shape or kind.
-        """
+        """A column of a (records,) array of numbers, truth values or text; else a DataError."""
         if array.ndim != 1 or array.dtype.kind not in "biufU":
             raise DataError(
                 f"{origin}: is {array.dtype} of shape {array.shape}; one number or text a record "
                 "is needed"
             )
-        if array.dtype.kind == "U" or _inexact(array):
+        whole = array.dtype.kind in "iu"  # those too long for a float64 are identifiers
+        if array.dtype.kind == "U" or (whole and (np.abs(array) >= 10**_EXACT_DIGITS).any()):
             return cls.of_text(name, origin, array.astype(np.str_).tolist())
         distinct, codes = np.unique(array, return_inverse=True)
         return cls._of_numbers(name, origin, codes.astype(np.int64), distinct.astype(np.float64))
@@ -89,10 +89,6 @@ class Column:
 
     def __len__(self) -> int:
         return len(self.codes)
-
-    def as_text(self) -> Self:
-        """The column with its numbers read as names, in their order."""
-        return replace(self, numbers=None)
 
     def named(self, names: Sequence[str]) -> Self:
         """The column with the whole number i read as ``names[i]``; itself where one has no name."""
@@ -142,11 +138,7 @@ class Column:
         return numbers
 
     def expect_few_values(self, remedy: str) -> None:
-        """Refuse a column whose values are names of single records.
-
-        Raises:
-            DataError: over 1,000 different values, or more than one for two records.
-        """
+        """Refuse over 1,000 different values, or more than one for two records: a DataError."""
         limit = min(MAX_VALUES, max(_FEW_VALUES, len(self) // 2))
         if len(self.values) > limit:
             text = [value for value in self.values if not _is_number(value) and value != MISSING]
@@ -158,16 +150,10 @@ class Column:
 
 
 def _numbers(names: Sequence[str]) -> NDArray[np.float64] | None:
-    if not all(name == MISSING or _is_number(name) for name in names):
-        return None
-    if all(name == MISSING for name in names):
+    known = [name for name in names if name != MISSING]
+    if not known or not all(map(_is_number, known)):
         return None
     return np.array([np.nan if name == MISSING else float(name) for name in names])
-
-
-def _inexact(array: NDArray[Any]) -> bool:
-    """Whether the array holds whole numbers too long for a float64, as identifiers are."""
-    return array.dtype.kind in "iu" and bool((np.abs(array) >= 10**_EXACT_DIGITS).any())
 
 
 def _is_number(text: str) -> bool:
@@ -175,16 +161,109 @@ def _is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    too_long_to_be_exact = text.isdigit() and len(text) > _EXACT_DIGITS
-    return "_" not in text and not too_long_to_be_exact
+    exact = not text.isdigit() or len(text) <= _EXACT_DIGITS
+    return exact and "_" not in text
 
 
 def spell(number: float) -> str:
     """A number as the name of a value: whole ones without a point, the rest in full."""
     if np.isnan(number):
         return MISSING
-    return (
-        str(int(number))
-        if number.is_integer() and abs(number) < 10**_EXACT_DIGITS
-        else repr(number)
+    whole = number.is_integer() and abs(number) < 10**_EXACT_DIGITS
+    return str(int(number)) if whole else repr(number)
+
+
+Scale = Literal["none", "standard"]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of a data set: (records, …) numbers, their schema, and what was done to them."""
+
+    array: NDArray[Any]
+    features: tuple[Feature, ...] = ()
+    notes: dict[str, JsonValue] = field(default_factory=dict)
+
+
+def encode(columns: Sequence[Column], origin: str, scale: Scale = "standard") -> Inputs:
+    """Columns side by side: text one-hot, numbers as they are or standardised.
+
+    A missing text is a category of its own; a missing number becomes the column's median. A
+    standardised column has mean 0 and (population) deviation 1 over these records; a constant one
+    becomes 0.
+
+    Returns:
+        (records, positions) float32 in the order of the columns.
+
+    Raises:
+        DataError: no column is left, a text column has too many values to be categories, a number
+            is infinite, or the whole would take too much memory.
+    """
+    widths = [1 if column.numbers is not None else len(column.values) for column in columns]
+    if not columns:
+        raise DataError(f"{origin}: no column is left to be an input; drop fewer")
+    for column in columns:
+        if column.numbers is None:
+            column.expect_few_values(f"take it out with drop={printable(column.name)}")
+    expect_to_fit((len(columns[0]), sum(widths)), origin)
+    inputs = np.zeros((len(columns[0]), sum(widths)), dtype=np.float32)
+    starts = np.cumsum([0, *widths[:-1]]).tolist()
+    features = tuple(
+        _write(inputs, column, start, scale) for column, start in zip(columns, starts, strict=True)
     )
+    return Inputs(inputs, features, _notes(columns, scale))
+
+
+def standardise(inputs: NDArray[Any]) -> NDArray[np.float32]:
+    """Each column of (records, positions) to mean 0, (population) deviation 1; a constant to 0."""
+    wide = inputs.astype(np.float64)
+    constant = wide.max(axis=0) == wide.min(axis=0)
+    deviation = np.where(constant, 1.0, wide.std(axis=0))
+    centre = np.where(constant, wide[0], wide.mean(axis=0))
+    return ((wide - centre) / deviation).astype(np.float32)  # type: ignore[no-any-return]
+
+
+def numeric_features(inputs: NDArray[Any], names: Sequence[str] = ()) -> tuple[Feature, ...]:
+    """The schema of inputs that are no table of text: one column a position of (records, columns).
+
+    Args:
+        inputs: (records, …); only real numbers of two dimensions have columns.
+        names: the columns' names, where there is one for each; else they are numbered from 0.
+    """
+    if inputs.ndim != 2 or inputs.dtype.kind != "f":
+        return ()
+    width = inputs.shape[1]
+    named = names if len(names) == width else [str(position) for position in range(width)]
+    low, high = inputs.min(axis=0).tolist(), inputs.max(axis=0).tolist()
+    return tuple(Feature(name, (i,), (low[i], high[i])) for i, name in enumerate(named))
+
+
+def _write(inputs: NDArray[np.float32], column: Column, start: int, scale: Scale) -> Feature:
+    if column.numbers is None:
+        inputs[np.arange(len(column)), start + column.codes] = 1
+        positions = tuple(range(start, start + len(column.values)))
+        return Feature(column.name, positions, values=column.values)
+    numbers = column.quantities()
+    numbers = np.where(np.isnan(numbers), np.nanmedian(numbers), numbers)
+    inputs[:, start] = standardise(numbers[:, None])[:, 0] if scale == "standard" else numbers
+    low, high = float(inputs[:, start].min()), float(inputs[:, start].max())
+    return Feature(column.name, (start,), (low, high))
+
+
+def _notes(columns: Sequence[Column], scale: Scale) -> dict[str, JsonValue]:
+    """What the encoding did, for the report: names of columns and counts of records."""
+    numeric = [column for column in columns if column.numbers is not None]
+    text = [column for column in columns if column.numbers is None]
+    notes: dict[str, JsonValue] = {
+        "scale": scale,
+        "numeric": len(numeric),
+        "one_hot": {column.name: len(column.values) for column in text},
+        "imputed_by_median": {c.name: c.missing for c in numeric if c.missing},
+        "missing_as_category": {c.name: c.missing for c in text if MISSING in c.values},
+        "constant": [c.name for c in columns if len(c.values) == 1],
+        # the number of the row says nothing of a record
+        "count_the_records": [
+            c.name for c in numeric if len(c) > 2 and (np.diff(c.quantities()) == 1).all()
+        ],
+    }
+    return {key: note for key, note in notes.items() if note or key in ("scale", "numeric")}

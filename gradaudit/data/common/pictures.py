@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,117 +24,84 @@ _GREY = ("1", "L")
 _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "LA", "CMYK", "YCbCr", "HSV", "LAB")
 
 
-class Header(NamedTuple):
-    """What is known of a picture before its pixels are read."""
-
-    origin: str
-    size: Size
-    mode: str
-
-
-class Layout(NamedTuple):
-    """What every picture is made into: size and one grey or three colour channels."""
-
-    size: Size
-    mode: str
-
-
 def read_pictures(files: Sequence[Path], origin: str, size: Size | None) -> NDArray[np.uint8]:
     """Decode picture files, all grey or else all in colour.
 
-    All headers are read before any pixel.
-
-    Args:
-        files: the files.
-        origin: their folder, for messages.
-        size: what every picture is resized to (bilinear), or None to keep their size.
+    All headers are read before any pixel. Every picture is resized to ``size`` (bilinear), if any.
 
     Returns:
         (files, height, width, channels) bytes, one channel or three.
 
     Raises:
+        UsageError: the size asked for is empty.
         DataError: a file is missing, no picture, damaged or has more than 8 bits a channel; the
-            sizes differ and none is asked for; the whole would take too much memory.
+            sizes differ and none is asked for; there are none; the whole would take too much
+            memory.
     """
-    headers = []
-    for file in files:
-        with _opened(file) as picture:
-            headers.append(header_of(picture, printable(str(file))))
-    layout = common_layout(headers, origin, size)
-    pixels = _room_for(len(files), layout)
-    for index, file in enumerate(files):
-        with _opened(file) as picture:
-            pixels[index] = _decode(picture, layout)
-    return pixels
+    return _pixels([(printable(str(file)), file) for file in files], origin, size)
 
 
 def stack_pictures(
     pictures: Sequence[Image.Image], origin: str, size: Size | None
 ) -> NDArray[np.uint8]:
-    """Pictures in memory as ``read_pictures`` makes them of files.
+    """Pictures in memory as ``read_pictures`` makes them of files, with the same errors."""
+    named = [(f"{origin}: picture {index}", picture) for index, picture in enumerate(pictures)]
+    return _pixels(named, origin, size)
 
-    Raises:
-        DataError: as ``read_pictures``.
-    """
-    headers = [header_of(p, f"{origin}: picture {i}") for i, p in enumerate(pictures)]
-    layout = common_layout(headers, origin, size)
-    pixels = _room_for(len(pictures), layout)
-    for index, picture in enumerate(pictures):
-        pixels[index] = _decode(picture, layout)
+
+def _pixels(
+    pictures: Sequence[tuple[str, Path | Image.Image]], origin: str, size: Size | None
+) -> NDArray[np.uint8]:
+    """Of named pictures, each opened for its header and again for its pixels."""
+    headers = []
+    for name, source in pictures:
+        with _opened(source) as picture:
+            headers.append(_header(picture, name))
+    (height, width), mode = _common_layout(headers, origin, size)
+    pixels = np.empty((len(pictures), height, width, len(mode)), dtype=np.uint8)
+    for index, (_, source) in enumerate(pictures):
+        with _opened(source) as picture:
+            converted = picture.convert(mode)
+            if converted.size != (width, height):
+                converted = converted.resize((width, height), Image.Resampling.BILINEAR)
+            pixels[index] = np.asarray(converted, dtype=np.uint8).reshape(pixels.shape[1:])
     return pixels
 
 
-def header_of(picture: Image.Image, origin: str) -> Header:
-    """Size and mode of a picture.
-
-    Raises:
-        DataError: its pixels have more than 8 bits a channel, or an unknown mode.
-    """
+def _header(picture: Image.Image, name: str) -> tuple[str, Size, str]:
+    """Name, size and mode of a picture."""
     if picture.mode not in _GREY + _COLOUR:
         raise DataError(
-            f"{origin}: pixels of mode {picture.mode} cannot be used; save it with 8 bits a channel"
+            f"{name}: pixels of mode {picture.mode} cannot be used; save it with 8 bits a channel"
         )
-    return Header(origin, (picture.height, picture.width), picture.mode)
+    return name, (picture.height, picture.width), picture.mode
 
 
-def common_layout(headers: Sequence[Header], origin: str, size: Size | None) -> Layout:
-    """Size and channels that fit all of these pictures.
-
-    Raises:
-        UsageError: the size asked for is empty.
-        DataError: there are none, their sizes differ and none is asked for, or the whole would
-            take too much memory.
-    """
+def _common_layout(
+    headers: Sequence[tuple[str, Size, str]], origin: str, size: Size | None
+) -> tuple[Size, str]:
+    """Size, and mode with one grey or three colour channels, that fit all of these pictures."""
     if size is not None and min(size) < 1:
         raise UsageError(f"size={_spell(size)}: is empty; say size=HEIGHTxWIDTH in pixels")
     if not headers:
         raise DataError(f"{origin}: there are no pictures")
-    other = next((header for header in headers if header.size != headers[0].size), None)
+    first, common, _ = headers[0]
+    other = next((header for header in headers if header[1] != common), None)
     if size is None and other is not None:
         raise DataError(
-            f"{other.origin}: is of {_spell(other.size)} pixels and {headers[0].origin} of "
-            f"{_spell(headers[0].size)}; say size=HEIGHTxWIDTH to resize all"
+            f"{other[0]}: is of {_spell(other[1])} pixels and {first} of {_spell(common)}; "
+            "say size=HEIGHTxWIDTH to resize all"
         )
-    grey = all(header.mode in _GREY for header in headers)
-    layout = Layout(size or headers[0].size, "L" if grey else "RGB")
-    expect_to_fit((len(headers), len(layout.mode), *layout.size), origin)
-    return layout
-
-
-def _room_for(pictures: int, layout: Layout) -> NDArray[np.uint8]:
-    return np.empty((pictures, *layout.size, len(layout.mode)), dtype=np.uint8)
-
-
-def _decode(picture: Image.Image, layout: Layout) -> NDArray[np.uint8]:
-    height, width = layout.size
-    converted = picture.convert(layout.mode)
-    if converted.size != (width, height):
-        converted = converted.resize((width, height), Image.Resampling.BILINEAR)
-    return np.asarray(converted, dtype=np.uint8).reshape(height, width, len(layout.mode))
+    mode = "L" if all(mode in _GREY for _, _, mode in headers) else "RGB"
+    expect_to_fit((len(headers), len(mode), *(size or common)), origin)
+    return size or common, mode
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[Image.Image]:
+def _opened(file: Path | Image.Image) -> Iterator[Image.Image]:
+    if isinstance(file, Image.Image):
+        yield file
+        return
     try:
         with (
             warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),

@@ -1,6 +1,6 @@
 """What a column serves as: label, attribute, user, membership; and records of such parts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,20 +10,15 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
-from gradaudit.data.common.columns import MAX_VALUES, MISSING, Column, spell
-from gradaudit.data.common.encoding import Inputs
+from gradaudit.data.common.columns import MAX_VALUES, MISSING, Column, Inputs, spell
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import DataError
 
 Task = Literal["classification", "regression"]
 
-_MEMBER = {"1": True, "true": True, "yes": True, "train": True, "member": True} | {
-    "0": False,
-    "false": False,
-    "no": False,
-    "test": False,
-    "non-member": False,
-}
+_MEMBER = dict.fromkeys(("1", "true", "yes", "train", "member"), True) | dict.fromkeys(
+    ("0", "false", "no", "test", "non-member"), False
+)
 
 
 @dataclass(frozen=True)
@@ -71,12 +66,8 @@ def labels_of_array(
 
     Whole numbers that are classes are taken as the model's class indices, as they are (negative
     ones in their order). Floats are real targets unless all are 0 or 1. Text is as for a column.
-
-    Args:
-        array: (records,) numbers or text, or (records, outputs) real targets.
-        origin: where the array is from, for messages.
-        names: the names of the classes 0 … K−1, if known.
-        task: settles what the label is.
+    ``task`` settles it; ``names`` are those of the classes 0 … K−1, if known. The shape is
+    (records,), or (records, outputs) of real targets.
 
     Raises:
         UsageError, DataError: as for a column, or the array has another shape or kind.
@@ -89,8 +80,7 @@ def labels_of_array(
     column = Column.of_array(origin, origin, array)
     if len(column) == 0:
         raise DataError(f"{origin}: there are no labels")
-    if task is None:
-        task = "classification" if column.discrete else "regression"
+    task = task or ("classification" if column.discrete else "regression")
     if task == "regression" or array.dtype.kind not in "iub" or array.min() < 0:
         return labels_of(column, task)
     indices = array.astype(np.int64)
@@ -117,7 +107,13 @@ def attribute_of(column: Column) -> Attribute:
     if column.discrete:
         column.expect_few_values("name another attribute")
         return Attribute(column.codes, column.values)
-    return _halves(column)
+    numbers = column.quantities()
+    known = numbers[~np.isnan(numbers)]
+    median = float(np.median(known))
+    cut = median if median < known.max() else float(known[known < known.max()].max())
+    codes = np.where(np.isnan(numbers), 2, numbers > cut).astype(np.int64)
+    values = (f"≤ {spell(cut)}", f"> {spell(cut)}", MISSING)
+    return Attribute(codes, values if len(known) < len(numbers) else values[:2])
 
 
 def users_of(column: Column) -> NDArray[np.str_]:
@@ -149,16 +145,6 @@ def members_of(column: Column) -> NDArray[np.bool_]:
     return np.array([_MEMBER[value.lower()] for value in column.values])[column.codes]
 
 
-def _halves(column: Column) -> Attribute:
-    numbers = column.quantities()
-    known = numbers[~np.isnan(numbers)]
-    median = float(np.median(known))
-    cut = median if median < known.max() else float(known[known < known.max()].max())
-    codes = np.where(np.isnan(numbers), 2, numbers > cut).astype(np.int64)
-    values = (f"≤ {spell(cut)}", f"> {spell(cut)}", MISSING)
-    return Attribute(codes, values if len(known) < len(numbers) else values[:2])
-
-
 def assemble(
     inputs: Inputs,
     labels: Labels,
@@ -166,7 +152,7 @@ def assemble(
     *,
     user: Column | None = None,
     member: Column | None = None,
-    notes: Mapping[str, JsonValue] | None = None,
+    notes: dict[str, JsonValue] | None = None,
 ) -> Records:
     """Records of inputs, labels and the columns that serve as something.
 
@@ -188,9 +174,5 @@ def assemble(
         users=None if user is None else users_of(user),
         members=None if member is None else members_of(member),
         features=inputs.features,
-        notes={
-            **inputs.notes,
-            **({"halved_at_median": list(halved)} if halved else {}),
-            **(notes or {}),
-        },
+        notes=inputs.notes | ({"halved_at_median": [*halved]} if halved else {}) | (notes or {}),
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gradaudit.data.common import checks
 from gradaudit.data.common.checks import choose, choose_all, quote
@@ -41,40 +41,21 @@ class Table:
     file: str
     cells: dict[str, Sequence[str]]
 
-    def __len__(self) -> int:
-        return len(next(iter(self.cells.values())))
-
     def column(self, name: str) -> Column:
-        """The column of that name.
-
-        Raises:
-            UsageError: there is none.
-        """
+        """The column of that name; a UsageError where there is none."""
         name = choose(name, self.cells, self.file, "column")
         return Column.of_text(name, f"{self.file}: column {quote(name)}", self.cells[name])
 
     def column_if(self, name: str | None) -> Column | None:
-        """The column of that name, or None without a name.
-
-        Raises:
-            UsageError: there is none of that name.
-        """
+        """The column of that name, or None without a name."""
         return None if name is None else self.column(name)
 
     def names(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The names of columns among these, which may be comma separated; each once.
-
-        Raises:
-            UsageError: there is no such column.
-        """
+        """The names of columns among these, which may be comma separated; each once."""
         return choose_all(names, self.cells, self.file, "column")
 
     def columns(self, names: Iterable[str]) -> tuple[Column, ...]:
-        """The columns of these names, which may be comma separated; each once.
-
-        Raises:
-            UsageError: there is no such column.
-        """
+        """The columns of these names, as ``names`` reads them."""
         return tuple(map(self.column, self.names(names)))
 
 
@@ -108,7 +89,7 @@ def _text(path: Path) -> Iterator[io.TextIOWrapper]:
             zipped = plain.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
             plain.seek(0)
             unpacked = gzip.GzipFile(fileobj=plain) if zipped else plain
-            capped = io.BufferedReader(checks.CappedReader(unpacked, str(path)))
+            capped = io.BufferedReader(_CappedReader(unpacked, str(path)))
             with io.TextIOWrapper(capped, encoding="utf-8-sig", newline="") as stream:
                 yield stream
     except UnicodeDecodeError as error:
@@ -123,6 +104,32 @@ def _text(path: Path) -> Iterator[io.TextIOWrapper]:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
+class _CappedReader(io.RawIOBase):
+    """A binary stream that refuses to yield more than a text file may hold."""
+
+    def __init__(self, stream: Any, origin: str) -> None:
+        self._stream = stream
+        self._left = checks.MAX_TEXT_BYTES
+        self._origin = origin
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self._stream.readinto(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise DataError(
+                f"{self._origin}: holds more than {checks.MAX_TEXT_BYTES >> 20} MiB of text "
+                "unpacked; use fewer records"
+            )
+        return count
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
 def _header(cells: Sequence[str], origin: str) -> list[str]:
     if len(cells) > MAX_COLUMNS:
         raise DataError(
@@ -134,12 +141,11 @@ def _header(cells: Sequence[str], origin: str) -> list[str]:
         raise DataError(f"{origin}: is empty; a header line and records are needed")
     places: dict[str, int] = {}
     for place, name in enumerate(names, start=1):
-        if name in places:
+        if places.setdefault(name, place) != place:
             raise DataError(
                 f"{origin}: columns {places[name]} and {place} are both called {quote(name)}; "
                 "rename one"
             )
-        places[name] = place
     return names
 
 

@@ -11,8 +11,7 @@ from PIL import Image
 
 from gradaudit.data.common.arrays import as_inputs, pictures
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
-from gradaudit.data.common.columns import Column
-from gradaudit.data.common.encoding import Inputs, numeric_features
+from gradaudit.data.common.columns import Column, Inputs, numeric_features
 from gradaudit.data.common.pictures import Size, stack_pictures
 from gradaudit.data.common.roles import Task, assemble, labels_of_array
 from gradaudit.data.records import Records
@@ -22,11 +21,11 @@ from gradaudit.specs import suggest
 _PARTS = ("inputs", "labels", "attributes", "users", "members", "classes")
 
 
-def records_of(found: Any, origin: str) -> Records:
+def records_of(returned: Any, origin: str) -> Records:
     """Records of what a user's function returned.
 
     Args:
-        found: ``Records``; a pair (inputs, labels); a mapping of ``inputs``, ``labels`` and, if
+        returned: ``Records``; a pair (inputs, labels); a mapping of ``inputs``, ``labels`` and, if
             there are any, ``attributes`` (a mapping of name to array), ``users``, ``members`` and
             ``classes`` (names); or a data set with length and items (input, label).
         origin: the function, for messages.
@@ -34,16 +33,17 @@ def records_of(found: Any, origin: str) -> Records:
     Raises:
         DataError: it is none of these, or the parts are not of the same records.
     """
-    if isinstance(found, Records):
-        return _checked(found, origin)
-    if isinstance(found, tuple) and len(found) == 2:
-        return records_of_parts({"inputs": found[0], "labels": found[1]}, origin)
-    if isinstance(found, Mapping):
-        return records_of_parts(found, origin)
-    if hasattr(found, "__len__") and hasattr(found, "__getitem__") and not _is_array(found):
-        return records_of_items(found, origin)
+    if isinstance(returned, Records):
+        return _checked(returned, origin)
+    if isinstance(returned, tuple) and len(returned) == 2:
+        return records_of_parts({"inputs": returned[0], "labels": returned[1]}, origin)
+    if isinstance(returned, Mapping):
+        return records_of_parts(returned, origin)
+    is_array = isinstance(returned, (np.ndarray, torch.Tensor, str, bytes))
+    if hasattr(returned, "__len__") and hasattr(returned, "__getitem__") and not is_array:
+        return records_of_items(returned, origin)
     raise DataError(
-        f"{origin}: returns {type(found).__name__}; return Records, a pair (inputs, labels), a "
+        f"{origin}: returns {type(returned).__name__}; return Records, a pair (inputs, labels), a "
         f"mapping of {', '.join(_PARTS)}, or a data set of such pairs"
     )
 
@@ -81,10 +81,7 @@ def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
 def records_of_items(dataset: Any, origin: str, size: Size | None = None) -> Records:
     """Records of a data set that has a length and gives pairs (picture or array, label).
 
-    Args:
-        dataset: read once, from its first item to its last.
-        origin: the data set, for messages.
-        size: what pictures are resized to, or None.
+    It is read once, from its first item to its last; pictures are resized to ``size``.
 
     Raises:
         DataError: it is empty, an item is no such pair, or the inputs differ in size.
@@ -101,8 +98,8 @@ def records_of_items(dataset: Any, origin: str, size: Size | None = None) -> Rec
     labels = np.array([_array(item[1], f"{origin}: labels") for item in items])
     names = getattr(dataset, "classes", ())
     named = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
-    classes = names if named else ()
-    return records_of_parts({"inputs": raw, "labels": labels, "classes": classes}, origin)
+    parts = {"inputs": raw, "labels": labels, "classes": names if named else ()}
+    return records_of_parts(parts, origin)
 
 
 def _stack(inputs: Sequence[Any], origin: str, size: Size | None) -> NDArray[Any]:
@@ -127,10 +124,6 @@ def _named(parts: Mapping[str, Any], origin: str) -> list[tuple[str, Any]]:
 
 def _column(what: str, name: str, part: Any, origin: str) -> Column:
     return Column.of_array(name, f"{origin}: {what}", _array(part, f"{origin}: {what}"))
-
-
-def _is_array(found: Any) -> bool:
-    return isinstance(found, (np.ndarray, torch.Tensor, str, bytes))
 
 
 def _array(part: Any, origin: str) -> NDArray[Any]:

@@ -8,13 +8,6 @@ shapes are the model's, so what a file declares costs no memory.
 """
 
 from gradaudit.models.checkpoint.fitting import Fitted, apply_checkpoint, fit_state
-from gradaudit.models.checkpoint.reading import LoadedCheckpoint, load_checkpoint, read_state
+from gradaudit.models.checkpoint.reading import LoadedCheckpoint, load_checkpoint
 
-__all__ = [
-    "Fitted",
-    "LoadedCheckpoint",
-    "apply_checkpoint",
-    "fit_state",
-    "load_checkpoint",
-    "read_state",
-]
+__all__ = ["Fitted", "LoadedCheckpoint", "apply_checkpoint", "fit_state", "load_checkpoint"]

@@ -7,8 +7,7 @@ record, a zip64 record that contradicts it, comments, extra fields, names that d
 
 import os
 import struct
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -60,28 +59,12 @@ class Entry(NamedTuple):
     header: int
 
 
-@dataclass(frozen=True)
-class Archive:
-    """An archive that torch reads as it was checked.
+def read_pickle(path: Path) -> tuple[bytes, dict[str, int]]:
+    """The pickle in an archive that ``torch.save`` wrote as plain weights; any other is refused.
 
-    Attributes:
-        path: the file.
-        places: start and size of each file in it, by its name without the folder of all.
-    """
-
-    path: Path
-    places: Mapping[str, tuple[int, int]]
-
-    def read(self, name: str) -> bytes:
-        """A file's bytes."""
-        start, size = self.places[name]
-        with self.path.open("rb") as stream:
-            stream.seek(start)
-            return stream.read(size)
-
-
-def open_archive(path: Path) -> Archive:
-    """Refuse an archive that ``torch.save`` did not write as plain weights.
+    Returns:
+        The content of ``data.pkl``, and the size in bytes of each file of the archive, by its name
+        without the folder of all.
 
     Raises:
         CheckpointError: truncated or damaged, compressed, encrypted, with entries that overlap or
@@ -92,16 +75,18 @@ def open_archive(path: Path) -> Archive:
         with path.open("rb") as stream:
             start, entries = _directory(stream, path)
             reason = _other_archive(entries) or _danger_in(entries)
-            places = {} if reason else dict(_places(stream, entries, start))
+            if not reason:
+                places = dict(_places(stream, entries, start))
+                place, size = places["data.pkl"]
+                stream.seek(place)
+                return stream.read(size), {name: size for name, (_, size) in places.items()}
     except _DoubtfulError as doubt:
         reason = f"is an archive {doubt}, which readers take differently"
     except (_MalformedError, struct.error, UnicodeDecodeError) as error:
         raise CheckpointError(
             f"{describe(path)}: is a truncated or damaged zip archive; fetch or save it again"
         ) from error
-    if reason:
-        raise CheckpointError(f"{describe(path)}: {reason}; {REMEDY}")
-    return Archive(path, places)
+    raise CheckpointError(f"{describe(path)}: {reason}; {REMEDY}")
 
 
 def _directory(stream: BinaryIO, path: Path) -> tuple[int, list[Entry]]:
@@ -164,32 +149,15 @@ def _unpacked(record: struct.Struct, stream: BinaryIO, place: int) -> tuple[Any,
 def _entries(directory: bytes) -> Iterator[Entry]:
     at = 0
     while at < len(directory):
-        (
-            mark,
-            _,
-            _,
-            flags,
-            method,
-            _,
-            _,
-            _,
-            packed,
-            size,
-            named,
-            extra,
-            comment,
-            part,
-            _,
-            _,
-            header,
-        ) = _CENTRAL.unpack_from(directory, at)
+        fields = _CENTRAL.unpack_from(directory, at)
+        mark, (flags, method), header = fields[0], fields[3:5], fields[16]
+        packed, size, named, extra, comment, part = fields[8:14]
         end = at + _CENTRAL.size + named
         if mark != b"PK\x01\x02" or end + extra + comment > len(directory):
             raise _MalformedError
         if comment or part or flags & ~_KNOWN_FLAGS:
             raise _DoubtfulError("with comments, parts or flags that torch.save never writes")
-        sizes = _long(directory[end : end + extra], size, packed, header)
-        size, packed, header = sizes
+        size, packed, header = _long(directory[end : end + extra], size, packed, header)
         name = directory[at + _CENTRAL.size : end].decode()
         yield Entry(name, flags, method, packed, size, header)
         at = end + extra
@@ -198,10 +166,9 @@ def _entries(directory: bytes) -> Iterator[Entry]:
 def _long(extra: bytes, *numbers: int) -> list[int]:
     """Numbers of which those that do not fit into 32 bits stand in the zip64 extra field."""
     saturated = [number for number in numbers if number == _32]
-    wanted = (_EXTRA.pack(1, 8 * len(saturated)),) if saturated else ()
-    if extra[: _EXTRA.size] != b"".join(wanted) or len(extra) != len(wanted) * (
-        _EXTRA.size + 8 * len(saturated)
-    ):
+    size = 8 * len(saturated)
+    head = _EXTRA.pack(1, size) if saturated else b""
+    if not extra.startswith(head) or len(extra) != len(head) + size:
         raise _DoubtfulError("with extra fields that torch.save never writes")
     fields = iter(struct.unpack(f"<{len(saturated)}Q", extra[_EXTRA.size :]))
     return [next(fields) if number == _32 else number for number in numbers]
@@ -220,12 +187,9 @@ def _other_archive(entries: Collection[Entry]) -> str | None:
         return "is a Keras archive, not a PyTorch checkpoint"
     if paths and all(path.endswith(".npy") for path in paths):
         return "is a NumPy archive, not a PyTorch checkpoint"
-    one_folder = len({path.partition("/")[0] for path in paths}) == 1
-    return (
-        None
-        if "data.pkl" in names and one_folder
-        else "is a zip archive that torch.save did not write"
-    )
+    if "data.pkl" not in names or len({path.partition("/")[0] for path in paths}) != 1:
+        return "is a zip archive that torch.save did not write"
+    return None
 
 
 def _danger_in(entries: Collection[Entry]) -> str | None:

@@ -5,7 +5,6 @@ Which key is which of the model's is told through the prefixes of wrappers.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,41 +33,40 @@ class Naming:
         missing: required keys of the model without one.
         unexpected: keys of the checkpoint under the prefix that the model lacks.
         outside: keys of the checkpoint that do not begin with the prefix.
-        compiled: whether ``torch.compile``'s mark was passed over.
     """
 
     prefix: str
     keys: dict[str, str]
-    missing: tuple[str, ...]
-    unexpected: tuple[str, ...]
-    outside: tuple[str, ...]
-    compiled: bool
-
-    @property
-    def fits(self) -> bool:
-        """Whether every required key is there and none is left over."""
-        return not self.missing and not self.unexpected
+    missing: list[str]
+    unexpected: list[str]
+    outside: list[str]
 
 
 def match_keys(
     model: Collection[str], required: Collection[Sequence[str]], file: Collection[str]
 ) -> Naming:
-    """Map keys under the shortest prefix that makes them fit.
+    """Map keys under the shortest prefix that makes them fit, else the one that matches most keys.
 
     ``_orig_mod.`` (a compiled submodule) is passed over anywhere in a key, on both sides.
-
-    Args:
-        model: every key of the model.
-        required: groups of keys (tied to one another) of which the checkpoint must have one.
-        file: the checkpoint's keys.
-
-    Returns:
-        The first naming that fits; where none does, the one that matches most keys.
+    Of every group of keys (tied to one another) in ``required`` the file must have one.
     """
     plain = {_plain(key): key for key in file}
-    prefixes = sorted(_prefixes(plain), key=len)
-    namings = [_under(prefix, model, required, file, plain) for prefix in prefixes]
-    fitting = (naming for naming in namings if naming.fits)
+
+    def under(prefix: str) -> Naming:
+        candidates = {name: prefix + _plain(name) for name in model}
+        keys = {name: plain[key] for name, key in candidates.items() if key in plain}
+        used = set(keys.values())
+        inside = {key for key in file if _plain(key).startswith(prefix)}
+        return Naming(
+            prefix,
+            keys,
+            missing=[tied[0] for tied in required if keys.keys().isdisjoint(tied)],
+            unexpected=[key for key in file if key in inside and key not in used],
+            outside=[key for key in file if key not in inside],
+        )
+
+    namings = [under(prefix) for prefix in sorted(_prefixes(plain), key=len)]
+    fitting = (naming for naming in namings if not naming.missing and not naming.unexpected)
     return next(fitting, max(namings, key=lambda naming: len(naming.keys)))
 
 
@@ -79,27 +77,6 @@ def _prefixes(names: Collection[str], prefix: str = "", depth: int = 0) -> Itera
         inside = [name for name in names if name.startswith(longer)]
         if inside:
             yield from _prefixes(inside, longer, depth + 1)
-
-
-def _under(
-    prefix: str,
-    model: Collection[str],
-    required: Collection[Sequence[str]],
-    file: Collection[str],
-    plain: Mapping[str, str],
-) -> Naming:
-    found = {name: plain.get(prefix + _plain(name)) for name in model}
-    keys = {name: key for name, key in found.items() if key is not None}
-    used = set(keys.values())
-    inside = {key for key in file if _plain(key).startswith(prefix)}
-    return Naming(
-        prefix=prefix,
-        keys=keys,
-        missing=tuple(tied[0] for tied in required if keys.keys().isdisjoint(tied)),
-        unexpected=tuple(key for key in file if key in inside and key not in used),
-        outside=tuple(key for key in file if key not in inside),
-        compiled=any(_COMPILED in key and _COMPILED not in name for name, key in keys.items()),
-    )
 
 
 def _plain(key: str) -> str:
@@ -117,10 +94,8 @@ class Fitted:
     notes: tuple[str, ...]
 
 
-class _Pair(NamedTuple):
-    name: str
-    found: Tensor
-    wanted: Tensor
+Pair = tuple[str, Tensor, Tensor]
+"""A name of the model, the tensor in the file, and the one that it goes to."""
 
 
 def apply_checkpoint(model: nn.Module, loaded: LoadedCheckpoint) -> tuple[str, ...]:
@@ -154,44 +129,40 @@ def fit_state(expected: Mapping[str, Tensor], loaded: LoadedCheckpoint) -> Fitte
             names hold different tensors, or values are not finite. No value is read before all
             names, shapes and dtypes fit.
     """
-    tied = _tied(expected)
+    groups: dict[int, list[str]] = {}
+    for name, tensor in expected.items():
+        groups.setdefault(id(tensor), []).append(name)
+    tied = groups.values()
     required = [names for names in tied if not names[0].endswith(_MAY_BE_MISSING)]
     naming = match_keys(expected, required, loaded.state)
-    pairs = [_Pair(name, loaded.state[key], expected[name]) for name, key in naming.keys.items()]
+    pairs = [(name, loaded.state[key], expected[name]) for name, key in naming.keys.items()]
     _check_names_and_shapes(naming, pairs, loaded.record.file)
     _check_dtypes(pairs, loaded.record.file)
-    state = {pair.name: pair.found.to(pair.wanted.dtype) for pair in pairs}
+    state = {name: given.to(wanted.dtype) for name, given, wanted in pairs}
     _check_values(state, tied, loaded.record.file)
     return Fitted(state, tuple(_notes(naming, pairs, expected)))
 
 
-def _tied(expected: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
-    groups: dict[int, list[str]] = {}
-    for name, tensor in expected.items():
-        groups.setdefault(id(tensor), []).append(name)
-    return [tuple(names) for names in groups.values()]
-
-
-def _check_names_and_shapes(naming: Naming, pairs: Collection[_Pair], file: str) -> None:
+def _check_names_and_shapes(naming: Naming, pairs: Collection[Pair], file: str) -> None:
     misshapen = [
-        f"{printable(name)} ({tuple(found.shape)} in the file, {tuple(wanted.shape)} in the model)"
-        for name, found, wanted in pairs
-        if found.shape != wanted.shape
+        f"{printable(name)} ({tuple(given.shape)} in the file, {tuple(wanted.shape)} in the model)"
+        for name, given, wanted in pairs
+        if given.shape != wanted.shape
     ]
     faults = {"missing": naming.missing, "unexpected": naming.unexpected, "misshapen": misshapen}
-    told = "; ".join(f"{fault} {listed(names)}" for fault, names in faults.items() if names)
-    if told:
+    faulty = "; ".join(f"{fault} {listed(names)}" for fault, names in faults.items() if names)
+    if faulty:
         raise CheckpointError(
-            f"{file}: does not fit the model: {told}; "
+            f"{file}: does not fit the model: {faulty}; "
             "check that --model names the architecture, with its options, that it was saved from"
         )
 
 
-def _check_dtypes(pairs: Collection[_Pair], file: str) -> None:
+def _check_dtypes(pairs: Collection[Pair], file: str) -> None:
     wrong = [
-        f"{printable(name)} ({_kind(found)} in the file, {_kind(wanted)} in the model)"
-        for name, found, wanted in pairs
-        if not _castable(found, wanted)
+        f"{printable(name)} ({_kind(given)} in the file, {_kind(wanted)} in the model)"
+        for name, given, wanted in pairs
+        if not _castable(given, wanted)
     ]
     if wrong:
         raise CheckpointError(
@@ -200,26 +171,22 @@ def _check_dtypes(pairs: Collection[_Pair], file: str) -> None:
         )
 
 
-def _castable(found: Tensor, wanted: Tensor) -> bool:
-    if found.layout != torch.strided or found.is_quantized or found.is_meta:
+def _castable(given: Tensor, wanted: Tensor) -> bool:
+    if given.layout != torch.strided or given.is_quantized or given.is_meta:
         return False
-    if found.dtype in _FLOATS:
+    if given.dtype in _FLOATS:
         return wanted.dtype in _FLOATS
-    if found.dtype in _INTEGERS and wanted.dtype in _INTEGERS:
-        return torch.promote_types(found.dtype, wanted.dtype) == wanted.dtype
-    return found.dtype == wanted.dtype == torch.bool
+    if given.dtype in _INTEGERS and wanted.dtype in _INTEGERS:
+        return torch.promote_types(given.dtype, wanted.dtype) == wanted.dtype
+    return given.dtype == wanted.dtype == torch.bool
 
 
 def _kind(tensor: Tensor) -> str:
-    words = [str(tensor.dtype).removeprefix("torch.")]
-    if tensor.layout != torch.strided:
-        words.insert(0, str(tensor.layout).removeprefix("torch."))
-    return " ".join(words if not tensor.is_meta else [*words, "without data"])
+    layout = "" if tensor.layout == torch.strided else f"{str(tensor.layout)[6:]} "
+    return f"{layout}{str(tensor.dtype)[6:]}{' without data' if tensor.is_meta else ''}"
 
 
-def _check_values(
-    state: Mapping[str, Tensor], tied: Collection[tuple[str, ...]], file: str
-) -> None:
+def _check_values(state: Mapping[str, Tensor], tied: Collection[Sequence[str]], file: str) -> None:
     broken = [name for name, tensor in state.items() if not bool(torch.isfinite(tensor).all())]
     if broken:
         raise CheckpointError(
@@ -236,11 +203,11 @@ def _check_values(
 
 
 def _notes(
-    naming: Naming, pairs: Collection[_Pair], expected: Mapping[str, Tensor]
+    naming: Naming, pairs: Collection[Pair], expected: Mapping[str, Tensor]
 ) -> Iterator[str]:
     if naming.prefix:
         yield f"prefix {naming.prefix!r} stripped from the keys"
-    if naming.compiled:
+    if any(_COMPILED in key and _COMPILED not in name for name, key in naming.keys.items()):
         yield "'_orig_mod.' of torch.compile dropped from the keys"
     if naming.outside:
         yield f"left aside, without the prefix: {listed(naming.outside)}"
@@ -251,7 +218,7 @@ def _notes(
         yield f"not in the file, left as built: {listed(tracked)}"
     if shared:
         yield f"not in the file, tied to a tensor that is: {listed(shared)}"
-    casts = {(found.dtype, wanted.dtype) for _, found, wanted in pairs}
-    for found, wanted in sorted(casts, key=str):
-        if found != wanted:
-            yield f"cast from {str(found)[6:]} to {str(wanted)[6:]}"
+    casts = {(given.dtype, wanted.dtype) for _, given, wanted in pairs}
+    for given, wanted in sorted(casts, key=str):
+        if given != wanted:
+            yield f"cast from {str(given)[6:]} to {str(wanted)[6:]}"

@@ -57,7 +57,7 @@ def kind_of(path: Path) -> Kind:
         CheckpointError: it is no file, empty, over the size limit, or of another format.
     """
     name = describe(path)
-    size = _size(path)
+    size = _size(path, name)
     try:
         with path.open("rb") as stream:
             head = stream.read(_HEAD)
@@ -73,8 +73,7 @@ def kind_of(path: Path) -> Kind:
     raise CheckpointError(f"{name}: is {_name_of(head)}, not a checkpoint; {REMEDY}")
 
 
-def _size(path: Path) -> int:
-    name = describe(path)
+def _size(path: Path, name: str) -> int:
     try:
         status = path.stat()
     except (OSError, ValueError) as error:

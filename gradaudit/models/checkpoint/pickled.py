@@ -33,7 +33,6 @@ _BYTES = {
 """Of an element of a storage."""
 _STORAGE = re.compile(rf"torch(?:\.storage)? ({'|'.join(_BYTES)})Storage")
 _MARK = object()
-_PLAIN_NUMBERS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"}
 
 
@@ -69,6 +68,9 @@ class _Tuple:
     depth: int
 
 
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": _Tuple((), 0)}
+
+
 @dataclass
 class _Box:
     """A list, a dict or a tensor."""
@@ -78,11 +80,7 @@ class _Box:
 
 
 def follow(pickle: bytes, sizes: Mapping[str, int]) -> None:
-    """Check a pickle without running it.
-
-    Args:
-        pickle: the content of ``data.pkl``.
-        sizes: bytes of each file of the archive, by its name.
+    """Check a ``data.pkl`` without running it, beside files of these sizes in bytes, by name.
 
     Raises:
         UnsafeGlobalsError: it names globals that are not those of plain tensors.
@@ -114,12 +112,10 @@ class _Machine:
         self.unsafe: set[str] = set()
 
     def step(self, name: str, argument: Any) -> None:
-        """Take one opcode."""
         if name in _LITERALS:
             self.stack.append(argument)
-        elif name in _PLAIN_NUMBERS:
-            value = _PLAIN_NUMBERS[name]
-            self.stack.append(_Tuple((), 0) if value == () else value)
+        elif name in _CONSTANTS:
+            self.stack.append(_CONSTANTS[name])
         elif name in ("BINPUT", "LONG_BINPUT"):
             (self.memo[argument],) = self.popped(1)
             self.stack.append(self.memo[argument])
@@ -136,21 +132,18 @@ class _Machine:
         return items[::-1]
 
     def tuple_of(self, items: list[Any]) -> None:
-        """Push a tuple."""
         depth = 1 + max((x.depth for x in items if isinstance(x, _Tuple)), default=0)
         if depth > MAX_DEPTH:
             raise RefusedError(f"it nests tuples more than {MAX_DEPTH} deep")
         self.stack.append(_Tuple(tuple(items), depth))
 
     def popped(self, count: int) -> list[Any]:
-        """So many from the top, in order."""
         items = [self.stack.pop() for _ in range(count)][::-1]
         if any(item is _MARK for item in items):
             raise RefusedError("it takes a mark for a value")
         return items
 
     def put(self, pairs: list[Any]) -> None:
-        """Items into the dict on top of the stack."""
         box = self.stack[-1]
         if isinstance(box, _Global) and self.unsafe:
             return
@@ -167,7 +160,6 @@ class _Machine:
             raise RefusedError("it appends to what is no list")
 
     def named(self, argument: str) -> None:
-        """Push a global."""
         if not (argument in _CALLS or _STORAGE.fullmatch(argument) or _is_dtype(argument)):
             self.unsafe.add(argument.replace(" ", "."))
         self.stack.append(_Global(argument))
@@ -206,7 +198,6 @@ class _Machine:
             raise RefusedError("it gives attributes to its tensors or dicts")
 
     def stopped(self) -> None:
-        """The end: one value is left."""
         if len(self.stack) != 1:
             raise RefusedError("it ends with other than one value")
 
@@ -257,10 +248,6 @@ def _device(*names: Any) -> _Box:
     return _Box("device")
 
 
-def _ordered() -> _Box:
-    return _Box("ordered")
-
-
 def _counter(counts: _Box) -> _Box:
     if counts.kind != "dict":
         raise RefusedError("it counts what is no dict")
@@ -268,7 +255,7 @@ def _counter(counts: _Box) -> _Box:
 
 
 _CALLS: Mapping[str, Callable[..., Any]] = {
-    "collections OrderedDict": _ordered,
+    "collections OrderedDict": lambda: _Box("ordered"),
     "collections Counter": _counter,
     "torch._utils _rebuild_tensor_v2": _tensor,
     "torch._utils _rebuild_tensor_v3": _tensor,

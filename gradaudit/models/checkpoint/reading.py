@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gradaudit.errors import CheckpointError
-from gradaudit.models.checkpoint.archive import Archive, open_archive
+from gradaudit.models.checkpoint.archive import read_pickle
 from gradaudit.models.checkpoint.kinds import REMEDY, describe, kind_of
 from gradaudit.models.checkpoint.pickled import RefusedError, UnsafeGlobalsError, follow
 from gradaudit.report import CheckpointRecord
@@ -42,20 +42,7 @@ class LoadedCheckpoint:
 
 
 def load_checkpoint(path: Path | str) -> LoadedCheckpoint:
-    """Read a checkpoint's tensors, treating the file as untrusted data.
-
-    Raises:
-        UsageError: the file is missing or cannot be opened.
-        CheckpointError: it is refused, damaged or holds no state dict.
-    """
-    path = Path(path)
-    state, notes = read_state(path)
-    record = CheckpointRecord(file=describe(path), sha256=_sha256(path))
-    return LoadedCheckpoint(state, record, notes)
-
-
-def read_state(path: Path | str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The named tensors in a file, whatever they are of (weights, gradients), and notes.
+    """The named tensors in a file (weights, gradients), which is treated as untrusted data.
 
     Raises:
         UsageError: the file is missing or cannot be opened.
@@ -63,9 +50,14 @@ def read_state(path: Path | str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """
     path = Path(path)
     if kind_of(path) == "safetensors":
-        return unwrap(_read_safetensors(path), describe(path))
-    _expect_plain_weights(open_archive(path))
-    return unwrap(_read_archive(path), describe(path))
+        content: object = _read_safetensors(path)
+    else:
+        _expect_plain_weights(path)
+        content = _read_archive(path)
+    state, notes = _unwrap(content, describe(path))
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return LoadedCheckpoint(state, CheckpointRecord(file=describe(path), sha256=digest), notes)
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -82,17 +74,15 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _expect_plain_weights(archive: Archive) -> None:
+def _expect_plain_weights(path: Path) -> None:
     """Follow the pickle and name what it would run, before anything of it is interpreted."""
-    name = describe(archive.path)
     try:
-        follow(archive.read("data.pkl"), {file: size for file, (_, size) in archive.places.items()})
-    except UnsafeGlobalsError as unsafe:
-        raise CheckpointError(f"{name}: {_what_is_run(unsafe.names)}; {REMEDY}") from unsafe
+        follow(*read_pickle(path))
     except RefusedError as why:
-        raise CheckpointError(
-            f"{name}: its pickle holds no plain weights: {why}; {REMEDY}"
-        ) from why
+        reason = f"its pickle holds no plain weights: {why}"
+        if isinstance(why, UnsafeGlobalsError):
+            reason = _what_is_run(why.names)
+        raise CheckpointError(f"{describe(path)}: {reason}; {REMEDY}") from why
 
 
 def _what_is_run(names: Sequence[str]) -> str:
@@ -130,32 +120,18 @@ def _without_suffix(path: Path) -> Iterator[Path]:
         yield link
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The named tensors in a loaded file, and notes on what was unwrapped and left aside.
-
-    Args:
-        content: what the weights-only loader returned.
-        file: the file's name for messages.
-
-    Raises:
-        CheckpointError: there is no state dict in it, or more than one.
-    """
+def _unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The named tensors in a loaded file, and notes on what was unwrapped and left aside."""
     notes: list[str] = []
     if not isinstance(content, Mapping):
         kind = type(content).__name__
         raise CheckpointError(f"{file}: holds a {kind}, not a dict of named tensors; {REMEDY}")
     level: Mapping[Any, Any] = content
     for _ in range(_MAX_DEPTH):
-        key = _wrapper(level, file)
-        if key is None:
+        if (key := _wrapper(level, file)) is None:
             break
-        inner = level[key]
         notes.append(f"state dict taken from {key!r}")
+        inner = level[key]
         _note_rest([other for other, value in level.items() if value is not inner], notes)
         level = inner
     state = {k: v.detach() for k, v in level.items() if _names_tensor(k, v)}
@@ -169,12 +145,12 @@ def unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, ..
 
 
 def _wrapper(content: Mapping[Any, Any], file: str) -> str | None:
-    found = [key for key in WRAPPERS if _is_state(content.get(key))]
-    if len(found) > 1:
+    keys = [key for key in WRAPPERS if _is_state(content.get(key))]
+    if len(keys) > 1:
         raise CheckpointError(
-            f"{file}: holds several state dicts ({', '.join(found)}); save the one to audit alone"
+            f"{file}: holds several state dicts ({', '.join(keys)}); save the one to audit alone"
         )
-    return found[0] if found else None
+    return keys[0] if keys else None
 
 
 def _is_state(value: object) -> bool:

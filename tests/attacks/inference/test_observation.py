@@ -11,12 +11,11 @@ from gradaudit.attacks.inference.game import AttributeGame
 from gradaudit.attacks.inference.observation import Observation
 from gradaudit.attacks.inference.split import Design, GameSplit
 from gradaudit.defenses import parse_defense
-from gradaudit.defenses.modules.target import defended_target
+from gradaudit.defenses.subject import defended_target
 from gradaudit.errors import UsageError
 from gradaudit.inference.splits import Batches
-from gradaudit.sharing.context import Context
+from gradaudit.sharing.context import Context, Stream
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.sharing.stream import Stream
 from tests.gradients.batches import batch_gradient
 
 SETUP = Design(batch_size=4, shadow=120, batches=60, trials=30, private=100)

@@ -1,0 +1,213 @@
+"""What is built into a model before its last fully connected layer, and adds a term to its loss.
+
+The parts hang on that layer and run in its hooks, so every layer keeps its name and kind, whatever
+the model's ``forward`` looks like.
+"""
+
+import copy
+from abc import abstractmethod
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.gradients.functional import unwrap
+from gradaudit.models.losses import Loss
+
+
+class PenalisedLoss(Loss):
+    """The task's loss on a model's outputs, plus a term on the columns appended to them.
+
+    Attributes:
+        task: the loss of the outputs proper, (records, outputs).
+        extra: how many columns a defense appended behind them.
+        weight: factor on the term.
+    """
+
+    def __init__(self, task: Loss, extra: int, weight: float) -> None:
+        self.task = task
+        self.extra = extra
+        self.weight = weight
+        self.name = task.name
+
+    @abstractmethod
+    def term(self, extra: Tensor, targets: Tensor) -> Tensor:
+        """The added term of each record, (records,), from its columns (records, extra)."""
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """The outputs without what was appended."""
+        return self.task.predictions(outputs[:, : -self.extra])
+
+    def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The task's loss plus the weighted term."""
+        losses = self.task.per_record(outputs[:, : -self.extra], targets)
+        return losses + self.weight * self.term(outputs[:, -self.extra :], targets)
+
+    def weights(self, targets: Tensor) -> Tensor | None:
+        """The task's weights, which hold for the term too."""
+        return self.task.weights(targets)
+
+    def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The weighted mean; of a task that couples records, its loss plus the term's mean."""
+        if self.task.weights(targets) is not None:
+            return super().of_batch(outputs, targets)
+        term = self.term(outputs[:, -self.extra :], targets).mean()
+        return self.task.of_batch(outputs[:, : -self.extra], targets) + self.weight * term
+
+    def coupling(self, outputs: Tensor, targets: Tensor) -> str | None:
+        """The task's reason; the term is of each record alone."""
+        return self.task.coupling(outputs[:, : -self.extra], targets)
+
+    def check(self, outputs: Tensor, labels: Tensor) -> None:
+        """Look whether the outputs proper and the labels fit each other."""
+        self.task.check(outputs[:, : -self.extra], labels)
+
+    def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The task's real-valued labels."""
+        return self.task.soft(outputs[:, : -self.extra], labels)
+
+    @property
+    def seen(self) -> Loss:
+        """The loss as an adversary knows it who does not know of the term."""
+        return _TaskOnly(self.task, self.extra)
+
+
+class _TaskOnly(PenalisedLoss):
+    """The task's loss alone, on outputs that carry something behind them."""
+
+    def __init__(self, task: Loss, extra: int) -> None:
+        super().__init__(task, extra, 0.0)
+
+    def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.task.per_record(outputs[:, : -self.extra], targets)
+
+    def term(self, extra: Tensor, targets: Tensor) -> Tensor:
+        return extra.sum(dim=1) * 0
+
+
+class ChosenColumn(PenalisedLoss):
+    """The term is the column of the record's class (of soft labels, their mixture)."""
+
+    def term(self, extra: Tensor, targets: Tensor) -> Tensor:
+        """(records, classes) at the true classes."""
+        if targets.is_floating_point():
+            if targets.shape == extra.shape:
+                return (targets * extra).sum(dim=1)
+            second = targets.reshape(len(extra))
+            return (1 - second) * extra[:, 0] + second * extra[:, 1]
+        return extra.gather(1, targets.unsqueeze(1)).squeeze(1)
+
+
+class SummedColumns(PenalisedLoss):
+    """The term is the sum of the appended columns."""
+
+    def term(self, extra: Tensor, targets: Tensor) -> Tensor:
+        """(records, extra) summed."""
+        return torch.sum(extra, dim=1)
+
+
+class Attachment(nn.Module):
+    """Something that sees the input of a fully connected layer and may replace it.
+
+    What it adds to the model's outputs, ``extra`` columns a record, is a term of the loss that
+    ``PenalisedLoss`` takes off again.
+
+    A private one stays with its client: it is never in an update, never seen. Its parameters are
+    frozen (``requires_grad=False``), so that no audit takes them for a layer; a client thaws them
+    while it trains.
+    """
+
+    extra: int = 0
+    private: bool = False
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(records, features) to what the layer gets instead, and (records, extra) or None."""
+        raise NotImplementedError
+
+    def draw(self, generator: torch.Generator) -> None:
+        """Draw a private one's weights and secrets anew, as clients do before the first round."""
+
+
+def last_linear(model: nn.Module, defense: str, layers: str = "*") -> tuple[str, nn.Linear]:
+    """The last fully connected layer in order of ``named_modules``, and its name.
+
+    Raises:
+        NotApplicable: there is none whose name matches the glob ``layers``.
+    """
+    matching = [
+        (name, part)
+        for name, part in model.named_modules()
+        if type(part) is nn.Linear and fnmatchcase(name or "(model)", layers)
+    ]
+    if not matching:
+        which = "" if layers == "*" else f" that matches layers={layers}"
+        raise NotApplicable(
+            f"{defense}: works before the last fully connected layer (nn.Linear), and the model "
+            f"has none{which}"
+        )
+    return matching[-1]
+
+
+def attached(model: nn.Module, layer: str, name: str, part: Attachment) -> nn.Module:
+    """A copy of the model with the part hung on a layer, as ``LAYER.NAME``."""
+    model = copy.deepcopy(model)
+    place = model.get_submodule(layer)
+    like = next(place.parameters())
+    place.add_module(name, part.to(like.device, like.dtype).train(place.training))
+    place.register_forward_pre_hook(partial(_before, name))
+    if part.extra:
+        model.register_forward_hook(partial(_append, f"{layer}.{name}" if layer else name))
+    return model
+
+
+def attachments(model: nn.Module) -> list[Attachment]:
+    """What was built into a model, in order of ``named_modules``."""
+    return [part for part in model.modules() if isinstance(part, Attachment)]
+
+
+def _before(name: str, layer: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Runs the part of that name on the layer's input."""
+    part = cast("Attachment", layer.get_submodule(name))
+    features = arguments[0]
+    if part.extra and features.dim() != 2:
+        raise AuditError(
+            f"--defense {name}: the last fully connected layer gets an input of shape "
+            f"{tuple(features.shape)}; one vector a record is needed"
+        )
+    replaced, vars(part)["appended"] = part(features)
+    return (replaced, *arguments[1:])
+
+
+def _append(path: str, model: nn.Module, arguments: tuple[Any, ...], output: Any) -> Tensor:
+    """Puts what the part at that path adds behind the model's outputs."""
+    columns = vars(model.get_submodule(path)).pop("appended", None)
+    outputs = unwrap(output)
+    if columns is None:
+        raise AuditError(
+            f"the model did not run {path.rpartition('.')[0]}, its last fully connected "
+            "layer, on these records"
+        )
+    return torch.cat([outputs.flatten(1) if outputs.dim() > 1 else outputs[:, None], columns], 1)
+
+
+def private_parts(model: nn.Module) -> list[Attachment]:
+    """The private parts of a model, in order of ``named_modules``."""
+    return [part for part in attachments(model) if part.private]
+
+
+def private_names(model: nn.Module) -> tuple[str, ...]:
+    """Names in the model's ``state_dict`` of what a client never shares."""
+    return tuple(
+        f"{module_name}.{name}" if module_name else name
+        for module_name, module in model.named_modules()
+        if isinstance(module, Attachment) and module.private
+        for name in module.state_dict()
+    )
+
+
+def uniform(bound: float, *shape: int, generator: torch.Generator) -> Tensor:
+    """Even draws from ±bound, in float64 so that every dtype gets the same numbers."""
+    return (2 * torch.rand(*shape, generator=generator, dtype=torch.float64) - 1) * bound

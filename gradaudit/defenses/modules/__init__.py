@@ -1,1 +1,0 @@
-"""The modules that defenses build into a model, and the terms they add to its loss."""
