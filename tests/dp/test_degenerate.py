@@ -49,7 +49,7 @@ def given_seed(gradients: torch.Tensor, generator: torch.Generator) -> torch.Ten
 
 
 def global_seed(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    torch.manual_seed(7)
+    torch.default_generator.manual_seed(7)
     return gradients.sum(0) + noise(None)
 
 
