@@ -48,6 +48,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare what is there before the first test every search of the heap for garbage or generators."""
+    """Spare what was there before the first test every search of the heap."""
     gc.collect()
     gc.freeze()
