@@ -36,7 +36,6 @@ T = TypeVar("T")
 Word = str | int
 
 FOLDER = "{}.unfinished"
-_LOCK = "lock"
 _DIGEST = 32
 _NUMPY = {"_reconstruct", "_frombuffer", "scalar", "ndarray", "dtype", "float64", "float32"}
 
@@ -77,47 +76,59 @@ NOTHING_KEPT = Units()
 def units_beside(output: Path) -> Iterator[Units]:
     """Units of a command that writes ``output``, which are gone when it has ended well.
 
-    They stay where it is interrupted, killed or fails, and nothing stays of a command that came to
-    no unit.
+    They stay where it is interrupted, killed or fails; nothing stays of a command that came to no
+    unit.
 
     Raises:
         UsageError: another command is writing the same file, or the folder cannot be made.
     """
     folder = output.absolute().with_name(FOLDER.format(output.name))
     with locked(folder, f"-o {output}"):
-        try:
-            yield Units(folder)
-        except BaseException:
-            if all(entry.name == _LOCK for entry in folder.iterdir()):
-                shutil.rmtree(folder, ignore_errors=True)
-            raise
+        yield Units(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def locked(folder: Path, what: str) -> Iterator[None]:
-    """Hold a folder, which is made where there is none, as long as this process works in it.
+    """Hold a folder for as long as this process works in it; it is made where there is none.
+
+    A folder that was made here and stays empty is gone afterwards. Where the file system knows no
+    locks there is none.
+
+    Args:
+        folder: to hold.
+        what: the option that named it, and its value.
 
     Raises:
         UsageError: another process holds it, or it cannot be made.
     """
+    made = not folder.exists()
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
         raise UsageError(
-            f"{what}: another run is writing there ({folder.name}); wait for its end, or name "
-            "another place"
+            f"{what}: {folder.name}: {error.strerror or error}; name another folder"
         ) from error
     try:
+        _lock(handle, what)
         yield
     finally:
         os.close(handle)
+        if made:
+            with suppress(OSError):  # there is something in it
+                folder.rmdir()
+
+
+def _lock(handle: int, what: str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(
+            f"{what}: another run is writing there; wait for its end, or name another place"
+        ) from error
+    except OSError as error:
+        log.info("%s: no lock: %s", what, error)
 
 
 def _write(path: Path, value: object) -> None:
