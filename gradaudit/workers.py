@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.progress import Advance
+from gradaudit.units import NOTHING_KEPT, Units
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,9 @@ _POLL = 0.2
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
-def shared_out(tasks: Sequence[Task[T]], workers: int, advance: Advance) -> list[T]:
+def shared_out(
+    tasks: Sequence[Task[T]], workers: int, advance: Advance, units: Units = NOTHING_KEPT
+) -> list[T]:
     """What every task gives, in order, from as many worker processes of one thread each.
 
     The tasks stay in this process where one worker is enough, and where what they need, such as a
@@ -51,7 +54,10 @@ def shared_out(tasks: Sequence[Task[T]], workers: int, advance: Advance) -> list
         tasks: independent of one another.
         workers: processes at most.
         advance: told of the units that the tasks advance by, in this process.
+        units: where what the tasks give is kept, by their numbers; it is not made again.
     """
+    if units.folder is not None:
+        tasks = [partial(_kept, units.of(number), task) for number, task in enumerate(tasks)]
     workers = min(workers, len(tasks))
     if workers > 1:
         try:
@@ -59,6 +65,22 @@ def shared_out(tasks: Sequence[Task[T]], workers: int, advance: Advance) -> list
         except (PicklingError, BrokenProcessPool) as error:
             log.info("no worker processes, the work cannot be shipped to them: %s", error)
     return [task(advance) for task in tasks]
+
+
+def _kept(units: Units, task: Task[T], advance: Advance) -> T:
+    """What the task gives, or gave; either way it advances by as much."""
+    told: list[int] = []
+
+    def made() -> tuple[T, int]:
+        def count(steps: int) -> None:
+            told.append(steps)
+            advance(steps)
+
+        return task(count), sum(told)
+
+    value, steps = units.once(made)
+    advance(steps - sum(told))
+    return value
 
 
 def _shipped(tasks: Sequence[Task[Any]]) -> list[bytes]:

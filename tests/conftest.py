@@ -1,5 +1,6 @@
 """One thread a test process: contended threads are many times slower, and sums differ by them."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -44,3 +45,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path in slow:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Spare what was there before the first test every search of the heap."""
+    gc.collect()
+    gc.freeze()

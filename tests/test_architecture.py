@@ -13,7 +13,7 @@ HEAVY = {"torch", "torchvision", "scipy", "sklearn", "safetensors", "matplotlib"
 
 TOOLS = (
     "errors files noise parts pictures progress randomness redaction report specs "
-    "statistics stopping text user_code workers yaml_file"
+    "statistics stopping text units user_code workers yaml_file"
 )
 """What every room may import, and what imports nothing but tools."""
 ROOMS = {
@@ -43,7 +43,8 @@ ROOMS = {
     "config": "audits federation",
     "subject": "config data defenses models",
     "training": "config data defenses federation models subject",
-    "runner": "accuracy audits contract data defenses gathering gradients models",
+    "fingerprint": "audits data defenses models",
+    "runner": "accuracy audits contract data defenses fingerprint gathering gradients models",
     "api": "audits config data models runner subject",
     "cli": "audits config defenses dp formats gathering judging models runner subject sweeping "
     "training zoo",

@@ -12,6 +12,7 @@ import torch
 
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Advance
+from gradaudit.units import Units
 from gradaudit.workers import Task, _interruptions_ignored, shared_out
 
 
@@ -110,7 +111,8 @@ WAITING = """
     from functools import partial
     from pathlib import Path
     from gradaudit.stopping import stoppable
-    from gradaudit.workers import shared_out
+    from gradaudit.units import Units
+from gradaudit.workers import shared_out
 
     def wait(folder, number, advance):
         (folder / f"{os.getpid()}.pid").touch()
@@ -165,3 +167,15 @@ def test_workers_of_a_killed_process_end_by_themselves(tmp_path: Path) -> None:
             return
         time.sleep(0.1)
     raise AssertionError("workers go on")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_kept_is_not_made_again_and_advances_as_much(tmp_path: Path, workers: int) -> None:
+    first: list[int] = []
+    made = shared_out([telling(3), telling(1)], workers, first.append, Units(tmp_path))
+    again: list[int] = []
+    tasks = [refusing(1), refusing(1), telling(2)]
+    kept = shared_out(tasks, workers, again.append, Units(tmp_path))
+    assert kept[:2] == made
+    assert kept[2][0] == 2
+    assert (sum(first), sum(again)) == (8, 12)

@@ -24,7 +24,7 @@ from gradaudit.progress import Silent
 from gradaudit.report import Measurement, Report
 from gradaudit.runner import run
 
-QUICK = {"trials": 400, "restarts": 6, "iterations": 30}
+QUICK = {"trials": 400, "restarts": 3, "iterations": 12}
 HONEST = "dp:clip=0.5,sigma=0.5"
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[3] / "shared"))
 
@@ -282,7 +282,7 @@ def test_a_mechanism_from_a_file_has_bounds_and_no_theory(mechanisms: Path) -> N
 
 CLAIM = epsilon_gaussian(2 * 0.5 / 1.0, 1e-5)
 """What an honest mechanism of CLIP and SIGMA promises."""
-HARD = {"trials": 5000, "domain": "free", "restarts": 9, "iterations": 100}
+HARD = {"trials": 5000, "domain": "free", "restarts": 3, "iterations": 30}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""What tells one run of an audit from another: everything that its numbers depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+import sklearn
+import torch
+
+import gradaudit
+from gradaudit.audits import Audit
+from gradaudit.data.records import fingerprint as fingerprint_of_records
+from gradaudit.defenses.subject import Subject
+from gradaudit.models.target import Target
+from gradaudit.user_code import code_digest
+
+
+def fingerprint(subject: Subject, audit: Audit[Any]) -> str:
+    """SHA-256 over weights, records, settings, options, the code of all of it, and versions.
+
+    How many workers there are and how much memory a chunk takes is not in it: neither changes a
+    number beyond rounding. What a user's file imports is not in it either.
+    """
+    facts = {
+        "versions": _versions(),
+        "targets": [list(_of_target(target)) for target in subject.targets],
+        "records": fingerprint_of_records(subject.records),
+        "layers": [layer.name for layer in subject.layers],
+        "samples": subject.samples,
+        "attributes": subject.attributes,
+        "defenses": [_with_code(str(defense)) for defense in subject.defenses],
+        "hidden": subject.hidden,
+        "seed": subject.seed,
+        "audit": audit.name,
+        "options": [*_texts(audit.options.model_dump(mode="json"))],
+    }
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _of_target(target: Target) -> Iterator[object]:
+    yield from (str(target.model), target.mode, str(target.device))
+    yield from (_with_code(target.description), _with_code(target.loss.name))
+    weights = hashlib.sha256()
+    for name, tensor in sorted(target.model.state_dict().items()):
+        if isinstance(tensor, torch.Tensor):
+            plain = tensor.detach().cpu().contiguous().view(-1)
+            weights.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            weights.update(plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
+    yield weights.hexdigest()
+
+
+def _texts(value: object) -> Iterator[object]:
+    """Every value in options, and the digest of the file that one names."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield name
+            yield from _texts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
+    else:
+        yield _with_code(value) if isinstance(value, str) else value
+
+
+def _with_code(text: str) -> list[str | None]:
+    return [text, code_digest(text)]
+
+
+@cache
+def _versions() -> list[str]:
+    """Of what computes, and a digest of our own code, which may change under one version."""
+    ours = hashlib.sha256()
+    for path in sorted(Path(gradaudit.__file__).parent.rglob("*.py")):
+        ours.update(path.read_bytes())
+    used = [module.__version__ for module in (np, scipy, sklearn, torch)]
+    return [gradaudit.__version__, ours.hexdigest(), *map(str, used), torch.__config__.show()]

@@ -1,0 +1,188 @@
+import fcntl
+import hashlib
+import os
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gradaudit.dp.degenerate import Verdict
+from gradaudit.errors import UsageError
+from gradaudit.report import Measurement
+from gradaudit.units import FOLDER, NOTHING_KEPT, Units, locked, units_beside
+
+
+class Counted:
+    """Counts how often it is asked for its value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.calls = 0
+
+    def __call__(self) -> Any:
+        self.calls += 1
+        return self.value
+
+
+@dataclass
+class NotOurs:
+    number: int
+
+
+ROW = Measurement(audit="leak", metric="bits", layer="fc1", status="measured", value=0.25, n=3)
+VALUES = {
+    "a record": Verdict("it repeats", float("inf")),
+    "rows": [ROW],
+    "arrays": {"a": (np.arange(6.0).reshape(2, 3), np.float64(2.5), np.array([True]))},
+    "codes": np.arange(4, dtype=np.int32)[::2],
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_what_is_kept_comes_back(tmp_path: Path, value: Any) -> None:
+    make = Counted(value)
+    units = Units(tmp_path).of("vinfo", 3)
+    first, again = units.once(make), units.once(make)
+    assert make.calls == 1
+    assert repr(again) == repr(first) == repr(value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_tensors_come_back_as_they_were(tmp_path: Path, dtype: torch.dtype) -> None:
+    units = Units(tmp_path)
+    tensor = torch.arange(6).to(dtype).view(2, 3).T
+    units.once(lambda: {"w": tensor})
+    kept = units.once(lambda: {"w": torch.zeros(())})["w"]
+    assert kept.dtype == dtype
+    assert torch.equal(kept, tensor)
+
+
+def test_units_are_told_apart_by_all_their_words(tmp_path: Path) -> None:
+    units = Units(tmp_path)
+    names = [("a", "b"), ("ab",), ("a", "b", 1), ("a", "b", "1"), ()]
+    values = [units.of(*words).once(lambda n=n: n) for n, words in enumerate(names)]
+    assert values == [0, 1, 2, 3, 4]
+    assert [units.of(*words).once(lambda: -1) for words in names] == values
+
+
+def test_without_a_folder_nothing_is_kept() -> None:
+    make = Counted(1)
+    assert [NOTHING_KEPT.once(make), NOTHING_KEPT.of("a").once(make)] == [1, 1]
+    assert make.calls == 2
+
+
+def test_what_cannot_be_kept_is_made_again(tmp_path: Path) -> None:
+    make = Counted(lambda: 1)
+    assert Units(tmp_path).once(make)() == Units(tmp_path).once(make)() == 1
+    assert make.calls == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_loses_nothing_but_the_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise UsageError(f"{path}: cannot be written: No space left on device")
+
+    monkeypatch.setattr("gradaudit.units.write_atomically", full)
+    assert Units(tmp_path).once(lambda: 5) == 5
+
+
+def forged(payload: bytes) -> bytes:
+    return hashlib.sha256(payload).digest() + payload
+
+
+class Canary:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch canary",)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"short",
+        forged(b""),
+        forged(pickle.dumps((Canary(),))),
+        forged(pickle.dumps((NotOurs(1),))),
+        forged(pickle.dumps((Path("x"),))),
+        forged(b"cgradaudit.report\nos.system\n."),
+        forged(b"cgradaudit.cli\nmain\n."),
+        forged(pickle.dumps((2,)))[:-1],
+    ],
+)
+def test_what_is_damaged_or_not_ours_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    units = Units(tmp_path / "units")
+    assert units.folder is not None
+    units.folder.mkdir()
+    units.once(lambda: 1)
+    (file,) = units.folder.iterdir()
+    file.write_bytes(content)
+    assert units.once(lambda: 7) == 7
+    assert units.once(lambda: 8) == 7
+    assert not (tmp_path / "canary").exists()
+
+
+def test_units_are_gone_when_the_command_ended_well(tmp_path: Path) -> None:
+    output = tmp_path / "r.json"
+    with units_beside(output) as units:
+        units.once(lambda: 1)
+        assert len(list((tmp_path / FOLDER.format("r.json")).iterdir())) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("made", "left"), [(0, 0), (1, 1)])
+def test_units_stay_where_it_failed(tmp_path: Path, made: int, left: int) -> None:
+    output = tmp_path / "r.json"
+
+    def interrupted() -> None:
+        with units_beside(output) as units:
+            for number in range(made):
+                units.of(number).once(lambda: 1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert len(list(tmp_path.iterdir())) == left
+    with units_beside(output) as units:
+        assert units.of(0).once(lambda: 2) == (1 if made else 2)
+
+
+def test_two_commands_do_not_write_one_file(tmp_path: Path) -> None:
+    output = tmp_path / "r.json"
+    with (
+        units_beside(output),
+        pytest.raises(UsageError, match=r"r\.json: another run is writing there"),
+        units_beside(output),
+    ):
+        pass  # pragma: no cover
+    with units_beside(output):
+        pass
+
+
+def test_a_lock_is_free_again_where_its_holder_was_killed(tmp_path: Path) -> None:
+    child = os.fork()
+    if not child:
+        handle = os.open(tmp_path, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        os._exit(0)
+    os.waitpid(child, 0)
+    with locked(tmp_path, "--out"):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "r.json.unfinished").write_text("")
+    with (
+        pytest.raises(UsageError, match=r"r\.json\.unfinished: File exists; name another folder"),
+        units_beside(tmp_path / "r.json"),
+    ):
+        pass  # pragma: no cover
