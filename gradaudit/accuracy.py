@@ -226,11 +226,7 @@ def random_weights(target: Target) -> bool:
 
 
 def doubt(
-    target: Target,
-    found: TaskAccuracy,
-    records: Records,
-    seen: Seen,
-    expected: Expected | None,
+    target: Target, found: TaskAccuracy, records: Records, seen: Seen, expected: Expected | None
 ) -> str | None:
     """What to tell the user of a model that does not do on these records what it should.
 

@@ -103,9 +103,7 @@ def _in_memory(data: Any) -> Records:
     return replace(records, adapter=records.adapter or "memory")
 
 
-def _configured(
-    chosen: Sequence[str] | Mapping[str, Mapping[str, Any]] | None,
-) -> list[Audit[Any]]:
+def _configured(chosen: Sequence[str] | Mapping[str, Mapping[str, Any]] | None) -> list[Audit[Any]]:
     known = all_audits()
     options: Mapping[str, Mapping[str, Any]]
     if isinstance(chosen, Mapping):

@@ -4,8 +4,6 @@ Numbers, layers, options and metrics stay, so that a redacted report can be judg
 What stands for a word is numbered by the order in which the words are met.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +41,15 @@ def redact(report: Report, columns: Mapping[str, Sequence[str]] | None = None) -
         report: any report.
         columns: all columns of the data with their categories; a report alone does not list them.
     """
-    told = words_of(report, columns or {}).replace
+    words = PrivateWords()
+    _learn_data(words, report.data)
+    for name, values in (columns or {}).items():
+        words.learn("column", name)
+        for value in values:
+            words.learn("value", value)
+    for text in _requests(report):
+        _learn_request(words, text)
+    told = words.replace
     return report.model_copy(
         update={
             "target": report.target.model_copy(
@@ -106,16 +112,6 @@ def _row(row: Measurement, told: Callable[[str], str]) -> Measurement:
             "details": _all(row.details, told),
         }
     )
-
-
-def words_of(report: Report, columns: Mapping[str, Sequence[str]]) -> PrivateWords:
-    """The private words of a report, and of the data's columns with their categories."""
-    words = PrivateWords()
-    _learn_data(words, report.data)
-    _learn_columns(words, columns)
-    for text in _requests(report):
-        _learn_request(words, text)
-    return words
 
 
 class PrivateWords:
@@ -184,13 +180,6 @@ def _learn_data(words: PrivateWords, data: Mapping[str, JsonValue]) -> None:
     classes = data.get("classes")
     for value in classes if isinstance(classes, dict) else ():
         words.learn("class", value)
-
-
-def _learn_columns(words: PrivateWords, columns: Mapping[str, Sequence[str]]) -> None:
-    for name, values in columns.items():
-        words.learn("column", name)
-        for value in values:
-            words.learn("value", value)
 
 
 def _requests(report: Report) -> Iterator[str]:

@@ -22,13 +22,7 @@ from gradaudit.gathering import Part, gather
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Subject
 from gradaudit.progress import Progress, Silent
-from gradaudit.report import (
-    LayerRecord,
-    Measurement,
-    Report,
-    TargetRecord,
-    utc_now,
-)
+from gradaudit.report import LayerRecord, Measurement, Report, TargetRecord, utc_now
 
 log = logging.getLogger(__name__)
 

@@ -115,10 +115,7 @@ def _root(
     version: Annotated[
         bool,
         typer.Option(
-            "--version",
-            help="Print the version and exit.",
-            is_eager=True,
-            callback=_print_version,
+            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
         ),
     ] = False,
 ) -> None:

@@ -9,16 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from gradaudit.cli.reports import (
-    Output,
-    Quiet,
-    ReportFile,
-    Shape,
-    Verbose,
-    remark,
-    stdout,
-    writers,
-)
+from gradaudit.cli.reports import Output, Quiet, ReportFile, Shape, Verbose, remark, stdout, writers
 from gradaudit.formats import format_named
 from gradaudit.formats.page import Page
 from gradaudit.judging import (
@@ -52,8 +43,7 @@ def _print_default_policy(wanted: bool) -> None:
 def gate(
     report: ReportFile,
     policy: Annotated[
-        Path | None,
-        typer.Option("--policy", help="Limits as YAML; the default policy without it."),
+        Path | None, typer.Option("--policy", help="Limits as YAML; the default policy without it.")
     ] = None,
     baseline: Annotated[
         Path | None,

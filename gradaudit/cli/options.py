@@ -59,12 +59,7 @@ def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
     if kind is bool and "short" not in extra:
         flag += "/--no-" + name.replace("_", "-")
     flags = [flag, *([str(extra["short"])] if "short" in extra else [])]
-    option = typer.Option(
-        *flags,
-        help=_help(field),
-        rich_help_panel=panel,
-        show_default=False,
-    )
+    option = typer.Option(*flags, help=_help(field), rich_help_panel=panel, show_default=False)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,

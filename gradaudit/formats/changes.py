@@ -153,10 +153,4 @@ def tally(changed: Sequence[Change], unchanged: int) -> str:
 def _cells(change: Change) -> tuple[str, ...]:
     variant = f" ({variant_text(change.row.variant)})" if change.row.variant else ""
     overlap = {True: "overlap", False: "apart", None: ""}[change.overlap]
-    return (
-        change.row.id + variant,
-        side(change.old),
-        side(change.new),
-        change.words,
-        overlap,
-    )
+    return (change.row.id + variant, side(change.old), side(change.new), change.words, overlap)

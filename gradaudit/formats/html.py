@@ -54,10 +54,7 @@ class Html(Format):
                 charts=_charts(report, shown),
                 notes=[(note, _where(note.layers), note.status == FAILED) for note in shown.notes],
                 checkpoints=report.target.checkpoints,
-                facts={
-                    "data": _flat(report.data),
-                    "provenance": _flat(report.provenance),
-                },
+                facts={"data": _flat(report.data), "provenance": _flat(report.provenance)},
                 rows=[
                     (
                         row,

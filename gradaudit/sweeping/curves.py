@@ -1,7 +1,5 @@
 """Pictures of a sweep: a metric against what was varied, or over the layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ L. Fan et al., "Rethinking privacy preserving deep learning" (2020), algorithms 
 come with the reconstruction, and records are traced by it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

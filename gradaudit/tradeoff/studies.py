@@ -1,7 +1,5 @@
 """One mechanism under study: every setting trained with and attacked."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Inference from gradients: of an attribute, a property, a distribution, a user."""
 
-from __future__ import annotations
-
 from typing import ClassVar, TypeVar
 
 from gradaudit.audits.attack_inference.options import (
@@ -30,9 +28,7 @@ class InferenceAttack(Audit[O]):
 
     metrics = (
         Metric(
-            id="asr",
-            title="Attack success rate: how often the guess was right",
-            riskier="higher",
+            id="asr", title="Attack success rate: how often the guess was right", riskier="higher"
         ),
         Metric(
             id="auroc",

@@ -1,7 +1,5 @@
 """The four inference attacks: play a game for each secret, and make rows of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows of the inference attacks from an experiment."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

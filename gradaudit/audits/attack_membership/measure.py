@@ -1,9 +1,6 @@
 """Membership: the labels that every method names for some updates, against the true ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import JsonValue
@@ -13,6 +10,7 @@ from gradaudit.attacks.reconstruction import Method, load_methods
 from gradaudit.attacks.reconstruction.attempts import recovered_labels
 from gradaudit.attacks.reconstruction.campaign import Campaign
 from gradaudit.attacks.reconstruction.scores import categorical_distance
+from gradaudit.audits.attack_membership import AttackMembership, MembershipOptions
 from gradaudit.audits.attack_reconstruct.measure import (
     attacked_rounds,
     campaign_of,
@@ -26,9 +24,6 @@ from gradaudit.models.target import Subject
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import clustered
-
-if TYPE_CHECKING:
-    from gradaudit.audits.attack_membership import AttackMembership, MembershipOptions
 
 _NO_TRUTH = "the update was captured, so there is no truth to score by; name it with --records"
 _READING = 2.0

@@ -1,11 +1,8 @@
 """Reconstruction: every method attacks the updates of some batches, and its answers are scored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 from torch import Tensor
@@ -18,6 +15,7 @@ from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
 from gradaudit.attacks.reconstruction.initial import read_start
 from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.attacks.reconstruction.pictures import draw_examples, expect_folder
+from gradaudit.audits.attack_reconstruct import AttackReconstruct
 from gradaudit.audits.attack_reconstruct.options import (
     AUTOMATIC,
     AttackOptions,
@@ -32,9 +30,6 @@ from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 from gradaudit.sharing.protocol import SharingProtocol
-
-if TYPE_CHECKING:
-    from gradaudit.audits.attack_reconstruct import AttackReconstruct
 
 ENOUGH = 20
 """Updates, below which an interval over them is not to be trusted."""

@@ -1,7 +1,5 @@
 """What the attacker's answers score, and what the restarts did: the rows of one method."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rank deficiency of convolutions: can what went in be solved for from weights and gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 

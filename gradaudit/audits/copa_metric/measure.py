@@ -1,12 +1,12 @@
 """Ranks of a model's convolutions and c(M): from a few records to rows, with what they rest on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from gradaudit.audits.base import Cost
+from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.audits.rows import Rows
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
@@ -16,11 +16,6 @@ from gradaudit.ranks.chain import chain_of_convolutions
 from gradaudit.ranks.model import LayerRanks, account, rank_deficiency, ranks_of, weakest_method
 from gradaudit.ranks.observe import convolutions, fully_connected, plain_convolutions, unsuitable
 from gradaudit.report import Measurement
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 
 _PASSES_A_RANK = 20.0
 ADVICE = (
@@ -111,10 +106,7 @@ def _layer_rows(rows: Rows, ranks: LayerRanks, seed: int) -> Iterator[Measuremen
 
 
 def _c_row(
-    rows: Rows,
-    chain: Sequence[str],
-    ranks: Mapping[str, LayerRanks],
-    reasons: Mapping[str, str],
+    rows: Rows, chain: Sequence[str], ranks: Mapping[str, LayerRanks], reasons: Mapping[str, str]
 ) -> Iterator[Measurement]:
     """c(M) of a chain of convolutions, or which of them has no rank."""
     for name in chain:

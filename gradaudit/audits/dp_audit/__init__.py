@@ -25,8 +25,7 @@ class DpAuditOptions(AuditOptions):
         description="What a mechanism from a file clips to, to craft records by; only for these.",
     )
     noise: Literal["unknown", "gaussian"] = Field(
-        "unknown",
-        description="What a mechanism from a file is declared to add; only for these.",
+        "unknown", description="What a mechanism from a file is declared to add; only for these."
     )
     claimed_epsilon: float | None = Field(
         None, ge=0, description="The claim; exit with 1 where the bound exceeds it."
@@ -141,9 +140,7 @@ class DpAudit(Audit[DpAuditOptions]):
             per_layer=False,
         ),
         Metric(
-            id="epsilon_ceiling",
-            title="The most that so many trials can prove",
-            per_layer=False,
+            id="epsilon_ceiling", title="The most that so many trials can prove", per_layer=False
         ),
         Metric(
             id="canary_gap",

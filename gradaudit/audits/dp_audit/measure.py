@@ -4,16 +4,15 @@ Pictures are those of Li et al. 2024, figures 7 and 8; SVG and PNG, the same byt
 numbers.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from gradaudit.audits.base import Cost
+from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
 from gradaudit.audits.dp_audit.rows import composition_rows, game_rows, theory_rows
 from gradaudit.audits.rows import Rows
 from gradaudit.dp.degenerate import Verdict
@@ -26,11 +25,6 @@ from gradaudit.models.target import Subject
 from gradaudit.pictures import expect_picture, picture
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
 
 log = logging.getLogger(__name__)
 

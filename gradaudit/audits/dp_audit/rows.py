@@ -1,7 +1,5 @@
 """Rows of a played game and of what its mechanism promises; details say what they rest on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -200,11 +198,7 @@ def _trials_rows(
             interval=score.point.interval,
             confidence=score.point.confidence,
             n=options.trials,
-            details={
-                "is_a_bound": False,
-                "threshold": score.point.threshold,
-                "remark": NO_BOUND,
-            },
+            details={"is_a_bound": False, "threshold": score.point.threshold, "remark": NO_BOUND},
         )
     yield from _gaussian_rows(result.gaussian, mechanism, options, rows)
 

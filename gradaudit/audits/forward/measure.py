@@ -1,14 +1,13 @@
 """Information about the input in each layer's activations: from a target's records to rows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradaudit.audits.base import Cost
+from gradaudit.audits.forward import Forward
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.defenses.chain import defenses_note
 from gradaudit.errors import NotApplicable
@@ -17,11 +16,6 @@ from gradaudit.information.activations import LOWER, UPPER, Activations, Pairs, 
 from gradaudit.models.target import Subject, Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from gradaudit.audits.forward import Forward
 
 _RECORDS = 1000
 _FEWEST = 3

@@ -1,7 +1,5 @@
 """How strongly each layer's gradient reacts to the input and to the label."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypedDict

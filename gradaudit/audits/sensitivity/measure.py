@@ -1,33 +1,22 @@
 """Sensitivity of every layer's gradient: from a target's records to rows."""
 
-from __future__ import annotations
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Self
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
-
+import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
+from gradaudit.audits.sensitivity import READINGS, NormName, Reacting, Reading, Sensitivity
 from gradaudit.defenses.chain import defenses_note
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
 from gradaudit.gradients.differentiation import Variable
-from gradaudit.gradients.sensitivity import Observed
+from gradaudit.gradients.sensitivity import Array, Measured, Observed, Sample, joined
 from gradaudit.models.target import Subject, Target, layers_of
 from gradaudit.progress import Progress
-from gradaudit.report import Measurement
-
-if TYPE_CHECKING:
-    from gradaudit.audits.sensitivity import Reacting, Sensitivity
-import statistics
-from collections.abc import Sequence
-from typing import NamedTuple
-
-import numpy as np
-
-from gradaudit.audits.sensitivity import READINGS, NormName, Reacting, Reading
-from gradaudit.gradients.sensitivity import Array, Measured, Sample, joined
-from gradaudit.report import Status
+from gradaudit.report import Measurement, Status
 from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.bootstrap import FEWEST, drawn, enough_records, ratio_interval
 from gradaudit.statistics.intervals import student
@@ -129,7 +118,7 @@ class _All(NamedTuple):
     draws: Array
 
     @classmethod
-    def of(cls, samples: Mapping[str, Sample], seed: int) -> _All:
+    def of(cls, samples: Mapping[str, Sample], seed: int) -> Self:
         """The sums over at least one layer."""
         spread = np.sum([_spread(sample) for sample in samples.values()], axis=0)
         return cls(

@@ -1,7 +1,5 @@
 """How far apart the gradients with and without a private attribute lie."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 

@@ -1,16 +1,14 @@
 """Distances between groups' subspaces: from a target's records to rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
+from gradaudit.audits.subspace import Subspace
 from gradaudit.data.records import with_rare_merged
 from gradaudit.defenses.chain import defenses_note
 from gradaudit.errors import GradauditError, NotApplicable
@@ -20,9 +18,6 @@ from gradaudit.report import Measurement, Variant
 from gradaudit.subspaces.comparing import DISTANCES, Compared, Family, most_significant
 from gradaudit.subspaces.measure import Comparison, Outcome
 from gradaudit.subspaces.splits import Split, splits_of
-
-if TYPE_CHECKING:
-    from gradaudit.audits.subspace import Subspace
 
 _RECORDS = 256
 _MOST_RECORDS = 1000

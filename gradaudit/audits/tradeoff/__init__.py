@@ -1,9 +1,7 @@
 """Privacy against accuracy over a defense's settings."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -90,7 +88,7 @@ class TradeoffOptions(AuditOptions):
     _names = field_validator("game", "weights", mode="before")(split_at_commas)
 
     @model_validator(mode="after")
-    def _expect_known(self) -> TradeoffOptions:
+    def _expect_known(self) -> Self:
         _expect_names("game", self.game, (*GAMES, PROPERTY))
         _expect_names("weights", self.weights, WEIGHTS)
         if PROPERTY in self.game and len(self.game) > 1:

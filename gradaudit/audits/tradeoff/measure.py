@@ -1,7 +1,5 @@
 """From a subject to rows: every mechanism studied, its curves drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
@@ -124,10 +122,7 @@ def _plan(subject: Subject, o: TradeoffOptions) -> Plan:
 
 
 def _studied(
-    subject: Subject,
-    mechanisms: Sequence[Mechanism],
-    options: TradeoffOptions,
-    progress: Progress,
+    subject: Subject, mechanisms: Sequence[Mechanism], options: TradeoffOptions, progress: Progress
 ) -> list[Measurement]:
     """Rows of attacks from one reconstruction; a mechanism that cannot be trained with has no CAP.
 
@@ -173,10 +168,7 @@ def _facts(plan: Plan, options: TradeoffOptions) -> Mapping[str, JsonValue]:
 
 
 def _played(
-    subject: Subject,
-    mechanisms: Sequence[Mechanism],
-    options: TradeoffOptions,
-    progress: Progress,
+    subject: Subject, mechanisms: Sequence[Mechanism], options: TradeoffOptions, progress: Progress
 ) -> list[Measurement]:
     """Rows of property inference."""
     rows: list[Measurement] = []

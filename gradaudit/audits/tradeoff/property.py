@@ -1,7 +1,5 @@
 """Property inference against accuracy, over the grid of a defense (Li et al. 2024, figure 6)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows of the study of a mechanism."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property

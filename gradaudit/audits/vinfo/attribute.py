@@ -1,7 +1,5 @@
 """From repetitions to rows: means, intervals, the noise floor beside them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Every use and attribute has draws of its own, whatever other attributes are asked about.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

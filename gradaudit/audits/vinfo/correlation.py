@@ -1,7 +1,5 @@
 """Whether the layers' numbers follow what an independent attack gets from them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """From a subject to rows: every attribute in every round, then the correlation; or the input."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -93,24 +91,6 @@ def cost(audit: Vinfo, subject: Subject) -> Cost:
         passes=cases * records * (played if turned else max(played / _TOGETHER, 2)),
         seconds=cases * FOLDS * each,
     )
-
-
-def _latent(subject: Subject, options: VinfoOptions) -> _Latent:
-    """What is drawn of every attribute.
-
-    Raises:
-        NotApplicable: no attribute is named, or none has two values with enough records.
-    """
-    why = why_no_correlation(subject, options)
-    asked = records_asked_about(subject, keep=not why)
-    records, merged = with_rare_merged(asked, options.merge_rare)
-    cases, refused = drawn_cases(records, options, subject.seed, keep=not why)
-    if refused and not why:
-        why = "the records do not suffice for an attack of their own"
-        cases, refused = drawn_cases(records, options, subject.seed, keep=False)
-    if not cases:
-        raise NotApplicable("; ".join(refused.values()))
-    return _Latent(subject, options, records, merged, cases, refused, why)
 
 
 @dataclass
@@ -251,6 +231,24 @@ class _Latent:
                 of_round = by_turn.setdefault(row.variant.get("round"), {})
                 of_round.setdefault(row.layer, {})[row.id] = row.value
         return by_turn
+
+
+def _latent(subject: Subject, options: VinfoOptions) -> _Latent:
+    """What is drawn of every attribute.
+
+    Raises:
+        NotApplicable: no attribute is named, or none has two values with enough records.
+    """
+    why = why_no_correlation(subject, options)
+    asked = records_asked_about(subject, keep=not why)
+    records, merged = with_rare_merged(asked, options.merge_rare)
+    cases, refused = drawn_cases(records, options, subject.seed, keep=not why)
+    if refused and not why:
+        why = "the records do not suffice for an attack of their own"
+        cases, refused = drawn_cases(records, options, subject.seed, keep=False)
+    if not cases:
+        raise NotApplicable("; ".join(refused.values()))
+    return _Latent(subject, options, records, merged, cases, refused, why)
 
 
 def _roles(sizes: Sequence[int]) -> list[JsonValue]:

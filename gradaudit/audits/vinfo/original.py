@@ -1,7 +1,5 @@
 """Usable information about the input itself, from the success of reconstructions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Rows of usable information about the input itself: one set of layers at every threshold."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
