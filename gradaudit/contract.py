@@ -28,57 +28,42 @@ def breaches(
         rows: everything that it yielded.
         layers: names of those that are looked at.
     """
-    clauses = (_of_others, _undeclared, _strange_layers, _left_out, _repeated)
-    return [fault for clause in clauses for fault in clause(audit, rows, layers)]
+    return [*_misnamed(audit, rows), *_misplaced(audit, rows, layers), *_repeated(rows)]
 
 
-def _of_others(
-    audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
-) -> Iterator[str]:
+def _misnamed(audit: type[Audit[Any]], rows: Sequence[Measurement]) -> Iterator[str]:
     for name in dict.fromkeys(row.audit for row in rows):
         if name != audit.reports_as():
             yield f"a row names the audit {name!r} instead of {audit.reports_as()!r}"
-
-
-def _undeclared(
-    audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
-) -> Iterator[str]:
     declared = {metric.id: metric for metric in audit.metrics}
     for name in dict.fromkeys(row.metric for row in rows):
         if name not in declared:
             yield f"the metric {name!r} is not declared{suggest(name, declared)}"
-    for row in rows:
-        if row.layer is not None and row.metric in declared and not declared[row.metric].per_layer:
-            yield f"the metric {row.metric!r} is declared for the whole model, not for layers"
-            return
+    of_layers = (row.metric for row in rows if row.layer is not None and row.metric in declared)
+    if strange := [name for name in of_layers if not declared[name].per_layer]:
+        yield f"the metric {strange[0]!r} is declared for the whole model, not for layers"
 
 
-def _strange_layers(
+def _misplaced(
     audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
 ) -> Iterator[str]:
-    found = dict.fromkeys(row.layer for row in rows if row.layer is not None)
-    if strange := [name for name in found if name not in layers]:
+    """Of layers that are not looked at, and of those that are left out."""
+    spoken_of = dict.fromkeys(row.layer for row in rows if row.layer is not None)
+    if strange := [name for name in spoken_of if name not in layers]:
         yield f"rows of {_named(strange)}, which is not looked at"
-
-
-def _left_out(
-    audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
-) -> Iterator[str]:
     headlines: dict[str, set[str]] = {}
     for row in rows:
         if row.layer is not None and not row.variant:
             headlines.setdefault(row.metric, set()).add(row.layer)
-    for metric, found in headlines.items():
-        if missing := [name for name in layers if name not in found]:
+    for metric, with_row in headlines.items():
+        if missing := [name for name in layers if name not in with_row]:
             yield f"no row of {metric} for {_named(missing)}"
-    mute = [name for name in layers if not any(row.layer == name for row in rows)]
+    mute = [name for name in layers if name not in spoken_of]
     if mute and not headlines and any(metric.per_layer for metric in audit.metrics):
         yield f"no row at all for {_named(mute)}"
 
 
-def _repeated(
-    audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
-) -> Iterator[str]:
+def _repeated(rows: Sequence[Measurement]) -> Iterator[str]:
     seen = set()
     for row in rows:
         if row.key in seen:

@@ -6,6 +6,7 @@ What stands for a word is numbered by the order in which the words are met.
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,7 +70,9 @@ def redact(report: Report, columns: Mapping[str, Sequence[str]] | None = None) -
             ),
             "data": {key: _all(value, told) for key, value in report.data.items()},
             "provenance": {
-                key: _command(value, told) if key == "command" else _all(value, told, keys=False)
+                key: shlex.join(map(told, split_command(value)))
+                if key == "command" and isinstance(value, str)
+                else _all(value, told, keys=False)
                 for key, value in report.provenance.items()
             },
             "measurements": [_row(row, told) for row in report.measurements],
@@ -84,10 +87,6 @@ def redact(report: Report, columns: Mapping[str, Sequence[str]] | None = None) -
             ],
         }
     )
-
-
-def _command(value: JsonValue, told: Callable[[str], str]) -> JsonValue:
-    return shlex.join(map(told, split_command(value))) if isinstance(value, str) else value
 
 
 def _all(value: Any, told: Callable[[str], str], *, keys: bool = True) -> Any:
@@ -119,13 +118,14 @@ class PrivateWords:
 
     def __init__(self) -> None:
         self.placeholders: dict[str, str] = {}
-        self._counts: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
         self._pattern: re.Pattern[str] | None = None
 
     def learn(self, kind: str, word: str) -> None:
         """Find a placeholder ``KIND-N`` for a word."""
         if word.strip() and word not in self.placeholders:
-            self.placeholders[word] = self._next(kind)
+            self._counts[kind] += 1
+            self.placeholders[word] = f"{kind}-{self._counts[kind]}"
             self._pattern = None
 
     def learn_path(self, path: str) -> None:
@@ -149,10 +149,6 @@ class PrivateWords:
     def _of_path(self, path: str) -> str:
         self.learn("file", path)
         return self.placeholders[path]
-
-    def _next(self, kind: str) -> str:
-        self._counts[kind] = self._counts.get(kind, 0) + 1
-        return f"{kind}-{self._counts[kind]}"
 
 
 def _pattern(words: Iterable[str]) -> re.Pattern[str]:

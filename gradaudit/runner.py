@@ -4,9 +4,10 @@ import logging
 import platform
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from pydantic import JsonValue
 import gradaudit
 from gradaudit.accuracy import task_accuracy
 from gradaudit.audits import Audit
+from gradaudit.audits.rows import Rows
 from gradaudit.contract import breaches
 from gradaudit.data import describe
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
@@ -22,7 +24,7 @@ from gradaudit.gathering import Part, gather
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Subject
 from gradaudit.progress import Progress, Silent
-from gradaudit.report import LayerRecord, Measurement, Report, TargetRecord, utc_now
+from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 
 log = logging.getLogger(__name__)
 
@@ -54,21 +56,21 @@ def run(
         UsageError: an audit's own options name something that does not exist.
     """
     started = utc_now()
-    data = _describe_data(subject)
+    accuracy = task_accuracy(subject.target, subject.records, expected=subject.expected)
     parts: list[Part] = []
     seconds: dict[str, JsonValue] = {}
     broken: dict[str, JsonValue] = {}
     for audit in audits:
         begun = time.perf_counter()
-        own, fault = _rows(audit, subject, progress or Silent())
-        parts.append(Part.of(audit, own))
+        rows: list[Measurement] = []
+        with _kept(audit, subject, rows, broken):
+            rows.extend(audit.run(subject, progress or Silent()))
+        parts.append(Part.of(audit, rows))
         seconds[audit.name] = round(time.perf_counter() - begun, 3)
-        if fault:
-            broken[audit.name] = fault
     return Report(
         tool={"name": "gradaudit", "version": gradaudit.__version__},
         target=_describe_target(subject),
-        data=data,
+        data={**describe(subject.records), "accuracy": accuracy.to_json()},
         provenance={
             "seed": subject.seed,
             "jobs": subject.jobs,
@@ -80,7 +82,11 @@ def run(
             "seconds": seconds,
             "broken": broken,
             "audits": {audit.name: audit.options.model_dump(mode="json") for audit in audits},
-            "versions": _versions(),
+            "versions": {
+                "python": platform.python_version(),
+                "torch": str(torch.__version__),
+                "numpy": np.__version__,
+            },
             **(provenance or {}),
         },
         measurements=gather(parts),
@@ -134,13 +140,20 @@ def _seconds(subject: Subject, records: int) -> float:
     return statistics.median(durations)
 
 
-def _rows(
-    audit: Audit[Any], subject: Subject, progress: Progress
-) -> tuple[list[Measurement], str | None]:
-    """An audit's rows, and what made it break off, if anything did."""
-    rows: list[Measurement] = []
+@contextmanager
+def _kept(
+    audit: Audit[Any],
+    subject: Subject,
+    rows: list[Measurement],
+    broken: dict[str, JsonValue],
+) -> Iterator[None]:
+    """Let an audit fill its rows; where it breaks off, they are filled up, and ``broken`` says it.
+
+    This is no caller of the audit, so a traceback leads from the run straight to the measurement.
+    """
+    fault = ""
     try:
-        rows.extend(audit.run(subject, progress))
+        yield
     except NotApplicable as why:
         rows += _instead(audit, subject, rows, "skipped", str(why))
     except UsageError:
@@ -148,36 +161,28 @@ def _rows(
     except (Exception, SystemExit) as error:
         log.debug("%s failed", audit.name, exc_info=True)
         fault = str(error) if isinstance(error, GradauditError) else one_line(error)
-        return rows + _instead(audit, subject, rows, "failed", fault), fault
-    faults = breaches(type(audit), rows, [layer.name for layer in subject.layers])
-    if not faults:
-        return rows, None
-    fault = "it breaks the contract of its rows: " + "; ".join(faults)
-    rows = list({row.key: row for row in rows}.values())
-    return rows + _instead(audit, subject, rows, "failed", fault), fault
+    else:
+        if faults := breaches(type(audit), rows, [layer.name for layer in subject.layers]):
+            fault = "it breaks the contract of its rows: " + "; ".join(faults)
+            rows[:] = {row.key: row for row in rows}.values()
+    if fault:
+        rows += _instead(audit, subject, rows, "failed", fault)
+        broken[audit.name] = fault
 
 
 def _instead(
-    audit: Audit[Any],
-    subject: Subject,
-    rows: Sequence[Measurement],
-    status: Literal["skipped", "failed"],
-    reason: str,
+    audit: Audit[Any], subject: Subject, rows: Sequence[Measurement], status: Status, reason: str
 ) -> list[Measurement]:
     """Rows with a reason for everything that ``rows`` has no headline of."""
     done = {(row.metric, row.layer) for row in rows if not row.variant}
     names = [layer.name for layer in subject.layers]
-    wanted = (
-        (metric.id, layer)
-        for metric in audit.metrics
-        for layer in (names if metric.per_layer else [None])
-    )
     return [
-        Measurement(
-            audit=audit.reports_as(), metric=metric, layer=layer, status=status, reason=reason
+        row
+        for metric in audit.metrics
+        for row in Rows(type(audit)).unmeasured(
+            status, reason, [metric.id], names if metric.per_layer else [None]
         )
-        for metric, layer in wanted
-        if (metric, layer) not in done
+        if (row.metric, row.layer) not in done
     ]
 
 
@@ -188,27 +193,9 @@ def _describe_target(subject: Subject) -> TargetRecord:
         checkpoints=[t.checkpoint for t in subject.targets if t.checkpoint is not None],
         parameters=sum(parameter.numel() for parameter in target.model.parameters()),
         layers=[
-            LayerRecord(
-                name=layer.name,
-                kind=layer.kind,
-                parameters=layer.parameters,
-                position=layer.position,
-            )
-            for layer in subject.layers
+            LayerRecord(name=x.name, kind=x.kind, parameters=x.parameters, position=x.position)
+            for x in subject.layers
         ],
         loss=target.loss.name,
         mode=target.mode,
     )
-
-
-def _describe_data(subject: Subject) -> dict[str, JsonValue]:
-    accuracy = task_accuracy(subject.target, subject.records, expected=subject.expected)
-    return {**describe(subject.records), "accuracy": accuracy.to_json()}
-
-
-def _versions() -> dict[str, JsonValue]:
-    return {
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-    }

@@ -71,6 +71,10 @@ def open_subject(
     layers = choose_layers(newest.layers, settings.layer, settings.hide)
     hidden = hidden_layers(newest.layers, settings.hide)
     Chain(defenses).check(shared_parameters(newest.model, hidden))
+    if settings.expected_accuracy is not None:
+        expected = Expected(settings.expected_accuracy, "--expected-accuracy")
+    else:
+        expected = expected_of_run(settings.checkpoint[-1]) if settings.checkpoint else None
     return Subject(
         targets=targets or (untrained,),
         records=records,
@@ -81,14 +85,8 @@ def open_subject(
         hidden=hidden,
         seed=settings.seed,
         jobs=settings.jobs,
-        expected=_expected(settings),
+        expected=expected,
     )
-
-
-def _expected(settings: SubjectSettings) -> Expected | None:
-    if settings.expected_accuracy is not None:
-        return Expected(settings.expected_accuracy, "--expected-accuracy")
-    return expected_of_run(settings.checkpoint[-1]) if settings.checkpoint else None
 
 
 def _needed(spec: str | None, option: str) -> str:

@@ -26,7 +26,10 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
         UsageError: the file is missing, over a megabyte, not YAML, uses aliases or a key twice,
             or does not fit the model.
     """
-    text = _read(path)
+    try:
+        text = read_file(path, MAX_BYTES).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not valid YAML: not UTF-8 text") from error
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -44,13 +47,6 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
         return model.model_validate(values)
     except ValidationError as error:
         raise UsageError(f"{path}{_first_fault(error, node)} (see `{schema}`)") from error
-
-
-def _read(path: Path) -> str:
-    try:
-        return read_file(path, MAX_BYTES).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not valid YAML: not UTF-8 text") from error
 
 
 class _Loader(yaml.SafeLoader):

@@ -92,11 +92,7 @@ class Rows:
         )
 
     def skipped(
-        self,
-        reason: str,
-        metrics: Metrics = None,
-        layers: Layers = _MODEL,
-        details: Facts = None,
+        self, reason: str, metrics: Metrics = None, layers: Layers = _MODEL, details: Facts = None
     ) -> Iterator[Measurement]:
         """Rows of what does not apply; of every metric that the audit declares without names."""
         return self.unmeasured("skipped", reason, metrics, layers, details)

@@ -32,11 +32,12 @@ from gradaudit.config import (
 )
 from gradaudit.errors import UsageError
 from gradaudit.formats.page import Column, Page, grid
+from gradaudit.formats.view import SKIPPED, cell
 from gradaudit.gathering import Part, merge
-from gradaudit.report import Measurement, Report
+from gradaudit.report import Report
 from gradaudit.specs import suggest
 from gradaudit.sweeping.grid import Axis, expect_known, points, read_axes
-from gradaudit.text import DOUBTS, marked, variant_text
+from gradaudit.text import DOUBTS, variant_text
 
 WHOLE_MODEL = "(whole model)"
 
@@ -98,7 +99,7 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         curves, metric = flags.pop("curves"), _metric(audit, flags.pop("metric"))
         output = settle(OutputSettings, flags, file)
         expect_writable(output)
-        expect_known(axes, {*audit.Options.model_fields, *_subject_names(audit)}, flags)
+        expect_known(axes, _fields(audit), flags)
         if curves is not None:
             from gradaudit.pictures import expect_picture
             from gradaudit.sweeping.curves import draw_sweep, expect_panels
@@ -127,8 +128,10 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
     )
 
 
-def _subject_names(audit: type[Audit[Any]]) -> set[str]:
-    return {audit.renames.get(name, name) for name in SubjectSettings.model_fields}
+def _fields(audit: type[Audit[Any]]) -> set[str]:
+    """Everything that may be varied: options of the audit, and of the subject as it calls them."""
+    of_subject = (audit.renames.get(name, name) for name in SubjectSettings.model_fields)
+    return {*audit.Options.model_fields, *of_subject}
 
 
 def _metric(audit: type[Audit[Any]], asked: str | None) -> str:
@@ -151,8 +154,7 @@ def _swept(
     quiet: bool,
 ) -> Report:
     """The reports of all points as one."""
-    grid = points(axes)
-    fields = {*audit.Options.model_fields, *_subject_names(audit)}
+    grid, fields = points(axes), _fields(audit)
     configured = [_configured(audit, point.filled(flags, fields), file) for point in grid]
     done = []
     loaded, subject = None, None
@@ -203,36 +205,24 @@ def _shaped(model: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_sweep(report: Report, metric: str, names: Mapping[str, object], console: Console) -> None:
-    """Print one metric at every setting.
-
-    Args:
-        report: of a sweep.
-        metric: ``audit.metric``.
-        names: what was varied; rows with further variants are left out.
-        console: where to.
-    """
-    rows = [row for row in report.select(metric) if row.variant.keys() == names.keys()]
-    layers = list(dict.fromkeys(row.layer for row in rows))
-    settings = list(dict.fromkeys(variant_text(row.variant) for row in rows))
-    found = {(row.layer, variant_text(row.variant)): row for row in rows}
-    page = Page(console)
+    """Print a metric at every setting of what was varied, without rows of further variants."""
+    rows = {
+        (row.layer, variant_text(row.variant)): row
+        for row in report.select(metric)
+        if row.variant.keys() == names.keys()
+    }
     if not rows:
         return
+    page, layers = Page(console), list(dict.fromkeys(layer for layer, _ in rows))
     columns = [
         Column(
             page.safe(setting).replace(", ", "\n"),
-            [page.text(_cell(found.get((layer, setting)))) for layer in layers],
+            [page.text(cell(rows.get((layer, setting)), SKIPPED)) for layer in layers],
         )
-        for setting in settings
+        for setting in dict.fromkeys(setting for _, setting in rows)
     ]
     key = Column(page.safe(metric), [page.text(layer or WHOLE_MODEL) for layer in layers])
     page.print([page.text("")])
     page.print(grid(key, columns, page.width, page.rule))
-    if any(row.doubts for row in rows):
+    if any(row.doubts for row in rows.values()):
         page.print(page.prose(DOUBTS))
-
-
-def _cell(row: Measurement | None) -> str:
-    if row is None or row.status == "skipped":
-        return "–"
-    return "failed" if row.status == "failed" else marked(row)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import typer
-from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import core_schema
 
@@ -49,25 +48,19 @@ def schema_of(document: str) -> dict[str, Any]:
     Raises:
         UsageError: there is no schema of this name.
     """
-    if document == "report":
-        return _schema(Report, "serialization")
-    if document == "policy":
-        return _schema(Policy, "validation")
-    if document == "config":
-        return _schema(file_model(), "validation")
-    raise UsageError(f"no schema of {document!r}; there are: {', '.join(SCHEMAS)}")
+    models = {"report": lambda: Report, "policy": lambda: Policy, "config": file_model}
+    if document not in models:
+        raise UsageError(f"no schema of {document!r}; there are: {', '.join(models)}")
+    mode: JsonSchemaMode = "serialization" if document == "report" else "validation"
+    schema = models[document]().model_json_schema(mode=mode, schema_generator=_Generator)
+    if "JsonValue" in schema.get("$defs", {}):
+        schema["$defs"]["JsonValue"] = ANY_JSON
+    return {"$schema": GenerateJsonSchema.schema_dialect, **schema}
 
 
 class _Generator(GenerateJsonSchema):
     def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
         return {**FINITE, **super().float_schema(schema)}
-
-
-def _schema(model: type[BaseModel], mode: JsonSchemaMode) -> dict[str, Any]:
-    schema = model.model_json_schema(mode=mode, schema_generator=_Generator)
-    if "JsonValue" in schema.get("$defs", {}):
-        schema["$defs"]["JsonValue"] = ANY_JSON
-    return {"$schema": GenerateJsonSchema.schema_dialect, **schema}
 
 
 def schema(
@@ -79,23 +72,17 @@ def schema(
     print_json(schema_of(document))
 
 
-def _metrics() -> dict[str, str]:
-    return {
-        name: " ".join([metric.title, *([f"({metric.unit})"] if metric.unit else [])])
-        for name, metric in known_metrics().items()
-    }
-
-
-def _losses() -> dict[str, str]:
-    return {name: loss["summary"] for name, loss in declared("gradaudit.models.losses").items()}
-
-
 KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "audits": lambda: {name: audit.summary for name, audit in audits().items()},
-    "metrics": _metrics,
+    "metrics": lambda: {
+        name: metric.title + (f" ({metric.unit})" if metric.unit else "")
+        for name, metric in known_metrics().items()
+    },
     "zoo": zoo_names,
     "data": lambda: summaries("gradaudit.data", by="example"),
-    "losses": _losses,
+    "losses": lambda: {
+        name: loss["summary"] for name, loss in declared("gradaudit.models.losses").items()
+    },
     "reconstructions": lambda: summaries("gradaudit.attacks.reconstruction"),
     "families": lambda: summaries("gradaudit.families"),
     "defenses": lambda: summaries("gradaudit.defenses", by="example"),

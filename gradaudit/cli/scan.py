@@ -73,8 +73,9 @@ def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[Audit[An
         raise UsageError("--quick and --thorough: choose one")
     known = audits()
     wanted = {name for asked in settings.audits for name in _named(asked, known)}
+    preset = "quick" if settings.quick else "thorough" if settings.thorough else "plain"
     return [
-        audit(settle(audit.Options, {}, {**_preset(audit, settings), **section(file, name)}))
+        audit(settle(audit.Options, {}, {**getattr(audit, preset), **section(file, name)}))
         for name, audit in known.items()
         if not settings.audits or name in wanted
     ]
@@ -88,12 +89,6 @@ def _named(asked: str, known: Collection[str]) -> list[str]:
             f"--audits {asked}: no such audit{suggest(asked, known)}; there are: {', '.join(known)}"
         )
     return found
-
-
-def _preset(audit: type[Audit[Any]], settings: ScanSettings) -> dict[str, Any]:
-    if settings.quick:
-        return dict(audit.quick)
-    return dict(audit.thorough if settings.thorough else audit.plain)
 
 
 def _tell_plan(settings: ScanSettings, chosen: Sequence[Audit[Any]]) -> None:

@@ -14,8 +14,8 @@ from gradaudit.audits.attack_inference import (
     AttackDistribution,
     AttackUser,
     InferenceAttack,
+    InferenceOptions,
 )
-from gradaudit.audits.attack_inference.options import InferenceOptions
 from gradaudit.audits.attack_inference.rows import experiment_rows
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows

@@ -39,9 +39,14 @@ def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Mea
         NotApplicable: the model has no convolution.
     """
     if not convolutions(subject.target.model):
-        raise NotApplicable(_nothing(subject))
+        by_name = [layer for layer in subject.layers if layer.kind.startswith("Conv")]
+        why = f": {_not_a_convolution(by_name[0])}" if by_name else ""
+        raise NotApplicable(f"the model has no convolution modules{why}")
     rows, model = Rows(type(audit)), FunctionalModel.of(subject.target, seed=subject.seed)
-    inputs, labels = _records(subject, model, audit.options.records)
+    count = audit.options.records
+    records = subject.sample(count)
+    inputs, labels = model.cast(records.inputs[:count]), model.cast(records.labels[:count])
+    model.check(inputs[:1], labels[:1])
     ranks, reasons = _ranks(audit.options, subject, model, inputs, labels, progress)
     of_layers = [metric.id for metric in audit.metrics if metric.per_layer]
     reasons |= unsuitable(subject.target.model) | fully_connected(model, inputs[:1])
@@ -57,14 +62,6 @@ def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Mea
         yield from rows.without(why, ["c"])
     else:
         yield from _c_row(rows, chain, ranks, reasons)
-
-
-def _records(subject: Subject, model: FunctionalModel, count: int) -> tuple[Tensor, Tensor]:
-    """The first of the records that every audit looks at, each checked to run alone."""
-    records = subject.sample(count)
-    inputs, labels = model.cast(records.inputs[:count]), model.cast(records.labels[:count])
-    model.check(inputs[:1], labels[:1])
-    return inputs, labels
 
 
 def _ranks(
@@ -139,13 +136,6 @@ def _spread(row: Measurement, low: float, high: float) -> Measurement:
     Without one where all records have one and the same rank.
     """
     return row.model_copy(update={"interval": (low, high)}) if low < high else row
-
-
-def _nothing(subject: Subject) -> str:
-    hidden = [layer for layer in subject.layers if layer.kind.startswith("Conv")]
-    if hidden:
-        return f"the model has no convolution modules: {_not_a_convolution(hidden[0])}"
-    return "the model has no convolution modules"
 
 
 def _not_a_convolution(layer: Layer) -> str:

@@ -60,13 +60,11 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
     options, rows = audit.options, Rows(type(audit))
     mechanism = _mechanism(subject, options)
     swept = list(settings(mechanism, options.sweep_clip, options.sweep_sigma))
-    names = subject.attributes
-    comparisons = len(names) + len(swept)
-    columns = len(subject.records.features)
-    games = {
-        name: _play(subject, name, mechanism, options, comparisons, progress) for name in names
-    }
-    best = max(names, key=lambda name: _at_least(games[name].epsilon_lower))
+    names, columns = subject.attributes, len(subject.records.features)
+    design, rules = _setup(subject, options, comparisons=len(names) + len(swept))
+    games = {name: play_on(subject, name, mechanism, design, rules, progress) for name in names}
+    bounds = {name: game.epsilon_lower for name, game in games.items()}
+    best = max(names, key=lambda name: -math.inf if bounds[name] is None else bounds[name])
     yield from game_rows(games[best], options, rows)
     yield from theory_rows(games[best], options, columns, rows)
     yield from composition_rows(mechanism, options, rows)
@@ -75,7 +73,7 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
     _draw_histogram(games[best], options)
     curves: dict[str, dict[float, Game]] = {}
     for setting, at, other in swept:
-        game = _play(subject, best, other, options, comparisons, progress)
+        game = play_on(subject, best, other, design, rules, progress)
         at_setting = rows.of({setting: at})
         yield from game_rows(game, options, at_setting)
         yield from theory_rows(game, options, columns, at_setting)
@@ -115,14 +113,7 @@ def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
     return mechanism
 
 
-def _play(
-    subject: Subject,
-    attribute: str,
-    mechanism: Mechanism,
-    options: DpAuditOptions,
-    comparisons: int,
-    progress: Progress,
-) -> Game:
+def _setup(subject: Subject, options: DpAuditOptions, comparisons: int) -> tuple[Design, Rules]:
     design = Design(
         record=options.record,
         domain=options.domain,
@@ -142,11 +133,7 @@ def _play(
         memory=subject.memory,
         statistic=options.statistic,
     )
-    return play_on(subject, attribute, mechanism, design, rules, progress)
-
-
-def _at_least(bound: float | None) -> float:
-    return -math.inf if bound is None else bound
+    return design, rules
 
 
 def _draw_histogram(game: Game, options: DpAuditOptions) -> None:
@@ -175,12 +162,7 @@ def _draw_histogram(game: Game, options: DpAuditOptions) -> None:
 
 
 def _draw_curves(curves: dict[str, dict[float, Game]], options: DpAuditOptions) -> None:
-    """Epsilon against clip and against sigma, a panel each, on a logarithmic scale.
-
-    Args:
-        curves: by the name of what was swept, the games that needed trials, by its value.
-        options: with the path.
-    """
+    """Epsilon against clip and against sigma, a panel each, on a logarithmic scale."""
     if options.curves is None:
         return
     if not curves:

@@ -81,6 +81,10 @@ def _measured(
     count = len(distances)
     most = math.log2(count)
     spread = float(distances.sum() / (count * (count - 1)))
+    alone = (
+        f"all {count:,} records lie apart at a noise of {sigma2:g}: the number is its ceiling, "
+        f"log2 {count:,}; look at more records (--samples) or through more noise (--sigma2)"
+    )
     for metric, bound, unit in (
         ("information_upper", upper, 1.0),
         ("information_lower", lower, 1.0),
@@ -94,7 +98,7 @@ def _measured(
             layer=layer,
             interval=(low / unit, high / unit),
             n=count,
-            imprecise=_alone(count, sigma2) if at_ceiling else "",
+            imprecise=alone if at_ceiling else "",
             details={
                 "most": most,
                 "mean_squared_distance": spread,
@@ -103,20 +107,8 @@ def _measured(
         )
 
 
-def _alone(records: int, sigma2: float) -> str:
-    """What to say of a bound that the number of records sets."""
-    return (
-        f"all {records:,} records lie apart at a noise of {sigma2:g}: the number is its ceiling, "
-        f"log2 {records:,}; look at more records (--samples) or through more noise (--sigma2)"
-    )
-
-
 def _expect_comparable(records: int, memory: int) -> None:
-    """Raise where there is nothing to compare, or too much to hold.
-
-    Raises:
-        NotApplicable: with the number of records that would do.
-    """
+    """Raise where there is nothing to compare, or too much to hold, with what would do."""
     most = math.isqrt(memory // _BYTES_A_PAIR)
     if records < _FEWEST:
         raise NotApplicable(

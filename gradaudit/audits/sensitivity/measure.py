@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -29,27 +30,10 @@ _ESTIMATORS = {
 }
 
 
-def rows_without(
-    rows: Rows, reacting: Reacting, layers: Sequence[str], why: GradauditError
-) -> Iterator[Measurement]:
-    """Rows that say why nothing was measured."""
-    for reading in READINGS:
-        if reading.reacting == reacting:
-            yield from rows.without(why, (reading.metric, reading.share), layers)
-
-
 def rows_of(
     rows: Rows, reacting: Reacting, layers: Sequence[str], measured: Measured, seed: int
 ) -> Iterator[Measurement]:
-    """Rows of every reading, norm and layer.
-
-    Args:
-        rows: with what every row says.
-        reacting: what the gradients were measured to react to.
-        layers: the names of all layers, those without a number included.
-        measured: the norms.
-        seed: of the bootstrap.
-    """
+    """Rows of every reading, norm and layer, those without a number included."""
     for reading in READINGS:
         if reading.reacting != reacting:
             continue
@@ -74,15 +58,22 @@ def _rows_of_reading(
     """Rows of one reading: the means, and each mean's share in their sum."""
     every = _All.of(samples, seed)
     for layer, sample in samples.items():
-        how = {"method": _method(sample, method)}
+        count, doubt = len(sample.values), _imprecision(sample)
+        how = (
+            "all columns" if sample.exact else f"estimated from {sample.parts.shape[1]} directions"
+        )
+        facts: dict[str, JsonValue] = {
+            "method": f"{how}, {method}",
+            "undefined": _undefined(sample),
+        }
         yield rows.measured(
             reading.metric,
             sample.mean,
             layer=layer,
             interval=_interval(sample, every.draws),
-            n=len(sample.values),
-            imprecise=_imprecision(sample),
-            details=how | _details(sample),
+            n=count,
+            imprecise=doubt,
+            details=facts | _details(sample),
         )
         if every.mean == 0:
             yield from rows.skipped(_STILL, [reading.share], [layer])
@@ -92,25 +83,14 @@ def _rows_of_reading(
             sample.mean / every.mean,
             layer=layer,
             interval=_share_interval(sample, every),
-            n=len(sample.values),
-            imprecise=_imprecision(sample),
-            details={
-                **how,
-                "of": f"the sum over {len(samples)} shown layers",
-                "undefined": _undefined(sample),
-            },
+            n=count,
+            imprecise=doubt,
+            details=facts | {"of": f"the sum over {len(samples)} shown layers"},
         )
 
 
 class _All(NamedTuple):
-    """All layers together.
-
-    Attributes:
-        mean: the sum of their means.
-        spread: by record, numbers whose mean that is, (records,).
-        probes: what each probe alone says of it, (probes,).
-        draws: of the bootstrap over records.
-    """
+    """All layers together: the sum of their means, by record and by probe, and the bootstrap."""
 
     mean: float
     spread: Array
@@ -170,12 +150,9 @@ def _imprecision(sample: Sample) -> str:
 
 
 def _details(sample: Sample) -> dict[str, JsonValue]:
-    """What stands behind a mean: the median, the records left out, one that decides, the error."""
+    """What stands behind a mean: the median, one record that decides, the error."""
     values = sample.values
-    details: dict[str, JsonValue] = {
-        "median": statistics.median(values.tolist()),
-        "undefined": _undefined(sample),
-    }
+    details: dict[str, JsonValue] = {"median": statistics.median(values.tolist())}
     share = float(values.max() / values.sum()) if values.any() else 0.0
     if len(values) > 2 and share > 0.5:
         details["warning"] = f"one record carries {share:.0%} of the mean; look at the median"
@@ -187,11 +164,6 @@ def _details(sample: Sample) -> dict[str, JsonValue]:
             "confidence": CONFIDENCE,
         }
     return details
-
-
-def _method(sample: Sample, method: str) -> str:
-    how = "all columns" if sample.exact else f"estimated from {sample.parts.shape[1]} directions"
-    return f"{how}, {method}"
 
 
 def _undefined(sample: Sample) -> int:
@@ -251,7 +223,9 @@ def run(audit: Sensitivity, subject: Subject, progress: Progress) -> Iterator[Me
                     progress=progress,
                 )
             except (NotApplicable, AuditError) as why:
-                yield from rows_without(rows, reacting, names, why)
+                readings = [reading for reading in READINGS if reading.reacting == reacting]
+                metrics = [name for reading in readings for name in (reading.metric, reading.share)]
+                yield from rows.without(why, metrics, names)
             else:
                 yield from rows_of(rows, reacting, names, measured, subject.seed)
 
@@ -261,23 +235,17 @@ def _observed(
 ) -> Iterator[tuple[Reacting, Observed]]:
     """The target with the records to look at for the input, then with those for the label."""
     shown = {layer.name for layer in subject.layers}
-    layers = layers_of(target.model, with_bias=audit.options.with_bias)
-    layers = tuple(layer for layer in layers if layer.name in shown)
+    every = layers_of(target.model, with_bias=audit.options.with_bias)
+    layers = tuple(layer for layer in every if layer.name in shown)
     observed = Observed.of(target, layers, subject.sample(_RECORDS), subject.seed)
     yield "input", observed
-    records = subject.sample(_label_records(observed))
+    count = _RECORDS
+    with suppress(GradauditError):  # the rows will say it
+        count = min(_LABEL_RECORDS, max(_RECORDS, observed.within(_CHEAP, "target")))
+    records = subject.sample(count)
     if len(records) > len(observed.inputs):
         observed = Observed.of(target, layers, records, subject.seed)
     yield "label", observed
-
-
-def _label_records(observed: Observed) -> int:
-    """How many records to look at for the label, where nobody says it."""
-    try:
-        cheap = observed.within(_CHEAP, "target")
-    except GradauditError:  # the rows will say it
-        return _RECORDS
-    return min(_LABEL_RECORDS, max(_RECORDS, cheap))
 
 
 def _facts(observed: Observed) -> dict[str, JsonValue]:

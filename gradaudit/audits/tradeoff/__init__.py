@@ -1,5 +1,6 @@
 """Privacy against accuracy over a defense's settings."""
 
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -111,6 +112,10 @@ def _expect_names(field: str, given: tuple[str, ...], known: tuple[str, ...]) ->
         raise ValueError(f"--{field}: name each of {', '.join(known)} at most once, and one")
 
 
+_riskier_higher = partial(Metric, riskier="higher", per_layer=False)
+_riskier_lower = partial(Metric, riskier="lower", per_layer=False)
+
+
 class Tradeoff(Audit[TradeoffOptions]):
     """What a defense leaves of accuracy and takes from attackers, over a grid of its settings.
 
@@ -136,37 +141,20 @@ class Tradeoff(Audit[TradeoffOptions]):
     name = "tradeoff"
     summary = "Privacy against accuracy over a defense's settings: curves and CAP."
     metrics = (
-        Metric(
+        _riskier_lower(
             id="cap",
             title="Calibrated averaged performance: accuracy times distance, distance at most 1",
-            riskier="lower",
-            per_layer=False,
         ),
-        Metric(
+        _riskier_lower(
             id="cap_paper",
             title="Calibrated averaged performance with unbounded distance, as in the paper",
-            riskier="lower",
-            per_layer=False,
         ),
-        Metric(
-            id="accuracy",
-            title="Test accuracy of models trained with the defense",
-            riskier="lower",
-            per_layer=False,
+        _riskier_lower(id="accuracy", title="Test accuracy of models trained with the defense"),
+        _riskier_lower(
+            id="distance", title="What an attack leaves between its answer and the truth"
         ),
-        Metric(
-            id="distance",
-            title="What an attack leaves between its answer and the truth",
-            riskier="lower",
-            per_layer=False,
-        ),
-        Metric(
-            id="advantage",
-            title="Advantage of property inference",
-            riskier="higher",
-            per_layer=False,
-        ),
-        Metric(id="auroc", title="AUROC of property inference", riskier="higher", per_layer=False),
+        _riskier_higher(id="advantage", title="Advantage of property inference"),
+        _riskier_higher(id="auroc", title="AUROC of property inference"),
     )
     headline = ("cap",)
     Options = TradeoffOptions

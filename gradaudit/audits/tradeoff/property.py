@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradaudit.audits.attack_inference import AttackProperty
-from gradaudit.audits.attack_inference.options import InferenceOptions
+from gradaudit.audits.attack_inference import AttackProperty, InferenceOptions
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.tradeoff import Tradeoff, TradeoffOptions
 from gradaudit.defenses.modules.target import defended_target

@@ -70,9 +70,7 @@ def why_no_correlation(subject: Subject, options: VinfoOptions) -> str:
 def records_asked_about(subject: Subject, *, keep: bool) -> Records:
     """The records to look at, with the attributes asked about: membership where none is named.
 
-    Args:
-        subject: the run's.
-        keep: whether a third is kept for an independent attack; so many more are drawn.
+    More are drawn where a third is kept for an independent attack.
 
     Raises:
         NotApplicable: none is named, and membership is unknown.
@@ -93,13 +91,7 @@ def records_asked_about(subject: Subject, *, keep: bool) -> Records:
 def drawn_cases(
     records: Records, options: VinfoOptions, seed: int, *, keep: bool
 ) -> tuple[list[Case], dict[str, str]]:
-    """Draw splits and batches of every attribute.
-
-    Args:
-        records: to look at, with the attributes asked about.
-        options: how many and how large.
-        seed: the run's.
-        keep: whether to keep a third of the records (or users) for an independent attack.
+    """Draw splits and batches of every attribute; with ``keep``, a third is for another attack.
 
     Returns:
         The cases, and why there is none of some attributes.
@@ -107,7 +99,11 @@ def drawn_cases(
     Raises:
         UsageError: the adversary's records leave none to score.
     """
-    measured, kept = _pools(records, seed, keep)
+    measured = np.arange(len(records), dtype=np.int64)
+    kept = measured[:0]
+    if keep:
+        draws = sequence(seed, "vinfo", "split")
+        measured, kept = split(len(records), records.users, _KEPT, draws)
     if options.shadow is not None and options.shadow >= len(measured):
         raise UsageError(
             f"--shadow {options.shadow}: only {len(measured)} records are looked at, and some must "
@@ -121,15 +117,6 @@ def drawn_cases(
         except NotApplicable as why:
             refused[name] = str(why)
     return cases, refused
-
-
-def _pools(records: Records, seed: int, keep: bool) -> tuple[IntArray, IntArray]:
-    """Indices of the records to measure on, and of those kept."""
-    if not keep:
-        every = np.arange(len(records), dtype=np.int64)
-        return every, every[:0]
-    measured, kept = split(len(records), records.users, _KEPT, sequence(seed, "vinfo", "split"))
-    return measured, kept
 
 
 def _case(
