@@ -209,24 +209,14 @@ def _bootstrapped(
     return float(low), float(high)
 
 
-def random_weights(target: Target) -> bool:
-    """Whether the model is as it was drawn: from the zoo or torchvision, without a checkpoint."""
-    return target.checkpoint is None and target.description.startswith(("zoo:", "torchvision:"))
-
-
 def doubt(
     target: Target, found: TaskAccuracy, records: Records, seen: Seen, expected: Expected | None
 ) -> str | None:
     """What to tell the user of a model that does not do on these records what it should.
 
-    Args:
-        target: model and checkpoint.
-        found: its accuracy on the records.
-        records: the data.
-        seen: what came into its first batch normalisation.
-        expected: the accuracy that it is known to have.
+    ``seen`` is what came into its first batch normalisation.
     """
-    if random_weights(target):
+    if target.checkpoint is None and target.description.startswith(("zoo:", "torchvision:")):
         return (
             "the weights are random: no checkpoint was given (--checkpoint), and every number is "
             "about an untrained model"

@@ -166,14 +166,13 @@ def _is_short(word: str) -> bool:
 
 
 def _learn_data(words: PrivateWords, data: Mapping[str, JsonValue]) -> None:
-    attributes = data.get("attributes")
-    if isinstance(attributes, dict):
-        for name in attributes:
-            words.learn("attribute", name)
-        for counts in attributes.values():
-            for value in counts if isinstance(counts, dict) else ():
-                words.learn("value", value)
-    classes = data.get("classes")
+    attributes, classes = data.get("attributes"), data.get("classes")
+    counts = attributes if isinstance(attributes, dict) else {}
+    for name in counts:
+        words.learn("attribute", name)
+    for of_values in counts.values():
+        for value in of_values if isinstance(of_values, dict) else ():
+            words.learn("value", value)
     for value in classes if isinstance(classes, dict) else ():
         words.learn("class", value)
 
@@ -197,10 +196,9 @@ def _command_words(command: str) -> list[str]:
     words = []
     for before, word in zip(["", *given], given, strict=False):
         flag, equals, value = word.partition("=")
-        if before in _ATTRIBUTE_FLAGS:
-            words += [f"?attribute={name}" for name in word.split(",")]
-        elif flag in _ATTRIBUTE_FLAGS and equals:
-            words += [f"?attribute={name}" for name in value.split(",")]
+        if before in _ATTRIBUTE_FLAGS or (flag in _ATTRIBUTE_FLAGS and equals):
+            names = word if before in _ATTRIBUTE_FLAGS else value
+            words += [f"?attribute={name}" for name in names.split(",")]
         else:
             words += [value if flag.startswith("--") and equals else word]
     return words

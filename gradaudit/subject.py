@@ -71,10 +71,9 @@ def open_subject(
     layers = choose_layers(newest.layers, settings.layer, settings.hide)
     hidden = hidden_layers(newest.layers, settings.hide)
     Chain(defenses).check(shared_parameters(newest.model, hidden))
+    expected = expected_of_run(settings.checkpoint[-1]) if settings.checkpoint else None
     if settings.expected_accuracy is not None:
         expected = Expected(settings.expected_accuracy, "--expected-accuracy")
-    else:
-        expected = expected_of_run(settings.checkpoint[-1]) if settings.checkpoint else None
     return Subject(
         targets=targets or (untrained,),
         records=records,

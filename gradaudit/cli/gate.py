@@ -118,19 +118,14 @@ def verdict(judged: Report) -> str:
 
 
 def _lines(page: Page, finding: Finding) -> Iterator[Text]:
+    """``error conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``."""
     word = says(finding)
     if word not in STYLES:
         return
-    for i, line in enumerate(page.prose(_sentence(finding), f"{word:<8} ", " " * 9)):
+    variant = f"({variant_text(finding.variant)})" if finding.variant else ""
+    parts = (finding.layer, finding.metric, variant, finding.message, f"(rule {finding.rule})")
+    sentence = " ".join(filter(None, parts)) if finding.rule else finding.message
+    for i, line in enumerate(page.prose(sentence, f"{word:<8} ", " " * 9)):
         if i == 0:
             line.stylize(STYLES[word], 0, len(word))
         yield line
-
-
-def _sentence(finding: Finding) -> str:
-    """``conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``."""
-    if finding.rule == 0:
-        return finding.message
-    variant = f"({variant_text(finding.variant)})" if finding.variant else ""
-    parts = (finding.layer, finding.metric, variant, finding.message, f"(rule {finding.rule})")
-    return " ".join(part for part in parts if part)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import core_schema
 
@@ -48,11 +49,12 @@ def schema_of(document: str) -> dict[str, Any]:
     Raises:
         UsageError: there is no schema of this name.
     """
-    models = {"report": lambda: Report, "policy": lambda: Policy, "config": file_model}
-    if document not in models:
-        raise UsageError(f"no schema of {document!r}; there are: {', '.join(models)}")
+    if document not in SCHEMAS:
+        raise UsageError(f"no schema of {document!r}; there are: {', '.join(SCHEMAS)}")
+    models: dict[str, type[BaseModel]] = {"report": Report, "policy": Policy}
+    model = models.get(document) or file_model()
     mode: JsonSchemaMode = "serialization" if document == "report" else "validation"
-    schema = models[document]().model_json_schema(mode=mode, schema_generator=_Generator)
+    schema = model.model_json_schema(mode=mode, schema_generator=_Generator)
     if "JsonValue" in schema.get("$defs", {}):
         schema["$defs"]["JsonValue"] = ANY_JSON
     return {"$schema": GenerateJsonSchema.schema_dialect, **schema}

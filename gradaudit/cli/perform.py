@@ -18,7 +18,7 @@ from gradaudit.config import OutputSettings, RunSettings, SubjectSettings
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.formats import format_named
 from gradaudit.gathering import incomplete
-from gradaudit.judging import Policy, gate, passed
+from gradaudit.judging import Policy
 from gradaudit.redaction import redact
 from gradaudit.report import Report
 
@@ -129,10 +129,3 @@ def claim_untested(report: Report) -> str | None:
         if row.status != "measured" and "claimed" in row.details:
             return f"dp-audit: the claim was not tested: {row.reason}"
     return None
-
-
-def judge(report: Report, policy: Policy, path: Path) -> None:
-    """End with status 1 where the report does not pass the policy."""
-    if not passed(gate(report, policy)):
-        typer.echo(f"gradaudit: the report does not pass {path}", err=True)
-        raise typer.Exit(GATE_FAILED)

@@ -91,7 +91,7 @@ def _flat(facts: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
 def _harmless(value: Any) -> Any:
     """Text without control characters; what is markup already stays."""
     plain = isinstance(value, str) and not hasattr(value, "__html__")
-    return printable(value, limit=max(len(value), 1)) if plain else value
+    return printable(value, limit=None) if plain else value
 
 
 def bars(metric: str, rows: Sequence[Measurement]) -> str:

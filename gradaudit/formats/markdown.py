@@ -43,14 +43,14 @@ def escape(text: str) -> str:
 
     Active characters become entities, which can never be read as markup.
     """
-    return _ACTIVE.sub(lambda m: f"&#{ord(m[0])};", printable(text, limit=len(text)))
+    return _ACTIVE.sub(lambda m: f"&#{ord(m[0])};", printable(text, limit=None))
 
 
 def code(name: str) -> str:
     """A name in code type; entities spell what a code span could not hold in a table."""
     if _PLAIN.fullmatch(name):
         return f"`{name.strip() or ' '}`"
-    spelled = re.sub(r"[^\w ./()-]", lambda m: f"&#{ord(m[0])};", printable(name, limit=len(name)))
+    spelled = re.sub(r"[^\w ./()-]", lambda m: f"&#{ord(m[0])};", printable(name, limit=None))
     return f"<code>{spelled.replace('_', '&#95;')}</code>" if name else ""
 
 

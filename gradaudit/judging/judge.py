@@ -1,6 +1,5 @@
 """Judges a report by a policy: every rule meets its rows, and each meeting becomes a finding."""
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -34,13 +33,16 @@ def excuse_known(judged: Report, baseline: Report) -> Report:
         if finding.outcome in _EXCUSED
     }
     before, now = baseline.by_key(), judged.by_key()
-    findings = [
-        _known(finding, before[finding.key])
-        if finding.outcome in earlier.get((finding.rule, finding.key), ())
-        and not worse(now[finding.key], before[finding.key], upwards=finding.max is not None)
-        else finding
-        for finding in judged.findings
-    ]
+    findings = []
+    for finding in judged.findings:
+        if finding.outcome in earlier.get((finding.rule, finding.key), ()):
+            was = before[finding.key]
+            if not worse(now[finding.key], was, upwards=finding.max is not None):
+                words = f"{finding.message}; known: {estimate(was)} in the baseline"
+                unclear = finding.outcome == "unclear"
+                excused = {"unclear": "pass"} if unclear else {"outcome": "known"}
+                finding = finding.model_copy(update={**excused, "message": words})
+        findings.append(finding)
     return judged.model_copy(update={"findings": findings})
 
 
@@ -92,12 +94,6 @@ def differences(report: Report, earlier: Report) -> list[str]:
     ]:
         notes.append(f"has other kinds or sizes of the layers {', '.join(sorted(changed))}")
     return notes
-
-
-def _known(finding: Finding, before: Measurement) -> Finding:
-    words = f"{finding.message}; known: {estimate(before)} in the baseline"
-    excused = {"unclear": "pass"} if finding.outcome == "unclear" else {"outcome": "known"}
-    return finding.model_copy(update={**excused, "message": words})
 
 
 CLOSE = 0.7
@@ -157,7 +153,12 @@ def says(finding: Finding) -> Says:
 
 def _judged(report: Report, policy: Policy, today: date) -> Report:
     met: Met = [(i, rule, _rows_of(rule, report)) for i, rule in enumerate(policy.rules, start=1)]
-    cases = _cases(met, policy, today)
+    cases = [
+        Case(number, rule, row, ends_of(row, value), *_ignores(policy, row, today))
+        for number, rule, rows in met
+        for row in rows
+        if (value := row.number) is not None
+    ]
     verdicts = {
         (case.number, case.row.key): _verdict(case, policy)
         for case in (correct(cases) if policy.family == "holm" else cases)
@@ -174,15 +175,6 @@ def _rows_of(rule: Rule, report: Report) -> list[Measurement]:
     return [each for row in met for each in members(row, report)]
 
 
-def _cases(met: Met, policy: Policy, today: date) -> list[Case]:
-    return [
-        Case(number, rule, row, ends_of(row, value), *_ignores(policy, row, today))
-        for number, rule, rows in met
-        for row in rows
-        if (value := row.number) is not None
-    ]
-
-
 def _ignores(policy: Policy, row: Measurement, today: date) -> tuple[Ignore | None, Ignore | None]:
     """The first exception for the row that is in force, and the first that has lapsed."""
     covering = [ignore for ignore in policy.ignore if ignore.covers(row.id, row.layer)]
@@ -192,23 +184,20 @@ def _ignores(policy: Policy, row: Measurement, today: date) -> tuple[Ignore | No
 
 
 def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]) -> list[Finding]:
-    findings = _nothing_to_judge(report, met)
-    for number, rule, rows in met:
-        findings.extend(_unmet(number, rule, rows, report))
-        findings.extend(
-            verdicts.get((number, row.key)) or _without_value(number, rule, row) for row in rows
-        )
-    return findings
-
-
-def _nothing_to_judge(report: Report, met: Met) -> list[Finding]:
+    message = "" if met else "the policy has no rule for what this report holds"
     if not any(row.status == "measured" for row in report.measurements):
         message = "nothing in this report was measured"
-    elif not met:
-        message = "the policy has no rule for what this report holds"
-    else:
-        return []
-    return [Finding(rule=0, metric="*", level="error", outcome="unmeasured", message=message)]
+    nothing = Finding(rule=0, metric="*", level="error", outcome="unmeasured", message=message)
+    findings = [nothing] if message else []
+    for number, rule, rows in met:
+        for glob in rule.layers:
+            if not any(layer_matches(row.layer, glob) for row in rows):
+                words = _why_unmet(rule, glob, report)
+                findings.append(_finding(number, rule, None, "unmeasured", words))
+        for row in rows:
+            verdict = verdicts.get((number, row.key))
+            findings.append(verdict or _without_value(number, rule, row))
+    return findings
 
 
 def _verdict(case: Case, policy: Policy) -> Finding:
@@ -237,13 +226,14 @@ def _without_value(number: int, rule: Rule, row: Measurement) -> Finding:
 
 
 def _finding(
-    number: int, rule: Rule, row: Measurement, outcome: Outcome, words: str, **more: Any
+    number: int, rule: Rule, row: Measurement | None, outcome: Outcome, words: str, **more: Any
 ) -> Finding:
+    """What a rule says of a row, or of one that it looked for in vain."""
     return Finding(
         rule=number,
-        metric=row.id,
-        layer=row.layer,
-        variant=row.variant,
+        metric=row.id if row else rule.metric,
+        layer=row.layer if row else None,
+        variant=row.variant if row else {},
         level=rule.level,
         max=rule.max,
         min=rule.min,
@@ -251,21 +241,6 @@ def _finding(
         message=words,
         **more,
     )
-
-
-def _unmet(number: int, rule: Rule, rows: list[Measurement], report: Report) -> Iterator[Finding]:
-    """A finding for each of the rule's globs that meets no row."""
-    for glob in rule.layers:
-        if not any(layer_matches(row.layer, glob) for row in rows):
-            yield Finding(
-                rule=number,
-                metric=rule.metric,
-                level=rule.level,
-                max=rule.max,
-                min=rule.min,
-                outcome="unmeasured",
-                message=_why_unmet(rule, glob, report),
-            )
 
 
 def _why_unmet(rule: Rule, glob: str, report: Report) -> str:

@@ -115,8 +115,12 @@ def attacked(
     for index, batch in enumerate(batches):
         observed = threat.observed(batch, _draws(target, seed, index))
         shared, draws = observed.view.update, sequence(seed, "tradeoff", "attack", index)
-        known = _insider(observed, target) if attack_.insider else observed
-        answers.append(_Answer.to(known, attack_, draws, progress))
+        if attack_.insider:
+            knowledge = {**observed.view.knowledge, "private_part": "known"}
+            model = FunctionalModel.of(target)
+            view = replace(observed.view, model=model, knowledge=knowledge)
+            observed = replace(observed, view=view)
+        answers.append(_Answer.to(observed, attack_, draws, progress))
         noise = _draws(target, seed, index)
         ratios.append(perturbation_ratio(target, sharing, batch, shared, noise))
     errors = np.stack([answer.errors for answer in answers])
@@ -168,27 +172,13 @@ def perturbation_ratio(
     return float(gradient.norm() / noise.norm())
 
 
-def _insider(observed: Observed, target: Target) -> Observed:
-    """The same update to an attacker who knows the private part of the model and its secrets."""
-    view = observed.view
-    knowledge: dict[str, JsonValue] = {**view.knowledge, "private_part": "known"}
-    model = FunctionalModel.of(target)
-    return replace(observed, view=replace(view, model=model, knowledge=knowledge))
-
-
 def _draws(target: Target, seed: int, index: int) -> torch.Generator:
     return torch_rng(seed, "tradeoff", "update", index, device=target.device)
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the attacker makes of one update.
-
-    Attributes:
-        observed: the update, and the truth.
-        inputs: (k, …) that the attacker hands in; None for no answer.
-        labels: (k,) that it names; None where it names none.
-    """
+    """What the attacker makes of one update: inputs (k, …), None for no answer; labels (k,)."""
 
     observed: Observed
     inputs: Tensor | None

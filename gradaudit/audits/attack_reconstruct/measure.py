@@ -269,19 +269,14 @@ def _headline(
     """Of each metric the method that came closest; its name stands in the details."""
     first = campaign.observed[0]
     could = prospects(first.view, first.records[:1], first.labels[:1], campaign.seed)
+    signs = {"higher": 1, "lower": -1, None: 0}
+    riskier = {metric.id: signs[metric.riskier] for metric in audit.metrics}
     for rows in zip(*results, strict=True):
-        row = _closest(audit, rows)
+        measured = [row for row in rows if row.number is not None]
+        sign = riskier[rows[0].metric]
+        row = max(measured, key=lambda row: sign * (row.number or 0.0), default=rows[0])
         more = {"layer_by_layer": could} if row.metric in audit.headline else {}
         yield row.model_copy(update={"variant": variant, "details": {**row.details, **more}})
-
-
-def _closest(audit: AttackReconstruct, rows: Sequence[Measurement]) -> Measurement:
-    measured = [row for row in rows if row.number is not None]
-    (metric,) = [metric for metric in audit.metrics if metric.id == rows[0].metric]
-    if not measured or metric.riskier is None:
-        return (measured or list(rows))[0]
-    sign = 1 if metric.riskier == "higher" else -1
-    return max(measured, key=lambda row: sign * (row.number or 0.0))
 
 
 def _noise(campaign: Campaign, attempts: Sequence[Attempt]) -> JsonValue:

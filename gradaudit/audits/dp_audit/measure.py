@@ -64,7 +64,8 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
     design, rules = _setup(subject, options, comparisons=len(names) + len(swept))
     games = {name: play_on(subject, name, mechanism, design, rules, progress) for name in names}
     bounds = {name: game.epsilon_lower for name, game in games.items()}
-    best = max(names, key=lambda name: -math.inf if bounds[name] is None else bounds[name])
+    at_least = {name: -math.inf if bound is None else bound for name, bound in bounds.items()}
+    best = max(names, key=lambda name: at_least[name])
     yield from game_rows(games[best], options, rows)
     yield from theory_rows(games[best], options, columns, rows)
     yield from composition_rows(mechanism, options, rows)

@@ -30,13 +30,9 @@ METRIC = "correlation"
 
 @dataclass(frozen=True)
 class Point:
-    """One layer in one case.
+    """One layer in one case (attribute and round, as the variant says them).
 
-    Attributes:
-        case: attribute and round, as the variant says them.
-        metrics: numbers of the layer by metric.
-        auroc: of the independent attack.
-        layer: its name.
+    Its numbers by metric, and the AUROC of the independent attack.
     """
 
     case: Variant
@@ -52,12 +48,8 @@ class Point:
 
 def correlation_rows(points: Sequence[Point]) -> Iterator[Measurement]:
     """Pearson's r of every metric, pooled over cases, and of each case with enough layers."""
-    names = dict.fromkeys(name for point in points for name in point.metrics)
-    cases: list[Variant] = []
-    for point in points:
-        if point.case not in cases:
-            cases.append(point.case)
-    for name in names:
+    cases = list({repr(point.case): point.case for point in points}.values())
+    for name in dict.fromkeys(name for point in points for name in point.metrics):
         of_metric: Variant = {} if name == f"{Vinfo.name}.vinfo" else {"of": name}
         yield from _row(name, points, of_metric, f"{len(cases)} cases pooled")
         for case in cases if len(cases) > 1 else ():
@@ -160,7 +152,10 @@ class AttributeRows:
         if metric == "auroc":
             values = np.array([usable.auroc for usable in repetitions])
             chosen = Counter(usable.ranker for usable in repetitions)
+            low, high = auroc_interval(repetitions, self.sampled)
         else:
+            unit = _unit(metric, repetitions)
+            low, high = (x / unit for x in information_interval(repetitions, self.sampled))
             values = np.array([x.information / _unit(metric, [x]) for x in repetitions])
             chosen = Counter(usable.family for usable in repetitions)
         mean, count = float(values.mean()), len(values)
@@ -169,7 +164,7 @@ class AttributeRows:
             metric,
             mean if metric == "auroc" else max(0.0, mean),
             layer=layer,
-            interval=_interval(metric, repetitions, self.sampled),
+            interval=(low, high),
             n=count,
             imprecise=imprecise(repetitions, self.sampled),
             details={
@@ -206,14 +201,6 @@ def worst(rows: Sequence[Measurement], names: Sequence[str]) -> Iterator[Measure
 def _unit(metric: str, repetitions: Sequence[Usable]) -> float:
     """What information is divided by: one, or the prior's entropy."""
     return repetitions[0].entropy if metric == "vinfo_fraction" else 1.0
-
-
-def _interval(metric: str, repetitions: Sequence[Usable], sampled: Sampled) -> tuple[float, float]:
-    if metric == "auroc":
-        return auroc_interval(repetitions, sampled)
-    low, high = information_interval(repetitions, sampled)
-    unit = _unit(metric, repetitions)
-    return low / unit, high / unit
 
 
 def _learning(metric: str, repetitions: Sequence[Usable], sampled: Sampled) -> dict[str, JsonValue]:

@@ -98,6 +98,11 @@ class _Levels:
             low, high = self.spread.values[at].tolist()
             interval = min(low, value), max(high, value)
         members = self.rebuilt.members
+        more: dict[str, JsonValue] = dict(self._warning)
+        if self.beside is not None:  # each reconstruction compared with other records
+            other = information(self.beside)
+            rate = float(self.beside.rates[at, int(other.best[at])].mean())
+            more["permuted"] = {"value": float(other.values[at]), "success": rate}
         return rows.measured(
             VINFO,
             value,
@@ -108,8 +113,7 @@ class _Levels:
             details={
                 "chosen": members[best] if values[best] > 0 else "guessing",
                 "members": dict(zip(members, values.tolist(), strict=True)),
-                **self._warning,
-                **self._permuted(at),
+                **more,
             },
         )
 
@@ -117,12 +121,18 @@ class _Levels:
         best = int(self.original.best[at])
         hits = int(self.tally.successes[at, best].sum())
         count = self.tally.successes[at, best].size * self.tally.restarts
-        of_restarts = clopper_pearson(hits, count)
+        of_restarts = interval = clopper_pearson(hits, count)
+        if self.spread is not None:
+            low, high = self.spread.rates[at].tolist()
+            interval = low, high
+            if low == high and low in (0.0, 1.0):  # all updates agree: one trial each
+                updates = self.tally.successes.shape[2]
+                interval = clopper_pearson(round(low * updates), updates)
         return rows.measured(
             SUCCESS,
             hits / count,
             layer=self.layer,
-            interval=of_restarts if self.spread is None else self._of_new_records(at, self.spread),
+            interval=interval,
             n=count,
             imprecise=self._few,
             details={
@@ -131,14 +141,6 @@ class _Levels:
                 **self._warning,
             },
         )
-
-    def _of_new_records(self, at: int, ends: Spread) -> tuple[float, float]:
-        """The bootstrap's; where all updates agree, Clopper and Pearson's with one trial each."""
-        low, high = ends.rates[at].tolist()
-        updates = self.tally.successes.shape[2]
-        if low == high and low in (0.0, 1.0):
-            return clopper_pearson(round(low * updates), updates)
-        return low, high
 
     def _counts(self, at: int) -> dict[str, JsonValue]:
         """Threshold, failed restarts, refused members, and the best guesses."""
@@ -153,14 +155,6 @@ class _Levels:
             "refused": dict(self.rebuilt.refused),
             "guessed": guessed,
         }
-
-    def _permuted(self, at: int) -> dict[str, JsonValue]:
-        """The same numbers where each reconstruction is compared with other records."""
-        if self.beside is None:
-            return {}
-        other = information(self.beside)
-        rate = float(self.beside.rates[at, int(other.best[at])].mean())
-        return {"permuted": {"value": float(other.values[at]), "success": rate}}
 
     @property
     def _few(self) -> str:
@@ -182,11 +176,6 @@ class LayerSet:
     layers: tuple[Layer, ...]
 
     @property
-    def names(self) -> list[str]:
-        """The layers' names."""
-        return [layer.name for layer in self.layers]
-
-    @property
     def layer(self) -> str | None:
         """The layer of its rows: a single one's own."""
         return self.layers[0].name if len(self.layers) == 1 else None
@@ -194,7 +183,7 @@ class LayerSet:
     @property
     def variant(self) -> Variant:
         """Names the layers where there are several."""
-        return {} if len(self.layers) == 1 else {"layers": "+".join(self.names)}
+        return {} if len(self.layers) == 1 else {"layers": "+".join(x.name for x in self.layers)}
 
 
 def layer_sets(layers: Sequence[Layer], sizes: Sequence[int]) -> list[LayerSet]:
@@ -303,7 +292,11 @@ class _Attacks:
         told = [text for text, method in self.methods.items() if not method.searches_labels]
         labels = f"known to {', '.join(told)}" if self.options.known_labels and told else "unknown"
         return {
-            "knowledge": {**knowledge, "layers": list(chosen.names), "labels": labels},
+            "knowledge": {
+                **knowledge,
+                "layers": [layer.name for layer in chosen.layers],
+                "labels": labels,
+            },
             "chosen_by": "the truth: the best member of the family, by definition",
             "family": {
                 text: method.options.model_dump(mode="json")
