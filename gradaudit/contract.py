@@ -22,11 +22,6 @@ def breaches(
     Rows are of the audit and of metrics that it declares, of the whole model or of a layer that is
     looked at, and no two share a key. A metric of which one layer has a headline has one for every
     layer, measured or with a reason; an audit with metrics of layers speaks of every layer.
-
-    Args:
-        audit: that was run.
-        rows: everything that it yielded.
-        layers: names of those that are looked at.
     """
     return [*_misnamed(audit, rows), *_misplaced(audit, rows, layers), *_repeated(rows)]
 

@@ -142,10 +142,7 @@ def _seconds(subject: Subject, records: int) -> float:
 
 @contextmanager
 def _kept(
-    audit: Audit[Any],
-    subject: Subject,
-    rows: list[Measurement],
-    broken: dict[str, JsonValue],
+    audit: Audit[Any], subject: Subject, rows: list[Measurement], broken: dict[str, JsonValue]
 ) -> Iterator[None]:
     """Let an audit fill its rows; where it breaks off, they are filled up, and ``broken`` says it.
 

@@ -39,10 +39,6 @@ def writers(
 ) -> list[tuple[Path, Format]]:
     """The files to write with their formats, checked before anything is written.
 
-    Args:
-        paths: of the files to write.
-        reads: of those that the command reads.
-
     Raises:
         UsageError: no format has a file's suffix, or a file is both written and read.
     """

@@ -98,10 +98,6 @@ def bars(metric: str, rows: Sequence[Measurement]) -> str:
     """One horizontal bar a layer, from the top, with its interval; an ``<svg>`` element.
 
     The same rows give the same characters. Names are text in it, never markup or formulas.
-
-    Args:
-        metric: ``audit.metric``.
-        rows: measured rows, each of a layer.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure

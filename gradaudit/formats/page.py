@@ -46,12 +46,6 @@ def grid(key: Column, others: Sequence[Column], width: int, rule: str) -> Iterat
 
     Where the columns do not fit side by side they are shown in bands, each with the key column;
     where not even one fits beside the key, every row becomes a card.
-
-    Args:
-        key: the first column.
-        others: the remaining ones.
-        width: terminal cells of a line.
-        rule: the character that underlines the headings.
     """
     if others and key.width + GAP + max(column.width for column in others) > width:
         yield from _cards(key, others)
@@ -123,11 +117,7 @@ class Page:
     ) -> Iterator[Text]:
         """Lines of a paragraph; a word longer than a line is kept whole.
 
-        Args:
-            text: the prose.
-            first: what the first line begins with.
-            rest: what the others begin with; as ``first`` without it.
-            style: style of all lines.
+        The first line begins with ``first``, the others with ``rest``, or as the first without it.
         """
         for line in textwrap.wrap(
             self.safe(text),

@@ -47,13 +47,7 @@ def excuse_known(judged: Report, baseline: Report) -> Report:
 
 
 def worse(now: Measurement, before: Measurement, *, upwards: bool) -> bool:
-    """Whether a measured row has moved beyond what the earlier one allows.
-
-    Args:
-        now: the row of today.
-        before: the same row of the baseline.
-        upwards: whether larger values are worse.
-    """
+    """Whether a row is beyond what the earlier one allows; ``upwards`` larger values are worse."""
     value, was = now.number, before.number
     if value is None or was is None:
         return True

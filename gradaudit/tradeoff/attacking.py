@@ -98,13 +98,8 @@ def attacked(
 ) -> Outcome:
     """Attack the updates of these batches.
 
-    Args:
-        target: the model with the defenses that change it.
-        sharing: how updates are made.
-        batches: of equally many records each.
-        attack_: how.
-        seed: of noise and starting points, which are the same for every setting of a defense.
-        progress: told of the attacks.
+    Batches have equally many records; noise and starting points, drawn by the seed, are the same
+    for every setting of a defense.
 
     Raises:
         NotApplicable: the method does not apply to the model or the update.

@@ -73,10 +73,7 @@ class Plan:
 class Trained:
     """What a training with a defense ended in.
 
-    Attributes:
-        initial: the defended model before it.
-        target: the defended model after it.
-        accuracy: on the test records.
+    The model before and after it, with its defenses, and the accuracy on test records.
     """
 
     initial: Target
@@ -140,14 +137,7 @@ def train(
 ) -> Trained:
     """Train with these defenses and test.
 
-    Args:
-        target: initial weights; left as they are.
-        records: what the clients hold together.
-        test: others.
-        options: how to train.
-        defenses: applied to every client's update or built into its model, in order.
-        seed: root of all draws.
-        progress: told of every round.
+    The initial weights, which are the target's, are left as they are; ``test`` are other records.
 
     Raises:
         AuditError: the training diverged.

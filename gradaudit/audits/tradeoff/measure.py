@@ -38,14 +38,7 @@ _CAP_PAPER_IS_CAP = (
 
 @dataclass(frozen=True)
 class StudyRows:
-    """The rows of one study.
-
-    Attributes:
-        rows: with the mechanism in their variant.
-        study: of the mechanism.
-        games: that are asked about.
-        facts: what each CAP says of the training and the attacks.
-    """
+    """The rows of one study."""
 
     rows: Rows
     study: Study

@@ -28,14 +28,8 @@ _KEPT = (2.0, 1.0)
 class Case:
     """An attribute with everything drawn for it.
 
-    Attributes:
-        attribute: its name.
-        values: how many values occur.
-        real: repetitions.
-        permuted: repetitions with the attribute permuted; empty where ``why`` says why not.
-        independent: repetitions on the records that were kept; empty without a correlation.
-        seed: root of the fits and of the defenses' noise.
-        attack: root of those of the independent attack.
+    ``permuted`` is empty where ``why`` says why not, ``independent`` without a correlation. Of the
+    fits and the defenses' noise ``seed`` is the root, ``attack`` for the independent attack.
     """
 
     attribute: str
