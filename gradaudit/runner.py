@@ -17,7 +17,6 @@ import gradaudit
 from gradaudit.accuracy import task_accuracy
 from gradaudit.audits import Audit
 from gradaudit.audits.rows import Rows
-from gradaudit.contract import breaches
 from gradaudit.data import describe
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.gathering import Part, gather
@@ -25,9 +24,12 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Subject
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
+from gradaudit.specs import suggest
 
 log = logging.getLogger(__name__)
 
+MOST_NAMES = 5
+"""Layers that a breach of the contract names."""
 _TIMES, _TOGETHER = 5, 32
 """Passes that are timed, and records in one of those that are passed together."""
 
@@ -43,7 +45,7 @@ def run(
 
     An audit that does not apply leaves skipped rows, one that breaks leaves failed rows; either
     way every layer has a measurement or a reason. One whose rows break the contract
-    (``gradaudit.contract``) is broken too, and keeps its rows.
+    (``breaches``) is broken too, and keeps its rows.
 
     Args:
         subject: what is audited.
@@ -196,3 +198,64 @@ def _describe_target(subject: Subject) -> TargetRecord:
         loss=target.loss.name,
         mode=target.mode,
     )
+
+
+def breaches(
+    audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
+) -> list[str]:
+    """What breaks the contract in the rows of one run, a clause each; none where all is well.
+
+    A rule of a policy judges the rows that it finds. A metric under another name, or a layer left
+    out, is a row that no rule finds; so every audit is held to what it declares.
+
+    Rows are of the audit and of metrics that it declares, of the whole model or of a layer that is
+    looked at, and no two share a key. A metric of which one layer has a headline has one for every
+    layer, measured or with a reason; an audit with metrics of layers speaks of every layer.
+    """
+    return [*_misnamed(audit, rows), *_misplaced(audit, rows, layers), *_repeated(rows)]
+
+
+def _misnamed(audit: type[Audit[Any]], rows: Sequence[Measurement]) -> Iterator[str]:
+    for name in dict.fromkeys(row.audit for row in rows):
+        if name != audit.reports_as():
+            yield f"a row names the audit {name!r} instead of {audit.reports_as()!r}"
+    declared = {metric.id: metric for metric in audit.metrics}
+    for name in dict.fromkeys(row.metric for row in rows):
+        if name not in declared:
+            yield f"the metric {name!r} is not declared{suggest(name, declared)}"
+    of_layers = (row.metric for row in rows if row.layer is not None and row.metric in declared)
+    if strange := [name for name in of_layers if not declared[name].per_layer]:
+        yield f"the metric {strange[0]!r} is declared for the whole model, not for layers"
+
+
+def _misplaced(
+    audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
+) -> Iterator[str]:
+    """Of layers that are not looked at, and of those that are left out."""
+    spoken_of = dict.fromkeys(row.layer for row in rows if row.layer is not None)
+    if strange := [name for name in spoken_of if name not in layers]:
+        yield f"rows of {_named(strange)}, which is not looked at"
+    headlines: dict[str, set[str]] = {}
+    for row in rows:
+        if row.layer is not None and not row.variant:
+            headlines.setdefault(row.metric, set()).add(row.layer)
+    for metric, with_row in headlines.items():
+        if missing := [name for name in layers if name not in with_row]:
+            yield f"no row of {metric} for {_named(missing)}"
+    mute = [name for name in layers if name not in spoken_of]
+    if mute and not headlines and any(metric.per_layer for metric in audit.metrics):
+        yield f"no row at all for {_named(mute)}"
+
+
+def _repeated(rows: Sequence[Measurement]) -> Iterator[str]:
+    seen = set()
+    for row in rows:
+        if row.key in seen:
+            yield f"two rows of {row.metric} for {_named([row.layer or 'the whole model'])} alike"
+            return
+        seen.add(row.key)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

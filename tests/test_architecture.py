@@ -36,14 +36,13 @@ ROOMS = {
     "audits": "accuracy attacks data defenses dp families federation gradients inference "
     "information models ranks sharing subspaces tradeoff",
     "sweeping": "",
-    "contract": "audits",
     "gathering": "audits",
     "judging": "audits gathering",
     "formats": "audits judging",
     "config": "audits federation",
     "subject": "config data defenses models",
     "training": "config data defenses federation models subject",
-    "runner": "accuracy audits contract data gathering gradients models",
+    "runner": "accuracy audits data gathering gradients models",
     "api": "audits config data models runner subject",
     "cli": "audits config dp formats gathering judging models runner subject sweeping training zoo",
     "__init__": "api judging models",
@@ -54,7 +53,7 @@ ONLY_FOR_TYPES = {"models": {"defenses"}}
 """What a room names in annotations and never imports."""
 
 LIGHT = (
-    "__init__ __main__ audits cli config contract errors files formats gathering judging noise "
+    "__init__ __main__ audits cli config errors files formats gathering judging noise "
     "parts progress redaction report specs stopping text yaml_file"
 )
 """Rooms that are imported before anything is measured; of an audit's folder, its declaration."""

@@ -57,15 +57,16 @@ def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
             )
         finish(report, settings, subject)
 
-    return with_options(
-        command,
-        [
-            *options_of(audit.Options, "Options"),
-            *options_of(SubjectSettings, "Subject", renames=audit.renames),
-            CONFIG,
-            *options_of(OutputSettings, "Output"),
-        ],
-    )
+    return with_options(command, _parameters(audit))
+
+
+def _parameters(audit: type[Audit[Any]]) -> list[inspect.Parameter]:
+    return [
+        *options_of(audit.Options, "Options"),
+        *options_of(SubjectSettings, "Subject", renames=audit.renames),
+        CONFIG,
+        *options_of(OutputSettings, "Output"),
+    ]
 
 
 def _option(name: str, kind: Any, flag: str, text: str) -> inspect.Parameter:
@@ -114,18 +115,8 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         if curves is not None:
             draw_sweep(curves, report, axes, metric)
 
-    own = options_of(audit.Options, "Options")
-    taken = {parameter.name for parameter in own}
-    return with_options(
-        command,
-        [
-            *(parameter for parameter in _OWN if parameter.name not in taken),
-            *own,
-            *options_of(SubjectSettings, "Subject", renames=audit.renames),
-            CONFIG,
-            *options_of(OutputSettings, "Output"),
-        ],
-    )
+    of_sweep = [option for option in _OWN if option.name not in audit.Options.model_fields]
+    return with_options(command, [*of_sweep, *_parameters(audit)])
 
 
 def _fields(audit: type[Audit[Any]]) -> set[str]:

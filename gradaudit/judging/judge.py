@@ -15,6 +15,10 @@ _EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
 """What an outcome of the baseline excuses."""
 TOLERANCE = 0.01
 """Share by which a value may move before it is worse, where the baseline has no interval."""
+CLOSE = 0.7
+"""How alike names must be for one to be offered instead of the other."""
+Says = Outcome | Literal["error", "warning"]
+Met = list[tuple[int, Rule, list[Measurement]]]
 
 
 def excuse_known(judged: Report, baseline: Report) -> Report:
@@ -88,13 +92,6 @@ def differences(report: Report, earlier: Report) -> list[str]:
     ]:
         notes.append(f"has other kinds or sizes of the layers {', '.join(sorted(changed))}")
     return notes
-
-
-CLOSE = 0.7
-"""How alike names must be for one to be offered instead of the other."""
-
-Says = Outcome | Literal["error", "warning"]
-Met = list[tuple[int, Rule, list[Measurement]]]
 
 
 def gate(

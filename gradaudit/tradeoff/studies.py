@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import JsonValue
 
 from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
@@ -120,10 +119,6 @@ class Study:
         """(repetitions, settings, batches) of a field of the outcomes; None where it is missing."""
         values = [[getattr(outcome, what) for outcome in row] for row in self.outcomes[view]]
         return None if any(value is None for row in values for value in row) else np.array(values)
-
-    def knowledge(self, view: View) -> dict[str, JsonValue]:
-        """What the attacker was given at the first setting."""
-        return self.outcomes[view][0][0].knowledge
 
 
 def train(

@@ -45,6 +45,8 @@ NO_PICTURE = (
 )
 NO_TRUTH = "the update was captured, so there is no truth to score by; name it with --records"
 _NO_LABELS = "the attacker was told the labels, names none, or they are real numbers"
+ENOUGH = 20
+"""Updates, below which an interval over them is not to be trusted."""
 
 
 @dataclass(frozen=True)
@@ -142,10 +144,6 @@ def _interval(metric: str, values: NDArray[np.float64]) -> tuple[float, float] |
 
 def _number(value: float) -> JsonValue:
     return value if math.isfinite(value) else str(value)
-
-
-ENOUGH = 20
-"""Updates, below which an interval over them is not to be trusted."""
 
 
 def cost(audit: AttackReconstruct, subject: Subject) -> Cost:

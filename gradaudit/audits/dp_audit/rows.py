@@ -248,13 +248,8 @@ def _bound_row(
             "alternative": np.histogram(score.alternative, edges)[0].tolist(),
         },
     }
-    return rows.measured(
-        "epsilon_lower",
-        bound.value,
-        n=options.trials,
-        confidence=options.confidence,
-        details=details,
-    )
+    level, trials = options.confidence, options.trials
+    return rows.measured("epsilon_lower", bound.value, n=trials, confidence=level, details=details)
 
 
 def _gaussian_rows(

@@ -41,7 +41,17 @@ def run(audit: Forward, subject: Subject, progress: Progress) -> Iterator[Measur
         NotApplicable: too few or too many records, or they have no activations of their own.
         AuditError: the model cannot be run on the records.
     """
-    _expect_comparable(len(subject.sample(_RECORDS)), subject.memory)
+    count, most = len(subject.sample(_RECORDS)), math.isqrt(subject.memory // _BYTES_A_PAIR)
+    if count < _FEWEST:
+        raise NotApplicable(
+            f"{count} records cannot be told apart by much; look at {_FEWEST} or more "
+            "(--samples, or more data)"
+        )
+    if count > most:
+        raise NotApplicable(
+            f"the distances between all pairs of {count:,} records do not fit into memory; "
+            f"look at {most:,} or fewer (--samples)"
+        )
     for target, variant in by_round(subject):
         rows = Rows(type(audit), variant)
         yield from _of_target(target, rows, audit.options.sigma2, subject, progress)
@@ -104,19 +114,4 @@ def _measured(
                 "mean_squared_distance": spread,
                 **({"ceiling": True} if at_ceiling else {}),
             },
-        )
-
-
-def _expect_comparable(records: int, memory: int) -> None:
-    """Raise where there is nothing to compare, or too much to hold, with what would do."""
-    most = math.isqrt(memory // _BYTES_A_PAIR)
-    if records < _FEWEST:
-        raise NotApplicable(
-            f"{records} records cannot be told apart by much; look at {_FEWEST} or more "
-            "(--samples, or more data)"
-        )
-    if records > most:
-        raise NotApplicable(
-            f"the distances between all pairs of {records:,} records do not fit into memory; "
-            f"look at {most:,} or fewer (--samples)"
         )

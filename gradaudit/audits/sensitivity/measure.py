@@ -28,6 +28,13 @@ _ESTIMATORS = {
     True: "Gaussian directions, the same for every record; chi-square interval (Satterthwaite)",
     False: "columns drawn without replacement, the same for every record; Student's interval",
 }
+_RECORDS = 32
+_LABEL_RECORDS = 256
+_CHEAP = 1e10
+"""Multiply-adds of forward passes that more records for the label may take; some seconds."""
+_PASSES_A_DIRECTION = 0.3
+_UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
+_VARIABLES: Mapping[Reacting, Variable] = {"input": "point", "label": "target"}
 
 
 def rows_of(
@@ -184,15 +191,6 @@ def _why_not(
         return "skipped", reason, {}
     reason = "every record's gradient has range zero, but moves: nothing to divide by"
     return "failed", reason, {"undefined": _undefined(by_norm[norm])}
-
-
-_RECORDS = 32
-_LABEL_RECORDS = 256
-_CHEAP = 1e10
-"""Multiply-adds of forward passes that more records for the label may take; some seconds."""
-_PASSES_A_DIRECTION = 0.3
-_UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
-_VARIABLES: Mapping[Reacting, Variable] = {"input": "point", "label": "target"}
 
 
 def cost(audit: Sensitivity, subject: Subject) -> Cost:

@@ -34,6 +34,15 @@ _NO_LABELS = "the method names no labels of these records, so there are none to 
 _CAP_PAPER_IS_CAP = (
     "the distance is a share of records, which cannot exceed 1: the paper's CAP is `cap`"
 )
+_NO_DEFENSE = (
+    "no defense with a grid of settings is named; name one, as in --defense "
+    "'dp:clip=1e6,sigma=0.01|0.1|0.5,per=release' (in a config file: tradeoff: {defense: […]})"
+)
+_HIDDEN = (
+    "--hide: all layers are trained together, so accuracy would not be that of a model with hidden "
+    "layers; leave it out (--layer shows an attack on some layers)"
+)
+_OF_MECHANISM = ("cap", "cap_paper", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -136,7 +145,7 @@ class StudyRows:
                     for index, (setting, accuracy) in enumerate(zip(settings, mean, strict=True))
                 ],
                 "interval_over": covers if interval else None,
-                "knowledge": study.knowledge(view),
+                "knowledge": study.outcomes[view][0][0].knowledge,
             },
         )
 
@@ -163,17 +172,6 @@ class StudyRows:
 
 def _mean(values: FloatArray) -> Value:
     return Value(float(values.mean()), mean_interval(values, 1.0))
-
-
-_NO_DEFENSE = (
-    "no defense with a grid of settings is named; name one, as in --defense "
-    "'dp:clip=1e6,sigma=0.01|0.1|0.5,per=release' (in a config file: tradeoff: {defense: […]})"
-)
-_HIDDEN = (
-    "--hide: all layers are trained together, so accuracy would not be that of a model with hidden "
-    "layers; leave it out (--layer shows an attack on some layers)"
-)
-_OF_MECHANISM = ("cap", "cap_paper", "accuracy")
 
 
 def run(audit: Tradeoff, subject: Subject, progress: Progress) -> Iterator[Measurement]:

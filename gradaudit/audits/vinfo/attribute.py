@@ -26,6 +26,8 @@ from gradaudit.statistics.correlation import FEWEST_POINTS, pearson
 from gradaudit.statistics.intervals import student
 
 METRIC = "correlation"
+ENOUGH = 5
+"""Repetitions from which on the interval is not warned of."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +108,6 @@ def _row(name: str, points: Sequence[Point], variant: Variant, what: str) -> Ite
             "interval_by": "jackknife over cases" if pooled else "Fisher",
         },
     )
-
-
-ENOUGH = 5
-"""Repetitions from which on the interval is not warned of."""
 
 
 @dataclass(frozen=True)
