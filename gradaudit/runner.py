@@ -150,7 +150,7 @@ def _kept(
 
     This is no caller of the audit, so a traceback leads from the run straight to the measurement.
     """
-    fault = ""
+    fault: str | None = None
     try:
         yield
     except NotApplicable as why:
@@ -160,11 +160,11 @@ def _kept(
     except (Exception, SystemExit) as error:
         log.debug("%s failed", audit.name, exc_info=True)
         fault = str(error) if isinstance(error, GradauditError) else one_line(error)
-    else:
-        if faults := breaches(type(audit), rows, [layer.name for layer in subject.layers]):
-            fault = "it breaks the contract of its rows: " + "; ".join(faults)
-            rows[:] = {row.key: row for row in rows}.values()
-    if fault:
+    layers = [layer.name for layer in subject.layers]
+    if fault is None and (faults := breaches(type(audit), rows, layers)):
+        fault = "it breaks the contract of its rows: " + "; ".join(faults)
+        rows[:] = {row.key: row for row in rows}.values()
+    if fault is not None:
         rows += _instead(audit, subject, rows, "failed", fault)
         broken[audit.name] = fault
 

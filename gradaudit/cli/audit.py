@@ -20,7 +20,6 @@ from gradaudit.cli.perform import (
     show,
     stdout_for_the_report,
 )
-from gradaudit.cli.reports import stdout
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
     OutputSettings,
@@ -31,6 +30,7 @@ from gradaudit.config import (
     settle,
 )
 from gradaudit.errors import UsageError
+from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
 from gradaudit.formats.view import SKIPPED, cell
 from gradaudit.gathering import Part, merge
@@ -110,7 +110,7 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         report = _swept(audit, axes, flags, file, quiet=output.quiet)
         show(report, output)
         if output.format == "table":
-            print_sweep(report, metric, {axis.name: axis for axis in axes}, stdout())
+            print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
         insist(report)
         if curves is not None:
             draw_sweep(curves, report, axes, metric)

@@ -9,8 +9,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from gradaudit.cli.reports import Output, Quiet, ReportFile, Shape, Verbose, remark, stdout, writers
+from gradaudit.cli.reports import Output, Quiet, ReportFile, Shape, Verbose, remark, writers
 from gradaudit.formats import format_named
+from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Page
 from gradaudit.judging import (
     default_policy_yaml,
@@ -85,7 +86,7 @@ def gate(
     for path, format_ in files:
         format_.write(judged, path)
     if shape == "table":
-        print_verdict(judged, stdout())
+        print_verdict(judged, Stdout())
     else:
         format_named(shape).show(judged)
     if not passed(judged):

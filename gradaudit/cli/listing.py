@@ -15,10 +15,11 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import core_schema
 
 from gradaudit.audits import audits
-from gradaudit.cli.reports import print_json, stdout
+from gradaudit.cli.reports import print_json
 from gradaudit.config import file_model
 from gradaudit.errors import UsageError
 from gradaudit.formats import formats
+from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Page
 from gradaudit.judging import Policy, known_metrics
 from gradaudit.parts import declared, summaries
@@ -109,7 +110,7 @@ def list_parts(
     if shape == "json":
         print_json(found)
         return
-    page = Page(stdout())
+    page = Page(Stdout())
     for name, parts in found.items():
         width = max(map(len, parts), default=0)
         lines = [f"  {part:<{width}}  {summary}".rstrip() for part, summary in parts.items()]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from gradaudit import config
 from gradaudit.files import expect_other_files
@@ -46,11 +45,6 @@ def writers(
     return [(path, format_for(path)) for path in paths or ()]
 
 
-def stdout() -> Console:
-    """Standard output as it is now."""
-    return Stdout()
-
-
 def print_json(value: object) -> None:
     """A document on standard output, byte-clean."""
     write_out(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
@@ -87,7 +81,7 @@ def compare(
     elif shape == "markdown":
         write_out(markdown_changes(changed, len(every) - len(changed)))
     else:
-        print_changes(changed, len(every) - len(changed), stdout())
+        print_changes(changed, len(every) - len(changed), Stdout())
 
 
 Redact = Annotated[
