@@ -1,4 +1,4 @@
-"""From repetitions to rows: means, intervals, the noise floor beside them."""
+"""Rows of an attribute from its repetitions, and how they go with an independent attack."""
 
 import itertools
 from collections import Counter
