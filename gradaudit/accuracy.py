@@ -85,7 +85,9 @@ def task_accuracy(
         AuditError: the model cannot be run on these inputs, the labels do not fit its outputs and
             its loss, or an output is not finite.
     """
-    records = _some(records, affordable(target, records))
+    if len(records) > (most := affordable(target, records)):
+        drawn = np.random.default_rng(0).permutation(len(records))[:most]
+        records = records.take(np.sort(drawn).astype(np.int64))
     with watching(target.model) as seen:
         outputs = torch.cat(list(_outputs(target, records, batch)))
     broken = int((~outputs.isfinite()).flatten(1).any(dim=1).sum())
@@ -133,13 +135,6 @@ def _evaluated(target: Target) -> FunctionalModel:
     return FunctionalModel.of(replace(target, mode="eval"), dtype=dtype)
 
 
-def _some(records: Records, most: int) -> Records:
-    if len(records) <= most:
-        return records
-    drawn = np.random.default_rng(0).permutation(len(records))[:most]
-    return records.take(np.sort(drawn).astype(np.int64))
-
-
 def _outputs(target: Target, records: Records, batch: int) -> Iterator[Tensor]:
     """Outputs batch by batch, each flat: (batch, outputs)."""
     model = _evaluated(target)
@@ -156,7 +151,8 @@ def _judged(outputs: Tensor, labels: Tensor, loss: str) -> TaskAccuracy:
     if classes and outputs.shape[1] > 1:
         return _accuracy(outputs.argmax(dim=1) == labels, labels)
     if classes and int(labels.max()) < 2:
-        return _accuracy((outputs[:, 0] > _threshold(loss)) == labels, labels)
+        threshold = 0.5 if loss == "mse" else 0.0  # a fitted 0 or 1 halfway, a logit at 0
+        return _accuracy((outputs[:, 0] > threshold) == labels, labels)
     targets = labels.double().reshape(len(labels), -1)
     if targets.shape != outputs.shape:
         return TaskAccuracy("none", None, None, None, len(labels))
@@ -164,11 +160,6 @@ def _judged(outputs: Tensor, labels: Tensor, loss: str) -> TaskAccuracy:
         right = (outputs > 0) == (targets > 0.5)
         return _accuracy(right.flatten(), (targets > 0.5).flatten().long())
     return _r2(outputs.numpy(), targets.numpy())
-
-
-def _threshold(loss: str) -> float:
-    """Where a single output changes from class 0 to 1: a logit at 0, a fitted 0 or 1 halfway."""
-    return 0.5 if loss == "mse" else 0.0
 
 
 def _accuracy(right: Tensor, labels: Tensor) -> TaskAccuracy:
@@ -202,9 +193,7 @@ def _bootstrapped(
 ) -> tuple[float, float] | None:
     """Percentiles of R² over redraws of the records, which are kept as counts of each record.
 
-    Args:
-        errors: (records,) squared errors.
-        centred: (records, outputs) targets less their mean.
+    Squared errors are (records,), the targets less their mean (records, outputs).
     """
     generator = np.random.default_rng(0)
     n, squares, redrawn = len(errors), np.square(centred).sum(axis=1), []
@@ -220,28 +209,14 @@ def _bootstrapped(
     return float(low), float(high)
 
 
-def random_weights(target: Target) -> bool:
-    """Whether the model is as it was drawn: from the zoo or torchvision, without a checkpoint."""
-    return target.checkpoint is None and target.description.startswith(("zoo:", "torchvision:"))
-
-
 def doubt(
-    target: Target,
-    found: TaskAccuracy,
-    records: Records,
-    seen: Seen,
-    expected: Expected | None,
+    target: Target, found: TaskAccuracy, records: Records, seen: Seen, expected: Expected | None
 ) -> str | None:
     """What to tell the user of a model that does not do on these records what it should.
 
-    Args:
-        target: model and checkpoint.
-        found: its accuracy on the records.
-        records: the data.
-        seen: what came into its first batch normalisation.
-        expected: the accuracy that it is known to have.
+    ``seen`` is what came into its first batch normalisation.
     """
-    if random_weights(target):
+    if target.checkpoint is None and target.description.startswith(("zoo:", "torchvision:")):
         return (
             "the weights are random: no checkpoint was given (--checkpoint), and every number is "
             "about an untrained model"

@@ -89,32 +89,24 @@ def audit(
         },
         {},
     )
+    records = None if isinstance(data, str) else records_of(data, "data")
+    if records is not None:
+        records = replace(records, adapter=records.adapter or "memory")
     subject = open_subject(
         settings,
         model=None if isinstance(model, str) else model,
-        records=None if isinstance(data, str) else _in_memory(data),
+        records=records,
         loss=None if isinstance(loss, str) else loss,
     )
     return run(subject, _configured(audits), progress=progress)
 
 
-def _in_memory(data: Any) -> Records:
-    records = records_of(data, "data")
-    return replace(records, adapter=records.adapter or "memory")
-
-
-def _configured(
-    chosen: Sequence[str] | Mapping[str, Mapping[str, Any]] | None,
-) -> list[Audit[Any]]:
+def _configured(chosen: Sequence[str] | Mapping[str, Mapping[str, Any]] | None) -> list[Audit[Any]]:
     known = all_audits()
-    options: Mapping[str, Mapping[str, Any]]
-    if isinstance(chosen, Mapping):
-        options = chosen
-    elif chosen:
-        options = {name: {} for name in chosen}
-    else:
-        options = {name: audit.plain for name, audit in known.items()}
-    return [_audit(name, values, known) for name, values in options.items()]
+    if not isinstance(chosen, Mapping):
+        plain = {name: audit.plain for name, audit in known.items()}
+        chosen = {name: {} for name in chosen} if chosen else plain
+    return [_audit(name, values, known) for name, values in chosen.items()]
 
 
 def _audit(

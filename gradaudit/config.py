@@ -103,8 +103,7 @@ class OutputSettings(_Settings):
         json_schema_extra=short("-f"),
     )
     redact: bool = Field(
-        False,
-        description="Put placeholders for attribute values, column names and paths.",
+        False, description="Put placeholders for attribute values, column names and paths."
     )
     quiet: bool = Field(False, description="No progress.", json_schema_extra=short("-q"))
     verbose: bool = Field(False, description="Show tracebacks.", json_schema_extra=short("-v"))
@@ -118,8 +117,7 @@ class ScanSettings(RunSettings):
     """Everything ``scan`` takes, besides the audits' own sections."""
 
     audits: tuple[str, ...] = Field(
-        (),
-        description="Only these audits (all that apply without it).",
+        (), description="Only these audits (all that apply without it)."
     )
     policy: Path | None = Field(
         None, description="Judge the report by this policy; exit with 1 where it fails."

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
-from gradaudit.audits import Audit, Metric
+from gradaudit.audits import Audit
 from gradaudit.report import RISKIEST_BY, Measurement, Report, Variant
 
 
@@ -99,13 +99,11 @@ def _headlines(parts: Sequence[Part]) -> list[Measurement]:
         for row in part.rows:
             if not row.variant:
                 candidates.setdefault((row.metric, row.layer), []).append((part, row))
-    chosen = [_riskiest(found) for found in candidates.values()]
-    return [
-        row.model_copy(
-            update={"details": {**row.details, **part.label, RISKIEST_BY: list(part.label)}}
-        )
-        for part, row in chosen
-    ]
+    headlines = []
+    for part, row in map(_riskiest, candidates.values()):
+        details = {**row.details, **part.label, RISKIEST_BY: list(part.label)}
+        headlines.append(row.model_copy(update={"details": details}))
+    return headlines
 
 
 def _riskiest(found: Sequence[tuple[Part, Measurement]]) -> tuple[Part, Measurement]:
@@ -115,12 +113,8 @@ def _riskiest(found: Sequence[tuple[Part, Measurement]]) -> tuple[Part, Measurem
         return next((pair for pair in found if pair[1].status == "failed"), found[0])
     measured = [pair for pair in measured if not pair[1].imprecise] or measured
     part, row = measured[0]
-    metric = _metric(part, row.metric)
+    metric = next((metric for metric in part.audit.metrics if metric.id == row.metric), None)
     if metric is None or metric.riskier is None:
         return part, row
     sign = 1 if metric.riskier == "higher" else -1
     return max(measured, key=lambda pair: sign * (pair[1].number or 0.0))
-
-
-def _metric(part: Part, name: str) -> Metric | None:
-    return next((metric for metric in part.audit.metrics if metric.id == name), None)

@@ -14,16 +14,9 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from gradaudit.errors import UsageError, one_line
-
-
-class Part(Protocol):
-    """What discovery needs of a part's class."""
-
-    name: str
-
 
 P = TypeVar("P")
 

@@ -4,10 +4,9 @@ Numbers, layers, options and metrics stay, so that a redacted report can be judg
 What stands for a word is numbered by the order in which the words are met.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -43,7 +42,15 @@ def redact(report: Report, columns: Mapping[str, Sequence[str]] | None = None) -
         report: any report.
         columns: all columns of the data with their categories; a report alone does not list them.
     """
-    told = words_of(report, columns or {}).replace
+    words = PrivateWords()
+    _learn_data(words, report.data)
+    for name, values in (columns or {}).items():
+        words.learn("column", name)
+        for value in values:
+            words.learn("value", value)
+    for text in _requests(report):
+        _learn_request(words, text)
+    told = words.replace
     return report.model_copy(
         update={
             "target": report.target.model_copy(
@@ -63,7 +70,9 @@ def redact(report: Report, columns: Mapping[str, Sequence[str]] | None = None) -
             ),
             "data": {key: _all(value, told) for key, value in report.data.items()},
             "provenance": {
-                key: _command(value, told) if key == "command" else _all(value, told, keys=False)
+                key: shlex.join(map(told, split_command(value)))
+                if key == "command" and isinstance(value, str)
+                else _all(value, told, keys=False)
                 for key, value in report.provenance.items()
             },
             "measurements": [_row(row, told) for row in report.measurements],
@@ -78,10 +87,6 @@ def redact(report: Report, columns: Mapping[str, Sequence[str]] | None = None) -
             ],
         }
     )
-
-
-def _command(value: JsonValue, told: Callable[[str], str]) -> JsonValue:
-    return shlex.join(map(told, split_command(value))) if isinstance(value, str) else value
 
 
 def _all(value: Any, told: Callable[[str], str], *, keys: bool = True) -> Any:
@@ -108,28 +113,19 @@ def _row(row: Measurement, told: Callable[[str], str]) -> Measurement:
     )
 
 
-def words_of(report: Report, columns: Mapping[str, Sequence[str]]) -> PrivateWords:
-    """The private words of a report, and of the data's columns with their categories."""
-    words = PrivateWords()
-    _learn_data(words, report.data)
-    _learn_columns(words, columns)
-    for text in _requests(report):
-        _learn_request(words, text)
-    return words
-
-
 class PrivateWords:
     """Private words and what stands for them; the first kind that a word is learnt as counts."""
 
     def __init__(self) -> None:
         self.placeholders: dict[str, str] = {}
-        self._counts: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
         self._pattern: re.Pattern[str] | None = None
 
     def learn(self, kind: str, word: str) -> None:
         """Find a placeholder ``KIND-N`` for a word."""
         if word.strip() and word not in self.placeholders:
-            self.placeholders[word] = self._next(kind)
+            self._counts[kind] += 1
+            self.placeholders[word] = f"{kind}-{self._counts[kind]}"
             self._pattern = None
 
     def learn_path(self, path: str) -> None:
@@ -154,10 +150,6 @@ class PrivateWords:
         self.learn("file", path)
         return self.placeholders[path]
 
-    def _next(self, kind: str) -> str:
-        self._counts[kind] = self._counts.get(kind, 0) + 1
-        return f"{kind}-{self._counts[kind]}"
-
 
 def _pattern(words: Iterable[str]) -> re.Pattern[str]:
     spelled = sorted(words, key=len, reverse=True)
@@ -174,23 +166,15 @@ def _is_short(word: str) -> bool:
 
 
 def _learn_data(words: PrivateWords, data: Mapping[str, JsonValue]) -> None:
-    attributes = data.get("attributes")
-    if isinstance(attributes, dict):
-        for name in attributes:
-            words.learn("attribute", name)
-        for counts in attributes.values():
-            for value in counts if isinstance(counts, dict) else ():
-                words.learn("value", value)
-    classes = data.get("classes")
+    attributes, classes = data.get("attributes"), data.get("classes")
+    counts = attributes if isinstance(attributes, dict) else {}
+    for name in counts:
+        words.learn("attribute", name)
+    for of_values in counts.values():
+        for value in of_values if isinstance(of_values, dict) else ():
+            words.learn("value", value)
     for value in classes if isinstance(classes, dict) else ():
         words.learn("class", value)
-
-
-def _learn_columns(words: PrivateWords, columns: Mapping[str, Sequence[str]]) -> None:
-    for name, values in columns.items():
-        words.learn("column", name)
-        for value in values:
-            words.learn("value", value)
 
 
 def _requests(report: Report) -> Iterator[str]:
@@ -212,10 +196,9 @@ def _command_words(command: str) -> list[str]:
     words = []
     for before, word in zip(["", *given], given, strict=False):
         flag, equals, value = word.partition("=")
-        if before in _ATTRIBUTE_FLAGS:
-            words += [f"?attribute={name}" for name in word.split(",")]
-        elif flag in _ATTRIBUTE_FLAGS and equals:
-            words += [f"?attribute={name}" for name in value.split(",")]
+        if before in _ATTRIBUTE_FLAGS or (flag in _ATTRIBUTE_FLAGS and equals):
+            names = word if before in _ATTRIBUTE_FLAGS else value
+            words += [f"?attribute={name}" for name in names.split(",")]
         else:
             words += [value if flag.startswith("--") and equals else word]
     return words

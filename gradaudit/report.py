@@ -8,7 +8,6 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Self
@@ -281,17 +280,6 @@ class Report(_Document):
 
 def _key(metric: str, layer: str | None, variant: Variant) -> Key:
     return metric, layer, json.dumps(variant, sort_keys=True)
-
-
-def skipped(
-    audit: str, metrics: Iterable[str], layers: Iterable[str | None], reason: str
-) -> list[Measurement]:
-    """Rows that say why these metrics of these layers were not measured."""
-    return [
-        Measurement(audit=audit, metric=metric, layer=layer, status="skipped", reason=reason)
-        for layer in layers
-        for metric in metrics
-    ]
 
 
 def utc_now() -> str:

@@ -4,9 +4,10 @@ import logging
 import platform
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,23 +16,20 @@ from pydantic import JsonValue
 import gradaudit
 from gradaudit.accuracy import task_accuracy
 from gradaudit.audits import Audit
-from gradaudit.contract import breaches
+from gradaudit.audits.rows import Rows
 from gradaudit.data import describe
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.gathering import Part, gather
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress, Silent
-from gradaudit.report import (
-    LayerRecord,
-    Measurement,
-    Report,
-    TargetRecord,
-    utc_now,
-)
+from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
+from gradaudit.specs import suggest
 
 log = logging.getLogger(__name__)
 
+MOST_NAMES = 5
+"""Layers that a breach of the contract names."""
 _TIMES, _TOGETHER = 5, 32
 """Passes that are timed, and records in one of those that are passed together."""
 
@@ -47,7 +45,7 @@ def run(
 
     An audit that does not apply leaves skipped rows, one that breaks leaves failed rows; either
     way every layer has a measurement or a reason. One whose rows break the contract
-    (``gradaudit.contract``) is broken too, and keeps its rows.
+    (``breaches``) is broken too, and keeps its rows.
 
     Args:
         subject: what is audited.
@@ -60,21 +58,21 @@ def run(
         UsageError: an audit's own options name something that does not exist.
     """
     started = utc_now()
-    data = _describe_data(subject)
+    accuracy = task_accuracy(subject.target, subject.records, expected=subject.expected)
     parts: list[Part] = []
     seconds: dict[str, JsonValue] = {}
     broken: dict[str, JsonValue] = {}
     for audit in audits:
         begun = time.perf_counter()
-        own, fault = _rows(audit, subject, progress or Silent())
-        parts.append(Part.of(audit, own))
+        rows: list[Measurement] = []
+        with _kept(audit, subject, rows, broken):
+            rows.extend(audit.run(subject, progress or Silent()))
+        parts.append(Part.of(audit, rows))
         seconds[audit.name] = round(time.perf_counter() - begun, 3)
-        if fault:
-            broken[audit.name] = fault
     return Report(
         tool={"name": "gradaudit", "version": gradaudit.__version__},
         target=_describe_target(subject),
-        data=data,
+        data={**describe(subject.records), "accuracy": accuracy.to_json()},
         provenance={
             "seed": subject.seed,
             "jobs": subject.jobs,
@@ -86,7 +84,11 @@ def run(
             "seconds": seconds,
             "broken": broken,
             "audits": {audit.name: audit.options.model_dump(mode="json") for audit in audits},
-            "versions": _versions(),
+            "versions": {
+                "python": platform.python_version(),
+                "torch": str(torch.__version__),
+                "numpy": np.__version__,
+            },
             **(provenance or {}),
         },
         measurements=gather(parts),
@@ -140,13 +142,17 @@ def _seconds(subject: Subject, records: int) -> float:
     return statistics.median(durations)
 
 
-def _rows(
-    audit: Audit[Any], subject: Subject, progress: Progress
-) -> tuple[list[Measurement], str | None]:
-    """An audit's rows, and what made it break off, if anything did."""
-    rows: list[Measurement] = []
+@contextmanager
+def _kept(
+    audit: Audit[Any], subject: Subject, rows: list[Measurement], broken: dict[str, JsonValue]
+) -> Iterator[None]:
+    """Let an audit fill its rows; where it breaks off, they are filled up, and ``broken`` says it.
+
+    This is no caller of the audit, so a traceback leads from the run straight to the measurement.
+    """
+    fault: str | None = None
     try:
-        rows.extend(audit.run(subject, progress))
+        yield
     except NotApplicable as why:
         rows += _instead(audit, subject, rows, "skipped", str(why))
     except UsageError:
@@ -154,36 +160,28 @@ def _rows(
     except (Exception, SystemExit) as error:
         log.debug("%s failed", audit.name, exc_info=True)
         fault = str(error) if isinstance(error, GradauditError) else one_line(error)
-        return rows + _instead(audit, subject, rows, "failed", fault), fault
-    faults = breaches(type(audit), rows, [layer.name for layer in subject.layers])
-    if not faults:
-        return rows, None
-    fault = "it breaks the contract of its rows: " + "; ".join(faults)
-    rows = list({row.key: row for row in rows}.values())
-    return rows + _instead(audit, subject, rows, "failed", fault), fault
+    layers = [layer.name for layer in subject.layers]
+    if fault is None and (faults := breaches(type(audit), rows, layers)):
+        fault = "it breaks the contract of its rows: " + "; ".join(faults)
+        rows[:] = {row.key: row for row in rows}.values()
+    if fault is not None:
+        rows += _instead(audit, subject, rows, "failed", fault)
+        broken[audit.name] = fault
 
 
 def _instead(
-    audit: Audit[Any],
-    subject: Subject,
-    rows: Sequence[Measurement],
-    status: Literal["skipped", "failed"],
-    reason: str,
+    audit: Audit[Any], subject: Subject, rows: Sequence[Measurement], status: Status, reason: str
 ) -> list[Measurement]:
     """Rows with a reason for everything that ``rows`` has no headline of."""
     done = {(row.metric, row.layer) for row in rows if not row.variant}
     names = [layer.name for layer in subject.layers]
-    wanted = (
-        (metric.id, layer)
-        for metric in audit.metrics
-        for layer in (names if metric.per_layer else [None])
-    )
     return [
-        Measurement(
-            audit=audit.reports_as(), metric=metric, layer=layer, status=status, reason=reason
+        row
+        for metric in audit.metrics
+        for row in Rows(type(audit)).unmeasured(
+            status, reason, [metric.id], names if metric.per_layer else [None]
         )
-        for metric, layer in wanted
-        if (metric, layer) not in done
+        if (row.metric, row.layer) not in done
     ]
 
 
@@ -194,27 +192,70 @@ def _describe_target(subject: Subject) -> TargetRecord:
         checkpoints=[t.checkpoint for t in subject.targets if t.checkpoint is not None],
         parameters=sum(parameter.numel() for parameter in target.model.parameters()),
         layers=[
-            LayerRecord(
-                name=layer.name,
-                kind=layer.kind,
-                parameters=layer.parameters,
-                position=layer.position,
-            )
-            for layer in subject.layers
+            LayerRecord(name=x.name, kind=x.kind, parameters=x.parameters, position=x.position)
+            for x in subject.layers
         ],
         loss=target.loss.name,
         mode=target.mode,
     )
 
 
-def _describe_data(subject: Subject) -> dict[str, JsonValue]:
-    accuracy = task_accuracy(subject.target, subject.records, expected=subject.expected)
-    return {**describe(subject.records), "accuracy": accuracy.to_json()}
+def breaches(
+    audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
+) -> list[str]:
+    """What breaks the contract in the rows of one run, a clause each; none where all is well.
+
+    A rule of a policy judges the rows that it finds. A metric under another name, or a layer left
+    out, is a row that no rule finds; so every audit is held to what it declares.
+
+    Rows are of the audit and of metrics that it declares, of the whole model or of a layer that is
+    looked at, and no two share a key. A metric of which one layer has a headline has one for every
+    layer, measured or with a reason; an audit with metrics of layers speaks of every layer.
+    """
+    return [*_misnamed(audit, rows), *_misplaced(audit, rows, layers), *_repeated(rows)]
 
 
-def _versions() -> dict[str, JsonValue]:
-    return {
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-    }
+def _misnamed(audit: type[Audit[Any]], rows: Sequence[Measurement]) -> Iterator[str]:
+    for name in dict.fromkeys(row.audit for row in rows):
+        if name != audit.reports_as():
+            yield f"a row names the audit {name!r} instead of {audit.reports_as()!r}"
+    declared = {metric.id: metric for metric in audit.metrics}
+    for name in dict.fromkeys(row.metric for row in rows):
+        if name not in declared:
+            yield f"the metric {name!r} is not declared{suggest(name, declared)}"
+    of_layers = (row.metric for row in rows if row.layer is not None and row.metric in declared)
+    if strange := [name for name in of_layers if not declared[name].per_layer]:
+        yield f"the metric {strange[0]!r} is declared for the whole model, not for layers"
+
+
+def _misplaced(
+    audit: type[Audit[Any]], rows: Sequence[Measurement], layers: Sequence[str]
+) -> Iterator[str]:
+    """Of layers that are not looked at, and of those that are left out."""
+    spoken_of = dict.fromkeys(row.layer for row in rows if row.layer is not None)
+    if strange := [name for name in spoken_of if name not in layers]:
+        yield f"rows of {_named(strange)}, which is not looked at"
+    headlines: dict[str, set[str]] = {}
+    for row in rows:
+        if row.layer is not None and not row.variant:
+            headlines.setdefault(row.metric, set()).add(row.layer)
+    for metric, with_row in headlines.items():
+        if missing := [name for name in layers if name not in with_row]:
+            yield f"no row of {metric} for {_named(missing)}"
+    mute = [name for name in layers if name not in spoken_of]
+    if mute and not headlines and any(metric.per_layer for metric in audit.metrics):
+        yield f"no row at all for {_named(mute)}"
+
+
+def _repeated(rows: Sequence[Measurement]) -> Iterator[str]:
+    seen = set()
+    for row in rows:
+        if row.key in seen:
+            yield f"two rows of {row.metric} for {_named([row.layer or 'the whole model'])} alike"
+            return
+        seen.add(row.key)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

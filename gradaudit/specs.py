@@ -124,7 +124,9 @@ def arguments(
         if key in given:
             raise UsageError(f"{spec.text}: option {key!r} cannot be set here; leave it out")
         if key not in allowed and not more:
-            raise UsageError(f"{spec.text}: {_unknown_option(key, allowed)}")
+            takes = f"it takes {', '.join(allowed)}" if allowed else "it takes no options"
+            unknown = f"unknown option {key!r}{suggest(key, allowed)}"
+            raise UsageError(f"{spec.text}: {unknown}; {takes}")
     required = [key for key, parameter in allowed.items() if parameter.default is parameter.empty]
     wanted = dict.fromkeys([*required, *(key for key, _ in spec.pairs)])
     return {key: _argument(spec, key, allowed.get(key)) for key in wanted}
@@ -136,19 +138,17 @@ def suggest(name: str, known: Collection[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _unknown_option(key: str, allowed: Collection[str]) -> str:
-    takes = f"it takes {', '.join(allowed)}" if allowed else "it takes no options"
-    return f"unknown option {key!r}{suggest(key, allowed)}; {takes}"
-
-
 def _parameters(
     function: Callable[..., object], given: Collection[str]
 ) -> tuple[Mapping[str, inspect.Parameter], bool]:
     """The parameters that can be options, and whether any further key is taken."""
     try:
-        signature = _signature(function)
-    except (TypeError, ValueError):  # builtins have none
-        return {}, False
+        signature = inspect.signature(function, eval_str=True)
+    except Exception:  # evaluating annotations fails in whatever way it may
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # builtins have none
+            return {}, False
     by_name = {
         name: parameter
         for name, parameter in signature.parameters.items()
@@ -159,16 +159,12 @@ def _parameters(
     return by_name, inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def _signature(function: Callable[..., object]) -> inspect.Signature:
-    """The signature, with annotations evaluated unless that fails in whatever way it may."""
-    try:
-        return inspect.signature(function, eval_str=True)
-    except Exception:
-        return inspect.signature(function)
-
-
 def _argument(spec: Spec, key: str, parameter: inspect.Parameter | None) -> Any:
-    kind = _type_of(parameter)
+    kind: Any = None
+    if parameter is not None and parameter.annotation is not parameter.empty:
+        kind = parameter.annotation
+    elif parameter is not None and isinstance(parameter.default, bool | int | float):
+        kind = type(parameter.default)
     if kind == tuple[str, ...] and spec.values(key):
         return spec.values(key)
     text = spec.value(key)
@@ -176,14 +172,6 @@ def _argument(spec: Spec, key: str, parameter: inspect.Parameter | None) -> Any:
         return _convert(text, kind)
     except ValueError as error:
         raise UsageError(f"{spec.text}: option {key}={text!r} is not {error}") from error
-
-
-def _type_of(parameter: inspect.Parameter | None) -> Any:
-    if parameter is None:
-        return None
-    if parameter.annotation is not parameter.empty:
-        return parameter.annotation
-    return type(parameter.default) if isinstance(parameter.default, bool | int | float) else None
 
 
 def _convert(text: str, kind: Any) -> Any:

@@ -19,9 +19,7 @@ _IMPORT = "<frozen importlib"
 class Stopped(BaseException):
     """The process was told to end.
 
-    Attributes:
-        status: to exit with, 130 after SIGINT and 143 after SIGTERM.
-        words: what to say.
+    The status to exit with is 130 after SIGINT and 143 after SIGTERM.
     """
 
     def __init__(self, number: int) -> None:

@@ -70,6 +70,9 @@ def open_subject(
     layers = choose_layers(newest.layers, settings.layer, settings.hide)
     hidden = hidden_layers(newest.layers, settings.hide)
     Chain(defenses).check(shared_parameters(newest.model, hidden))
+    expected = expected_of_run(settings.checkpoint[-1]) if settings.checkpoint else None
+    if settings.expected_accuracy is not None:
+        expected = Expected(settings.expected_accuracy, "--expected-accuracy")
     return Subject(
         targets=targets or (untrained,),
         records=records,
@@ -80,14 +83,8 @@ def open_subject(
         hidden=hidden,
         seed=settings.seed,
         jobs=settings.jobs,
-        expected=_expected(settings),
+        expected=expected,
     )
-
-
-def _expected(settings: SubjectSettings) -> Expected | None:
-    if settings.expected_accuracy is not None:
-        return Expected(settings.expected_accuracy, "--expected-accuracy")
-    return expected_of_run(settings.checkpoint[-1]) if settings.checkpoint else None
 
 
 def _needed(spec: str | None, option: str) -> str:

@@ -77,7 +77,7 @@ def variant_text(variant: dict[str, str | int | float | bool]) -> str:
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
-def printable(name: str, limit: int = 200) -> str:
+def printable(name: str, limit: int | None = 200) -> str:
     """A name from an untrusted file as harmless text of one line.
 
     Control characters, escape sequences, line and paragraph separators, bidirectional and other
@@ -86,9 +86,9 @@ def printable(name: str, limit: int = 200) -> str:
 
     Args:
         name: any text.
-        limit: characters kept; a longer name loses its middle.
+        limit: characters kept, all without it; a longer name loses its middle.
     """
-    if len(name) > limit:
+    if limit is not None and len(name) > limit:
         head = limit // 2
         name = f"{name[:head]}…{name[len(name) - (limit - head - 1) :]}"
     return "".join(c if c.isprintable() else REPLACEMENT for c in name)

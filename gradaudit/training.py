@@ -91,15 +91,11 @@ def _told(summary: RunRecord, out: Path, fresh: list[int]) -> Iterator[str]:
     name = summary.rounds[-1].file
     own = out / CLIENT / name
     newest = printable(str(own if own.exists() else out / name))
-    defended = "".join(f" --defense '{spec}'" for spec in _changing(summary))
-    yield f"to audit the last round: gradaudit scan -m MODEL -d DATA -c {newest}{defended}"
-
-
-def _changing(summary: RunRecord) -> list[str]:
-    """Specs of the defenses that must be named again for the checkpoints to fit the model."""
     specs = summary.settings.get("defense")
     named = [str(spec) for spec in specs] if isinstance(specs, list) else []
-    return [spec for spec in named if parse_defense(spec).changes_model]
+    changing = [spec for spec in named if parse_defense(spec).changes_model]
+    defended = "".join(f" --defense '{spec}'" for spec in changing)
+    yield f"to audit the last round: gradaudit scan -m MODEL -d DATA -c {newest}{defended}"
 
 
 def _number(value: float | None) -> str:

@@ -125,9 +125,6 @@ def _on_path(folder: Path) -> Iterator[None]:
 def import_torchvision(submodule: str) -> Any:
     """Import ``torchvision.<submodule>``.
 
-    Args:
-        submodule: for example ``models`` or ``datasets``.
-
     Raises:
         UsageError: torchvision is missing or does not fit the installed torch.
     """

@@ -84,11 +84,7 @@ def _kept(units: Units, task: Task[T], advance: Advance) -> T:
 
 
 def _shipped(tasks: Sequence[Task[Any]]) -> list[bytes]:
-    """The tasks as workers take them.
-
-    Raises:
-        PicklingError: a task holds what cannot leave this process.
-    """
+    """The tasks as workers take them; a PicklingError where one cannot leave this process."""
     _ship_by_value()
     try:
         return [cloudpickle.dumps(task) for task in tasks]
@@ -151,31 +147,22 @@ class _Pool:
 
 @contextmanager
 def _birth() -> Iterator[None]:
-    """Processes that are started within, in some milliseconds, have one thread and no ear."""
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    """Processes that are started within, in some milliseconds, have one thread and no ear.
+
+    Only the main thread may say who listens to interruptions.
+    """
+    before = {name: os.environ[name] for name in _ONE_THREAD if name in os.environ}
+    main = threading.current_thread() is threading.main_thread()
+    listening = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
     os.environ.update(_ONE_THREAD)
     try:
-        with _interruptions_ignored():
-            yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _interruptions_ignored() -> Iterator[None]:
-    """Processes that are started within ignore interruptions from birth."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for name in _ONE_THREAD:
+            del os.environ[name]
+        os.environ.update(before)
+        if listening is not None:
+            signal.signal(signal.SIGINT, listening)
 
 
 def _watch(running: Sequence[Future[Any]], units: NDArray[np.int64], advance: Advance) -> None:
@@ -208,29 +195,24 @@ def _counted(task: bytes, counts: Path, number: int) -> bytes:
 
 
 def _begin() -> None:
-    """Leave an interruption to the process that watches, and end with it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_follow, daemon=True).start()
-
-
-def _follow() -> None:
-    """End this process at once where its parent was killed, which cannot end it any more."""
+    """Leave an interruption to the process that watches, and end at once where it was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # this is a worker
-    parent.join()
-    os._exit(1)
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _ship_by_value() -> None:
     """Let modules that another process could not import, such as a user's file, travel whole."""
-    for name in {module.partition(".")[0] for module in tuple(sys.modules)}:
+    finders = [getattr(finder, "find_spec", None) for finder in sys.meta_path]
+    names = {module.partition(".")[0] for module in tuple(sys.modules)}
+    for name in names - {"__main__", "__mp_main__"}:
         module = sys.modules.get(name)
-        if isinstance(module, ModuleType) and _only_here(name, module):
+        ours = isinstance(module, ModuleType) and getattr(module, "__file__", None)
+        if ours and not any(find and find(name, None) for find in finders):
             cloudpickle.register_pickle_by_value(module)
-
-
-def _only_here(name: str, module: ModuleType) -> bool:
-    if name in ("__main__", "__mp_main__") or not getattr(module, "__file__", None):
-        return False
-    finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
-    return not any(find and find(name, None) for find in finders)

@@ -26,7 +26,10 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
         UsageError: the file is missing, over a megabyte, not YAML, uses aliases or a key twice,
             or does not fit the model.
     """
-    text = _read(path)
+    try:
+        text = read_file(path, MAX_BYTES).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not valid YAML: not UTF-8 text") from error
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -43,14 +46,12 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise UsageError(f"{path}{_first_fault(error, node)} (see `{schema}`)") from error
-
-
-def _read(path: Path) -> str:
-    try:
-        return read_file(path, MAX_BYTES).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not valid YAML: not UTF-8 text") from error
+        fault = error.errors()[0]
+        where = ".".join(str(part) for part in fault["loc"]) or "the document"
+        what = "unknown key" if fault["type"] == "extra_forbidden" else fault["msg"]
+        line = "" if node is None else f", line {_line(node, fault['loc'])}"
+        told = f"{path}{line}: {where}: {what.removeprefix('Value error, ')}"
+        raise UsageError(f"{told} (see `{schema}`)") from error
 
 
 class _Loader(yaml.SafeLoader):
@@ -71,15 +72,6 @@ class _Loader(yaml.SafeLoader):
                 )
             seen.add(key.value)
         return super().construct_mapping(node, deep)
-
-
-def _first_fault(error: ValidationError, root: yaml.Node | None) -> str:
-    """``, line 3: rules.0.max: what is wrong``."""
-    fault = error.errors()[0]
-    where = ".".join(str(part) for part in fault["loc"]) or "the document"
-    what = "unknown key" if fault["type"] == "extra_forbidden" else fault["msg"]
-    line = "" if root is None else f", line {_line(root, fault['loc'])}"
-    return f"{line}: {where}: {what.removeprefix('Value error, ')}"
 
 
 def _line(node: yaml.Node, location: tuple[int | str, ...]) -> int:

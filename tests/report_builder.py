@@ -72,6 +72,16 @@ def row(metric: str, layer: str | None, value: float | None = None, **fields: An
     return Measurement(audit=audit, metric=name, layer=layer, value=value, **fields)
 
 
+def skipped(
+    audit: str, metrics: Iterable[str], layers: Iterable[str | None], reason: str
+) -> list[Measurement]:
+    return [
+        Measurement(audit=audit, metric=metric, layer=layer, status="skipped", reason=reason)
+        for layer in layers
+        for metric in metrics
+    ]
+
+
 def skipped_row(metric: str, layer: str | None, reason: str, **fields: Any) -> Measurement:
     return row(metric, layer, status="skipped", reason=reason, **fields)
 

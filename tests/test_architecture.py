@@ -36,7 +36,6 @@ ROOMS = {
     "audits": "accuracy attacks data defenses dp families federation gradients inference "
     "information models ranks sharing subspaces tradeoff",
     "sweeping": "",
-    "contract": "audits",
     "gathering": "audits",
     "judging": "audits gathering",
     "formats": "audits judging",
@@ -44,7 +43,7 @@ ROOMS = {
     "subject": "config data defenses models",
     "training": "config data defenses federation models subject",
     "fingerprint": "audits data defenses models",
-    "runner": "accuracy audits contract data defenses fingerprint gathering gradients models",
+    "runner": "accuracy audits data defenses fingerprint gathering gradients models",
     "api": "audits config data models runner subject",
     "cli": "audits config defenses dp formats gathering judging models runner subject sweeping "
     "training zoo",
@@ -54,7 +53,7 @@ ROOMS = {
 """Every room of the package and which it may import, each of them above it in this table."""
 
 LIGHT = (
-    "__init__ __main__ audits cli config contract errors files formats gathering judging noise "
+    "__init__ __main__ audits cli config errors files formats gathering judging noise "
     "parts progress redaction report specs stopping text yaml_file"
 )
 """Rooms that are imported before anything is measured; of an audit's folder, its declaration."""

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 from command_line import invoke
-from report_builder import make_report
+from report_builder import make_report, skipped
 
 from gradaudit.audits import Audit, AuditOptions, Metric
 from gradaudit.cli import build
@@ -13,7 +13,7 @@ from gradaudit.cli.scan import choose_audits
 from gradaudit.config import ScanSettings, file_model, section
 from gradaudit.errors import UsageError
 from gradaudit.gathering import Part, gather, member_of, members
-from gradaudit.report import Measurement, skipped
+from gradaudit.report import Measurement
 
 
 class Attack(Audit[AuditOptions]):

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from report_builder import skipped
 
 from gradaudit.errors import UsageError
-from gradaudit.report import Measurement, Report, TargetRecord, skipped, write_atomically
+from gradaudit.report import Measurement, Report, TargetRecord, write_atomically
 
 
 def report(*rows: Measurement) -> Report:

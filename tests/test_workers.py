@@ -13,7 +13,7 @@ import torch
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Advance
 from gradaudit.units import Units
-from gradaudit.workers import Task, _interruptions_ignored, shared_out
+from gradaudit.workers import Task, _birth, shared_out
 
 
 def telling(number: int) -> Task[tuple[int, int, int]]:
@@ -100,7 +100,7 @@ def test_workers_that_break_down_are_done_without_and_their_units_taken_back() -
 def test_what_starts_workers_lets_them_ignore_interruptions_from_birth() -> None:
     before = signal.getsignal(signal.SIGINT)
     asks = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
-    with _interruptions_ignored():
+    with _birth():
         told = subprocess.run([sys.executable, "-c", asks], capture_output=True, check=True)
     assert told.stdout.split() == [b"True"]
     assert signal.getsignal(signal.SIGINT) is before

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
@@ -66,6 +66,15 @@ class AuditOptions(BaseModel):
     """Base of every audit's options; a field is a command line option and a config key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+MergeRare = Annotated[
+    int,
+    Field(
+        ge=0,
+        description="Merge an attribute's values of fewer than so many records into one (other).",
+    ),
+]
 
 
 def split_at_commas(given: object) -> object:

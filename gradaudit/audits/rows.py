@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 Details = Mapping[str, JsonValue]
 Layers = Iterable[str | None]
-_WHOLE_MODEL = (None,)
+Metrics = Iterable[str] | None
+Facts = Details | None
+_MODEL = (None,)
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Rows:
     variant: Variant = field(default_factory=dict)
     facts: Details = field(default_factory=dict)
 
-    def of(self, variant: Variant, facts: Details | None = None) -> Self:
+    def of(self, variant: Variant, facts: Facts = None) -> Self:
         """The same with more in variant and facts."""
         return replace(
             self, variant={**self.variant, **variant}, facts={**self.facts, **(facts or {})}
@@ -54,7 +56,7 @@ class Rows:
         n: int | None = None,
         unit: str | None = None,
         imprecise: str = "",
-        details: Details | None = None,
+        details: Facts = None,
     ) -> Measurement:
         """A measured row.
 
@@ -69,6 +71,9 @@ class Rows:
             imprecise: why the interval cannot be trusted; empty where it can.
             details: beside the facts.
         """
+        units = {of_audit.id: of_audit.unit for of_audit in self.audit.metrics}
+        if metric not in units:
+            raise ValueError(f"{self.audit.name} declares no metric {metric!r}")
         more: dict[str, JsonValue] = {**self.facts, **(details or {})}
         if math.isinf(value):
             more["infinite"] = True
@@ -82,37 +87,29 @@ class Rows:
             value=None if math.isinf(value) else value,
             interval=interval,
             confidence=CONFIDENCE if confidence is None and interval is not None else confidence,
-            unit=self._unit(metric) if unit is None else unit,
+            unit=units[metric] if unit is None else unit,
             n=n,
             details=more,
         )
 
     def skipped(
-        self,
-        reason: str,
-        metrics: Iterable[str] | None = None,
-        layers: Layers = _WHOLE_MODEL,
-        details: Details | None = None,
+        self, reason: str, metrics: Metrics = None, layers: Layers = _MODEL, details: Facts = None
     ) -> Iterator[Measurement]:
-        """Rows of what does not apply."""
+        """Rows of what does not apply; of every metric that the audit declares without names."""
         return self.unmeasured("skipped", reason, metrics, layers, details)
 
     def failed(
-        self,
-        reason: str,
-        metrics: Iterable[str] | None = None,
-        layers: Layers = _WHOLE_MODEL,
-        details: Details | None = None,
+        self, reason: str, metrics: Metrics = None, layers: Layers = _MODEL
     ) -> Iterator[Measurement]:
         """Rows of what was tried in vain."""
-        return self.unmeasured("failed", reason, metrics, layers, details)
+        return self.unmeasured("failed", reason, metrics, layers)
 
     def without(
         self,
         why: GradauditError,
-        metrics: Iterable[str] | None = None,
-        layers: Layers = _WHOLE_MODEL,
-        details: Details | None = None,
+        metrics: Metrics = None,
+        layers: Layers = _MODEL,
+        details: Facts = None,
     ) -> Iterator[Measurement]:
         """Rows of what an error kept from being measured: skipped where it does not apply."""
         status: Status = "skipped" if isinstance(why, NotApplicable) else "failed"
@@ -122,9 +119,9 @@ class Rows:
         self,
         status: Status,
         reason: str,
-        metrics: Iterable[str] | None = None,
-        layers: Layers = _WHOLE_MODEL,
-        details: Details | None = None,
+        metrics: Metrics = None,
+        layers: Layers = _MODEL,
+        details: Facts = None,
     ) -> Iterator[Measurement]:
         """A row with a reason for each metric (all that the audit declares without) and layer."""
         wanted = [metric.id for metric in self.audit.metrics] if metrics is None else list(metrics)
@@ -139,12 +136,6 @@ class Rows:
                     reason=reason,
                     details={**self.facts, **(details or {})},
                 )
-
-    def _unit(self, name: str) -> str:
-        units = {metric.id: metric.unit for metric in self.audit.metrics}
-        if name not in units:
-            raise ValueError(f"{self.audit.name} declares no metric {name!r}")
-        return units[name]
 
 
 def by_round(subject: Subject) -> Iterator[tuple[Target, Variant]]:

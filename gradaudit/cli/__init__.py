@@ -115,10 +115,7 @@ def _root(
     version: Annotated[
         bool,
         typer.Option(
-            "--version",
-            help="Print the version and exit.",
-            is_eager=True,
-            callback=_print_version,
+            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
         ),
     ] = False,
 ) -> None:
@@ -141,23 +138,19 @@ def build() -> typer.Typer:
     app.callback()(_root)
     app.command("scan")(guarded(scan))
     app.command("train")(guarded(train))
-    _add_audits(app)
+    groups: dict[str, typer.Typer] = {"": app}
+    for name, audit in audits().items():
+        _add(groups, name, audit_command(audit), audit.summary)
+        _add(groups, f"sweep {name}", sweep_command(audit), audit.summary)
     for name, command in _REPORTS.items():
         app.command(name, rich_help_panel="Reports")(guarded(command))
     return app
 
 
-def _add_audits(app: typer.Typer) -> None:
-    """A command for each audit, and one that sweeps it; of two words, a command of a command."""
-    groups: dict[str, typer.Typer] = {"": app}
-    for name, audit in audits().items():
-        _add(groups, name, audit_command(audit), audit.summary)
-        _add(groups, f"sweep {name}", sweep_command(audit), audit.summary)
-
-
 def _add(
     groups: dict[str, typer.Typer], name: str, command: Callable[..., None], summary: str
 ) -> None:
+    """A command; of several words it is a command of a command."""
     group, _, word = name.rpartition(" ")
     _group(groups, group).command(word, help=summary, rich_help_panel=None if group else PANEL)(
         guarded(command)

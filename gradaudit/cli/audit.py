@@ -20,7 +20,6 @@ from gradaudit.cli.perform import (
     show,
     stdout_for_the_report,
 )
-from gradaudit.cli.reports import stdout
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
     OutputSettings,
@@ -31,12 +30,14 @@ from gradaudit.config import (
     settle,
 )
 from gradaudit.errors import UsageError
+from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
+from gradaudit.formats.view import SKIPPED, cell
 from gradaudit.gathering import Part, merge
-from gradaudit.report import Measurement, Report
+from gradaudit.report import Report
 from gradaudit.specs import suggest
 from gradaudit.sweeping.grid import Axis, expect_known, points, read_axes
-from gradaudit.text import DOUBTS, marked, variant_text
+from gradaudit.text import DOUBTS, variant_text
 
 WHOLE_MODEL = "(whole model)"
 
@@ -56,15 +57,16 @@ def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
             )
         finish(report, settings, subject)
 
-    return with_options(
-        command,
-        [
-            *options_of(audit.Options, "Options"),
-            *options_of(SubjectSettings, "Subject", renames=audit.renames),
-            CONFIG,
-            *options_of(OutputSettings, "Output"),
-        ],
-    )
+    return with_options(command, _parameters(audit))
+
+
+def _parameters(audit: type[Audit[Any]]) -> list[inspect.Parameter]:
+    return [
+        *options_of(audit.Options, "Options"),
+        *options_of(SubjectSettings, "Subject", renames=audit.renames),
+        CONFIG,
+        *options_of(OutputSettings, "Output"),
+    ]
 
 
 def _option(name: str, kind: Any, flag: str, text: str) -> inspect.Parameter:
@@ -98,7 +100,7 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         curves, metric = flags.pop("curves"), _metric(audit, flags.pop("metric"))
         output = settle(OutputSettings, flags, file)
         expect_writable(output)
-        expect_known(axes, {*audit.Options.model_fields, *_subject_names(audit)}, flags)
+        expect_known(axes, _fields(audit), flags)
         if curves is not None:
             from gradaudit.pictures import expect_picture
             from gradaudit.sweeping.curves import draw_sweep, expect_panels
@@ -108,27 +110,19 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         report = _swept(audit, axes, flags, file, quiet=output.quiet)
         show(report, output)
         if output.format == "table":
-            print_sweep(report, metric, {axis.name: axis for axis in axes}, stdout())
+            print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
         insist(report)
         if curves is not None:
             draw_sweep(curves, report, axes, metric)
 
-    own = options_of(audit.Options, "Options")
-    taken = {parameter.name for parameter in own}
-    return with_options(
-        command,
-        [
-            *(parameter for parameter in _OWN if parameter.name not in taken),
-            *own,
-            *options_of(SubjectSettings, "Subject", renames=audit.renames),
-            CONFIG,
-            *options_of(OutputSettings, "Output"),
-        ],
-    )
+    of_sweep = [option for option in _OWN if option.name not in audit.Options.model_fields]
+    return with_options(command, [*of_sweep, *_parameters(audit)])
 
 
-def _subject_names(audit: type[Audit[Any]]) -> set[str]:
-    return {audit.renames.get(name, name) for name in SubjectSettings.model_fields}
+def _fields(audit: type[Audit[Any]]) -> set[str]:
+    """Everything that may be varied: options of the audit, and of the subject as it calls them."""
+    of_subject = (audit.renames.get(name, name) for name in SubjectSettings.model_fields)
+    return {*audit.Options.model_fields, *of_subject}
 
 
 def _metric(audit: type[Audit[Any]], asked: str | None) -> str:
@@ -151,8 +145,7 @@ def _swept(
     quiet: bool,
 ) -> Report:
     """The reports of all points as one."""
-    grid = points(axes)
-    fields = {*audit.Options.model_fields, *_subject_names(audit)}
+    grid, fields = points(axes), _fields(audit)
     configured = [_configured(audit, point.filled(flags, fields), file) for point in grid]
     done = []
     loaded, subject = None, None
@@ -203,36 +196,24 @@ def _shaped(model: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_sweep(report: Report, metric: str, names: Mapping[str, object], console: Console) -> None:
-    """Print one metric at every setting.
-
-    Args:
-        report: of a sweep.
-        metric: ``audit.metric``.
-        names: what was varied; rows with further variants are left out.
-        console: where to.
-    """
-    rows = [row for row in report.select(metric) if row.variant.keys() == names.keys()]
-    layers = list(dict.fromkeys(row.layer for row in rows))
-    settings = list(dict.fromkeys(variant_text(row.variant) for row in rows))
-    found = {(row.layer, variant_text(row.variant)): row for row in rows}
-    page = Page(console)
+    """Print a metric at every setting of what was varied, without rows of further variants."""
+    rows = {
+        (row.layer, variant_text(row.variant)): row
+        for row in report.select(metric)
+        if row.variant.keys() == names.keys()
+    }
     if not rows:
         return
+    page, layers = Page(console), list(dict.fromkeys(layer for layer, _ in rows))
     columns = [
         Column(
             page.safe(setting).replace(", ", "\n"),
-            [page.text(_cell(found.get((layer, setting)))) for layer in layers],
+            [page.text(cell(rows.get((layer, setting)), SKIPPED)) for layer in layers],
         )
-        for setting in settings
+        for setting in dict.fromkeys(setting for _, setting in rows)
     ]
     key = Column(page.safe(metric), [page.text(layer or WHOLE_MODEL) for layer in layers])
     page.print([page.text("")])
     page.print(grid(key, columns, page.width, page.rule))
-    if any(row.doubts for row in rows):
+    if any(row.doubts for row in rows.values()):
         page.print(page.prose(DOUBTS))
-
-
-def _cell(row: Measurement | None) -> str:
-    if row is None or row.status == "skipped":
-        return "–"
-    return "failed" if row.status == "failed" else marked(row)

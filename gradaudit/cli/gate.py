@@ -9,17 +9,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from gradaudit.cli.reports import (
-    Output,
-    Quiet,
-    ReportFile,
-    Shape,
-    Verbose,
-    remark,
-    stdout,
-    writers,
-)
+from gradaudit.cli.reports import Output, Quiet, ReportFile, Shape, Verbose, remark, writers
 from gradaudit.formats import format_named
+from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Page
 from gradaudit.judging import (
     default_policy_yaml,
@@ -52,8 +44,7 @@ def _print_default_policy(wanted: bool) -> None:
 def gate(
     report: ReportFile,
     policy: Annotated[
-        Path | None,
-        typer.Option("--policy", help="Limits as YAML; the default policy without it."),
+        Path | None, typer.Option("--policy", help="Limits as YAML; the default policy without it.")
     ] = None,
     baseline: Annotated[
         Path | None,
@@ -95,7 +86,7 @@ def gate(
     for path, format_ in files:
         format_.write(judged, path)
     if shape == "table":
-        print_verdict(judged, stdout())
+        print_verdict(judged, Stdout())
     else:
         format_named(shape).show(judged)
     if not passed(judged):
@@ -128,19 +119,14 @@ def verdict(judged: Report) -> str:
 
 
 def _lines(page: Page, finding: Finding) -> Iterator[Text]:
+    """``error conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``."""
     word = says(finding)
     if word not in STYLES:
         return
-    for i, line in enumerate(page.prose(_sentence(finding), f"{word:<8} ", " " * 9)):
+    variant = f"({variant_text(finding.variant)})" if finding.variant else ""
+    parts = (finding.layer, finding.metric, variant, finding.message, f"(rule {finding.rule})")
+    sentence = " ".join(filter(None, parts)) if finding.rule else finding.message
+    for i, line in enumerate(page.prose(sentence, f"{word:<8} ", " " * 9)):
         if i == 0:
             line.stylize(STYLES[word], 0, len(word))
         yield line
-
-
-def _sentence(finding: Finding) -> str:
-    """``conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``."""
-    if finding.rule == 0:
-        return finding.message
-    variant = f"({variant_text(finding.variant)})" if finding.variant else ""
-    parts = (finding.layer, finding.metric, variant, finding.message, f"(rule {finding.rule})")
-    return " ".join(part for part in parts if part)

@@ -15,10 +15,11 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import core_schema
 
 from gradaudit.audits import audits
-from gradaudit.cli.reports import print_json, stdout
+from gradaudit.cli.reports import print_json
 from gradaudit.config import file_model
 from gradaudit.errors import UsageError
 from gradaudit.formats import formats
+from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Page
 from gradaudit.judging import Policy, known_metrics
 from gradaudit.parts import declared, summaries
@@ -49,25 +50,20 @@ def schema_of(document: str) -> dict[str, Any]:
     Raises:
         UsageError: there is no schema of this name.
     """
-    if document == "report":
-        return _schema(Report, "serialization")
-    if document == "policy":
-        return _schema(Policy, "validation")
-    if document == "config":
-        return _schema(file_model(), "validation")
-    raise UsageError(f"no schema of {document!r}; there are: {', '.join(SCHEMAS)}")
+    if document not in SCHEMAS:
+        raise UsageError(f"no schema of {document!r}; there are: {', '.join(SCHEMAS)}")
+    models: dict[str, type[BaseModel]] = {"report": Report, "policy": Policy}
+    model = models.get(document) or file_model()
+    mode: JsonSchemaMode = "serialization" if document == "report" else "validation"
+    schema = model.model_json_schema(mode=mode, schema_generator=_Generator)
+    if "JsonValue" in schema.get("$defs", {}):
+        schema["$defs"]["JsonValue"] = ANY_JSON
+    return {"$schema": GenerateJsonSchema.schema_dialect, **schema}
 
 
 class _Generator(GenerateJsonSchema):
     def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
         return {**FINITE, **super().float_schema(schema)}
-
-
-def _schema(model: type[BaseModel], mode: JsonSchemaMode) -> dict[str, Any]:
-    schema = model.model_json_schema(mode=mode, schema_generator=_Generator)
-    if "JsonValue" in schema.get("$defs", {}):
-        schema["$defs"]["JsonValue"] = ANY_JSON
-    return {"$schema": GenerateJsonSchema.schema_dialect, **schema}
 
 
 def schema(
@@ -79,23 +75,17 @@ def schema(
     print_json(schema_of(document))
 
 
-def _metrics() -> dict[str, str]:
-    return {
-        name: " ".join([metric.title, *([f"({metric.unit})"] if metric.unit else [])])
-        for name, metric in known_metrics().items()
-    }
-
-
-def _losses() -> dict[str, str]:
-    return {name: loss["summary"] for name, loss in declared("gradaudit.models.losses").items()}
-
-
 KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "audits": lambda: {name: audit.summary for name, audit in audits().items()},
-    "metrics": _metrics,
+    "metrics": lambda: {
+        name: metric.title + (f" ({metric.unit})" if metric.unit else "")
+        for name, metric in known_metrics().items()
+    },
     "zoo": zoo_names,
     "data": lambda: summaries("gradaudit.data", by="example"),
-    "losses": _losses,
+    "losses": lambda: {
+        name: loss["summary"] for name, loss in declared("gradaudit.models.losses").items()
+    },
     "reconstructions": lambda: summaries("gradaudit.attacks.reconstruction"),
     "families": lambda: summaries("gradaudit.families"),
     "defenses": lambda: summaries("gradaudit.defenses", by="example"),
@@ -120,7 +110,7 @@ def list_parts(
     if shape == "json":
         print_json(found)
         return
-    page = Page(stdout())
+    page = Page(Stdout())
     for name, parts in found.items():
         width = max(map(len, parts), default=0)
         lines = [f"  {part:<{width}}  {summary}".rstrip() for part, summary in parts.items()]

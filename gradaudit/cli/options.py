@@ -59,12 +59,10 @@ def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
     if kind is bool and "short" not in extra:
         flag += "/--no-" + name.replace("_", "-")
     flags = [flag, *([str(extra["short"])] if "short" in extra else [])]
-    option = typer.Option(
-        *flags,
-        help=_help(field),
-        rich_help_panel=panel,
-        show_default=False,
-    )
+    text = field.description or ""
+    if field.default not in (None, (), False) and not field.is_required():
+        text = f"{text} (default: {field.default})"
+    option = typer.Option(*flags, help=text, rich_help_panel=panel, show_default=False)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -80,10 +78,3 @@ def _plain(annotation: Any) -> Any:
     if get_origin(annotation) is tuple:
         return list[str]
     return annotation
-
-
-def _help(field: FieldInfo) -> str:
-    text = field.description or ""
-    if field.default in (None, (), False) or field.is_required():
-        return text
-    return f"{text} (default: {field.default})"

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 import typer
 from pydantic import JsonValue
 
-from gradaudit.audits.dp_audit.claim import claim_exceeded, claim_untested
 from gradaudit.cli.reports import writers
 from gradaudit.config import OutputSettings, RunSettings, SubjectSettings
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.formats import format_named
 from gradaudit.gathering import incomplete
-from gradaudit.judging import Policy, gate, passed
+from gradaudit.judging import Policy
 from gradaudit.redaction import redact
 from gradaudit.report import Report
 
@@ -94,7 +93,11 @@ def finish(
         report = redact(report, {column.name: column.values for column in subject.records.features})
     show(report, settings, policy)
     insist(report)
-    compare_with_claim(report)
+    if reason := claim_untested(report):
+        raise AuditError(reason)
+    if verdict := claim_exceeded(report):
+        typer.echo(f"gradaudit: {verdict}", err=True)
+        raise typer.Exit(CLAIM_EXCEEDED)
 
 
 def insist(report: Report) -> None:
@@ -107,21 +110,22 @@ def insist(report: Report) -> None:
         raise AuditError(reason)
 
 
-def compare_with_claim(report: Report) -> None:
-    """End with status 1 where a valid lower bound exceeds the claimed epsilon.
+def claim_exceeded(report: Report) -> str | None:
+    """What the report says against the claimed epsilon, in one line; None where it says nothing.
 
-    Raises:
-        AuditError: an epsilon is claimed, and there is no valid bound to test it by.
+    Only the headline bound of ``dp-audit.epsilon_lower`` counts: it is valid at its confidence.
     """
-    if reason := claim_untested(report):
-        raise AuditError(reason)
-    if verdict := claim_exceeded(report):
-        typer.echo(f"gradaudit: {verdict}", err=True)
-        raise typer.Exit(CLAIM_EXCEEDED)
+    for row in report.select("dp-audit.epsilon_lower", variant={}):
+        if row.details.get("exceeded") is True:
+            bound = "is infinite" if row.infinite else f"is at least {row.value:.4g}"
+            level = f" (confidence {row.confidence:g})" if row.confidence else ""
+            return f"dp-audit: epsilon {bound}{level}, claimed was {row.details['claimed']}"
+    return None
 
 
-def judge(report: Report, policy: Policy, path: Path) -> None:
-    """End with status 1 where the report does not pass the policy."""
-    if not passed(gate(report, policy)):
-        typer.echo(f"gradaudit: the report does not pass {path}", err=True)
-        raise typer.Exit(GATE_FAILED)
+def claim_untested(report: Report) -> str | None:
+    """Why a claim was made but nothing bounds epsilon, in one line; None where something does."""
+    for row in report.select("dp-audit.epsilon_lower", variant={}):
+        if row.status != "measured" and "claimed" in row.details:
+            return f"dp-audit: the claim was not tested: {row.reason}"
+    return None

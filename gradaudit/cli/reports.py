@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from gradaudit import config
 from gradaudit.files import expect_other_files
@@ -39,20 +38,11 @@ def writers(
 ) -> list[tuple[Path, Format]]:
     """The files to write with their formats, checked before anything is written.
 
-    Args:
-        paths: of the files to write.
-        reads: of those that the command reads.
-
     Raises:
         UsageError: no format has a file's suffix, or a file is both written and read.
     """
     expect_other_files(paths or (), reads)
     return [(path, format_for(path)) for path in paths or ()]
-
-
-def stdout() -> Console:
-    """Standard output as it is now."""
-    return Stdout()
 
 
 def print_json(value: object) -> None:
@@ -91,7 +81,7 @@ def compare(
     elif shape == "markdown":
         write_out(markdown_changes(changed, len(every) - len(changed)))
     else:
-        print_changes(changed, len(every) - len(changed), stdout())
+        print_changes(changed, len(every) - len(changed), Stdout())
 
 
 Redact = Annotated[

@@ -9,7 +9,7 @@ import typer
 
 from gradaudit.audits import Audit, audits
 from gradaudit.cli.options import CONFIG, options_of, with_options
-from gradaudit.cli.perform import asked, expect_writable, finish, judge, opened
+from gradaudit.cli.perform import GATE_FAILED, asked, expect_writable, finish, opened
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
     OutputSettings,
@@ -21,7 +21,7 @@ from gradaudit.config import (
     settle,
 )
 from gradaudit.errors import UsageError
-from gradaudit.judging import read_policy
+from gradaudit.judging import gate, passed, read_policy
 from gradaudit.specs import suggest
 
 
@@ -48,8 +48,9 @@ def _scan(**flags: Any) -> None:
 
         report = run(subject, chosen, progress=watcher(settings.quiet), provenance=asked())
     finish(report, settings, subject, policy)
-    if settings.policy and policy:
-        judge(report, policy, settings.policy)
+    if policy and not passed(gate(report, policy)):
+        typer.echo(f"gradaudit: the report does not pass {settings.policy}", err=True)
+        raise typer.Exit(GATE_FAILED)
 
 
 scan = with_options(
@@ -73,8 +74,9 @@ def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[Audit[An
         raise UsageError("--quick and --thorough: choose one")
     known = audits()
     wanted = {name for asked in settings.audits for name in _named(asked, known)}
+    preset = "quick" if settings.quick else "thorough" if settings.thorough else "plain"
     return [
-        audit(settle(audit.Options, {}, {**_preset(audit, settings), **section(file, name)}))
+        audit(settle(audit.Options, {}, {**getattr(audit, preset), **section(file, name)}))
         for name, audit in known.items()
         if not settings.audits or name in wanted
     ]
@@ -90,12 +92,6 @@ def _named(asked: str, known: Collection[str]) -> list[str]:
     return found
 
 
-def _preset(audit: type[Audit[Any]], settings: ScanSettings) -> dict[str, Any]:
-    if settings.quick:
-        return dict(audit.quick)
-    return dict(audit.thorough if settings.thorough else audit.plain)
-
-
 def _tell_plan(settings: ScanSettings, chosen: Sequence[Audit[Any]]) -> None:
     expect_writable(settings)
     with opened(settings) as subject:
@@ -104,13 +100,12 @@ def _tell_plan(settings: ScanSettings, chosen: Sequence[Audit[Any]]) -> None:
         pace = Pace.of(subject)
     typer.echo(f"{subject.target.description} on {len(subject.records)} records:")
     for audit in chosen:
-        expected = pace.seconds(audit, subject)
-        typer.echo(f"  {audit.name}: {_duration(expected) if expected else 'nothing to do'}")
+        typer.echo(f"  {audit.name}: {_duration(pace.seconds(audit, subject))}")
 
 
 def _duration(seconds: float) -> str:
     if seconds < 1:
-        return "less than a second"
+        return "less than a second" if seconds else "nothing to do"
     if seconds < 90:
         return f"about {seconds:.0f} s"
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"

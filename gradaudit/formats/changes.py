@@ -82,13 +82,7 @@ class Change:
 
 
 def changes(old: Report, new: Report, *, variants: bool = False) -> Iterator[Change]:
-    """Every row of either report, in the new one's order, then those that only the old one has.
-
-    Args:
-        old: the earlier report.
-        new: the later one.
-        variants: whether rows with a variant are compared too.
-    """
+    """Every row of either report, in the new one's order, then those that only the old one has."""
     before = {row.key: row for row in old.measurements if variants or not row.variant}
     for row in new.measurements:
         if variants or not row.variant:
@@ -153,10 +147,4 @@ def tally(changed: Sequence[Change], unchanged: int) -> str:
 def _cells(change: Change) -> tuple[str, ...]:
     variant = f" ({variant_text(change.row.variant)})" if change.row.variant else ""
     overlap = {True: "overlap", False: "apart", None: ""}[change.overlap]
-    return (
-        change.row.id + variant,
-        side(change.old),
-        side(change.new),
-        change.words,
-        overlap,
-    )
+    return (change.row.id + variant, side(change.old), side(change.new), change.words, overlap)

@@ -62,20 +62,15 @@ def warnings(report: Report) -> tuple[str, ...]:
 def how(report: Report) -> str:
     """Confidence, samples, seed, device, time."""
     provenance = report.provenance
+    levels = {row.confidence for row in report.measurements if row.interval and row.confidence}
+    words = " and ".join(f"{100 * level:.4g} %" for level in sorted(levels))
     return _joined(
-        _confidences(report),
+        f"{words} intervals" if levels else "",
         _named("samples", provenance),
         _named("seed", provenance),
         _text(provenance.get("device")),
         _text(provenance.get("finished")),
     )
-
-
-def _confidences(report: Report) -> str:
-    found = sorted(
-        {row.confidence for row in report.measurements if row.interval and row.confidence}
-    )
-    return " and ".join(f"{100 * c:.4g} %" for c in found) + " intervals" if found else ""
 
 
 def _named(key: str, values: Mapping[str, JsonValue]) -> str:

@@ -14,8 +14,7 @@ from markupsafe import Markup
 from pydantic import JsonValue
 
 from gradaudit.formats.base import Format
-from gradaudit.formats.troubles import abridged
-from gradaudit.formats.view import FAILED, View, view
+from gradaudit.formats.view import FAILED, view
 from gradaudit.judging import Policy
 from gradaudit.report import Measurement, Report
 from gradaudit.text import marked, number, printable, variant_text
@@ -48,16 +47,21 @@ class Html(Format):
             autoescape=True, finalize=_harmless, trim_blocks=True, lstrip_blocks=True
         ).from_string(_TEMPLATE.read_text(encoding="utf-8"))
         shown = view(report, policy)
+        headlines = [
+            row
+            for row in report.measurements
+            if not row.variant and row.layer and row.status == "measured"
+        ]
         return (
             page.render(
                 shown=shown,
-                charts=_charts(report, shown),
-                notes=[(note, _where(note.layers), note.status == FAILED) for note in shown.notes],
+                charts=[
+                    Markup(bars(metric, [row for row in headlines if row.id == metric]))
+                    for metric in shown.columns
+                ],
+                notes=[(note, note.where, note.status == FAILED) for note in shown.notes],
                 checkpoints=report.target.checkpoints,
-                facts={
-                    "data": _flat(report.data),
-                    "provenance": _flat(report.provenance),
-                },
+                facts={"data": _flat(report.data), "provenance": _flat(report.provenance)},
                 rows=[
                     (
                         row,
@@ -70,18 +74,6 @@ class Html(Format):
             )
             + "\n"
         )
-
-
-def _charts(report: Report, shown: View) -> list[Markup]:
-    measured: dict[str, list[Any]] = {metric: [] for metric in shown.columns}
-    for row in report.measurements:
-        if row.id in measured and not row.variant and row.layer and row.status == "measured":
-            measured[row.id].append(row)
-    return [Markup(bars(metric, rows)) for metric, rows in measured.items()]
-
-
-def _where(layers: tuple[str, ...]) -> str:
-    return f" in {abridged(layers)}" if layers else ""
 
 
 def _flat(facts: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
@@ -99,17 +91,13 @@ def _flat(facts: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
 def _harmless(value: Any) -> Any:
     """Text without control characters; what is markup already stays."""
     plain = isinstance(value, str) and not hasattr(value, "__html__")
-    return printable(value, limit=max(len(value), 1)) if plain else value
+    return printable(value, limit=None) if plain else value
 
 
 def bars(metric: str, rows: Sequence[Measurement]) -> str:
     """One horizontal bar a layer, from the top, with its interval; an ``<svg>`` element.
 
     The same rows give the same characters. Names are text in it, never markup or formulas.
-
-    Args:
-        metric: ``audit.metric``.
-        rows: measured rows, each of a layer.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure

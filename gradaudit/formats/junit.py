@@ -28,7 +28,8 @@ class Junit(Format):
         root = ET.Element("testsuites", {"name": "gradaudit", **_counts(findings)})
         for metric in dict.fromkeys(finding.metric for finding in findings):
             suite = [finding for finding in findings if finding.metric == metric]
-            element = ET.SubElement(root, "testsuite", {"name": _text(metric), **_counts(suite)})
+            name = printable(metric, limit=None)
+            element = ET.SubElement(root, "testsuite", {"name": name, **_counts(suite)})
             for finding in suite:
                 _case(element, finding)
         ET.indent(root)
@@ -36,10 +37,9 @@ class Junit(Format):
 
 
 def _case(suite: ET.Element, finding: Finding) -> None:
-    case = ET.SubElement(
-        suite, "testcase", classname=_text(finding.metric), name=_text(_name(finding))
-    )
-    message = _text(finding.message)
+    words = (finding.metric, _name(finding), finding.message)
+    metric, name, message = (printable(text, limit=None) for text in words)
+    case = ET.SubElement(suite, "testcase", classname=metric, name=name)
     if says(finding) == "error":
         failure = ET.SubElement(case, "failure", message=message, type=finding.outcome)
         failure.text = f"{message}\n{why(finding.metric)}".strip()
@@ -73,8 +73,3 @@ def _counts(findings: Iterable[Finding]) -> dict[str, str]:
 
 def _skipped(finding: Finding) -> bool:
     return says(finding) not in ("error", "warning", "passed") and finding.unclear != "pass"
-
-
-def _text(text: str) -> str:
-    """Characters that XML may hold."""
-    return printable(text, limit=len(text))

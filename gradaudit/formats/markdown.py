@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 from gradaudit.formats.base import Format
-from gradaudit.formats.troubles import abridged
 from gradaudit.formats.view import FAILED, View, view
 from gradaudit.judging import Policy
 from gradaudit.judging.risk import Level
@@ -36,7 +35,7 @@ class Markdown(Format):
 
     def render(self, report: Report, policy: Policy | None = None) -> str:
         """The report as Markdown."""
-        return "\n".join(_lines(view(report, policy))) + "\n"
+        return _document(view(report, policy))
 
 
 def escape(text: str) -> str:
@@ -44,14 +43,14 @@ def escape(text: str) -> str:
 
     Active characters become entities, which can never be read as markup.
     """
-    return _ACTIVE.sub(lambda m: f"&#{ord(m[0])};", printable(text, limit=len(text)))
+    return _ACTIVE.sub(lambda m: f"&#{ord(m[0])};", printable(text, limit=None))
 
 
 def code(name: str) -> str:
     """A name in code type; entities spell what a code span could not hold in a table."""
     if _PLAIN.fullmatch(name):
         return f"`{name.strip() or ' '}`"
-    spelled = re.sub(r"[^\w ./()-]", lambda m: f"&#{ord(m[0])};", printable(name, limit=len(name)))
+    spelled = re.sub(r"[^\w ./()-]", lambda m: f"&#{ord(m[0])};", printable(name, limit=None))
     return f"<code>{spelled.replace('_', '&#95;')}</code>" if name else ""
 
 
@@ -64,26 +63,17 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: int = 0
         yield f"| {' | '.join(row)} |"
 
 
-def _lines(shown: View) -> Iterator[str]:
-    yield f"## Gradient leakage: {shown.tally}"
-    yield ""
-    yield escape(shown.title)
-    if shown.data:
-        yield ""
-        yield escape(shown.data)
-    for note in shown.checkpoint_notes:
-        yield ""
-        yield f"Checkpoint: {escape(note)}"
-    for warning in shown.warnings:
-        yield ""
-        yield f"> **Warning:** {escape(warning)}"
-    for section in (_layers, _model, _doubts, _troubles, _notes):
-        lines = list(section(shown))
-        if lines:
-            yield ""
-            yield from lines
-    yield ""
-    yield f"<sub>{escape(shown.how)}</sub>"
+def _document(shown: View) -> str:
+    paragraphs = [
+        f"## Gradient leakage: {shown.tally}",
+        escape(shown.title),
+        escape(shown.data),
+        *(f"Checkpoint: {escape(note)}" for note in shown.checkpoint_notes),
+        *(f"> **Warning:** {escape(warning)}" for warning in shown.warnings),
+        *("\n".join(part(shown)) for part in (_layers, _model, _doubts, _troubles, _notes)),
+        f"<sub>{escape(shown.how)}</sub>",
+    ]
+    return "\n\n".join(filter(None, paragraphs)) + "\n"
 
 
 def _layers(shown: View) -> Iterator[str]:
@@ -95,7 +85,7 @@ def _layers(shown: View) -> Iterator[str]:
                     code(line.name),
                     f"{_MARKS[line.level]} {line.risk}",
                     escape(line.kind),
-                    "" if line.parameters is None else f"{line.parameters:,}",
+                    line.size,
                     *line.cells,
                 ]
                 for line in shown.layers
@@ -118,8 +108,7 @@ def _model(shown: View) -> Iterator[str]:
 
 def _doubts(shown: View) -> Iterator[str]:
     for doubt in shown.doubts:
-        where = escape(abridged(doubt.layers))
-        yield f"- {DOUBTED} {code(doubt.what)} in {where}: {escape(doubt.reason)}"
+        yield f"- {DOUBTED} {code(doubt.what)}{escape(doubt.where)}: {escape(doubt.reason)}"
 
 
 def _troubles(shown: View) -> Iterator[str]:
@@ -131,6 +120,5 @@ def _troubles(shown: View) -> Iterator[str]:
 
 def _notes(shown: View) -> Iterator[str]:
     for note in shown.notes:
-        where = f" in {escape(abridged(note.layers))}" if note.layers else ""
         verb = "failed" if note.status == FAILED else "not measured"
-        yield f"- {code(note.what)} {verb}{where}: {escape(note.reason)}"
+        yield f"- {code(note.what)} {verb}{escape(note.where)}: {escape(note.reason)}"

@@ -46,12 +46,6 @@ def grid(key: Column, others: Sequence[Column], width: int, rule: str) -> Iterat
 
     Where the columns do not fit side by side they are shown in bands, each with the key column;
     where not even one fits beside the key, every row becomes a card.
-
-    Args:
-        key: the first column.
-        others: the remaining ones.
-        width: terminal cells of a line.
-        rule: the character that underlines the headings.
     """
     if others and key.width + GAP + max(column.width for column in others) > width:
         yield from _cards(key, others)
@@ -60,29 +54,6 @@ def grid(key: Column, others: Sequence[Column], width: int, rule: str) -> Iterat
         if i:
             yield Text()
         yield from _band([key, *band], rule)
-
-
-def paragraph(
-    text: str, width: int, first: str = "", rest: str | None = None, style: str = ""
-) -> Iterator[Text]:
-    """Lines of prose; a word longer than a line is kept whole.
-
-    Args:
-        text: the prose.
-        width: terminal cells of a line.
-        first: what the first line begins with.
-        rest: what the others begin with; as ``first`` without it.
-        style: style of all lines.
-    """
-    for line in textwrap.wrap(
-        text,
-        width=max(width, LEAST_WIDTH),
-        initial_indent=first,
-        subsequent_indent=first if rest is None else rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ):
-        yield Text(line, style)
 
 
 def _bands(key: Column, others: Sequence[Column], width: int) -> list[list[Column]]:
@@ -144,8 +115,19 @@ class Page:
     def prose(
         self, text: str, first: str = "", rest: str | None = None, style: str = ""
     ) -> Iterator[Text]:
-        """Lines of a paragraph; see ``paragraph``."""
-        return paragraph(self.safe(text), self.width, first, rest, style)
+        """Lines of a paragraph; a word longer than a line is kept whole.
+
+        The first line begins with ``first``, the others with ``rest``, or as the first without it.
+        """
+        for line in textwrap.wrap(
+            self.safe(text),
+            width=self.width,
+            initial_indent=first,
+            subsequent_indent=first if rest is None else rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ):
+            yield Text(line, style)
 
     def text(self, text: str, style: str = "") -> Text:
         """One harmless line."""
@@ -158,12 +140,11 @@ class Page:
 
     def safe(self, text: str) -> str:
         """Without control characters and markup, and in the console's encoding."""
-        text = printable(text, limit=len(text))
+        text = printable(text, limit=None)
+        encoding = self.console.encoding
         try:
-            text.encode(self.console.encoding)
+            text.encode(encoding)
         except UnicodeEncodeError:
             plain = text.translate(_PLAIN_CHARACTERS)
-            return plain.encode(self.console.encoding, "backslashreplace").decode(
-                self.console.encoding
-            )
+            return plain.encode(encoding, "backslashreplace").decode(encoding)
         return text

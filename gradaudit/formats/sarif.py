@@ -127,4 +127,4 @@ def _fingerprint(finding: Finding) -> str:
 
 def _text(value: JsonValue) -> str:
     """Harmless, and without embedded links, which SARIF writes as ``[text](address)``."""
-    return printable(str(value), limit=len(str(value))).replace("](", "] (")
+    return printable(str(value), limit=None).replace("](", "] (")

@@ -8,7 +8,6 @@ from rich.text import Text
 
 from gradaudit.formats.base import Format, Stdout
 from gradaudit.formats.page import STYLES, Column, Page, grid
-from gradaudit.formats.troubles import abridged
 from gradaudit.formats.view import FAILED, LayerLine, View, view
 from gradaudit.judging import Policy
 from gradaudit.report import Report
@@ -71,7 +70,7 @@ class _TablePage(Page):
         others = [
             Column("risk", [self.risk(line) for line in lines]),
             Column("kind", [self.text(line.kind) for line in lines]),
-            Column("parameters", [Text(_count(line)) for line in lines], right=True),
+            Column("parameters", [Text(line.size) for line in lines], right=True),
             *(
                 Column(
                     self.safe(metric).replace(".", "\n", 1), [self.cell(line, i) for line in lines]
@@ -107,8 +106,8 @@ class _TablePage(Page):
 
     def doubts(self) -> Iterator[Text]:
         for doubt in self.view.doubts:
-            where = abridged(doubt.layers)
-            yield from self.prose(f"{DOUBTED} {doubt.what} in {where}: {doubt.reason}", "", "  ")
+            told = f"{DOUBTED} {doubt.what}{doubt.where}: {doubt.reason}"
+            yield from self.prose(told, "", "  ")
 
     def troubles(self) -> Iterator[Text]:
         for trouble in self.view.troubles:
@@ -121,9 +120,8 @@ class _TablePage(Page):
 
     def notes(self) -> Iterator[Text]:
         for note in self.view.notes:
-            where = f" in {abridged(note.layers)}" if note.layers else ""
             verb = "failed" if note.status == FAILED else "not measured"
-            yield from self.prose(f"{note.what} {verb}{where}: {note.reason}", "", "  ")
+            yield from self.prose(f"{note.what} {verb}{note.where}: {note.reason}", "", "  ")
 
     def end(self) -> Iterator[Text]:
         yield from self.prose(self.view.how, style="dim")
@@ -138,7 +136,3 @@ class _TablePage(Page):
 
     def cell(self, line: LayerLine, column: int) -> Text:
         return self.text(line.cells[column], "bold red" if line.cells[column] == FAILED else "")
-
-
-def _count(line: LayerLine) -> str:
-    return "" if line.parameters is None else f"{line.parameters:,}"

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gradaudit.judging import known_metrics
+from gradaudit.judging.case import would_settle
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
 from gradaudit.report import Finding, Key, Measurement, Report
-from gradaudit.text import estimate, settling, variant_text
+from gradaudit.text import estimate, variant_text
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,11 @@ def _trouble(
     worst = _worst(rows, findings)
     words = estimate(rows[worst.key]) if worst else ""
     meaning = _meaning(worst, rows) if worst else ""
-    places = tuple(dict.fromkeys(_layer(each) for each in findings if not _is_general(each)))
-    where = _place(worst, alone=len(places) == 1) if worst else ""
+    places = tuple(dict.fromkeys(x.layer or MODEL for x in findings if not _is_general(x)))
+    variant = variant_text(worst.variant) if worst else ""
+    where = variant  # of the only layer, which is named already, the variant alone
+    if worst and len(places) != 1:
+        where = (worst.layer or MODEL) + (f" ({variant})" if variant else "")
     return Trouble(
         level=level,
         shown=shown,
@@ -93,10 +96,7 @@ def _meaning(finding: Finding, rows: Mapping[Key, Measurement]) -> str:
     """What a value beyond the limit means; of one that may be, what would tell."""
     if finding.outcome in BEYOND:
         return why(finding.metric)
-    row, metric = rows[finding.key], known_metrics().get(finding.metric)
-    if row.imprecise:
-        return row.doubts[0]
-    return settling(finding.times, row.n, metric.counts if metric else "")
+    return would_settle(rows[finding.key], finding.times)
 
 
 def _gravest(judged: Report) -> Iterator[Finding]:
@@ -142,18 +142,6 @@ def abridged(names: Sequence[str]) -> str:
 def _is_general(finding: Finding) -> bool:
     """Whether it speaks of rows that the report does not have, rather than of one that it has."""
     return finding.outcome == "unmeasured" and finding.layer is None
-
-
-def _layer(finding: Finding) -> str:
-    return MODEL if finding.layer is None else finding.layer
-
-
-def _place(finding: Finding, *, alone: bool) -> str:
-    """Layer and variant; of the only layer, which is named already, the variant alone."""
-    variant = variant_text(finding.variant)
-    if alone:
-        return variant
-    return _layer(finding) + (f" ({variant})" if variant else "")
 
 
 def _worst(rows: Mapping[Key, Measurement], findings: Sequence[Finding]) -> Finding | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gradaudit.audits import audits
 from gradaudit.formats.facts import checkpoint_notes, data_facts, how, title, warnings
-from gradaudit.formats.troubles import Trouble, troubles_of
+from gradaudit.formats.troubles import Trouble, abridged, troubles_of
 from gradaudit.judging.policy import Policy
 from gradaudit.judging.risk import LEVELS, Level, Risk, risks_of, with_findings
 from gradaudit.report import Measurement, Report
@@ -35,6 +35,11 @@ class LayerLine:
     cells: tuple[str, ...]
 
     @property
+    def size(self) -> str:
+        """How many parameters it has; empty where the report does not say it."""
+        return "" if self.parameters is None else f"{self.parameters:,}"
+
+    @property
     def risk(self) -> str:
         """What is shown, and with a question mark what is not excluded: ``low, high?``."""
         return self.level + (f", {self.possible}?" if self.possible else "")
@@ -58,6 +63,11 @@ class Note:
     layers: tuple[str, ...]
     status: str
     reason: str
+
+    @property
+    def where(self) -> str:
+        """`` in conv1, conv2``; empty where it holds for all layers."""
+        return f" in {abridged(self.layers)}" if self.layers else ""
 
 
 @dataclass(frozen=True)
@@ -146,7 +156,7 @@ def _headline(audit: str, metrics: Iterable[str]) -> list[str]:
 
 
 def _layer_lines(judged: Report, columns: Sequence[str]) -> Iterable[LayerLine]:
-    cells = {(row.id, row.layer): _cell(row) for row in judged.measurements if not row.variant}
+    rows = {(row.id, row.layer): row for row in judged.measurements if not row.variant}
     known = {layer.name: layer for layer in judged.target.layers}
     risks = risks_of(judged)
     for name in dict.fromkeys([*known, *(row.layer for row in judged.measurements)]):
@@ -159,11 +169,14 @@ def _layer_lines(judged: Report, columns: Sequence[str]) -> Iterable[LayerLine]:
             parameters=layer.parameters if layer else None,
             level=risk.level,
             possible=risk.possible,
-            cells=tuple(cells.get((metric, name), "") for metric in columns),
+            cells=tuple(cell(rows.get((metric, name))) for metric in columns),
         )
 
 
-def _cell(row: Measurement) -> str:
+def cell(row: Measurement | None, without: str = "") -> str:
+    """A row in a table; ``without`` stands for one that there is not."""
+    if row is None:
+        return without
     if row.status == "measured":
         return marked(row)
     return SKIPPED if row.status == "skipped" else FAILED
@@ -203,7 +216,11 @@ def _model_line(row: Measurement) -> ModelLine:
 
 
 def _notes(headlines: Sequence[Measurement], report: Report) -> tuple[Note, ...]:
-    """One note for each reason of an audit; without layers where it holds for all of them."""
+    """One note for each reason of an audit; without layers where it holds for all of them.
+
+    What is told of is the audit; of rows about the whole model beside others with numbers, their
+    metrics.
+    """
     every = {layer.name for layer in report.target.layers}
     groups: dict[tuple[str, str, str], list[Measurement]] = {}
     for row in headlines:
@@ -212,23 +229,8 @@ def _notes(headlines: Sequence[Measurement], report: Report) -> tuple[Note, ...]
     notes = []
     for (audit, status, reason), rows in groups.items():
         names = tuple(dict.fromkeys(row.layer for row in rows if row.layer is not None))
-        notes.append(
-            Note(
-                what=_what(audit, rows, headlines, whole_model=not names),
-                layers=() if every <= set(names) else names,
-                status=status,
-                reason=reason,
-            )
-        )
+        metrics = dict.fromkeys(row.id for row in rows)
+        beside = any(row.audit == audit and row.status == "measured" for row in headlines)
+        what = ", ".join(metrics) if not names and (beside or len(metrics) == 1) else audit
+        notes.append(Note(what, () if every <= set(names) else names, status, reason))
     return tuple(notes)
-
-
-def _what(
-    audit: str, rows: Sequence[Measurement], headlines: Sequence[Measurement], *, whole_model: bool
-) -> str:
-    """The audit; of rows about the whole model beside others with numbers, their metrics."""
-    metrics = tuple(dict.fromkeys(row.id for row in rows))
-    measured = any(row.audit == audit and row.status == "measured" for row in headlines)
-    if whole_model and (measured or len(metrics) == 1):
-        return ", ".join(metrics)
-    return audit

@@ -1,7 +1,6 @@
 """Judging: policies, findings, baselines and risk levels. Judges reports, never measures."""
 
-from gradaudit.judging.baseline import differences, refuse_another_model
-from gradaudit.judging.judge import gate, passed, says
+from gradaudit.judging.judge import differences, gate, passed, refuse_another_model, says
 from gradaudit.judging.policy import (
     Ignore,
     Policy,

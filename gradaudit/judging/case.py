@@ -164,7 +164,8 @@ class Case:
             rest = self._margin if self.outcome == "failed" else self._unproven
             return f"{told} {relations[self.outcome == 'failed']} {limit}{rest}"
         direction = "above" if self.rule.sign > 0 else "below"
-        return f"{told} neither shows nor excludes a value {direction} {limit}; {self._remedy}"
+        remedy = would_settle(self.row, self.times)
+        return f"{told} neither shows nor excludes a value {direction} {limit}; {remedy}"
 
     @property
     def _nearer(self) -> float:
@@ -198,15 +199,16 @@ class Case:
             return ""
         return "; it is a lower bound, and the truth may be larger"
 
-    @property
-    def _remedy(self) -> str:
-        if self.row.imprecise:
-            return self.row.doubts[0]
-        metric = known_metrics().get(self.row.id)
-        return settling(self.times, self.row.n, metric.counts if metric else "")
-
     def _exceeds(self, end: float) -> bool:
         return self.rule.sign * end > self.rule.sign * self.rule.limit
+
+
+def would_settle(row: Measurement, times: float | None) -> str:
+    """What would settle a row that is unclear; ``times`` as many records or trials, if any."""
+    if row.imprecise:
+        return row.doubts[0]
+    metric = known_metrics().get(row.id)
+    return settling(times, row.n, metric.counts if metric else "")
 
 
 def ends_of(row: Measurement, value: float) -> tuple[float, float]:
@@ -221,11 +223,14 @@ def correct(cases: Sequence[Case]) -> list[Case]:
     neither are cases that the policy excuses, imprecise rows, and cases without an interval or
     with one that states no confidence: that is a bound, not an estimate.
     """
-    judged = [case for case in cases if _makes_claims(case)]
-    within = corrected_ends([_claim(case, case.rule.sign) for case in judged])
-    beyond = corrected_ends([_claim(case, -case.rule.sign) for case in judged])
-    found = iter(zip(within, beyond, strict=True))
-    return [_corrected(case, *next(found)) if _makes_claims(case) else case for case in cases]
+    judged = [number for number, case in enumerate(cases) if _makes_claims(case)]
+    within = corrected_ends([_claim(cases[i], cases[i].rule.sign) for i in judged])
+    beyond = corrected_ends([_claim(cases[i], -cases[i].rule.sign) for i in judged])
+    corrected = list(cases)
+    for i, inner, outer in zip(judged, within, beyond, strict=True):
+        ends = (-outer, inner) if cases[i].rule.sign > 0 else (-inner, outer)
+        corrected[i] = replace(cases[i], ends=ends)
+    return corrected
 
 
 def _makes_claims(case: Case) -> bool:
@@ -248,8 +253,3 @@ def _claim(case: Case, sign: int) -> Claim:
         confidence=confidence,
         degrees=math.inf if case.row.n is None else max(1, case.row.n - 1),
     )
-
-
-def _corrected(case: Case, within: float, beyond: float) -> Case:
-    ends = (-beyond, within) if case.rule.sign > 0 else (-within, beyond)
-    return replace(case, ends=ends)

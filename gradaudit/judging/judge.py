@@ -1,21 +1,97 @@
 """Judges a report by a policy: every rule meets its rows, and each meeting becomes a finding."""
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from typing import Any, Literal
 
+from gradaudit.errors import UsageError
 from gradaudit.gathering import members
-from gradaudit.judging.baseline import excuse_known
 from gradaudit.judging.case import Case, correct, ends_of
 from gradaudit.judging.policy import Ignore, Policy, Rule, default_policy, layer_matches
 from gradaudit.report import Finding, Key, Measurement, Outcome, Report
+from gradaudit.text import estimate
 
+_EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
+"""What an outcome of the baseline excuses."""
+TOLERANCE = 0.01
+"""Share by which a value may move before it is worse, where the baseline has no interval."""
 CLOSE = 0.7
 """How alike names must be for one to be offered instead of the other."""
-
 Says = Outcome | Literal["error", "warning"]
 Met = list[tuple[int, Rule, list[Measurement]]]
+
+
+def excuse_known(judged: Report, baseline: Report) -> Report:
+    """The judged report, where what the judged baseline had too is excused.
+
+    A failure is ``known`` where the same rule failed the same row of the baseline, and the value
+    now is no worse than it was: not beyond the unfavourable end of the baseline's interval, or,
+    where the baseline has none, not beyond its value by more than ``TOLERANCE`` of it. What is
+    unclear passes, and stays unclear, where it was unclear or failed in the baseline and is no
+    worse. Rows that could not be measured are never known: what nobody looked at is excused by
+    nothing.
+    """
+    earlier = {
+        (finding.rule, finding.key): _EXCUSED[finding.outcome]
+        for finding in baseline.findings
+        if finding.outcome in _EXCUSED
+    }
+    before, now = baseline.by_key(), judged.by_key()
+    findings = []
+    for finding in judged.findings:
+        if finding.outcome in earlier.get((finding.rule, finding.key), ()):
+            was = before[finding.key]
+            if not worse(now[finding.key], was, upwards=finding.max is not None):
+                words = f"{finding.message}; known: {estimate(was)} in the baseline"
+                unclear = finding.outcome == "unclear"
+                excused = {"unclear": "pass"} if unclear else {"outcome": "known"}
+                finding = finding.model_copy(update={**excused, "message": words})
+        findings.append(finding)
+    return judged.model_copy(update={"findings": findings})
+
+
+def worse(now: Measurement, before: Measurement, *, upwards: bool) -> bool:
+    """Whether a row is beyond what the earlier one allows; ``upwards`` larger values are worse."""
+    value, was = now.number, before.number
+    if value is None or was is None:
+        return True
+    if before.interval is None or before.infinite:
+        allowed = was + abs(was) * TOLERANCE * (1 if upwards else -1)
+    else:
+        allowed = before.interval[1 if upwards else 0]
+    return value > allowed if upwards else value < allowed
+
+
+def refuse_another_model(report: Report, baseline: Report) -> None:
+    """Check that a baseline is about the same model, by the names of its layers.
+
+    Raises:
+        UsageError: the two have no layer in common.
+    """
+    names, others = ({layer.name for layer in r.target.layers} for r in (report, baseline))
+    if names and others and not names & others:
+        raise UsageError(
+            f"the baseline audits another model ({baseline.target.model}): "
+            f"it shares no layer with {report.target.model}"
+        )
+
+
+def differences(report: Report, earlier: Report) -> list[str]:
+    """What sets an earlier report's layers apart from a report's, one sentence each."""
+    layers, before = ({layer.name: layer for layer in r.target.layers} for r in (report, earlier))
+    notes = []
+    if new := [name for name in layers if name not in before]:
+        notes.append(f"does not have the layers {', '.join(new)}")
+    if gone := [name for name in before if name not in layers]:
+        notes.append(f"has more layers: {', '.join(gone)}")
+    if changed := [
+        name
+        for name in layers.keys() & before.keys()
+        if (layers[name].kind, layers[name].parameters)
+        != (before[name].kind, before[name].parameters)
+    ]:
+        notes.append(f"has other kinds or sizes of the layers {', '.join(sorted(changed))}")
+    return notes
 
 
 def gate(
@@ -68,7 +144,12 @@ def says(finding: Finding) -> Says:
 
 def _judged(report: Report, policy: Policy, today: date) -> Report:
     met: Met = [(i, rule, _rows_of(rule, report)) for i, rule in enumerate(policy.rules, start=1)]
-    cases = _cases(met, policy, today)
+    cases = [
+        Case(number, rule, row, ends_of(row, value), *_ignores(policy, row, today))
+        for number, rule, rows in met
+        for row in rows
+        if (value := row.number) is not None
+    ]
     verdicts = {
         (case.number, case.row.key): _verdict(case, policy)
         for case in (correct(cases) if policy.family == "holm" else cases)
@@ -85,15 +166,6 @@ def _rows_of(rule: Rule, report: Report) -> list[Measurement]:
     return [each for row in met for each in members(row, report)]
 
 
-def _cases(met: Met, policy: Policy, today: date) -> list[Case]:
-    return [
-        Case(number, rule, row, ends_of(row, value), *_ignores(policy, row, today))
-        for number, rule, rows in met
-        for row in rows
-        if (value := row.number) is not None
-    ]
-
-
 def _ignores(policy: Policy, row: Measurement, today: date) -> tuple[Ignore | None, Ignore | None]:
     """The first exception for the row that is in force, and the first that has lapsed."""
     covering = [ignore for ignore in policy.ignore if ignore.covers(row.id, row.layer)]
@@ -103,23 +175,20 @@ def _ignores(policy: Policy, row: Measurement, today: date) -> tuple[Ignore | No
 
 
 def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]) -> list[Finding]:
-    findings = _nothing_to_judge(report, met)
-    for number, rule, rows in met:
-        findings.extend(_unmet(number, rule, rows, report))
-        findings.extend(
-            verdicts.get((number, row.key)) or _without_value(number, rule, row) for row in rows
-        )
-    return findings
-
-
-def _nothing_to_judge(report: Report, met: Met) -> list[Finding]:
+    message = "" if met else "the policy has no rule for what this report holds"
     if not any(row.status == "measured" for row in report.measurements):
         message = "nothing in this report was measured"
-    elif not met:
-        message = "the policy has no rule for what this report holds"
-    else:
-        return []
-    return [Finding(rule=0, metric="*", level="error", outcome="unmeasured", message=message)]
+    nothing = Finding(rule=0, metric="*", level="error", outcome="unmeasured", message=message)
+    findings = [nothing] if message else []
+    for number, rule, rows in met:
+        for glob in rule.layers:
+            if not any(layer_matches(row.layer, glob) for row in rows):
+                words = _why_unmet(rule, glob, report)
+                findings.append(_finding(number, rule, None, "unmeasured", words))
+        for row in rows:
+            verdict = verdicts.get((number, row.key))
+            findings.append(verdict or _without_value(number, rule, row))
+    return findings
 
 
 def _verdict(case: Case, policy: Policy) -> Finding:
@@ -148,13 +217,14 @@ def _without_value(number: int, rule: Rule, row: Measurement) -> Finding:
 
 
 def _finding(
-    number: int, rule: Rule, row: Measurement, outcome: Outcome, words: str, **more: Any
+    number: int, rule: Rule, row: Measurement | None, outcome: Outcome, words: str, **more: Any
 ) -> Finding:
+    """What a rule says of a row, or of one that it looked for in vain."""
     return Finding(
         rule=number,
-        metric=row.id,
-        layer=row.layer,
-        variant=row.variant,
+        metric=row.id if row else rule.metric,
+        layer=row.layer if row else None,
+        variant=row.variant if row else {},
         level=rule.level,
         max=rule.max,
         min=rule.min,
@@ -162,21 +232,6 @@ def _finding(
         message=words,
         **more,
     )
-
-
-def _unmet(number: int, rule: Rule, rows: list[Measurement], report: Report) -> Iterator[Finding]:
-    """A finding for each of the rule's globs that meets no row."""
-    for glob in rule.layers:
-        if not any(layer_matches(row.layer, glob) for row in rows):
-            yield Finding(
-                rule=number,
-                metric=rule.metric,
-                level=rule.level,
-                max=rule.max,
-                min=rule.min,
-                outcome="unmeasured",
-                message=_why_unmet(rule, glob, report),
-            )
 
 
 def _why_unmet(rule: Rule, glob: str, report: Report) -> str:

@@ -106,10 +106,15 @@ class Rule(_Entry):
             return False
         if not self.variant:
             return not row.variant
-        return all(
-            key in row.variant and _is(row.variant[key], wanted)
-            for key, wanted in self.variant.items()
-        )
+        for key, wanted in self.variant.items():
+            actual = row.variant.get(key)
+            if isinstance(wanted, str):
+                matches = actual is not None and fnmatchcase(str(actual), wanted)
+            else:
+                matches = isinstance(actual, bool) == isinstance(wanted, bool) and actual == wanted
+            if not matches:
+                return False
+        return True
 
 
 class Ignore(_Entry):
@@ -160,12 +165,6 @@ def read_policy(path: Path) -> Policy:
 def layer_matches(layer: str | None, glob: str) -> bool:
     """Whether a layer's name, or the whole model (None), matches."""
     return fnmatchcase(layer or "", glob)
-
-
-def _is(actual: str | int | float | bool, wanted: str | int | float | bool) -> bool:
-    if isinstance(wanted, str):
-        return fnmatchcase(str(actual), wanted)
-    return isinstance(actual, bool) == isinstance(wanted, bool) and actual == wanted
 
 
 def default_policy(report: Report | None = None) -> Policy:

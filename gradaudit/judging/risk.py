@@ -25,9 +25,7 @@ UNTRIED = "nothing that a rule judges tried to learn anything from its gradient"
 class Risk:
     """How risky a layer is, and why in sentences (none for ``low``).
 
-    Attributes:
-        level: the highest that is shown.
-        possible: the highest that is not excluded, where that is higher.
+    ``possible`` is the highest level that is not excluded, where that is higher than the one shown.
     """
 
     level: Level

@@ -1,7 +1,5 @@
 """Pictures of a sweep: a metric against what was varied, or over the layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -58,15 +56,13 @@ def draw_sweep(path: Path, report: Report, axes: Sequence[Axis], metric: str) ->
     settings = _by_setting(report, axes, metric)
     if not settings:
         raise UsageError(f"--curves: {metric} was not measured, so there is nothing to draw")
-    numeric = all(isinstance(value, int | float) for value in _positions(axes[0]))
+    name = axes[0].name
+    places = [Point({name: value}).variant[name] for value in axes[0].values]
+    numeric = all(isinstance(place, int | float) for place in places)
     with picture(path, len(settings)) as panels:
         for axes_, (setting, rows) in zip(panels, settings.items(), strict=True):
-            (_against_values if numeric else _over_layers)(axes_, rows, axes[0].name, report)
+            (_against_values if numeric else _over_layers)(axes_, rows, name, report)
             axes_.set(ylabel=printable(metric), title=printable(setting))
-
-
-def _positions(axis: Axis) -> list[str | int | float | bool]:
-    return [Point({axis.name: value}).variant[axis.name] for value in axis.values]
 
 
 def _by_setting(report: Report, axes: Sequence[Axis], metric: str) -> dict[str, list[Placed]]:

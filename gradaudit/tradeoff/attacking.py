@@ -4,8 +4,6 @@ L. Fan et al., "Rethinking privacy preserving deep learning" (2020), algorithms 
 come with the reconstruction, and records are traced by it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -100,13 +98,8 @@ def attacked(
 ) -> Outcome:
     """Attack the updates of these batches.
 
-    Args:
-        target: the model with the defenses that change it.
-        sharing: how updates are made.
-        batches: of equally many records each.
-        attack_: how.
-        seed: of noise and starting points, which are the same for every setting of a defense.
-        progress: told of the attacks.
+    Batches have equally many records; noise and starting points, drawn by the seed, are the same
+    for every setting of a defense.
 
     Raises:
         NotApplicable: the method does not apply to the model or the update.
@@ -117,8 +110,12 @@ def attacked(
     for index, batch in enumerate(batches):
         observed = threat.observed(batch, _draws(target, seed, index))
         shared, draws = observed.view.update, sequence(seed, "tradeoff", "attack", index)
-        known = _insider(observed, target) if attack_.insider else observed
-        answers.append(_Answer.to(known, attack_, draws, progress))
+        if attack_.insider:
+            knowledge = {**observed.view.knowledge, "private_part": "known"}
+            model = FunctionalModel.of(target)
+            view = replace(observed.view, model=model, knowledge=knowledge)
+            observed = replace(observed, view=view)
+        answers.append(_Answer.to(observed, attack_, draws, progress))
         noise = _draws(target, seed, index)
         ratios.append(perturbation_ratio(target, sharing, batch, shared, noise))
     errors = np.stack([answer.errors for answer in answers])
@@ -170,27 +167,13 @@ def perturbation_ratio(
     return float(gradient.norm() / noise.norm())
 
 
-def _insider(observed: Observed, target: Target) -> Observed:
-    """The same update to an attacker who knows the private part of the model and its secrets."""
-    view = observed.view
-    knowledge: dict[str, JsonValue] = {**view.knowledge, "private_part": "known"}
-    model = FunctionalModel.of(target)
-    return replace(observed, view=replace(view, model=model, knowledge=knowledge))
-
-
 def _draws(target: Target, seed: int, index: int) -> torch.Generator:
     return torch_rng(seed, "tradeoff", "update", index, device=target.device)
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the attacker makes of one update.
-
-    Attributes:
-        observed: the update, and the truth.
-        inputs: (k, …) that the attacker hands in; None for no answer.
-        labels: (k,) that it names; None where it names none.
-    """
+    """What the attacker makes of one update: inputs (k, …), None for no answer; labels (k,)."""
 
     observed: Observed
     inputs: Tensor | None

@@ -1,14 +1,11 @@
 """One mechanism under study: every setting trained with and attacked."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import JsonValue
 
 from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
@@ -75,10 +72,7 @@ class Plan:
 class Trained:
     """What a training with a defense ended in.
 
-    Attributes:
-        initial: the defended model before it.
-        target: the defended model after it.
-        accuracy: on the test records.
+    The model before and after it, with its defenses, and the accuracy on test records.
     """
 
     initial: Target
@@ -126,10 +120,6 @@ class Study:
         values = [[getattr(outcome, what) for outcome in row] for row in self.outcomes[view]]
         return None if any(value is None for row in values for value in row) else np.array(values)
 
-    def knowledge(self, view: View) -> dict[str, JsonValue]:
-        """What the attacker was given at the first setting."""
-        return self.outcomes[view][0][0].knowledge
-
 
 def train(
     target: Target,
@@ -142,14 +132,7 @@ def train(
 ) -> Trained:
     """Train with these defenses and test.
 
-    Args:
-        target: initial weights; left as they are.
-        records: what the clients hold together.
-        test: others.
-        options: how to train.
-        defenses: applied to every client's update or built into its model, in order.
-        seed: root of all draws.
-        progress: told of every round.
+    The initial weights, which are the target's, are left as they are; ``test`` are other records.
 
     Raises:
         AuditError: the training diverged.

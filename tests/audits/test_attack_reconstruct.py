@@ -20,12 +20,12 @@ from gradaudit.attacks.reconstruction import reconstructions
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches, over_batches
 from gradaudit.attacks.reconstruction.observing import Observed
 from gradaudit.audits.attack_reconstruct import AttackReconstruct, ReconstructOptions
+from gradaudit.audits.attack_reconstruct.measure import NO_PICTURE
 from gradaudit.audits.attack_reconstruct.options import (
     PACKAGE,
     default_steps_in_words,
     names_in_words,
 )
-from gradaudit.audits.attack_reconstruct.results import NO_PICTURE
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense

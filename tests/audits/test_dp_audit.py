@@ -10,7 +10,7 @@ from dp_subject import subject
 from pydantic import ValidationError
 
 from gradaudit.audits.dp_audit import DpAudit
-from gradaudit.audits.dp_audit.claim import claim_exceeded, claim_untested
+from gradaudit.cli.perform import claim_exceeded, claim_untested
 from gradaudit.data import load_records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.subject import Subject

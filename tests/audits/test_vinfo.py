@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
+from gradaudit.audits.vinfo.attribute import Point, correlation_rows, crossed_rows
 from gradaudit.audits.vinfo.cases import why_no_correlation
-from gradaudit.audits.vinfo.correlation import Point, correlation_rows, crossed_rows
 from gradaudit.cli.scan import sample_folder
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses import parse_defense

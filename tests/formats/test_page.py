@@ -1,12 +1,15 @@
 """Grids, bands and paragraphs keep every character."""
 
+import io
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.console import Console
 from rich.text import Text
 
-from gradaudit.formats.page import Column, grid, paragraph
+from gradaudit.formats.page import Column, Page, grid
 
 WORDS = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), min_size=1, max_size=30)
 
@@ -48,7 +51,8 @@ def test_every_cell_is_in_the_output_whole(
 
 @given(st.lists(WORDS, min_size=1), st.integers(20, 60))
 def test_a_paragraph_keeps_every_word_whole(words: list[str], width: int) -> None:
-    lines = [line.plain for line in paragraph(" ".join(words), width, "- ", "  ")]
+    page = Page(Console(file=io.StringIO(), width=width))
+    lines = [line.plain for line in page.prose(" ".join(words), "- ", "  ")]
     assert [w for i, line in enumerate(lines) for w in line.split()[i == 0 :]] == words
     assert all(len(line) <= width or len(line.split()) <= 2 for line in lines)
 

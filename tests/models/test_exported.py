@@ -343,11 +343,13 @@ class Twice(nn.Module):
     ids=["padding", "twice"],
 )
 def test_what_is_no_plain_layer_stays_and_says_so(model: nn.Module, tmp_path: Path) -> None:
-    from gradaudit.audits.copa_metric.measure import _nothing
+    from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
     from gradaudit.data.records import Records
     from gradaudit.defenses.subject import Subject
+    from gradaudit.errors import NotApplicable
     from gradaudit.models.losses import CrossEntropy
     from gradaudit.models.target import Target
+    from gradaudit.progress import Silent
 
     inputs = torch.rand(2, 2, 8)
     back = load_exported(save(model, (inputs,), tmp_path / "model.pt2"))
@@ -355,4 +357,6 @@ def test_what_is_no_plain_layer_stays_and_says_so(model: nn.Module, tmp_path: Pa
     torch.testing.assert_close(back(inputs), model(inputs))
     target = Target(back, CrossEntropy())
     records = Records(inputs=inputs, labels=torch.tensor([0, 1]))
-    assert "path/to/file.py:factory" in _nothing(Subject((target,), records, target.layers))
+    subject = Subject((target,), records, target.layers)
+    with pytest.raises(NotApplicable, match=r"path/to/file\.py:factory"):
+        list(CopaMetric(CopaOptions()).run(subject, Silent()))

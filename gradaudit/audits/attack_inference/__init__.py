@@ -1,17 +1,102 @@
 """Inference from gradients: of an attribute, a property, a distribution, a user."""
 
-from __future__ import annotations
+from functools import partial
+from typing import ClassVar, Literal, TypeVar
 
-from typing import ClassVar, TypeVar
+from pydantic import Field, field_validator
 
-from gradaudit.audits.attack_inference.options import (
-    DistributionOptions,
-    InferenceOptions,
-    UserOptions,
-)
-from gradaudit.audits.base import Audit, Metric
+from gradaudit.audits.base import Audit, MergeRare, Metric, split_at_commas
+from gradaudit.audits.sharing_options import SharingOptions
+
+
+class InferenceOptions(SharingOptions):
+    """Options of an inference attack."""
+
+    batch_size: int | None = Field(  # type: ignore[assignment]
+        None,
+        ge=1,
+        description="Records in a batch (without it the paper's: 16 for attribute and property, "
+        "128 for distribution, 8 for user).",
+    )
+    shadow: int = Field(
+        1000, ge=2, description="Records of the same population that the adversary has, at most."
+    )
+    batches: int = Field(400, ge=10, description="Shadow batches that it fits on in each repeat.")
+    trials: int = Field(
+        2000, ge=2, description="Private batches that it has to guess, in all repeats together."
+    )
+    repeats: int = Field(
+        5,
+        ge=1,
+        le=100,
+        description="Splits of the records into shadow and private ones that the game is played "
+        "on.",
+    )
+    merge_rare: MergeRare = 0
+    rounds: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="Observed rounds: the last so many checkpoints (all of them); without "
+        "checkpoints the audit trains so many rounds itself (3).",
+    )
+    learning_rate: float = Field(
+        0.01, gt=0, description="SGD's, in the rounds that the audit trains itself."
+    )
+    adaptive: bool = Field(
+        True,
+        description="Play an adversary too that knows the defenses and applies them to its own "
+        "updates; it is then the headline.",
+    )
+    knows: tuple[str, ...] = Field(
+        (),
+        description="Columns of the batch's records that the adversary knows (COL,…; label is the "
+        "task label).",
+    )
+    prior: Literal["empirical", "uniform"] = Field(
+        "empirical",
+        description="How often each value is played, and what the adversary takes for granted.",
+    )
+    family: tuple[str, ...] = Field(
+        ("forest",),
+        description="Predictive families (forest, mlp, logistic); of several, the adversary takes "
+        "the best on its held-out records.",
+    )
+    held_out: float = Field(
+        0.2,
+        ge=0,
+        lt=1,
+        description="Share of the shadow records kept for choosing and calibrating.",
+    )
+
+    @field_validator("knows", "family", mode="before")
+    @classmethod
+    def _names(cls, given: object) -> object:
+        names = split_at_commas(given)
+        if isinstance(names, tuple) and not all(names):
+            raise ValueError("an empty name; write COL or COL,COL")
+        return names
+
+
+class DistributionOptions(InferenceOptions):
+    """Options of distributional inference."""
+
+    bins: int = Field(6, ge=3, le=64, description="Ratio bins: none, then equal shares of (0, 1].")
+    value: str | None = Field(
+        None, description="The attribute's value that is counted (its rarest one)."
+    )
+
+
+class UserOptions(InferenceOptions):
+    """Options of user inference."""
+
+    candidates: int = Field(5, ge=2, le=1000, description="Users to choose from.")
+
 
 O = TypeVar("O", bound=InferenceOptions)  # noqa: E741 - O for options
+
+
+_riskier_higher = partial(Metric, riskier="higher")
 
 
 class InferenceAttack(Audit[O]):
@@ -30,42 +115,32 @@ class InferenceAttack(Audit[O]):
 
     metrics = (
         Metric(
-            id="asr",
-            title="Attack success rate: how often the guess was right",
-            riskier="higher",
+            id="asr", title="Attack success rate: how often the guess was right", riskier="higher"
         ),
-        Metric(
-            id="auroc",
-            title="Area under the attack's ROC curve, averaged over values",
-            riskier="higher",
+        _riskier_higher(
+            id="auroc", title="Area under the attack's ROC curve, averaged over values"
         ),
-        Metric(
-            id="advantage",
-            title="Share of the errors of guessing blindly that the gradient spares",
-            riskier="higher",
+        _riskier_higher(
+            id="advantage", title="Share of the errors of guessing blindly that the gradient spares"
         ),
-        Metric(
+        _riskier_higher(
             id="tpr_at_1pct_fpr",
             title="True positive rate at 1 % false positives, averaged over values",
-            riskier="higher",
         ),
-        Metric(
+        _riskier_higher(
             id="auroc_gain",
             title="AUROC less that of the same adversary for the secret shuffled among the records",
-            riskier="higher",
             warning=0.2,
             error=0.25,
             why="the gradient ranks what is private so well that a server can tell it",
         ),
-        Metric(
+        _riskier_higher(
             id="advantage_gain",
             title="Advantage less that of the same adversary for the secret shuffled",
-            riskier="higher",
         ),
-        Metric(
+        _riskier_higher(
             id="fano_bound",
             title="Largest advantage that the noise leaves to any adversary (1: no bound)",
-            riskier="higher",
         ),
         Metric(
             id="log_loss",

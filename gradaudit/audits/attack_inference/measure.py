@@ -1,7 +1,5 @@
 """The four inference attacks: play a game for each secret, and make rows of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,8 +14,8 @@ from gradaudit.audits.attack_inference import (
     AttackDistribution,
     AttackUser,
     InferenceAttack,
+    InferenceOptions,
 )
-from gradaudit.audits.attack_inference.options import InferenceOptions
 from gradaudit.audits.attack_inference.rows import experiment_rows
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
@@ -53,7 +51,11 @@ def run(audit: InferenceAttack[Any], subject: Subject, progress: Progress) -> It
         list(experiment_rows(rows.of({"attribute": str(one.facts["secret"])}), one, reduced))
         for one in experiments
     ]
-    best = max(range(len(experiments)), key=lambda index: _auroc(each[index]))
+    aurocs = [
+        max(row.value or 0.0 for row in some if row.metric == "auroc" and row.layer is None)
+        for some in each
+    ]
+    best = aurocs.index(max(aurocs))
     for row in experiment_rows(rows, experiments[best], reduced):
         details = {**row.details, RISKIEST_BY: ["attribute"]}
         yield row.model_copy(update={"details": details})
@@ -137,8 +139,3 @@ def _repeats(audit: InferenceAttack[Any]) -> int:
     """Repetitions, each of enough trials."""
     options: InferenceOptions = audit.options
     return max(min(options.repeats, options.trials // _FEWEST_TRIALS), 1)
-
-
-def _auroc(rows: Sequence[Measurement]) -> float:
-    """The largest headline AUROC of the whole update among rows."""
-    return max(row.value or 0.0 for row in rows if row.metric == "auroc" and row.layer is None)

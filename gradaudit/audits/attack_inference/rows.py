@@ -1,7 +1,5 @@
 """Rows of the inference attacks from an experiment."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,13 +28,7 @@ Guessed = Sequence[Mapping[Scope, Guesses]]
 def experiment_rows(
     rows: Rows, experiment: Experiment, reductions: Mapping[str, str]
 ) -> Iterator[Measurement]:
-    """All rows of an experiment: of the strongest adversary first, and of the floor last.
-
-    Args:
-        rows: with the variant of all of them.
-        experiment: that was done.
-        reductions: what each layer's update is reduced by.
-    """
+    """All rows of an experiment: of the strongest adversary first, and of the floor last."""
     repetitions, facts = experiment.repetitions, experiment.facts
     many = facts["rounds"] != 1
     strongest = [findings.strongest for findings in repetitions]
@@ -69,10 +61,7 @@ def experiment_rows(
 class ScoredRows:
     """Makes rows of guesses in the repetitions of a game.
 
-    Attributes:
-        rows: with the variant of the adversary.
-        scorer: of the repetitions' trials.
-        reductions: what each layer's update is reduced by; empty where no update is looked at.
+    Reductions are those of each layer's update; none where no update is looked at.
     """
 
     rows: Rows
@@ -82,18 +71,20 @@ class ScoredRows:
     def guesses(
         self, adversary: Guessed, details: Details, *, rounds: bool
     ) -> Iterator[Measurement]:
-        """Rows of one adversary: all rounds together, and each alone.
-
-        Args:
-            adversary: its guesses.
-            details: what it was given, for the rows of all rounds together.
-            rounds: whether each round has rows of its own.
-        """
+        """Rows of one adversary: all rounds together with the details, and if asked each alone."""
         for scope in adversary[0]:
             each = [guesses[scope] for guesses in adversary]
-            facts = {**details, **_choices(scope, each)}
+            facts = {**details, "family": ", ".join(dict.fromkeys(x.family for x in each))}
+            if scope is None:  # the whole update, of which it may have read a part
+                facts["reads"] = dict(Counter(guess.source for guess in each))
             yield from self.scores(scope, [guess.posterior for guess in each], facts)
-            yield from self._log_loss(scope, each)
+            score = self._loss(each)
+            if score is None:
+                yield from self.rows.skipped(_UNCALIBRATED, ["log_loss"], [scope])
+            else:
+                heats = [x.temperature.value for x in each if x.temperature is not None]
+                heat: Details = {"temperature": sum(heats) / len(heats)}
+                yield self._row("log_loss", scope, score, heat)
             for number in range(len(each[0].rounds) if rounds else 0):
                 alone = [guess.rounds[number] for guess in each]
                 of_round = replace(self, rows=self.rows.of({"round": number}))
@@ -168,15 +159,11 @@ class ScoredRows:
         }
         return self._row("fano_bound", scope, Score(high, (low, high)), facts)
 
-    def _log_loss(self, scope: Scope, each: Sequence[Guesses]) -> Iterator[Measurement]:
-        score = self._loss(each)
-        if score is None:
-            yield from self.rows.skipped(_UNCALIBRATED, ["log_loss"], [scope])
-            return
-        heats = [guess.temperature.value for guess in each if guess.temperature is not None]
-        yield self._row("log_loss", scope, score, {"temperature": sum(heats) / len(heats)})
-
     def _row(self, metric: str, scope: Scope, score: Score, details: Details) -> Measurement:
+        reduction: Details = {}
+        if metric != "fano_bound" and self.reductions:  # of all layers each kind once
+            kinds = self.reductions.values() if scope is None else [self.reductions[scope]]
+            reduction = {"reduction": ", ".join(dict.fromkeys(kinds))}
         return self.rows.measured(
             metric,
             score.value,
@@ -185,15 +172,8 @@ class ScoredRows:
             confidence=self.scorer.confidence,
             n=self.scorer.trials,
             imprecise="" if metric == "fano_bound" else self.scorer.doubts(metric),
-            details={**details, **self._reduction(metric, scope)},
+            details={**details, **reduction},
         )
-
-    def _reduction(self, metric: str, scope: Scope) -> dict[str, JsonValue]:
-        """What the layer's update was reduced by, or the layers' ones, each kind once."""
-        if metric == "fano_bound" or not self.reductions:
-            return {}
-        kinds = self.reductions.values() if scope is None else [self.reductions[scope]]
-        return {"reduction": ", ".join(dict.fromkeys(kinds))}
 
 
 def _floor(
@@ -223,11 +203,3 @@ def _beside(
         if row.variant == rows.variant and row.status == "measured" and floor is not None:
             row = row.model_copy(update={"details": {**row.details, "permuted": floor}})
         yield row
-
-
-def _choices(scope: Scope, each: Sequence[Guesses]) -> dict[str, JsonValue]:
-    """Which family the adversary chose in each repetition, and what of the whole update it read."""
-    facts: dict[str, JsonValue] = {"family": ", ".join(dict.fromkeys(g.family for g in each))}
-    if scope is None:
-        facts["reads"] = dict(Counter(g.source for g in each))
-    return facts

@@ -1,9 +1,8 @@
 """Which labels an attacker recovers from a shared update."""
 
-from collections.abc import Mapping
 from typing import ClassVar
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from gradaudit.audits.attack_reconstruct.options import BatchOptions
 from gradaudit.audits.base import Audit, Metric
@@ -56,6 +55,6 @@ class AttackMembership(Audit[MembershipOptions]):
     )
     headline = ()
     Options = MembershipOptions
-    quick: ClassVar[Mapping[str, JsonValue]] = {"method": ["idlg"]}
-    plain: ClassVar[Mapping[str, JsonValue]] = {"method": ["idlg"], "batches": 40}
-    thorough: ClassVar[Mapping[str, JsonValue]] = {"batches": 40, "restarts": 4}
+    quick: ClassVar = {"method": ["idlg"]}
+    plain: ClassVar = {"method": ["idlg"], "batches": 40}
+    thorough: ClassVar = {"batches": 40, "restarts": 4}

@@ -1,9 +1,6 @@
 """Membership: the labels that every method names for some updates, against the true ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import JsonValue
@@ -13,24 +10,22 @@ from gradaudit.attacks.reconstruction import Method, load_methods
 from gradaudit.attacks.reconstruction.attempts import recovered_labels
 from gradaudit.attacks.reconstruction.campaign import Campaign
 from gradaudit.attacks.reconstruction.scores import categorical_distance
+from gradaudit.audits.attack_membership import AttackMembership, MembershipOptions
 from gradaudit.audits.attack_reconstruct.measure import (
+    NO_TRUTH,
     attacked_rounds,
     campaign_of,
     doubts,
     threat_model,
 )
 from gradaudit.audits.base import Cost
-from gradaudit.audits.rows import Rows
+from gradaudit.audits.rows import Details, Rows
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import clustered
 
-if TYPE_CHECKING:
-    from gradaudit.audits.attack_membership import AttackMembership, MembershipOptions
-
-_NO_TRUTH = "the update was captured, so there is no truth to score by; name it with --records"
 _READING = 2.0
 """Gradient passes of making an update and reading the labels off it."""
 
@@ -76,23 +71,20 @@ def _of_methods(
         except NotApplicable as error:
             reasons[text] = str(error)
         else:
-            measured[text] = _row(campaign, recovered, rows.of({}, _facts(campaign, text)))
+            facts: Details = {**campaign.facts, "method": text}
+            measured[text] = _row(campaign, recovered, rows.of({}, facts))
     if not measured:
         raise NotApplicable("; ".join(f"{text}: {why}" for text, why in reasons.items()))
     headline = next(iter(measured.values()))
     if campaign.scored:
         headline = min(measured.values(), key=lambda row: row.value or 0.0)
     else:
-        yield from rows.skipped(_NO_TRUTH, ["membership_distance"])
+        yield from rows.skipped(NO_TRUTH, ["membership_distance"])
     yield headline
     for text, row in measured.items() if len(methods) > 1 else ():
         yield row.model_copy(update={"variant": {**row.variant, "method": text}})
     for text, why in reasons.items():
         yield from rows.of({"method": text}).skipped(why, [headline.metric])
-
-
-def _facts(campaign: Campaign, text: str) -> dict[str, JsonValue]:
-    return {**campaign.facts, "method": text}
 
 
 def _row(

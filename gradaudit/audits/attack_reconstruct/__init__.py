@@ -1,12 +1,13 @@
 """What records an attacker rebuilds from a shared update."""
 
-from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar
-
-from pydantic import JsonValue
 
 from gradaudit.audits.attack_reconstruct.options import ReconstructOptions
 from gradaudit.audits.base import Audit, Metric
+
+_riskier_higher = partial(Metric, riskier="higher", per_layer=False)
+_riskier_lower = partial(Metric, riskier="lower", per_layer=False)
 
 
 class AttackReconstruct(Audit[ReconstructOptions]):
@@ -29,35 +30,21 @@ class AttackReconstruct(Audit[ReconstructOptions]):
     name = "attack reconstruct"
     summary = "Rebuild records from their shared update."
     metrics = (
-        Metric(
+        _riskier_lower(
             id="relative_error",
             title="Distance of the reconstruction from the record, over the record's length",
-            riskier="lower",
-            per_layer=False,
             warning=0.5,
             error=0.1,
             why="an attacker rebuilt records from their shared update so closely that the "
             "originals can be recognised",
         ),
-        Metric(id="mse", title="Mean squared error", riskier="lower", per_layer=False),
-        Metric(
-            id="psnr",
-            title="Peak signal-to-noise ratio of the reconstruction",
-            unit="dB",
-            riskier="higher",
-            per_layer=False,
+        _riskier_lower(id="mse", title="Mean squared error"),
+        _riskier_higher(
+            id="psnr", title="Peak signal-to-noise ratio of the reconstruction", unit="dB"
         ),
-        Metric(
-            id="ssim",
-            title="Structural similarity of the reconstruction",
-            riskier="higher",
-            per_layer=False,
-        ),
-        Metric(
-            id="label_accuracy",
-            title="Share of the batch's labels that the attacker names",
-            riskier="higher",
-            per_layer=False,
+        _riskier_higher(id="ssim", title="Structural similarity of the reconstruction"),
+        _riskier_higher(
+            id="label_accuracy", title="Share of the batch's labels that the attacker names"
         ),
         Metric(
             id="attacker_score",
@@ -67,9 +54,9 @@ class AttackReconstruct(Audit[ReconstructOptions]):
     )
     headline = ("relative_error",)
     Options = ReconstructOptions
-    quick: ClassVar[Mapping[str, JsonValue]] = {"iterations": 5, "restarts": 2, "batches": 1}
-    plain: ClassVar[Mapping[str, JsonValue]] = {"restarts": 2}
-    thorough: ClassVar[Mapping[str, JsonValue]] = {
+    quick: ClassVar = {"iterations": 5, "restarts": 2, "batches": 1}
+    plain: ClassVar = {"restarts": 2}
+    thorough: ClassVar = {
         "method": ["closed-form", "idlg", "dlg", "inverting-gradients"],
         "restarts": 8,
         "batches": 4,

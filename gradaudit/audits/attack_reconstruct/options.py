@@ -161,6 +161,5 @@ class ReconstructOptions(BatchOptions):
         0.1, gt=0, description="relative error up to which a restart counts as a success"
     )
     save_examples: Path | None = Field(
-        None,
-        description="folder for pictures of originals beside reconstructions (private data)",
+        None, description="folder for pictures of originals beside reconstructions (private data)"
     )

@@ -1,9 +1,8 @@
 """Whether an attacker can tell whose record it is from what the participants shared."""
 
-from collections.abc import Mapping
 from typing import ClassVar
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from gradaudit.audits.attack_reconstruct.options import AttackOptions
 from gradaudit.audits.base import Audit, Metric
@@ -52,6 +51,6 @@ class AttackTracing(Audit[TracingOptions]):
     )
     headline = ()
     Options = TracingOptions
-    quick: ClassVar[Mapping[str, JsonValue]] = {"participants": 4, "iterations": 5}
-    plain: ClassVar[Mapping[str, JsonValue]] = {"participants": 8, "iterations": 5}
-    thorough: ClassVar[Mapping[str, JsonValue]] = {"repeats": 5}
+    quick: ClassVar = {"participants": 4, "iterations": 5}
+    plain: ClassVar = {"participants": 8, "iterations": 5}
+    thorough: ClassVar = {"repeats": 5}

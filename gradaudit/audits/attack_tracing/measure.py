@@ -1,10 +1,7 @@
 """Tracing: all participants' records are rebuilt, and matched with the records themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,6 +16,7 @@ from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
 from gradaudit.attacks.reconstruction.scores import own_items, trace
 from gradaudit.audits.attack_reconstruct.measure import doubts, threat_model
 from gradaudit.audits.attack_reconstruct.options import AUTOMATIC
+from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Details, Rows
 from gradaudit.defenses.subject import Subject
@@ -26,9 +24,6 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import clustered
-
-if TYPE_CHECKING:
-    from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
 
 
 def cost(audit: AttackTracing, subject: Subject) -> Cost:

@@ -1,11 +1,8 @@
 """Rank deficiency of convolutions: can what went in be solved for from weights and gradients."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from gradaudit.audits.base import Audit, AuditOptions, Metric
 
@@ -77,5 +74,5 @@ class CopaMetric(Audit[CopaOptions]):
     headline = ("rank_deficit",)
     proxy = True
     Options = CopaOptions
-    quick: ClassVar[Mapping[str, JsonValue]] = {"records": 1, "work": 30.0}
-    thorough: ClassVar[Mapping[str, JsonValue]] = {"records": 4, "work": 5000.0}
+    quick: ClassVar = {"records": 1, "work": 30.0}
+    thorough: ClassVar = {"records": 4, "work": 5000.0}

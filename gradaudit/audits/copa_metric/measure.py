@@ -1,12 +1,12 @@
 """Ranks of a model's convolutions and c(M): from a few records to rows, with what they rest on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from gradaudit.audits.base import Cost
+from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.audits.rows import Rows
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
@@ -17,11 +17,6 @@ from gradaudit.ranks.chain import chain_of_convolutions
 from gradaudit.ranks.model import LayerRanks, account, rank_deficiency, ranks_of, weakest_method
 from gradaudit.ranks.observe import convolutions, fully_connected, plain_convolutions, unsuitable
 from gradaudit.report import Measurement
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 
 _PASSES_A_RANK = 20.0
 ADVICE = (
@@ -45,9 +40,14 @@ def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Mea
         NotApplicable: the model has no convolution.
     """
     if not convolutions(subject.target.model):
-        raise NotApplicable(_nothing(subject))
+        by_name = [layer for layer in subject.layers if layer.kind.startswith("Conv")]
+        why = f": {_not_a_convolution(by_name[0])}" if by_name else ""
+        raise NotApplicable(f"the model has no convolution modules{why}")
     rows, model = Rows(type(audit)), FunctionalModel.of(subject.target, seed=subject.seed)
-    inputs, labels = _records(subject, model, audit.options.records)
+    count = audit.options.records
+    records = subject.sample(count)
+    inputs, labels = model.cast(records.inputs[:count]), model.cast(records.labels[:count])
+    model.check(inputs[:1], labels[:1])
     ranks, reasons = _ranks(audit.options, subject, model, inputs, labels, progress)
     of_layers = [metric.id for metric in audit.metrics if metric.per_layer]
     reasons |= unsuitable(subject.target.model) | fully_connected(model, inputs[:1])
@@ -63,14 +63,6 @@ def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Mea
         yield from rows.without(why, ["c"])
     else:
         yield from _c_row(rows, chain, ranks, reasons)
-
-
-def _records(subject: Subject, model: FunctionalModel, count: int) -> tuple[Tensor, Tensor]:
-    """The first of the records that every audit looks at, each checked to run alone."""
-    records = subject.sample(count)
-    inputs, labels = model.cast(records.inputs[:count]), model.cast(records.labels[:count])
-    model.check(inputs[:1], labels[:1])
-    return inputs, labels
 
 
 def _ranks(
@@ -112,10 +104,7 @@ def _layer_rows(rows: Rows, ranks: LayerRanks, seed: int) -> Iterator[Measuremen
 
 
 def _c_row(
-    rows: Rows,
-    chain: Sequence[str],
-    ranks: Mapping[str, LayerRanks],
-    reasons: Mapping[str, str],
+    rows: Rows, chain: Sequence[str], ranks: Mapping[str, LayerRanks], reasons: Mapping[str, str]
 ) -> Iterator[Measurement]:
     """c(M) of a chain of convolutions, or which of them has no rank."""
     for name in chain:
@@ -148,13 +137,6 @@ def _spread(row: Measurement, low: float, high: float) -> Measurement:
     Without one where all records have one and the same rank.
     """
     return row.model_copy(update={"interval": (low, high)}) if low < high else row
-
-
-def _nothing(subject: Subject) -> str:
-    hidden = [layer for layer in subject.layers if layer.kind.startswith("Conv")]
-    if hidden:
-        return f"the model has no convolution modules: {_not_a_convolution(hidden[0])}"
-    return "the model has no convolution modules"
 
 
 def _not_a_convolution(layer: Layer) -> str:

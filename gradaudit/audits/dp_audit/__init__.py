@@ -1,5 +1,6 @@
 """Empirical epsilon of a gradient-release mechanism, as a bound that holds."""
 
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -25,8 +26,7 @@ class DpAuditOptions(AuditOptions):
         description="What a mechanism from a file clips to, to craft records by; only for these.",
     )
     noise: Literal["unknown", "gaussian"] = Field(
-        "unknown",
-        description="What a mechanism from a file is declared to add; only for these.",
+        "unknown", description="What a mechanism from a file is declared to add; only for these."
     )
     claimed_epsilon: float | None = Field(
         None, ge=0, description="The claim; exit with 1 where the bound exceeds it."
@@ -68,6 +68,9 @@ class DpAuditOptions(AuditOptions):
     curves: Path | None = Field(None, description="Draw the sweeps to this .svg or .png.")
 
 
+_riskier_higher = partial(Metric, riskier="higher", per_layer=False)
+
+
 class DpAudit(Audit[DpAuditOptions]):
     """Lower bounds on ε from the per-attribute privacy audit game.
 
@@ -90,67 +93,44 @@ class DpAudit(Audit[DpAuditOptions]):
     name = "dp-audit"
     summary = "Empirical epsilon of a gradient-release mechanism, with canary and confidence bound."
     metrics = (
-        Metric(
+        _riskier_higher(
             id="epsilon_lower",
             title="Proven lower bound on epsilon",
-            riskier="higher",
-            per_layer=False,
             proven=True,
             warning=1,
             error=5,
             why="the releases under two values of the attribute were told apart so surely that "
             "epsilon cannot be smaller",
         ),
-        Metric(
+        _riskier_higher(
             id="epsilon_lower_gaussian",
             title="Lower bound on epsilon if the noise is Gaussian",
-            riskier="higher",
-            per_layer=False,
             proven=True,
         ),
-        Metric(
+        _riskier_higher(
             id="mu_lower",
             title="Lower bound on the gap over the noise, if that is Gaussian",
-            riskier="higher",
-            per_layer=False,
             proven=True,
         ),
-        Metric(
+        _riskier_higher(
             id="epsilon_point",
             title="The paper's estimate of epsilon, which is no bound",
             counts="trials",
-            riskier="higher",
-            per_layer=False,
+        ),
+        _riskier_higher(id="epsilon_pair", title="Exact epsilon of the pair that was played"),
+        _riskier_higher(
+            id="epsilon_theory", title="Epsilon that the mechanism promises for a replaced record"
+        ),
+        _riskier_higher(
+            id="epsilon_classical", title="Epsilon by the classical formula, valid up to 1"
         ),
         Metric(
-            id="epsilon_pair",
-            title="Exact epsilon of the pair that was played",
-            riskier="higher",
-            per_layer=False,
+            id="epsilon_ceiling", title="The most that so many trials can prove", per_layer=False
         ),
-        Metric(
-            id="epsilon_theory",
-            title="Epsilon that the mechanism promises for a replaced record",
-            riskier="higher",
-            per_layer=False,
-        ),
-        Metric(
-            id="epsilon_classical",
-            title="Epsilon by the classical formula, valid up to 1",
-            riskier="higher",
-            per_layer=False,
-        ),
-        Metric(
-            id="epsilon_ceiling",
-            title="The most that so many trials can prove",
-            per_layer=False,
-        ),
-        Metric(
+        _riskier_higher(
             id="canary_gap",
             title="Distance that replacing the value moves the noiseless release",
             unit="L2 norm",
-            riskier="higher",
-            per_layer=False,
         ),
     )
     headline = ("epsilon_lower",)

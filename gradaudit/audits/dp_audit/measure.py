@@ -4,16 +4,15 @@ Pictures are those of Li et al. 2024, figures 7 and 8; SVG and PNG, the same byt
 numbers.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from gradaudit.audits.base import Cost
+from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
 from gradaudit.audits.dp_audit.rows import composition_rows, game_rows, theory_rows
 from gradaudit.audits.rows import Rows
 from gradaudit.defenses.subject import Subject
@@ -26,11 +25,6 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.pictures import expect_picture, picture
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
 
 log = logging.getLogger(__name__)
 
@@ -66,13 +60,12 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
     options, rows = audit.options, Rows(type(audit))
     mechanism = _mechanism(subject, options)
     swept = list(settings(mechanism, options.sweep_clip, options.sweep_sigma))
-    names = subject.attributes
-    comparisons = len(names) + len(swept)
-    columns = len(subject.records.features)
-    games = {
-        name: _play(subject, name, mechanism, options, comparisons, progress) for name in names
-    }
-    best = max(names, key=lambda name: _at_least(games[name].epsilon_lower))
+    names, columns = subject.attributes, len(subject.records.features)
+    design, rules = _setup(subject, options, comparisons=len(names) + len(swept))
+    games = {name: play_on(subject, name, mechanism, design, rules, progress) for name in names}
+    bounds = {name: game.epsilon_lower for name, game in games.items()}
+    at_least = {name: -math.inf if bound is None else bound for name, bound in bounds.items()}
+    best = max(names, key=lambda name: at_least[name])
     yield from game_rows(games[best], options, rows)
     yield from theory_rows(games[best], options, columns, rows)
     yield from composition_rows(mechanism, options, rows)
@@ -81,7 +74,7 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
     _draw_histogram(games[best], options)
     curves: dict[str, dict[float, Game]] = {}
     for setting, at, other in swept:
-        game = _play(subject, best, other, options, comparisons, progress)
+        game = play_on(subject, best, other, design, rules, progress)
         at_setting = rows.of({setting: at})
         yield from game_rows(game, options, at_setting)
         yield from theory_rows(game, options, columns, at_setting)
@@ -121,14 +114,7 @@ def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
     return mechanism
 
 
-def _play(
-    subject: Subject,
-    attribute: str,
-    mechanism: Mechanism,
-    options: DpAuditOptions,
-    comparisons: int,
-    progress: Progress,
-) -> Game:
+def _setup(subject: Subject, options: DpAuditOptions, comparisons: int) -> tuple[Design, Rules]:
     design = Design(
         record=options.record,
         domain=options.domain,
@@ -148,11 +134,7 @@ def _play(
         memory=subject.memory,
         statistic=options.statistic,
     )
-    return play_on(subject, attribute, mechanism, design, rules, progress)
-
-
-def _at_least(bound: float | None) -> float:
-    return -math.inf if bound is None else bound
+    return design, rules
 
 
 def _draw_histogram(game: Game, options: DpAuditOptions) -> None:
@@ -181,12 +163,7 @@ def _draw_histogram(game: Game, options: DpAuditOptions) -> None:
 
 
 def _draw_curves(curves: dict[str, dict[float, Game]], options: DpAuditOptions) -> None:
-    """Epsilon against clip and against sigma, a panel each, on a logarithmic scale.
-
-    Args:
-        curves: by the name of what was swept, the games that needed trials, by its value.
-        options: with the path.
-    """
+    """Epsilon against clip and against sigma, a panel each, on a logarithmic scale."""
     if options.curves is None:
         return
     if not curves:

@@ -1,7 +1,5 @@
 """Rows of a played game and of what its mechanism promises; details say what they rest on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -9,7 +7,6 @@ import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.audits.dp_audit import DpAuditOptions
-from gradaudit.audits.dp_audit.claim import with_claim
 from gradaudit.audits.rows import Rows
 from gradaudit.dp.degenerate import Verdict
 from gradaudit.dp.game import GAUSSIAN_TRIALS, StatisticResult, TrialsResult
@@ -36,21 +33,61 @@ CLASSICAL_RANGE = "proved only up to epsilon = 1"
 RELATIONS: tuple[Relation, ...] = ("replace", "remove")
 THEORY = ("epsilon_theory", "epsilon_classical")
 
+LIMITS = (
+    "A bound that does not exceed a claim proves no privacy: it speaks of one record, one pair of "
+    "values, one state of the model and one release, and cannot rise above its ceiling."
+)
+
 
 def game_rows(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
-    """Every row of one game, the bound first.
-
-    Args:
-        game: that was played.
-        options: of the audit.
-        rows: of the game's variant, which is empty for the headline.
-    """
+    """Every row of one game, the bound first; the variant of ``rows`` is empty for the headline."""
     for row in _bound_rows(game, options, rows):
         headline = row.metric == "epsilon_lower" and not row.variant
         yield with_claim(row, game, options) if headline else row
     yield rows.measured("epsilon_ceiling", game.rules.ceiling, n=options.trials)
-    yield from _pair_row(game, options, rows)
+    if game.pair is None:
+        reason = "the law of a mechanism from a file is not known; name it as dp:clip=C,sigma=S"
+        yield from rows.skipped(reason, ["epsilon_pair"])
+    else:
+        delta = 0.0 if game.mechanism.noise == "laplace" else options.delta
+        yield rows.measured("epsilon_pair", game.pair, details={"delta": delta})
     yield from _gap_rows(game, rows)
+
+
+def with_claim(lower: Measurement, game: Game, options: DpAuditOptions) -> Measurement:
+    """The headline with the claim, whether bound and promise contradict it, and all that in words.
+
+    A claim that the promise of Gaussian noise exceeds needs no trials to be wrong: that is said
+    first. (The promise of Laplace noise is at δ = 0 and contradicts no claim at δ.)
+    """
+    claimed, promise = options.claimed_epsilon, game.promise()
+    promised = promise.epsilon if promise is not None and promise.delta else None
+    details: dict[str, JsonValue] = {**lower.details, "limits": LIMITS}
+    if claimed is not None:
+        exceeded = lower.number is not None and lower.number > claimed
+        details |= {"claimed": claimed, "exceeded": exceeded}
+        if promised is not None:
+            details["theory_exceeds_claim"] = promised > claimed
+    if lower.status == "measured":
+        details["remark"] = _remark(lower, claimed, promised)
+    return lower.model_copy(update={"details": details})
+
+
+def _remark(lower: Measurement, claimed: float | None, promised: float | None) -> str:
+    """What promise and bound say of the claim, and what the bound does not say."""
+    flawless = lower.details.get("at_ceiling")
+    said = ["no trial erred: epsilon is at least this."] if flawless else []
+    if claimed is None:
+        return " ".join([*said, LIMITS])
+    if promised is not None and promised > claimed:
+        words = "no finite epsilon" if math.isinf(promised) else f"epsilon {promised:.4g}"
+        said.insert(0, f"The mechanism promises {words}, more than the claim of {claimed:g}.")
+    if lower.number is not None and lower.number > claimed:
+        return " ".join([*said, f"The claim of {claimed:g} is exceeded."])
+    how = (
+        "by this pair, which needs no trials" if lower.details.get("analytic") else "by the trials"
+    )
+    return " ".join([*said, f"The claim of {claimed:g} is not exceeded {how}.", LIMITS])
 
 
 def theory_rows(
@@ -58,11 +95,7 @@ def theory_rows(
 ) -> Iterator[Measurement]:
     """What the mechanism promises for a replaced (headline) and for a removed record.
 
-    Args:
-        game: that was played.
-        options: of the audit.
-        columns: columns of the table; Li24 divide epsilon by their number, which has no basis.
-        rows: of the game's variant.
+    Li24 divide epsilon by the number of the table's columns, which has no basis.
     """
     for relation in RELATIONS:
         promise = game.promise(relation)
@@ -153,15 +186,6 @@ def _gap_rows(game: Game, rows: Rows) -> Iterator[Measurement]:
         yield of_kind.measured("canary_gap", canary.gap, details=details)
 
 
-def _pair_row(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
-    if game.pair is None:
-        reason = "the law of a mechanism from a file is not known; name it as dp:clip=C,sigma=S"
-        yield from rows.skipped(reason, ["epsilon_pair"])
-        return
-    delta = 0.0 if game.mechanism.noise == "laplace" else options.delta
-    yield rows.measured("epsilon_pair", game.pair, details={"delta": delta})
-
-
 def _facts(game: Game, options: DpAuditOptions) -> dict[str, JsonValue]:
     """What all bounds of a game rest on."""
     played, names = game.canaries.played, game.column.names
@@ -200,11 +224,7 @@ def _trials_rows(
             interval=score.point.interval,
             confidence=score.point.confidence,
             n=options.trials,
-            details={
-                "is_a_bound": False,
-                "threshold": score.point.threshold,
-                "remark": NO_BOUND,
-            },
+            details={"is_a_bound": False, "threshold": score.point.threshold, "remark": NO_BOUND},
         )
     yield from _gaussian_rows(result.gaussian, mechanism, options, rows)
 
@@ -213,6 +233,7 @@ def _bound_row(
     score: StatisticResult, facts: dict[str, JsonValue], options: DpAuditOptions, rows: Rows
 ) -> Measurement:
     bound = score.bound
+    edges = np.histogram_bin_edges(np.concatenate([score.null, score.alternative]), BINS)
     details: dict[str, JsonValue] = {
         **facts,
         "bound": bound.method,
@@ -221,15 +242,14 @@ def _bound_row(
         "releases": [len(score.null), len(score.alternative)],
         "ceiling": bound.ceiling,
         "at_ceiling": bound.flawless and bound.value >= bound.ceiling * (1 - 1e-9),
-        "histogram": _histogram(score),
+        "histogram": {  # of the statistic under both hypotheses (Li24, figure 7)
+            "edges": [float(f"{edge:.6g}") for edge in edges],
+            "null": np.histogram(score.null, edges)[0].tolist(),
+            "alternative": np.histogram(score.alternative, edges)[0].tolist(),
+        },
     }
-    return rows.measured(
-        "epsilon_lower",
-        bound.value,
-        n=options.trials,
-        confidence=options.confidence,
-        details=details,
-    )
+    level, trials = options.confidence, options.trials
+    return rows.measured("epsilon_lower", bound.value, n=trials, confidence=level, details=details)
 
 
 def _gaussian_rows(
@@ -271,13 +291,3 @@ def _why_not_gaussian(
     if bound.equal_variance_p < UNLIKELY:
         return f"the noise depends on the value (p = {bound.equal_variance_p:.1g})"
     return ""
-
-
-def _histogram(score: StatisticResult) -> dict[str, JsonValue]:
-    """Counts of the statistic under both hypotheses in common bins (Li24, figure 7)."""
-    edges = np.histogram_bin_edges(np.concatenate([score.null, score.alternative]), BINS)
-    return {
-        "edges": [float(f"{edge:.6g}") for edge in edges],
-        "null": np.histogram(score.null, edges)[0].tolist(),
-        "alternative": np.histogram(score.alternative, edges)[0].tolist(),
-    }

@@ -1,14 +1,13 @@
 """Information about the input in each layer's activations: from a target's records to rows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradaudit.audits.base import Cost
+from gradaudit.audits.forward import Forward
 from gradaudit.audits.rows import Rows, by_round
 from gradaudit.defenses.subject import Subject, defenses_note
 from gradaudit.errors import NotApplicable
@@ -17,11 +16,6 @@ from gradaudit.information.activations import LOWER, UPPER, Activations, Pairs, 
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from gradaudit.audits.forward import Forward
 
 _RECORDS = 1000
 _FEWEST = 3
@@ -47,7 +41,17 @@ def run(audit: Forward, subject: Subject, progress: Progress) -> Iterator[Measur
         NotApplicable: too few or too many records, or they have no activations of their own.
         AuditError: the model cannot be run on the records.
     """
-    _expect_comparable(len(subject.sample(_RECORDS)), subject.memory)
+    count, most = len(subject.sample(_RECORDS)), math.isqrt(subject.memory // _BYTES_A_PAIR)
+    if count < _FEWEST:
+        raise NotApplicable(
+            f"{count} records cannot be told apart by much; look at {_FEWEST} or more "
+            "(--samples, or more data)"
+        )
+    if count > most:
+        raise NotApplicable(
+            f"the distances between all pairs of {count:,} records do not fit into memory; "
+            f"look at {most:,} or fewer (--samples)"
+        )
     for target, variant in by_round(subject):
         rows = Rows(type(audit), variant)
         yield from _of_target(target, rows, audit.options.sigma2, subject, progress)
@@ -87,6 +91,10 @@ def _measured(
     count = len(distances)
     most = math.log2(count)
     spread = float(distances.sum() / (count * (count - 1)))
+    alone = (
+        f"all {count:,} records lie apart at a noise of {sigma2:g}: the number is its ceiling, "
+        f"log2 {count:,}; look at more records (--samples) or through more noise (--sigma2)"
+    )
     for metric, bound, unit in (
         ("information_upper", upper, 1.0),
         ("information_lower", lower, 1.0),
@@ -100,37 +108,10 @@ def _measured(
             layer=layer,
             interval=(low / unit, high / unit),
             n=count,
-            imprecise=_alone(count, sigma2) if at_ceiling else "",
+            imprecise=alone if at_ceiling else "",
             details={
                 "most": most,
                 "mean_squared_distance": spread,
                 **({"ceiling": True} if at_ceiling else {}),
             },
-        )
-
-
-def _alone(records: int, sigma2: float) -> str:
-    """What to say of a bound that the number of records sets."""
-    return (
-        f"all {records:,} records lie apart at a noise of {sigma2:g}: the number is its ceiling, "
-        f"log2 {records:,}; look at more records (--samples) or through more noise (--sigma2)"
-    )
-
-
-def _expect_comparable(records: int, memory: int) -> None:
-    """Raise where there is nothing to compare, or too much to hold.
-
-    Raises:
-        NotApplicable: with the number of records that would do.
-    """
-    most = math.isqrt(memory // _BYTES_A_PAIR)
-    if records < _FEWEST:
-        raise NotApplicable(
-            f"{records} records cannot be told apart by much; look at {_FEWEST} or more "
-            "(--samples, or more data)"
-        )
-    if records > most:
-        raise NotApplicable(
-            f"the distances between all pairs of {records:,} records do not fit into memory; "
-            f"look at {most:,} or fewer (--samples)"
         )

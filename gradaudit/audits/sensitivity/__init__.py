@@ -1,12 +1,10 @@
 """How strongly each layer's gradient reacts to the input and to the label."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypedDict
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, field_validator
 
 from gradaudit.audits.base import Audit, AuditOptions, Metric
 
@@ -99,17 +97,13 @@ _MEANINGS: Mapping[NormName, tuple[str, str]] = {
 }
 
 
-def _title(reading: Reading) -> str:
-    meaning, over = _MEANINGS[reading.norm]
-    title = f"Sensitivity of the gradient to the {reading.reacting}: {meaning}"
-    return f"{title}, over {over}" if reading.bounded else title
-
-
 def _metrics() -> Iterator[Metric]:
     for reading in READINGS:
+        meaning, over = _MEANINGS[reading.norm]
+        title = f"Sensitivity of the gradient to the {reading.reacting}: {meaning}"
         yield Metric(
             id=reading.metric,
-            title=_title(reading),
+            title=f"{title}, over {over}" if reading.bounded else title,
             unit=reading.unit,
             riskier="higher",
             counts="records",
@@ -165,5 +159,5 @@ class Sensitivity(Audit[SensitivityOptions]):
     headline = ("input_f_bounded", "label_f")
     proxy = True
     Options = SensitivityOptions
-    quick: ClassVar[Mapping[str, JsonValue]] = {"probes": 16}
-    thorough: ClassVar[Mapping[str, JsonValue]] = {"probes": 0}
+    quick: ClassVar = {"probes": 16}
+    thorough: ClassVar = {"probes": 0}

@@ -1,33 +1,23 @@
 """Sensitivity of every layer's gradient: from a target's records to rows."""
 
-from __future__ import annotations
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Self
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
-
+import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
+from gradaudit.audits.sensitivity import READINGS, NormName, Reacting, Reading, Sensitivity
 from gradaudit.defenses.subject import Subject, defenses_note
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
 from gradaudit.gradients.differentiation import Variable
-from gradaudit.gradients.sensitivity import Observed
+from gradaudit.gradients.sensitivity import Array, Measured, Observed, Sample, joined
 from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Progress
-from gradaudit.report import Measurement
-
-if TYPE_CHECKING:
-    from gradaudit.audits.sensitivity import Reacting, Sensitivity
-import statistics
-from collections.abc import Sequence
-from typing import NamedTuple
-
-import numpy as np
-
-from gradaudit.audits.sensitivity import READINGS, NormName, Reacting, Reading
-from gradaudit.gradients.sensitivity import Array, Measured, Sample, joined
-from gradaudit.report import Status
+from gradaudit.report import Measurement, Status
 from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.bootstrap import FEWEST, drawn, enough_records, ratio_interval
 from gradaudit.statistics.intervals import student
@@ -38,29 +28,19 @@ _ESTIMATORS = {
     True: "Gaussian directions, the same for every record; chi-square interval (Satterthwaite)",
     False: "columns drawn without replacement, the same for every record; Student's interval",
 }
-
-
-def rows_without(
-    rows: Rows, reacting: Reacting, layers: Sequence[str], why: GradauditError
-) -> Iterator[Measurement]:
-    """Rows that say why nothing was measured."""
-    for reading in READINGS:
-        if reading.reacting == reacting:
-            yield from rows.without(why, (reading.metric, reading.share), layers)
+_RECORDS = 32
+_LABEL_RECORDS = 256
+_CHEAP = 1e10
+"""Multiply-adds of forward passes that more records for the label may take; some seconds."""
+_PASSES_A_DIRECTION = 0.3
+_UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
+_VARIABLES: Mapping[Reacting, Variable] = {"input": "point", "label": "target"}
 
 
 def rows_of(
     rows: Rows, reacting: Reacting, layers: Sequence[str], measured: Measured, seed: int
 ) -> Iterator[Measurement]:
-    """Rows of every reading, norm and layer.
-
-    Args:
-        rows: with what every row says.
-        reacting: what the gradients were measured to react to.
-        layers: the names of all layers, those without a number included.
-        measured: the norms.
-        seed: of the bootstrap.
-    """
+    """Rows of every reading, norm and layer, those without a number included."""
     for reading in READINGS:
         if reading.reacting != reacting:
             continue
@@ -85,15 +65,22 @@ def _rows_of_reading(
     """Rows of one reading: the means, and each mean's share in their sum."""
     every = _All.of(samples, seed)
     for layer, sample in samples.items():
-        how = {"method": _method(sample, method)}
+        count, doubt = len(sample.values), _imprecision(sample)
+        how = (
+            "all columns" if sample.exact else f"estimated from {sample.parts.shape[1]} directions"
+        )
+        facts: dict[str, JsonValue] = {
+            "method": f"{how}, {method}",
+            "undefined": _undefined(sample),
+        }
         yield rows.measured(
             reading.metric,
             sample.mean,
             layer=layer,
             interval=_interval(sample, every.draws),
-            n=len(sample.values),
-            imprecise=_imprecision(sample),
-            details=how | _details(sample),
+            n=count,
+            imprecise=doubt,
+            details=facts | _details(sample),
         )
         if every.mean == 0:
             yield from rows.skipped(_STILL, [reading.share], [layer])
@@ -103,25 +90,14 @@ def _rows_of_reading(
             sample.mean / every.mean,
             layer=layer,
             interval=_share_interval(sample, every),
-            n=len(sample.values),
-            imprecise=_imprecision(sample),
-            details={
-                **how,
-                "of": f"the sum over {len(samples)} shown layers",
-                "undefined": _undefined(sample),
-            },
+            n=count,
+            imprecise=doubt,
+            details=facts | {"of": f"the sum over {len(samples)} shown layers"},
         )
 
 
 class _All(NamedTuple):
-    """All layers together.
-
-    Attributes:
-        mean: the sum of their means.
-        spread: by record, numbers whose mean that is, (records,).
-        probes: what each probe alone says of it, (probes,).
-        draws: of the bootstrap over records.
-    """
+    """All layers together: the sum of their means, by record and by probe, and the bootstrap."""
 
     mean: float
     spread: Array
@@ -129,7 +105,7 @@ class _All(NamedTuple):
     draws: Array
 
     @classmethod
-    def of(cls, samples: Mapping[str, Sample], seed: int) -> _All:
+    def of(cls, samples: Mapping[str, Sample], seed: int) -> Self:
         """The sums over at least one layer."""
         spread = np.sum([_spread(sample) for sample in samples.values()], axis=0)
         return cls(
@@ -181,12 +157,9 @@ def _imprecision(sample: Sample) -> str:
 
 
 def _details(sample: Sample) -> dict[str, JsonValue]:
-    """What stands behind a mean: the median, the records left out, one that decides, the error."""
+    """What stands behind a mean: the median, one record that decides, the error."""
     values = sample.values
-    details: dict[str, JsonValue] = {
-        "median": statistics.median(values.tolist()),
-        "undefined": _undefined(sample),
-    }
+    details: dict[str, JsonValue] = {"median": statistics.median(values.tolist())}
     share = float(values.max() / values.sum()) if values.any() else 0.0
     if len(values) > 2 and share > 0.5:
         details["warning"] = f"one record carries {share:.0%} of the mean; look at the median"
@@ -198,11 +171,6 @@ def _details(sample: Sample) -> dict[str, JsonValue]:
             "confidence": CONFIDENCE,
         }
     return details
-
-
-def _method(sample: Sample, method: str) -> str:
-    how = "all columns" if sample.exact else f"estimated from {sample.parts.shape[1]} directions"
-    return f"{how}, {method}"
 
 
 def _undefined(sample: Sample) -> int:
@@ -223,15 +191,6 @@ def _why_not(
         return "skipped", reason, {}
     reason = "every record's gradient has range zero, but moves: nothing to divide by"
     return "failed", reason, {"undefined": _undefined(by_norm[norm])}
-
-
-_RECORDS = 32
-_LABEL_RECORDS = 256
-_CHEAP = 1e10
-"""Multiply-adds of forward passes that more records for the label may take; some seconds."""
-_PASSES_A_DIRECTION = 0.3
-_UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
-_VARIABLES: Mapping[Reacting, Variable] = {"input": "point", "label": "target"}
 
 
 def cost(audit: Sensitivity, subject: Subject) -> Cost:
@@ -262,7 +221,9 @@ def run(audit: Sensitivity, subject: Subject, progress: Progress) -> Iterator[Me
                     progress=progress,
                 )
             except (NotApplicable, AuditError) as why:
-                yield from rows_without(rows, reacting, names, why)
+                readings = [reading for reading in READINGS if reading.reacting == reacting]
+                metrics = [name for reading in readings for name in (reading.metric, reading.share)]
+                yield from rows.without(why, metrics, names)
             else:
                 yield from rows_of(rows, reacting, names, measured, subject.seed)
 
@@ -272,23 +233,17 @@ def _observed(
 ) -> Iterator[tuple[Reacting, Observed]]:
     """The target with the records to look at for the input, then with those for the label."""
     shown = {layer.name for layer in subject.layers}
-    layers = layers_of(target.model, with_bias=audit.options.with_bias)
-    layers = tuple(layer for layer in layers if layer.name in shown)
+    every = layers_of(target.model, with_bias=audit.options.with_bias)
+    layers = tuple(layer for layer in every if layer.name in shown)
     observed = Observed.of(target, layers, subject.sample(_RECORDS), subject.seed)
     yield "input", observed
-    records = subject.sample(_label_records(observed))
+    count = _RECORDS
+    with suppress(GradauditError):  # the rows will say it
+        count = min(_LABEL_RECORDS, max(_RECORDS, observed.within(_CHEAP, "target")))
+    records = subject.sample(count)
     if len(records) > len(observed.inputs):
         observed = Observed.of(target, layers, records, subject.seed)
     yield "label", observed
-
-
-def _label_records(observed: Observed) -> int:
-    """How many records to look at for the label, where nobody says it."""
-    try:
-        cheap = observed.within(_CHEAP, "target")
-    except GradauditError:  # the rows will say it
-        return _RECORDS
-    return min(_LABEL_RECORDS, max(_RECORDS, cheap))
 
 
 def _facts(observed: Observed) -> dict[str, JsonValue]:

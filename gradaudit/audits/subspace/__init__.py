@@ -1,13 +1,11 @@
 """How far apart the gradients with and without a private attribute lie."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
-from gradaudit.audits.base import Audit, AuditOptions, Metric
+from gradaudit.audits.base import Audit, AuditOptions, MergeRare, Metric
 
 DISTANCES: Mapping[str, str] = {
     "grassmann": "Grassmann distance: root of the sum of squared principal angles",
@@ -21,11 +19,7 @@ DISTANCES: Mapping[str, str] = {
 class SubspaceOptions(AuditOptions):
     """Options of the subspace audit."""
 
-    merge_rare: int = Field(
-        0,
-        ge=0,
-        description="Merge an attribute's values of fewer than so many records into one (other).",
-    )
+    merge_rare: MergeRare = 0
     reading: Literal["mean", "samples"] = Field(
         "samples",
         description="the subspace of a group of records: the leading directions of their single "
@@ -98,6 +92,6 @@ class Subspace(Audit[SubspaceOptions]):
     metrics = tuple(_metrics())
     headline = ("grassmann", "p_value")
     Options = SubspaceOptions
-    quick: ClassVar[Mapping[str, JsonValue]] = {"permutations": 100}
-    plain: ClassVar[Mapping[str, JsonValue]] = {"permutations": 100}
-    thorough: ClassVar[Mapping[str, JsonValue]] = {"permutations": 2000}
+    quick: ClassVar = {"permutations": 100}
+    plain: ClassVar = {"permutations": 100}
+    thorough: ClassVar = {"permutations": 2000}

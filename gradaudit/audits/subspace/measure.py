@@ -1,16 +1,14 @@
 """Distances between groups' subspaces: from a target's records to rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
+from gradaudit.audits.subspace import Subspace
 from gradaudit.data.records import with_rare_merged
 from gradaudit.defenses.subject import Subject, defenses_note
 from gradaudit.errors import GradauditError, NotApplicable
@@ -19,9 +17,6 @@ from gradaudit.report import Measurement, Variant
 from gradaudit.subspaces.comparing import DISTANCES, Compared, Family, most_significant
 from gradaudit.subspaces.measure import Comparison, Outcome
 from gradaudit.subspaces.splits import Split, splits_of
-
-if TYPE_CHECKING:
-    from gradaudit.audits.subspace import Subspace
 
 _RECORDS = 256
 _MOST_RECORDS = 1000
@@ -73,14 +68,7 @@ def run(audit: Subspace, subject: Subject, progress: Progress) -> Iterator[Measu
 
 @dataclass(frozen=True)
 class _TargetRows:
-    """Makes the rows of one target.
-
-    Attributes:
-        rows: with the reading, and the round if it is not the newest.
-        splits: all comparisons, also those that are refused.
-        permutations: how many there are.
-        notes: what every measured row says.
-    """
+    """Makes the rows of one target; ``splits`` are all comparisons, also those that are refused."""
 
     rows: Rows
     splits: tuple[Split, ...]
@@ -90,9 +78,7 @@ class _TargetRows:
     def of(self, outcomes: Mapping[str, Outcome]) -> Iterator[Measurement]:
         """The headline of every layer and, where there are several comparisons, each of them.
 
-        Args:
-            outcomes: by layer, what was found of the splits that are not refused, by their number
-                among them.
+        Outcomes, by layer, are of the splits that are not refused, by their number among them.
         """
         every = [one for outcome in outcomes.values() for one in _compared(outcome).values()]
         family = Family.of(every)
@@ -138,7 +124,7 @@ class _TargetRows:
         comparisons: int = 1,
     ) -> Iterator[Measurement]:
         rows = rows.of({}, self._facts(split, compared) | {"comparisons": comparisons})
-        n, (mean, *at_random) = sum(split.sizes), _at_random(compared, "grassmann")
+        n, (mean, low, high) = sum(split.sizes), _at_random(compared, "grassmann")
         for name in DISTANCES:
             permuted_mean, *permuted_range = _at_random(compared, name)
             details: dict[str, JsonValue] = {
@@ -149,13 +135,11 @@ class _TargetRows:
                 "interval": _NO_INTERVAL,
             }
             yield rows.measured(name, compared.distance(name), layer=layer, n=n, details=details)
-        low, high = at_random
         yield rows.measured(
             "grassmann_permuted", mean, layer=layer, interval=(low, high), confidence=_RANGE, n=n
         )
-        p_value = p_values["grassmann"]
+        p_value, alone = p_values["grassmann"], compared.p_value("grassmann")
         error = (p_value * (1 - p_value) / (self.permutations + 1)) ** 0.5
-        alone = compared.p_value("grassmann")
         details = {"monte_carlo_error": error, "p_value_alone": alone}
         yield rows.measured("p_value", p_value, layer=layer, n=n, details=details)
 

@@ -1,9 +1,8 @@
 """Privacy against accuracy over a defense's settings."""
 
-from __future__ import annotations
-
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -90,7 +89,7 @@ class TradeoffOptions(AuditOptions):
     _names = field_validator("game", "weights", mode="before")(split_at_commas)
 
     @model_validator(mode="after")
-    def _expect_known(self) -> TradeoffOptions:
+    def _expect_known(self) -> Self:
         _expect_names("game", self.game, (*GAMES, PROPERTY))
         _expect_names("weights", self.weights, WEIGHTS)
         if PROPERTY in self.game and len(self.game) > 1:
@@ -111,6 +110,10 @@ def _expect_names(field: str, given: tuple[str, ...], known: tuple[str, ...]) ->
             raise ValueError(f"--{field}: there is no {name!r}; there are: {', '.join(known)}")
     if not given or len(set(given)) < len(given):
         raise ValueError(f"--{field}: name each of {', '.join(known)} at most once, and one")
+
+
+_riskier_higher = partial(Metric, riskier="higher", per_layer=False)
+_riskier_lower = partial(Metric, riskier="lower", per_layer=False)
 
 
 class Tradeoff(Audit[TradeoffOptions]):
@@ -138,37 +141,20 @@ class Tradeoff(Audit[TradeoffOptions]):
     name = "tradeoff"
     summary = "Privacy against accuracy over a defense's settings: curves and CAP."
     metrics = (
-        Metric(
+        _riskier_lower(
             id="cap",
             title="Calibrated averaged performance: accuracy times distance, distance at most 1",
-            riskier="lower",
-            per_layer=False,
         ),
-        Metric(
+        _riskier_lower(
             id="cap_paper",
             title="Calibrated averaged performance with unbounded distance, as in the paper",
-            riskier="lower",
-            per_layer=False,
         ),
-        Metric(
-            id="accuracy",
-            title="Test accuracy of models trained with the defense",
-            riskier="lower",
-            per_layer=False,
+        _riskier_lower(id="accuracy", title="Test accuracy of models trained with the defense"),
+        _riskier_lower(
+            id="distance", title="What an attack leaves between its answer and the truth"
         ),
-        Metric(
-            id="distance",
-            title="What an attack leaves between its answer and the truth",
-            riskier="lower",
-            per_layer=False,
-        ),
-        Metric(
-            id="advantage",
-            title="Advantage of property inference",
-            riskier="higher",
-            per_layer=False,
-        ),
-        Metric(id="auroc", title="AUROC of property inference", riskier="higher", per_layer=False),
+        _riskier_higher(id="advantage", title="Advantage of property inference"),
+        _riskier_higher(id="auroc", title="AUROC of property inference"),
     )
     headline = ("cap",)
     Options = TradeoffOptions

@@ -1,24 +1,23 @@
 """From a subject to rows: every mechanism studied, its curves drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 from pydantic import JsonValue
 
-from gradaudit.attacks.reconstruction import Method, load_method
+from gradaudit.attacks.reconstruction import load_method
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.tradeoff import PROPERTY, RATE, ROUNDS, Tradeoff, TradeoffOptions
 from gradaudit.audits.tradeoff.property import pairs, play, property_rows
-from gradaudit.audits.tradeoff.study import StudyRows
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.pictures import expect_picture
 from gradaudit.progress import Progress
-from gradaudit.report import Measurement
+from gradaudit.report import Measurement, Variant
 from gradaudit.tradeoff.attacking import Attack
 from gradaudit.tradeoff.mechanisms import Mechanism, read_mechanism
 from gradaudit.tradeoff.pictures import (
@@ -28,8 +27,13 @@ from gradaudit.tradeoff.pictures import (
     draw_characteristics,
     expect_panels,
 )
-from gradaudit.tradeoff.studies import Plan, Weights, study
+from gradaudit.tradeoff.scores import FEWEST, FloatArray, cap, cap_interval, mean_interval, position
+from gradaudit.tradeoff.studies import Plan, Study, View, Weights, study
 
+_NO_LABELS = "the method names no labels of these records, so there are none to compare"
+_CAP_PAPER_IS_CAP = (
+    "the distance is a share of records, which cannot exceed 1: the paper's CAP is `cap`"
+)
 _NO_DEFENSE = (
     "no defense with a grid of settings is named; name one, as in --defense "
     "'dp:clip=1e6,sigma=0.01|0.1|0.5,per=release' (in a config file: tradeoff: {defense: […]})"
@@ -39,6 +43,135 @@ _HIDDEN = (
     "layers; leave it out (--layer shows an attack on some layers)"
 )
 _OF_MECHANISM = ("cap", "cap_paper", "accuracy")
+
+
+@dataclass(frozen=True)
+class StudyRows:
+    """The rows of one study."""
+
+    rows: Rows
+    study: Study
+    games: tuple[str, ...]
+    facts: Mapping[str, JsonValue]
+
+    def __iter__(self) -> Iterator[Measurement]:
+        yield from self._accuracies()
+        for view in self.study.outcomes:
+            for game in self.games:
+                yield from self._of_game(view, game)
+
+    def points(self, view: View) -> list[Point]:
+        """For the picture."""
+        of_games = {game: self.study.of(view, game) for game in self.games}
+        return [
+            Point(
+                self._position(view, index),
+                accuracy,
+                {
+                    game: _mean(distances[:, index].reshape(-1))
+                    for game, distances in of_games.items()
+                    if distances is not None
+                },
+            )
+            for index, accuracy in enumerate(self._accuracy)
+        ]
+
+    def _accuracies(self) -> Iterator[Measurement]:
+        """Of every setting; the mean over the grid has no ``setting`` in its variant."""
+        tested = self.study.trained[0][0].accuracy
+        count = len(self._accuracy)
+        mean = sum(accuracy.value for accuracy in self._accuracy) / count
+        yield self.rows.measured("accuracy", mean, details={**self.facts, "mean_of": count})
+        for setting, accuracy in zip(self.study.mechanism.settings, self._accuracy, strict=True):
+            yield self.rows.of({"setting": str(setting)}).measured(
+                "accuracy",
+                accuracy.value,
+                interval=accuracy.interval,
+                n=tested.n,
+                details={"chance": tested.chance, "values": dict(setting.values)},
+            )
+
+    @cached_property
+    def _accuracy(self) -> list[Value]:
+        """Each setting's mean accuracy; Wilson's interval, or Student's over repetitions."""
+        accuracies = self.study.accuracies
+        if len(accuracies) > 1:
+            return [_mean(of_setting) for of_setting in accuracies.T]
+        first = self.study.trained[0]
+        return [
+            Value(float(a), t.accuracy.interval) for a, t in zip(*accuracies, first, strict=True)
+        ]
+
+    def _of_game(self, view: View, game: str) -> Iterator[Measurement]:
+        known: Variant = {"knows": "private part"} if view.insider else {}
+        rows = self.rows.of(
+            {"game": game, "batch_size": view.batch_size, "weights": view.weights, **known}
+        )
+        distances = self.study.of(view, game)
+        if distances is None:
+            yield from rows.skipped(_NO_LABELS, ("cap", "cap_paper", "distance"))
+            return
+        yield self._cap("cap", rows, view, distances, 1.0)
+        if game == "reconstruct":
+            raw = cast("FloatArray", self.study.of(view, "relative_error"))
+            yield self._cap("cap_paper", rows, view, raw, float("inf"))
+        else:
+            yield from rows.skipped(_CAP_PAPER_IS_CAP, ["cap_paper"])
+        yield rows.measured("distance", float(distances.mean()), details={"mean_of": "grid"})
+        yield from self._distances(rows, view, distances)
+
+    def _cap(
+        self, metric: str, rows: Rows, view: View, distances: FloatArray, most: float
+    ) -> Measurement:
+        study, settings = self.study, self.study.mechanism.settings
+        mean = study.accuracies.mean(axis=0)
+        interval = cap_interval(study.accuracies, study.reaches, distances, most)
+        covers = "repetitions" if len(distances) >= FEWEST else "attacked batches and test records"
+        return rows.measured(
+            metric,
+            cap(study.accuracies, distances),
+            interval=interval,
+            n=distances.shape[0] * distances.shape[2],
+            details={
+                **self.facts,
+                "grid": [dict(setting.values) or str(setting) for setting in settings],
+                "points": [
+                    {
+                        "setting": str(setting),
+                        "accuracy": float(accuracy),
+                        "distance": float(distances[:, index].mean()),
+                        "position": self._position(view, index),
+                    }
+                    for index, (setting, accuracy) in enumerate(zip(settings, mean, strict=True))
+                ],
+                "interval_over": covers if interval else None,
+                "knowledge": study.outcomes[view][0][0].knowledge,
+            },
+        )
+
+    def _distances(self, rows: Rows, view: View, distances: FloatArray) -> Iterator[Measurement]:
+        for index, setting in enumerate(self.study.mechanism.settings):
+            of_setting = distances[:, index].reshape(-1)
+            mean = _mean(of_setting)
+            yield rows.of({"setting": str(setting)}).measured(
+                "distance",
+                mean.value,
+                interval=mean.interval,
+                n=len(of_setting),
+                details={
+                    "values": dict(setting.values),
+                    "position": self._position(view, index),
+                    "diverged": sum(row[index].diverged for row in self.study.outcomes[view]),
+                },
+            )
+
+    def _position(self, view: View, index: int) -> float | None:
+        ratios = self.study.of(view, "ratios")
+        return None if ratios is None else position(ratios[:, index])
+
+
+def _mean(values: FloatArray) -> Value:
+    return Value(float(values.mean()), mean_interval(values, 1.0))
 
 
 def run(audit: Tradeoff, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -60,7 +193,12 @@ def run(audit: Tradeoff, subject: Subject, progress: Progress) -> Iterator[Measu
             expect_panels(len(mechanisms) * len(options.sizes))
     rows_of = _played if PROPERTY in options.game else _studied
     rows = rows_of(subject, mechanisms, options, progress)
-    yield from _headlines(rows)
+    firsts: dict[str, Measurement] = {}
+    for row in rows:
+        firsts.setdefault(row.metric, row)
+    for row in firsts.values():
+        details = {**row.details, "headline_of": dict(row.variant)}
+        yield row.model_copy(update={"variant": {}, "details": details})
     yield from rows
 
 
@@ -74,16 +212,13 @@ def cost(audit: Tradeoff, subject: Subject) -> Cost:
     of_round = records * o.epochs
     if o.algorithm == "fedsgd":
         of_round = min(o.clients * o.training_batch, records)
-    attacks = _method(o).steps(o.restarts) * sum(o.sizes) * o.batches * len(o.weights)
+    method = load_method(o.method, {"iterations": o.iterations})
+    attacks = method.steps(o.restarts) * sum(o.sizes) * o.batches * len(o.weights)
     return Cost(passes=settings * o.repeats * ((o.rounds or ROUNDS) * of_round + attacks))
 
 
 def _mechanisms(options: TradeoffOptions) -> list[Mechanism]:
-    """The mechanism of ``--defense``, and those beside it.
-
-    Raises:
-        UsageError: a spec is wrong, or a mechanism is named twice.
-    """
+    """The mechanism of ``--defense``, and those beside it; none may be named twice."""
     mechanisms = [read_mechanism(options.defense, "--defense")] if options.defense else []
     mechanisms += [read_mechanism([text], "--against") for text in options.against]
     names = [mechanism.text for mechanism in mechanisms]
@@ -93,15 +228,12 @@ def _mechanisms(options: TradeoffOptions) -> list[Mechanism]:
     return mechanisms
 
 
-def _method(options: TradeoffOptions) -> Method:
-    return load_method(options.method, {"iterations": options.iterations})
-
-
 def _plan(subject: Subject, o: TradeoffOptions) -> Plan:
     if "tracing" in o.game and o.batches < o.participants:
         raise UsageError(
             f"--participants {o.participants}: each needs an update; --batches is {o.batches}"
         )
+    method = load_method(o.method, {"iterations": o.iterations})
     return Plan(
         training=TrainingOptions(
             algorithm=o.algorithm,
@@ -114,7 +246,7 @@ def _plan(subject: Subject, o: TradeoffOptions) -> Plan:
             momentum=o.momentum,
         ),
         test_share=o.test_share,
-        attack=Attack(_method(o), o.restarts, o.participants, subject.layers),
+        attack=Attack(method, o.restarts, o.participants, subject.layers),
         batches=o.batches,
         batch_sizes=o.sizes,
         weights=cast("tuple[Weights, ...]", o.weights),
@@ -124,10 +256,7 @@ def _plan(subject: Subject, o: TradeoffOptions) -> Plan:
 
 
 def _studied(
-    subject: Subject,
-    mechanisms: Sequence[Mechanism],
-    options: TradeoffOptions,
-    progress: Progress,
+    subject: Subject, mechanisms: Sequence[Mechanism], options: TradeoffOptions, progress: Progress
 ) -> list[Measurement]:
     """Rows of attacks from one reconstruction; a mechanism that cannot be trained with has no CAP.
 
@@ -135,7 +264,14 @@ def _studied(
         NotApplicable: the only mechanism does not go with the model.
     """
     plan = _plan(subject, options)
-    facts = _facts(plan, options)
+    facts: dict[str, JsonValue] = {
+        "training": plan.training.model_dump(mode="json"),
+        "method": options.method,
+        "iterations": options.iterations,
+        "restarts": options.restarts,
+        "participants": options.participants,
+        "repeats": options.repeats,
+    }
     rows: list[Measurement] = []
     panels: dict[str, list[Point]] = {}
     for mechanism in mechanisms:
@@ -161,22 +297,8 @@ def _studied(
     return rows
 
 
-def _facts(plan: Plan, options: TradeoffOptions) -> Mapping[str, JsonValue]:
-    return {
-        "training": plan.training.model_dump(mode="json"),
-        "method": options.method,
-        "iterations": options.iterations,
-        "restarts": plan.attack.restarts,
-        "participants": plan.attack.participants,
-        "repeats": plan.repeats,
-    }
-
-
 def _played(
-    subject: Subject,
-    mechanisms: Sequence[Mechanism],
-    options: TradeoffOptions,
-    progress: Progress,
+    subject: Subject, mechanisms: Sequence[Mechanism], options: TradeoffOptions, progress: Progress
 ) -> list[Measurement]:
     """Rows of property inference."""
     rows: list[Measurement] = []
@@ -190,13 +312,3 @@ def _played(
     if options.curves is not None:
         draw_advantages(options.curves, panels)
     return rows
-
-
-def _headlines(rows: Sequence[Measurement]) -> Iterator[Measurement]:
-    """The first row of each metric, which is the first mechanism's, with the empty variant."""
-    seen: set[str] = set()
-    for row in rows:
-        if row.metric not in seen:
-            seen.add(row.metric)
-            details = {**row.details, "headline_of": dict(row.variant)}
-            yield row.model_copy(update={"variant": {}, "details": details})

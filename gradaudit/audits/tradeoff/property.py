@@ -1,13 +1,10 @@
 """Property inference against accuracy, over the grid of a defense (Li et al. 2024, figure 6)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradaudit.audits.attack_inference import AttackProperty
-from gradaudit.audits.attack_inference.options import InferenceOptions
+from gradaudit.audits.attack_inference import AttackProperty, InferenceOptions
 from gradaudit.audits.rows import Rows
 from gradaudit.audits.tradeoff import Tradeoff, TradeoffOptions
 from gradaudit.defenses.subject import Subject, defended_target
@@ -67,18 +64,16 @@ def _played(
     chain = (*subject.defenses, *setting.defenses)
     target = defended_target(replace(subject.target, checkpoint=None), chain, subject.seed)
     rows = list(attack.run(replace(subject, targets=(target,), defenses=chain), progress))
-    advantage, auroc = (_by_adversary(rows, metric) for metric in ("advantage", "auroc"))
+    advantage, auroc = (
+        {
+            name: row
+            for name, variant in _ADVERSARIES.items()
+            for row in rows
+            if (row.metric, row.layer, row.variant) == (metric, None, variant)
+        }
+        for metric in ("advantage", "auroc")
+    )
     return Played(setting, _accuracy(advantage["adaptive"].details), advantage, auroc)
-
-
-def _by_adversary(rows: Sequence[Measurement], metric: str) -> dict[str, Measurement]:
-    """The whole update's rows."""
-    return {
-        name: row
-        for name, variant in _ADVERSARIES.items()
-        for row in rows
-        if (row.metric, row.layer, row.variant) == (metric, None, variant)
-    }
 
 
 def _accuracy(facts: dict[str, Any]) -> Measurement:

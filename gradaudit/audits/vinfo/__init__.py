@@ -1,11 +1,11 @@
 """Usable information about a private attribute in each layer's gradient."""
 
-from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar, Literal
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, field_validator
 
-from gradaudit.audits.base import Audit, Metric, split_at_commas
+from gradaudit.audits.base import Audit, MergeRare, Metric, split_at_commas
 from gradaudit.audits.sharing_options import SharingOptions
 from gradaudit.errors import UsageError
 
@@ -47,11 +47,7 @@ class VinfoOptions(SharingOptions):
         description="Predictive families (NAME,…) beside the prior: forest, mlp, logistic, "
         "extra-trees, discriminant (without it forest, mlp and logistic; with --paper forest).",
     )
-    merge_rare: int = Field(
-        0,
-        ge=0,
-        description="Merge an attribute's values of fewer than so many records into one (other).",
-    )
+    merge_rare: MergeRare = 0
     prior: Literal["uniform", "empirical"] = Field(
         "uniform",
         description="What is known without the gradient: nothing, or the values' frequencies.",
@@ -155,6 +151,9 @@ class VinfoOptions(SharingOptions):
         return self.batch_size if "batch_size" in self.model_fields_set else 1
 
 
+_riskier_higher = partial(Metric, riskier="higher")
+
+
 class Vinfo(Audit[VinfoOptions]):
     """V-information from a layer's gradient G_l to a private attribute P, in nats.
 
@@ -218,25 +217,21 @@ class Vinfo(Audit[VinfoOptions]):
     name = "vinfo"
     summary = "Usable information about a private attribute in each layer's gradient."
     metrics = (
-        Metric(
+        _riskier_higher(
             id="vinfo",
             title="Usable information about the attribute (V-information)",
             unit="nats",
-            riskier="higher",
             warning=0.1,
             error=0.35,
             why="from this layer's gradient of a batch a classifier tells the attribute of its "
             "records",
         ),
-        Metric(
-            id="vinfo_fraction",
-            title="Usable information as a share of the attribute's entropy",
-            riskier="higher",
+        _riskier_higher(
+            id="vinfo_fraction", title="Usable information as a share of the attribute's entropy"
         ),
-        Metric(
+        _riskier_higher(
             id="auroc",
             title="Area under the ROC curve of the best classifier of the attribute",
-            riskier="higher",
             error=0.75,
             why="of a batch with the attribute and one without, a classifier of this layer's "
             "gradient tells which is which three times in four",
@@ -246,24 +241,21 @@ class Vinfo(Audit[VinfoOptions]):
             title="Pearson correlation of layers' information with an independent attack's AUROC",
             per_layer=False,
         ),
-        Metric(
+        _riskier_higher(
             id="original_vinfo",
             title="Usable information about the input itself, from reconstructions",
             unit="nats",
-            riskier="higher",
             warning=0.5,
             error=1.5,
             why="reconstructions from this layer's update come closer to the records than guesses",
         ),
-        Metric(
-            id="original_success",
-            title="Share of reconstructions that come close to the record",
-            riskier="higher",
+        _riskier_higher(
+            id="original_success", title="Share of reconstructions that come close to the record"
         ),
     )
     headline = ("vinfo", "auroc")
     Options = VinfoOptions
-    quick: ClassVar[Mapping[str, JsonValue]] = {
+    quick: ClassVar = {
         "repeats": 5,
         "batches": 32,
         "family": ["logistic"],
@@ -273,8 +265,8 @@ class Vinfo(Audit[VinfoOptions]):
         "iterations": 10,
         "together": [1],
     }
-    plain: ClassVar[Mapping[str, JsonValue]] = {"repeats": 8, "family": ["forest", "logistic"]}
-    thorough: ClassVar[Mapping[str, JsonValue]] = {
+    plain: ClassVar = {"repeats": 8, "family": ["forest", "logistic"]}
+    thorough: ClassVar = {
         "repeats": 30,
         "batches": 128,
         "restarts": 16,

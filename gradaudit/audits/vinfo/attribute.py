@@ -1,16 +1,15 @@
-"""From repetitions to rows: means, intervals, the noise floor beside them."""
+"""Rows of an attribute from its repetitions, and how they go with an independent attack."""
 
-from __future__ import annotations
-
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.audits.rows import Rows
-from gradaudit.audits.vinfo import LATENT
+from gradaudit.audits.vinfo import LATENT, Vinfo
 from gradaudit.inference.spread import (
     Sampled,
     auroc_interval,
@@ -23,22 +22,97 @@ from gradaudit.inference.spread import (
 )
 from gradaudit.inference.usable import Usable
 from gradaudit.report import RISKIEST_BY, Measurement, Variant
+from gradaudit.statistics.correlation import FEWEST_POINTS, pearson
 from gradaudit.statistics.intervals import student
 
+METRIC = "correlation"
 ENOUGH = 5
 """Repetitions from which on the interval is not warned of."""
 
 
 @dataclass(frozen=True)
-class AttributeRows:
-    """Makes the rows of one attribute in one round.
+class Point:
+    """One layer in one case (attribute and round, as the variant says them).
 
-    Attributes:
-        rows: with attribute and round in their variant, where there are several.
-        facts: what every measured row says.
-        sampled: how the records were used.
-        reductions: what each layer's gradient was reduced by.
+    Its numbers by metric, and the AUROC of the independent attack.
     """
+
+    case: Variant
+    metrics: Mapping[str, float]
+    auroc: float
+    layer: str = ""
+
+    @property
+    def place(self) -> tuple[object, str]:
+        """Round and layer, whatever the attribute."""
+        return self.case.get("round"), self.layer
+
+
+def correlation_rows(points: Sequence[Point]) -> Iterator[Measurement]:
+    """Pearson's r of every metric, pooled over cases, and of each case with enough layers."""
+    cases = list({repr(point.case): point.case for point in points}.values())
+    for name in dict.fromkeys(name for point in points for name in point.metrics):
+        of_metric: Variant = {} if name == f"{Vinfo.name}.vinfo" else {"of": name}
+        yield from _row(name, points, of_metric, f"{len(cases)} cases pooled")
+        for case in cases if len(cases) > 1 else ():
+            of_case = [point for point in points if point.case == case]
+            if len(of_case) >= FEWEST_POINTS:
+                yield from _row(name, of_case, {**of_metric, **case, "pooled": False}, "one case")
+
+
+def crossed_rows(points: Sequence[Point]) -> Iterator[Measurement]:
+    """Pearson's r of one attribute's information with the attack on another (2021, figure 7).
+
+    Layers of all rounds are pooled; pairs with too few have no row.
+    """
+    attributes = dict.fromkeys(p.case["attribute"] for p in points if "attribute" in p.case)
+    attacks = {(point.case.get("attribute"), point.place): point.auroc for point in points}
+    for known, attacked in itertools.permutations(attributes, 2):
+        crossed = [
+            replace(point, auroc=attacks[attacked, point.place])
+            for point in points
+            if point.case.get("attribute") == known and (attacked, point.place) in attacks
+        ]
+        if len(crossed) >= FEWEST_POINTS:
+            pair: Variant = {"attribute": known, "attack_on": attacked}
+            yield from _row(f"{Vinfo.name}.vinfo", crossed, pair, "one attribute against another")
+
+
+def _row(name: str, points: Sequence[Point], variant: Variant, what: str) -> Iterator[Measurement]:
+    held = [point for point in points if name in point.metrics]
+    cases = list(dict.fromkeys(repr(point.case) for point in held))
+    pooled = len(cases) > 1
+    correlation = pearson(
+        np.array([point.metrics[name] for point in held]),
+        np.array([point.auroc for point in held]),
+        clusters=[cases.index(repr(point.case)) for point in held] if pooled else None,
+    )
+    rows = Rows(Vinfo, variant)
+    if correlation is None:
+        few = f"{len(held)} points; {FEWEST_POINTS} are needed"
+        reason = few if len(held) < FEWEST_POINTS else "one of both is the same in every layer"
+        yield from rows.skipped(f"{name}: {reason}", [METRIC])
+        return
+    yield rows.measured(
+        METRIC,
+        correlation.r,
+        interval=correlation.interval,
+        n=correlation.n,
+        details={
+            "of": name,
+            "with": "AUROC of an attack on other records, with another seed and classifier",
+            "t": correlation.t,
+            "p": correlation.p,
+            "spearman": correlation.spearman,
+            "points": what,
+            "interval_by": "jackknife over cases" if pooled else "Fisher",
+        },
+    )
+
+
+@dataclass(frozen=True)
+class AttributeRows:
+    """Makes the rows of one attribute in one round; facts are what every measured row says."""
 
     rows: Rows
     facts: Mapping[str, JsonValue]
@@ -48,14 +122,7 @@ class AttributeRows:
     def of(
         self, layer: str, real: Sequence[Usable], permuted: Sequence[Usable], why: str
     ) -> Iterator[Measurement]:
-        """A layer's rows, and the same for the permuted attribute.
-
-        Args:
-            layer: its name.
-            real: its repetitions.
-            permuted: those of the permuted attribute; empty where it cannot be measured.
-            why: the reason then.
-        """
+        """A layer's rows, and the same for the permuted attribute, or why there are none."""
         floor: dict[str, JsonValue] = {}
         variant: Variant = {"attribute_permuted": True}
         if not permuted:
@@ -80,21 +147,30 @@ class AttributeRows:
         variant: Variant,
         details: Mapping[str, JsonValue],
     ) -> Measurement:
-        values = np.array([_number(metric, usable) for usable in repetitions])
-        mean = float(values.mean())
+        if metric == "auroc":
+            values = np.array([usable.auroc for usable in repetitions])
+            chosen = Counter(usable.ranker for usable in repetitions)
+            low, high = auroc_interval(repetitions, self.sampled)
+        else:
+            unit = _unit(metric, repetitions)
+            low, high = (x / unit for x in information_interval(repetitions, self.sampled))
+            values = np.array([x.information / _unit(metric, [x]) for x in repetitions])
+            chosen = Counter(usable.family for usable in repetitions)
+        mean, count = float(values.mean()), len(values)
+        few = f"only {count} repetitions; the interval is poor, use {ENOUGH} or more"
         return self.rows.of(variant, self.facts).measured(
             metric,
             mean if metric == "auroc" else max(0.0, mean),
             layer=layer,
-            interval=_interval(metric, repetitions, self.sampled),
-            n=len(values),
+            interval=(low, high),
+            n=count,
             imprecise=imprecise(repetitions, self.sampled),
             details={
                 "reduction": self.reductions[layer],
-                **_warning(len(values)),
+                **({"warning": few} if count < ENOUGH else {}),
                 "mean": mean,
                 "interval_over_repetitions": _pair(student(values)),
-                "chosen": dict(Counter(_member(metric, usable) for usable in repetitions)),
+                "chosen": dict(chosen),
                 **_learning(metric, repetitions, self.sampled),
                 **details,
             },
@@ -102,12 +178,7 @@ class AttributeRows:
 
 
 def worst(rows: Sequence[Measurement], names: Sequence[str]) -> Iterator[Measurement]:
-    """Of several attributes, each layer's rows of the one with the most information.
-
-    Args:
-        rows: of all attributes in one round, each with its variant ``attribute``.
-        names: of the attributes, in order.
-    """
+    """Of several attributes in a round, each layer's rows of the one with the most information."""
     for layer in dict.fromkeys(row.layer for row in rows):
         of_layer = [row for row in rows if row.layer == layer]
         measured = {
@@ -130,22 +201,6 @@ def _unit(metric: str, repetitions: Sequence[Usable]) -> float:
     return repetitions[0].entropy if metric == "vinfo_fraction" else 1.0
 
 
-def _number(metric: str, usable: Usable) -> float:
-    return usable.auroc if metric == "auroc" else usable.information / _unit(metric, [usable])
-
-
-def _member(metric: str, usable: Usable) -> str:
-    return usable.ranker if metric == "auroc" else usable.family
-
-
-def _interval(metric: str, repetitions: Sequence[Usable], sampled: Sampled) -> tuple[float, float]:
-    if metric == "auroc":
-        return auroc_interval(repetitions, sampled)
-    low, high = information_interval(repetitions, sampled)
-    unit = _unit(metric, repetitions)
-    return low / unit, high / unit
-
-
 def _learning(metric: str, repetitions: Sequence[Usable], sampled: Sampled) -> dict[str, JsonValue]:
     """What is learned with fewer batches, and by that how far the value is from what is there."""
     curve = mean_curve(repetitions)
@@ -162,12 +217,6 @@ def _learning(metric: str, repetitions: Sequence[Usable], sampled: Sampled) -> d
         "bias_at_least": -by_a_line(shares, values),
         "bias_estimate": None if limit is None else min(0.0, values[-1] - limit),
     }
-
-
-def _warning(count: int) -> dict[str, JsonValue]:
-    if count >= ENOUGH:
-        return {}
-    return {"warning": f"only {count} repetitions; the interval is poor, use {ENOUGH} or more"}
 
 
 def _pair(interval: tuple[float, float] | None) -> list[JsonValue] | None:

@@ -3,8 +3,6 @@
 Every use and attribute has draws of its own, whatever other attributes are asked about.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -30,14 +28,8 @@ _KEPT = (2.0, 1.0)
 class Case:
     """An attribute with everything drawn for it.
 
-    Attributes:
-        attribute: its name.
-        values: how many values occur.
-        real: repetitions.
-        permuted: repetitions with the attribute permuted; empty where ``why`` says why not.
-        independent: repetitions on the records that were kept; empty without a correlation.
-        seed: root of the fits and of the defenses' noise.
-        attack: root of those of the independent attack.
+    ``permuted`` is empty where ``why`` says why not, ``independent`` without a correlation. Of the
+    fits and the defenses' noise ``seed`` is the root, ``attack`` for the independent attack.
     """
 
     attribute: str
@@ -72,9 +64,7 @@ def why_no_correlation(subject: Subject, options: VinfoOptions) -> str:
 def records_asked_about(subject: Subject, *, keep: bool) -> Records:
     """The records to look at, with the attributes asked about: membership where none is named.
 
-    Args:
-        subject: the run's.
-        keep: whether a third is kept for an independent attack; so many more are drawn.
+    More are drawn where a third is kept for an independent attack.
 
     Raises:
         NotApplicable: none is named, and membership is unknown.
@@ -95,13 +85,7 @@ def records_asked_about(subject: Subject, *, keep: bool) -> Records:
 def drawn_cases(
     records: Records, options: VinfoOptions, seed: int, *, keep: bool
 ) -> tuple[list[Case], dict[str, str]]:
-    """Draw splits and batches of every attribute.
-
-    Args:
-        records: to look at, with the attributes asked about.
-        options: how many and how large.
-        seed: the run's.
-        keep: whether to keep a third of the records (or users) for an independent attack.
+    """Draw splits and batches of every attribute; with ``keep``, a third is for another attack.
 
     Returns:
         The cases, and why there is none of some attributes.
@@ -109,7 +93,11 @@ def drawn_cases(
     Raises:
         UsageError: the adversary's records leave none to score.
     """
-    measured, kept = _pools(records, seed, keep)
+    measured = np.arange(len(records), dtype=np.int64)
+    kept = measured[:0]
+    if keep:
+        draws = sequence(seed, "vinfo", "split")
+        measured, kept = split(len(records), records.users, _KEPT, draws)
     if options.shadow is not None and options.shadow >= len(measured):
         raise UsageError(
             f"--shadow {options.shadow}: only {len(measured)} records are looked at, and some must "
@@ -123,15 +111,6 @@ def drawn_cases(
         except NotApplicable as why:
             refused[name] = str(why)
     return cases, refused
-
-
-def _pools(records: Records, seed: int, keep: bool) -> tuple[IntArray, IntArray]:
-    """Indices of the records to measure on, and of those kept."""
-    if not keep:
-        every = np.arange(len(records), dtype=np.int64)
-        return every, every[:0]
-    measured, kept = split(len(records), records.users, _KEPT, sequence(seed, "vinfo", "split"))
-    return measured, kept
 
 
 def _case(

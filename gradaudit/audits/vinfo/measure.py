@@ -1,7 +1,6 @@
 """From a subject to rows: every attribute in every round, then the correlation; or the input."""
 
-from __future__ import annotations
-
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -13,7 +12,14 @@ from gradaudit.audits.rows import Rows, by_round
 from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
 from gradaudit.audits.sharing_options import features_of, reductions
 from gradaudit.audits.vinfo import LATENT, ORIGINAL, Vinfo, VinfoOptions
-from gradaudit.audits.vinfo.attribute import AttributeRows, worst
+from gradaudit.audits.vinfo.attribute import (
+    METRIC,
+    AttributeRows,
+    Point,
+    correlation_rows,
+    crossed_rows,
+    worst,
+)
 from gradaudit.audits.vinfo.cases import (
     ENOUGH_TO_KEEP,
     MEMBER,
@@ -23,7 +29,6 @@ from gradaudit.audits.vinfo.cases import (
     records_asked_about,
     why_no_correlation,
 )
-from gradaudit.audits.vinfo.correlation import METRIC, Point, correlation_rows, crossed_rows
 from gradaudit.audits.vinfo.original import original_passes, original_rows
 from gradaudit.data.records import Records, with_rare_merged
 from gradaudit.defenses.subject import Subject
@@ -33,7 +38,7 @@ from gradaudit.families.forest import ceiling
 from gradaudit.inference.layerwise import Layerwise
 from gradaudit.inference.repetitions import FOLDS
 from gradaudit.inference.spread import Sampled
-from gradaudit.inference.usable import Estimator, Usable
+from gradaudit.inference.usable import Estimator
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
@@ -58,11 +63,11 @@ def run(audit: Vinfo, subject: Subject, progress: Progress) -> Iterator[Measurem
     """
     layers = [layer.name for layer in subject.layers]
     if audit.options.original:
-        yield from original_rows(subject, audit.options, progress)
-        yield from Rows(Vinfo).skipped("--original asks about the input alone", LATENT, layers)
-    else:
-        yield from _latent(subject, audit.options).rows(progress)
-        yield from Rows(Vinfo).skipped("not asked for: --original", ORIGINAL, layers)
+        rows = original_rows(subject, audit.options, progress)
+        why = "--original asks about the input alone"
+        return itertools.chain(rows, Rows(Vinfo).skipped(why, LATENT, layers))
+    rows = _latent(subject, audit.options).rows(progress)
+    return itertools.chain(rows, Rows(Vinfo).skipped("not asked for: --original", ORIGINAL, layers))
 
 
 def cost(audit: Vinfo, subject: Subject) -> Cost:
@@ -96,37 +101,11 @@ def cost(audit: Vinfo, subject: Subject) -> Cost:
     )
 
 
-def _latent(subject: Subject, options: VinfoOptions) -> _Latent:
-    """What is drawn of every attribute.
-
-    Raises:
-        NotApplicable: no attribute is named, or none has two values with enough records.
-    """
-    why = why_no_correlation(subject, options)
-    asked = records_asked_about(subject, keep=not why)
-    records, merged = with_rare_merged(asked, options.merge_rare)
-    cases, refused = drawn_cases(records, options, subject.seed, keep=not why)
-    if refused and not why:
-        why = "the records do not suffice for an attack of their own"
-        cases, refused = drawn_cases(records, options, subject.seed, keep=False)
-    if not cases:
-        raise NotApplicable("; ".join(refused.values()))
-    return _Latent(subject, options, records, merged, cases, refused, why)
-
-
 @dataclass
 class _Latent:
-    """One run.
+    """One run: the records looked at, attributes with what is drawn for them, and why not others.
 
-    Attributes:
-        subject: the run's.
-        options: the audit's.
-        records: that are looked at.
-        merged: rare values that are one, by attribute.
-        cases: attributes with what is drawn for them.
-        refused: why others are not measured.
-        why: why there is no correlation; empty if there is one.
-        points: of the correlation, as they come.
+    ``why`` says why there is no correlation, and is empty if there is one.
     """
 
     subject: Subject
@@ -181,15 +160,20 @@ class _Latent:
             case.independent, Estimator((options.attacker,)), progress, f"{title}, attack"
         )
         facts = self._facts(case, work)
-        measured = AttributeRows(rows, facts, Sampled.of(case.real[0]), self._reductions)
+        reduced = reductions(
+            self.subject.layers, self._sharing, options.reduce, self.subject.memory
+        )
+        measured = AttributeRows(rows, facts, Sampled.of(case.real[0]), reduced)
         for layer in self.subject.layers:
             name = layer.name
             yield from measured.of(name, real[name], permuted[name], case.why)
             if attack[name]:
                 apart = replace(measured, sampled=Sampled.of(case.independent[0]))
                 yield apart.independent(name, attack[name], options.attacker)
-                of_layer = sensitivities.get(name, {})
-                self.points.append(_point(rows.variant, name, real[name], attack[name], of_layer))
+                information = sum(usable.information for usable in real[name]) / len(real[name])
+                numbers = {f"{Vinfo.name}.vinfo": information, **sensitivities.get(name, {})}
+                auroc = sum(usable.auroc for usable in attack[name]) / len(attack[name])
+                self.points.append(Point(rows.variant, numbers, auroc, name))
 
     @cached_property
     def _sharing(self) -> SharingProtocol:
@@ -234,13 +218,6 @@ class _Latent:
         notes = "; ".join(sorted(work.notes))
         return facts | ({"coupling": notes} if notes else {})
 
-    @cached_property
-    def _reductions(self) -> dict[str, str]:
-        """What each layer's gradient is reduced by."""
-        return reductions(
-            self.subject.layers, self._sharing, self.options.reduce, self.subject.memory
-        )
-
     def _sensitivities(self, progress: Progress) -> Mapping[object, Sensitivities]:
         """Sensitivities by round (None for the newest), where they are to be correlated."""
         if self.why or not self.options.sensitivities:
@@ -254,20 +231,25 @@ class _Latent:
         return by_turn
 
 
+def _latent(subject: Subject, options: VinfoOptions) -> _Latent:
+    """What is drawn of every attribute.
+
+    Raises:
+        NotApplicable: no attribute is named, or none has two values with enough records.
+    """
+    why = why_no_correlation(subject, options)
+    asked = records_asked_about(subject, keep=not why)
+    records, merged = with_rare_merged(asked, options.merge_rare)
+    cases, refused = drawn_cases(records, options, subject.seed, keep=not why)
+    if refused and not why:
+        why = "the records do not suffice for an attack of their own"
+        cases, refused = drawn_cases(records, options, subject.seed, keep=False)
+    if not cases:
+        raise NotApplicable("; ".join(refused.values()))
+    return _Latent(subject, options, records, merged, cases, refused, why)
+
+
 def _roles(sizes: Sequence[int]) -> list[JsonValue]:
     """What of the folds fits and chooses in the first turn, and what scores."""
     choosing, *fitting, scoring = sizes
     return [sum(fitting), choosing, scoring]
-
-
-def _point(
-    case: Variant,
-    layer: str,
-    real: Sequence[Usable],
-    attack: Sequence[Usable],
-    sensitivities: Mapping[str, float],
-) -> Point:
-    """A layer's numbers: untruncated means."""
-    information = sum(usable.information for usable in real) / len(real)
-    auroc = sum(usable.auroc for usable in attack) / len(attack)
-    return Point(case, {f"{Vinfo.name}.vinfo": information, **sensitivities}, auroc, layer)

@@ -1,25 +1,173 @@
 """Usable information about the input itself, from the success of reconstructions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from pydantic import JsonValue
 
 from gradaudit.attacks.reconstruction import Method, load_method, load_methods
 from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
 from gradaudit.attacks.reconstruction.observing import ThreatModel
-from gradaudit.attacks.reconstruction.success import expect_pictures, guesses, seen, similarities
+from gradaudit.attacks.reconstruction.success import (
+    KINDS,
+    Similarities,
+    expect_pictures,
+    guesses,
+    seen,
+    similarities,
+)
 from gradaudit.audits.rows import Rows, by_round
-from gradaudit.audits.vinfo import ITERATIONS, ORIGINAL, Vinfo, VinfoOptions
-from gradaudit.audits.vinfo.thresholds import threshold_rows
+from gradaudit.audits.vinfo import ITERATIONS, ORIGINAL, SUCCESS, VINFO, Vinfo, VinfoOptions
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.information.original import FloatArray, ceiling
+from gradaudit.information.original import (
+    FEWEST,
+    THRESHOLDS,
+    FloatArray,
+    Original,
+    Spread,
+    Tally,
+    ceiling,
+    information,
+    spread,
+)
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
+from gradaudit.statistics.intervals import clopper_pearson
+
+NOTHING = "no success to compare: neither reconstructions nor random guesses reach this SSIM"
+
+
+def threshold_rows(
+    rows: Rows,
+    layer: str | None,
+    rebuilt: Similarities,
+    guessed: FloatArray,
+    threshold: float,
+    seed: int,
+) -> Iterator[Measurement]:
+    """The rows of a set of layers at ``threshold``, and as variants those at every threshold.
+
+    ``guessed`` is (kinds, updates, records, guesses) SSIM of random reconstructions.
+    """
+    thresholds = tuple(sorted({*THRESHOLDS, threshold}))
+    tally = Tally.of(rebuilt.own, guessed, thresholds)
+    beside = None
+    if rebuilt.others is not None:
+        beside = Tally.of(rebuilt.others, np.roll(guessed, -1, axis=1), thresholds)
+    levels = _Levels(
+        rows, layer, rebuilt, thresholds, tally, information(tally), spread(tally, seed), beside
+    )
+    yield from levels.rows_at(thresholds.index(threshold), {})
+    for index, level in enumerate(thresholds):
+        yield from levels.rows_at(index, {"threshold": level})
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """A set's numbers at all thresholds, which rise; ``beside`` are counts against other records.
+
+    ``spread`` is None of too few updates.
+    """
+
+    rows: Rows
+    layer: str | None
+    rebuilt: Similarities
+    thresholds: tuple[float, ...]
+    tally: Tally
+    original: Original
+    spread: Spread | None
+    beside: Tally | None
+
+    def rows_at(self, at: int, variant: Variant) -> Iterator[Measurement]:
+        """Both metrics at one threshold."""
+        rows = self.rows.of(variant, self._counts(at))
+        if self.tally.comparable[at]:
+            yield self._information(at, rows)
+        else:
+            yield from rows.skipped(NOTHING, [VINFO], [self.layer])
+        yield self._success(at, rows)
+
+    def _information(self, at: int, rows: Rows) -> Measurement:
+        values = self.original.members[at]
+        best = int(self.original.best[at])
+        value = float(self.original.values[at])
+        interval = None
+        if self.spread is not None:
+            low, high = self.spread.values[at].tolist()
+            interval = min(low, value), max(high, value)
+        members = self.rebuilt.members
+        more: dict[str, JsonValue] = dict(self._warning)
+        if self.beside is not None:  # each reconstruction compared with other records
+            other = information(self.beside)
+            rate = float(self.beside.rates[at, int(other.best[at])].mean())
+            more["permuted"] = {"value": float(other.values[at]), "success": rate}
+        return rows.measured(
+            VINFO,
+            value,
+            layer=self.layer,
+            interval=interval,
+            n=self.tally.successes[at, best].size,
+            imprecise=self._few,
+            details={
+                "chosen": members[best] if values[best] > 0 else "guessing",
+                "members": dict(zip(members, values.tolist(), strict=True)),
+                **more,
+            },
+        )
+
+    def _success(self, at: int, rows: Rows) -> Measurement:
+        best = int(self.original.best[at])
+        hits = int(self.tally.successes[at, best].sum())
+        count = self.tally.successes[at, best].size * self.tally.restarts
+        of_restarts = interval = clopper_pearson(hits, count)
+        if self.spread is not None:
+            low, high = self.spread.rates[at].tolist()
+            interval = low, high
+            if low == high and low in (0.0, 1.0):  # all updates agree: one trial each
+                updates = self.tally.successes.shape[2]
+                interval = clopper_pearson(round(low * updates), updates)
+        return rows.measured(
+            SUCCESS,
+            hits / count,
+            layer=self.layer,
+            interval=interval,
+            n=count,
+            imprecise=self._few,
+            details={
+                "chosen": self.rebuilt.members[best],
+                "interval_of_these_records": list(of_restarts),
+                **self._warning,
+            },
+        )
+
+    def _counts(self, at: int) -> dict[str, JsonValue]:
+        """Threshold, failed restarts, refused members, and the best guesses."""
+        kind = int(self.original.kinds[at])
+        guessed: dict[str, JsonValue] = {
+            "kind": KINDS[kind],
+            "success": float(self.tally.guessed[at, kind].mean()),
+        }
+        return {
+            "threshold": self.thresholds[at],
+            "failed_restarts": dict(zip(self.rebuilt.members, self.rebuilt.failed, strict=True)),
+            "refused": dict(self.rebuilt.refused),
+            "guessed": guessed,
+        }
+
+    @property
+    def _few(self) -> str:
+        """Why there is no bootstrap; empty where there is one."""
+        if self.spread is not None:
+            return ""
+        updates = self.tally.successes.shape[2]
+        return f"only {updates} updates; intervals over records need {FEWEST}"
+
+    @property
+    def _warning(self) -> dict[str, JsonValue]:
+        return {"warning": self._few} if self._few else {}
 
 
 @dataclass(frozen=True)
@@ -29,11 +177,6 @@ class LayerSet:
     layers: tuple[Layer, ...]
 
     @property
-    def names(self) -> list[str]:
-        """The layers' names."""
-        return [layer.name for layer in self.layers]
-
-    @property
     def layer(self) -> str | None:
         """The layer of its rows: a single one's own."""
         return self.layers[0].name if len(self.layers) == 1 else None
@@ -41,7 +184,7 @@ class LayerSet:
     @property
     def variant(self) -> Variant:
         """Names the layers where there are several."""
-        return {} if len(self.layers) == 1 else {"layers": "+".join(self.names)}
+        return {} if len(self.layers) == 1 else {"layers": "+".join(x.name for x in self.layers)}
 
 
 def layer_sets(layers: Sequence[Layer], sizes: Sequence[int]) -> list[LayerSet]:
@@ -117,15 +260,7 @@ def _family(options: VinfoOptions) -> dict[str, Method]:
 
 @dataclass(frozen=True)
 class _Attacks:
-    """The attacks on one checkpoint.
-
-    Attributes:
-        subject: the run's.
-        options: the audit's.
-        methods: the family.
-        observer: sees the updates of the checkpoint.
-        campaign: the updates.
-    """
+    """The attacks of the family on one checkpoint's updates."""
 
     subject: Subject
     options: VinfoOptions
@@ -158,7 +293,11 @@ class _Attacks:
         told = [text for text, method in self.methods.items() if not method.searches_labels]
         labels = f"known to {', '.join(told)}" if self.options.known_labels and told else "unknown"
         return {
-            "knowledge": {**knowledge, "layers": list(chosen.names), "labels": labels},
+            "knowledge": {
+                **knowledge,
+                "layers": [layer.name for layer in chosen.layers],
+                "labels": labels,
+            },
             "chosen_by": "the truth: the best member of the family, by definition",
             "family": {
                 text: method.options.model_dump(mode="json")
