@@ -151,7 +151,7 @@ def _convolution(func: Callable[..., Tensor], call: Call) -> Applied | None:
         shape,
         kernel=kernel,
         stride=_per_dimension(call.get("stride", 1), len(kernel)),
-        padding=_padding(call.get("padding", 0), kernel, dilation),
+        padding=padding_sides(call.get("padding", 0), kernel, dilation),
         dilation=dilation,
     )
     return Applied(call["input"], out, operation, Offset(1, 1, outputs, shape, channels_last=False))
@@ -198,10 +198,10 @@ def _per_dimension(value: int | Sequence[int], count: int) -> tuple[int, ...]:
     return values * count if len(values) == 1 else values
 
 
-def _padding(
-    padding: str | int | Sequence[int], kernel: tuple[int, ...], dilation: tuple[int, ...]
+def padding_sides(
+    padding: str | int | Sequence[int], kernel: Sequence[int], dilation: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
-    """Zeros before and after, per dimension."""
+    """Positions that a convolution pads before and after, per dimension."""
     if padding == "same":
         total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         return tuple((t // 2, t - t // 2) for t in total)
@@ -213,8 +213,7 @@ _WEIGHTED = ("input", "weight", "bias")
 _CONVOLUTION = (*_WEIGHTED, "stride", "padding", "dilation", "groups")
 _RUNNING = ("input", "running_mean", "running_var", "weight", "bias")
 _HANDLERS: dict[
-    Callable[..., Any],
-    tuple[tuple[str, ...], Callable[[Callable[..., Any], Call], Applied | None]],
+    Callable[..., Any], tuple[tuple[str, ...], Callable[[Callable[..., Any], Call], Applied | None]]
 ] = {
     F.linear: (_WEIGHTED, _linear),
     F.conv1d: (_CONVOLUTION, _convolution),

@@ -19,6 +19,7 @@ those inputs known and leaves, channel by channel, only gradient equations on th
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -103,6 +104,8 @@ class RowSpace:
 def confirmed(filters: Tensor, rows: RowSpace) -> bool:
     """Whether coordinate filters that fit the real zeros and ties reach the bound.
 
+    They fit where every entry that they pass can be given a filter of its own that is free there.
+
     Args:
         filters: (output channels, taps · input channels) of one group.
         rows: of Û of that group.
@@ -111,9 +114,9 @@ def confirmed(filters: Tensor, rows: RowSpace) -> bool:
     point = _CoordinatePoint(geometry, rows.operator.deltas.rows)
     rank = rows.operator.filters.rank
     spread = point.spread(rank)
-    if not _assignable(_free(_independent(filters, rank)), point.columns(spread)):
-        return False
-    return point.rank(spread) == rows.bound
+    free = _free(_independent(filters, rank))[:, point.columns(spread)]
+    matched = maximum_bipartite_matching(csr_array(free), perm_type="row")
+    return bool((matched >= 0).all()) and point.rank(spread) == rows.bound
 
 
 @dataclass(frozen=True)
@@ -137,22 +140,19 @@ class _CoordinatePoint:
     @cached_property
     def _hits(self) -> Tensor:
         """(taps, size) which inputs a tap reads."""
-        geometry = self.geometry
-        hit = torch.zeros(
-            geometry.taps, geometry.size + 1, dtype=torch.bool, device=geometry.sources.device
-        )
-        return hit.scatter_(1, geometry.sources.T, value=True)[:, : geometry.size]
+        size, sources = self.geometry.size, self.geometry.sources
+        hit = sources.new_zeros(self.geometry.taps, size + 1, dtype=torch.bool)
+        return hit.scatter_(1, sources.T, value=True)[:, :size]
 
     def spread(self, filters: int) -> list[int]:
         """How many taps each input channel gets, as even as can be."""
         share, rest = divmod(filters, self.geometry.channels)
-        wanted = [share + (channel < rest) for channel in range(self.geometry.channels)]
-        return [min(taps, len(self.order)) for taps in wanted]
+        channels = range(self.geometry.channels)
+        return [min(share + (channel < rest), len(self.order)) for channel in channels]
 
     def rank(self, spread: list[int]) -> int:
         """Rank of U at this point; 0 where it is too large to compute."""
-        counts = {taps: spread.count(taps) for taps in set(spread)}
-        return sum(count * self._channel_rank(taps) for taps, count in counts.items())
+        return sum(count * self._channel_rank(taps) for taps, count in Counter(spread).items())
 
     def _channel_rank(self, taps: int) -> int:
         known = self._hits[self.order[:taps]].any(dim=0)
@@ -192,9 +192,3 @@ def _free(filters: Tensor) -> NDArray[np.bool_]:
     _, which, counts = torch.unique(filters, return_inverse=True, return_counts=True)
     free: NDArray[np.bool_] = ((counts[which] == 1) & (filters != 0)).cpu().numpy()
     return free
-
-
-def _assignable(free: NDArray[np.bool_], columns: list[int]) -> bool:
-    """Whether every one of the entries can be given a filter of its own that is free there."""
-    matched = maximum_bipartite_matching(csr_array(free[:, columns]), perm_type="row")
-    return bool((matched >= 0).all())

@@ -22,6 +22,35 @@ _CHEAP_FLOPS = 5e8
 
 
 @dataclass(frozen=True)
+class GroupRank:
+    """Rank of U of one group, or the bracket it lies in.
+
+    Attributes:
+        low: the rank is not smaller (for ``craig`` and brackets, but for a probability).
+        high: the rank is not larger.
+        method: ``exact``, a theorem; ``dense``, singular values of Û; ``craig``, probes;
+            ``generic``, ``high`` is met by almost all weights of the real zeros and ties;
+            ``bracket``, no more than that is known.
+        bound: the upper bound by theorem.
+        touched: inputs that are read at all.
+        filters: what decided the rank of the filters.
+        deltas: what decided the rank of the output gradients.
+        spectrum: what decided the rank of Û, where it was ``dense``.
+        search: what the probes showed, where some were followed.
+    """
+
+    low: int
+    high: int
+    method: Evidence
+    bound: int
+    touched: int
+    filters: Gap
+    deltas: Gap
+    spectrum: Gap | None = None
+    search: Nullity | None = None
+
+
+@dataclass(frozen=True)
 class LayerRank:
     """Rank of U of a convolution: U is block diagonal over its groups."""
 
@@ -63,15 +92,13 @@ def convolution_rank(
     Raises:
         NotApplicable: Û is too large for ``dense``.
     """
-    by_filter = (
-        weight.flatten(2).transpose(1, 2).reshape(groups, -1, geometry.taps * geometry.channels)
-    )
-    by_group = deltas.reshape(groups, -1, geometry.positions)
+    filters = weight.flatten(2).mT.reshape(groups, -1, geometry.taps * geometry.channels)
+    gradients = deltas.reshape(groups, -1, geometry.positions)
     return LayerRank(
         tuple(
             group_rank(
-                by_filter[group],
-                by_group[group],
+                filters[group],
+                gradients[group],
                 geometry,
                 method=method,
                 flops=flops / groups,
@@ -80,61 +107,6 @@ def convolution_rank(
             for group in range(groups)
         )
     )
-
-
-@dataclass(frozen=True)
-class GroupRank:
-    """Rank of U of one group, or the bracket it lies in.
-
-    Attributes:
-        low: the rank is not smaller (for ``craig`` and brackets, but for a probability).
-        high: the rank is not larger.
-        method: ``exact``, a theorem; ``dense``, singular values of Û; ``craig``, probes;
-            ``generic``, ``high`` is met by almost all weights of the real zeros and ties;
-            ``bracket``, no more than that is known.
-        bound: the upper bound by theorem.
-        touched: inputs that are read at all.
-        filters: what decided the rank of the filters.
-        deltas: what decided the rank of the output gradients.
-        spectrum: what decided the rank of Û, where it was ``dense``.
-        search: what the probes showed, where some were followed.
-    """
-
-    low: int
-    high: int
-    method: Evidence
-    bound: int
-    touched: int
-    filters: Gap
-    deltas: Gap
-    spectrum: Gap | None = None
-    search: Nullity | None = None
-
-    @classmethod
-    def of(
-        cls,
-        rows: RowSpace,
-        low: int,
-        high: int,
-        method: Evidence,
-        *,
-        bound: int | None = None,
-        spectrum: Gap | None = None,
-        search: Nullity | None = None,
-    ) -> GroupRank:
-        """With the facts about U that ``rows`` holds."""
-        operator = rows.operator
-        return cls(
-            low=low,
-            high=high,
-            method=method,
-            bound=rows.bound if bound is None else bound,
-            touched=operator.geometry.touched,
-            filters=operator.filters.gap,
-            deltas=operator.deltas.gap,
-            spectrum=spectrum,
-            search=search,
-        )
 
 
 def group_rank(
@@ -165,18 +137,24 @@ def group_rank(
         return _dense(rows)
     known = _closed_form(rows.operator)
     if known is not None:
-        return GroupRank.of(rows, known, known, "exact", bound=known)
+        return _group_rank(rows, known, known, "exact", known)
     if method == "generic" and confirmed(filters, rows):
-        return GroupRank.of(rows, rows.bound, rows.bound, "generic")
-    if method != "structured" and _affordable(rows.operator, _CHEAP_FLOPS):
+        return _group_rank(rows, rows.bound, rows.bound, "generic", rows.bound)
+    if method != "structured" and rows.operator.dense_flops <= _CHEAP_FLOPS:
         return _dense(rows)
     probed = _by_probes(rows, flops, generator)
     if method == "structured" or _settled(probed):
         return probed
-    if _affordable(rows.operator, flops):
+    if rows.operator.dense_flops <= flops:
         return _dense(rows)
     generic = probed.low < probed.high and confirmed(filters, rows)
     return replace(probed, method="generic") if generic else probed
+
+
+def _group_rank(rows: RowSpace, low: int, high: int, method: Evidence, bound: int) -> GroupRank:
+    """With the facts about U that ``rows`` holds."""
+    filters, deltas = rows.operator.filters.gap, rows.operator.deltas.gap
+    return GroupRank(low, high, method, bound, rows.operator.geometry.touched, filters, deltas)
 
 
 def _closed_form(operator: ReducedU) -> int | None:
@@ -203,18 +181,15 @@ def _dense(rows: RowSpace) -> GroupRank:
             f"U would take {8e-9 * size:.3g} GB as a dense matrix; use --method auto"
         )
     gap = rows.operator.singular_values()
-    return GroupRank.of(rows, gap.rank, gap.rank, "dense", spectrum=gap)
-
-
-def _affordable(operator: ReducedU, flops: float) -> bool:
-    return operator.elements <= MOST_ELEMENTS and operator.dense_flops <= flops
+    return replace(_group_rank(rows, gap.rank, gap.rank, "dense", rows.bound), spectrum=gap)
 
 
 def _by_probes(rows: RowSpace, flops: float, generator: torch.Generator) -> GroupRank:
     side = smaller_side(rows)
     left = nullity(side, least=side.dimension - rows.bound, flops=flops, generator=generator)
     low, high = side.dimension - left.high, side.dimension - left.low
-    return GroupRank.of(rows, low, high, "craig" if low == high else "bracket", search=left)
+    method: Evidence = "craig" if low == high else "bracket"
+    return replace(_group_rank(rows, low, high, method, rows.bound), search=left)
 
 
 def _settled(probed: GroupRank) -> bool:

@@ -30,15 +30,12 @@ from gradaudit.ranks.sides import Side
 
 ALPHA = 1e-9
 """Probability that a certified rank is too high (or a bracket's lower end)."""
-
 ALPHA_SMALLEST = 1e-3
 """Probability that the least singular value is below what is stated of it."""
-
 _ROUNDING = 8 * EPSILON
 _FIRST_PROBES = 2
 _SPARE_PROBES = 8
 _MOST_PROBE_BYTES = 1 << 26
-
 _REFINEMENTS = 6
 
 
@@ -77,9 +74,8 @@ def nullity(side: Side, *, least: int, flops: float, generator: torch.Generator)
         flops: floating-point operations that the search may take.
         generator: what the probes are drawn from.
     """
-    count = _FIRST_PROBES
-    if least and _fits(side, least + _SPARE_PROBES, flops):
-        count = least + _SPARE_PROBES
+    enough = least + _SPARE_PROBES
+    count = enough if least and _fits(side, enough, flops) else _FIRST_PROBES
     low, high, looks = least, side.dimension, 0
     while True:
         looks += 1
@@ -114,6 +110,9 @@ def _judge(side: Side, left: Residuals) -> Nullity:
     gain = float(torch.linalg.matrix_norm(left.coefficients, 2)) * side.operator.geometry.scale
     values = torch.linalg.svdvals(left.vectors) + _ROUNDING * gain
     high = largest_nullity(values.tolist(), ALPHA, side.dimension)
+    smallest = None
+    if not high:  # vᵀX = vᵀE + (Bᵀv)ᵀY bounds σ = ‖Bᵀv‖, with ‖vᵀX‖ at its lower quantile
+        smallest = max(0.0, least_norm(len(values), ALPHA_SMALLEST) - float(values[0])) / gain
     return Nullity(
         side=side.name,
         low=len(left.null),
@@ -122,13 +121,8 @@ def _judge(side: Side, left: Residuals) -> Nullity:
         probes=len(values),
         iterations=left.iterations,
         residual=left.others,
-        smallest=None if high else _smallest(len(values), float(values[0]), gain),
+        smallest=smallest,
     )
-
-
-def _smallest(probes: int, residual: float, gain: float) -> float:
-    """From vᵀX = vᵀE + (Bᵀv)ᵀY: the least σ = ‖Bᵀv‖ with ‖vᵀX‖ at its lower quantile."""
-    return max(0.0, least_norm(probes, ALPHA_SMALLEST) - residual) / gain
 
 
 def _probes_for(left: Residuals) -> int:
@@ -194,7 +188,7 @@ def _null_directions(side: Side, residuals: Tensor, enough: float, null: float) 
     """Orthonormal rows that B leaves over all together, of those that the residuals point at."""
     if residuals.norm() <= enough:
         return residuals[:0]
-    _, _, directions = torch.linalg.svd(side.precondition(residuals), full_matrices=False)
+    directions = torch.linalg.svd(side.precondition(residuals), full_matrices=False).Vh
     images = side.against(directions).square().sum(dim=1).cumsum(dim=0).sqrt()
     left_over: Tensor = directions[: int((images <= null).sum())]
     return left_over

@@ -19,7 +19,6 @@ from gradaudit.ranks.matrix_free import ALPHA, ALPHA_SMALLEST, Nullity
 from gradaudit.ranks.observe import Use, uses
 from gradaudit.ranks.operator import Gap
 
-_STRONGEST: tuple[Evidence, ...] = ("exact", "dense", "craig", "generic", "bracket")
 _MEANING: dict[Evidence, str] = {
     "exact": "follows from the ranks of filters and output gradients by a theorem",
     "dense": "singular values of U, rows orthonormalised",
@@ -27,6 +26,7 @@ _MEANING: dict[Evidence, str] = {
     "generic": "upper bound, met by almost all weights with the real zeros and ties",
     "bracket": "upper bound; the rank lies in the interval",
 }
+"""Of each method, the strongest first."""
 _CLEAR_GAP = 1e3
 _ROUNDING = 1e-14
 
@@ -88,8 +88,8 @@ def ranks_of(
     by_layer: dict[str, list[LayerRank]] = {}
     sizes: dict[str, int] = {}
     reasons: dict[str, str] = {}
-    for number in range(len(inputs)):
-        seen = uses(model, layers, inputs[number : number + 1], labels[number : number + 1])
+    for number, (record, label) in enumerate(zip(inputs, labels, strict=True)):
+        seen = uses(model, layers, record[None], label[None])
         reasons |= _unmeasurable(layers, seen)
         for use in seen:
             if use.layer in reasons:
@@ -149,18 +149,17 @@ def rank_deficiency(ranks: Sequence[Sequence[int]], inputs: Sequence[int]) -> li
         c(M) for every record.
     """
     depth = len(inputs)
+    weights = [(depth - before) / depth for before in range(depth)]
     return [
-        sum(
-            (depth - before) / depth * (rank - size)
-            for before, (rank, size) in enumerate(zip(column, inputs, strict=True))
-        )
+        sum(w * (rank - n) for w, rank, n in zip(weights, column, inputs, strict=True))
         for column in zip(*ranks, strict=True)
     ]
 
 
 def weakest_method(ranks: Sequence[LayerRank]) -> Evidence:
     """The method that says least, of all groups of some convolutions."""
-    return max((group.method for rank in ranks for group in rank.groups), key=_STRONGEST.index)
+    methods = {group.method for rank in ranks for group in rank.groups}
+    return max(methods, key=list(_MEANING).index)
 
 
 def account(ranks: Sequence[LayerRank], seed: int) -> dict[str, JsonValue]:
@@ -182,7 +181,7 @@ def account(ranks: Sequence[LayerRank], seed: int) -> dict[str, JsonValue]:
         "output_gradients": _weakest_gap([group.deltas for group in groups]),
     }
     if len(groups) > 1:
-        facts["methods"] = {method: methods[method] for method in sorted(methods)}
+        facts["methods"] = dict(sorted(methods.items()))
     spectra = [group.spectrum for group in groups if group.spectrum]
     if spectra:
         facts["singular_values"] = _weakest_gap(spectra)
@@ -194,12 +193,10 @@ def account(ranks: Sequence[LayerRank], seed: int) -> dict[str, JsonValue]:
 
 def _weakest_gap(gaps: Sequence[Gap]) -> dict[str, JsonValue]:
     """The closest calls: relative singular values on both sides of the tolerance."""
-    smallest = min(gap.smallest for gap in gaps)
-    dropped = max(gap.largest_dropped for gap in gaps)
     facts: dict[str, JsonValue] = {
         "rank": _range([gap.rank for gap in gaps]),
-        "smallest_kept": smallest,
-        "largest_dropped": dropped,
+        "smallest_kept": min(gap.smallest for gap in gaps),
+        "largest_dropped": max(gap.largest_dropped for gap in gaps),
         "tolerance": max(gap.tolerance for gap in gaps),
     }
     if any(

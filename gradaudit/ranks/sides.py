@@ -8,11 +8,8 @@ costs less than a hundred of them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +21,8 @@ from torch import Tensor
 from gradaudit.ranks.bound import RowSpace
 from gradaudit.ranks.operator import ReducedU
 
+Map = Callable[[Tensor], Tensor]
+
 _SHIFT = 1e-10
 """ε over ‖im2col‖₂²: the solve must not lose more digits than the probes need."""
 _WORTH_ITERATIONS = 100
@@ -31,105 +30,80 @@ _MOST_ELEMENTS = 32_000_000
 
 
 @dataclass(frozen=True)
-class Side(ABC):
-    """A space in which B = Ûᵀ or B = Û spans a part; what is left over is its nullity."""
+class Side:
+    """A space in which B = Ûᵀ or B = Û spans a part; what is left over is its nullity.
 
-    rows: RowSpace
-    name: ClassVar[str]
+    Attributes:
+        name: ``inputs`` or ``rows``.
+        operator: Û.
+        dimension: of the space.
+        length: of its vectors.
+        span: B of every row.
+        against: Bᵀ of every row.
+        confine: orthogonal projection of every row onto the space.
+        precondition: about (B Bᵀ)⁻¹ of every row, symmetric and positive definite.
+    """
 
-    @property
-    def operator(self) -> ReducedU:
-        """Û."""
-        return self.rows.operator
-
-    @property
-    @abstractmethod
-    def dimension(self) -> int:
-        """Dimension of the space."""
-
-    @abstractmethod
-    def span(self, coefficients: Tensor) -> Tensor:
-        """B of every row."""
-
-    @abstractmethod
-    def against(self, vectors: Tensor) -> Tensor:
-        """Bᵀ of every row."""
-
-    def precondition(self, vectors: Tensor) -> Tensor:
-        """About (B Bᵀ)⁻¹ of every row, symmetric and positive definite; by default the identity."""
-        return vectors
-
-    @abstractmethod
-    def probes(self, count: int, generator: torch.Generator) -> Tensor:
-        """(count, …) standard Gaussian vectors of the space."""
-
-    def _gaussian(self, count: int, length: int, generator: torch.Generator) -> Tensor:
-        drawn = torch.randn(count, length, dtype=torch.float64, generator=generator)
-        return drawn.to(self.operator.geometry.sources.device)
-
-
-class InputSide(Side):
-    """The inputs that are read at all, spanned by the rows of Û."""
-
-    name = "inputs"
-
-    @property
-    def dimension(self) -> int:
-        """Number of touched inputs."""
-        return self.operator.geometry.touched
-
-    def span(self, coefficients: Tensor) -> Tensor:
-        """Ûᵀ of every row."""
-        return self.operator.apply_transposed(coefficients)
-
-    def against(self, vectors: Tensor) -> Tensor:
-        """Û of every row."""
-        return self.operator.apply(vectors)
-
-    def precondition(self, vectors: Tensor) -> Tensor:
-        """(WᵀW + εI)⁻¹ of every row where W can determine the inputs and is thin."""
-        return self._gram_inverse(vectors) if self._gram_inverse else vectors
-
-    @cached_property
-    def _gram_inverse(self) -> Callable[[Tensor], Tensor] | None:
-        return gram_inverse(self.operator) if self.rows.filters_suffice else None
+    name: str
+    operator: ReducedU
+    dimension: int
+    length: int
+    span: Map
+    against: Map
+    confine: Map
+    precondition: Map
 
     def probes(self, count: int, generator: torch.Generator) -> Tensor:
-        """Gaussian vectors that are zero on untouched inputs."""
-        geometry = self.operator.geometry
-        touched = (geometry.reads > 0).repeat_interleave(geometry.channels)
-        return self._gaussian(count, self.operator.columns, generator) * touched
+        """(count, length) standard Gaussian vectors of the space."""
+        drawn = torch.randn(count, self.length, dtype=torch.float64, generator=generator)
+        return self.confine(drawn.to(self.operator.geometry.sources.device))
 
 
-class RowSide(Side):
+def input_side(rows: RowSpace) -> Side:
+    """The inputs that are read at all, spanned by the rows of Û.
+
+    (WᵀW + εI)⁻¹ preconditions where W can determine the inputs and is thin.
+    """
+    operator, geometry = rows.operator, rows.operator.geometry
+    touched = (geometry.reads > 0).repeat_interleave(geometry.channels)
+    return Side(
+        name="inputs",
+        operator=operator,
+        dimension=geometry.touched,
+        length=operator.columns,
+        span=operator.apply_transposed,
+        against=operator.apply,
+        confine=lambda vectors: vectors * touched,
+        precondition=(gram_inverse(operator) if rows.filters_suffice else None) or _identity,
+    )
+
+
+def row_side(rows: RowSpace) -> Side:
     """The rows of Û, without relations that hold for all inputs, spanned by its columns."""
-
-    name = "rows"
-
-    @property
-    def dimension(self) -> int:
-        """Number of rows that padding leaves independent."""
-        return self.rows.dimension
-
-    def span(self, coefficients: Tensor) -> Tensor:
-        """Û of every row."""
-        return self.operator.apply(coefficients)
-
-    def against(self, vectors: Tensor) -> Tensor:
-        """Ûᵀ of every row."""
-        return self.operator.apply_transposed(vectors)
-
-    def probes(self, count: int, generator: torch.Generator) -> Tensor:
-        """Gaussian vectors projected onto the rows' space."""
-        return self.rows.project(self._gaussian(count, self.operator.height, generator))
+    operator = rows.operator
+    return Side(
+        name="rows",
+        operator=operator,
+        dimension=rows.dimension,
+        length=operator.height,
+        span=operator.apply,
+        against=operator.apply_transposed,
+        confine=rows.project,
+        precondition=_identity,
+    )
 
 
 def smaller_side(rows: RowSpace) -> Side:
     """The side of the smaller dimension, which has the smaller nullity."""
-    return min(InputSide(rows), RowSide(rows), key=lambda side: side.dimension)
+    by_inputs = rows.operator.geometry.touched <= rows.dimension
+    return input_side(rows) if by_inputs else row_side(rows)
 
 
-def gram_inverse(operator: ReducedU) -> Callable[[Tensor], Tensor] | None:
+def _identity(vectors: Tensor) -> Tensor:
+    return vectors
+
+
+def gram_inverse(operator: ReducedU) -> Map | None:
     """(WᵀW + εI)⁻¹ on every row of (vectors, columns), or None where it is not worth its cost."""
     band = _bandwidth(operator)
     gram_flops = 2.0 * operator.geometry.positions * operator.filters.rank * operator.width**2
