@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, cycle, islice
 
 import torch
 from torch import Tensor
@@ -23,10 +24,8 @@ from gradaudit.randomness import Seed, rng
 
 STAGES = 2
 """How often the pair of values is chosen anew in the course of crafting."""
-
 RATES = (0.1, 0.3, 1.0)
 """Adam's step sizes, in units of each column, dealt out among the restarts."""
-
 _DECAYS = (0.9, 0.999)
 _TINY = 1e-30
 
@@ -77,13 +76,8 @@ def choose_canary(
 ) -> Canaries:
     """Measure the gaps of ordinary records, craft canaries from them, and choose who plays.
 
-    Args:
-        sensitivity: what the gap depends on.
-        domain: what a crafted record may look like.
-        records: the data set.
-        design: which record is wanted, and how hard crafting tries.
-        seed: draws the random record and the starts.
-        advance: is told of every restart, in each stage.
+    The seed draws the random record and the starts; ``advance`` is told of every restart, in each
+    stage.
 
     Raises:
         UsageError: there is no such record, or crafting is left out but wanted.
@@ -139,8 +133,8 @@ def expect_record(design: Design, records: int) -> int | None:
 def _starts(ordinary: list[Canary], restarts: int) -> list[Canary]:
     """Half records with the largest gaps, half any; in turns."""
     best = sorted(ordinary, key=lambda canary: -canary.gap)
-    turns = [canary for pair in zip(best, ordinary, strict=True) for canary in pair]
-    return [turns[i % len(turns)] for i in range(restarts)]
+    turns = chain.from_iterable(zip(best, ordinary, strict=True))
+    return list(islice(cycle(turns), restarts))
 
 
 def as_they_are(
@@ -168,15 +162,8 @@ def craft(
     """Canaries from every start, by ascent, the largest gap first.
 
     The sensitivity's distances are maximised from equal shares of the starts; all canaries are
-    judged by the gap of their releases.
-
-    Args:
-        sensitivity: what the gap depends on.
-        domain: where the inputs may go.
-        starts: (restarts, positions) records to start from.
-        labels: (restarts,) their labels, which stay.
-        iterations: steps of ascent.
-        advance: is told of every restart that is through with a stage.
+    judged by the gap of their releases. ``starts`` are records (restarts, positions), whose labels
+    (restarts,) stay; ``advance`` is told of every restart that is through with a stage.
     """
     inputs = sensitivity.gradients.view.cast(starts).clone()
     for _ in range(STAGES):
@@ -196,10 +183,9 @@ def craft(
 def _shares(sensitivity: RecordSensitivity, starts: int) -> Iterator[tuple[Distance, Tensor]]:
     """Each distance with the starts that maximise it, in chunks that fit the memory."""
     shares = torch.arange(starts).tensor_split(len(sensitivity.distances))
-    chunk = sensitivity.records_at_once(2)
-    for distance, rows in zip(sensitivity.distances, shares, strict=True):
-        for first in range(0, len(rows), chunk):
-            yield distance, rows[first : first + chunk]
+    for distance, share in zip(sensitivity.distances, shares, strict=True):
+        for rows in torch.split(share, sensitivity.records_at_once(2)) if len(share) else ():
+            yield distance, rows
 
 
 def ascend(
@@ -208,18 +194,12 @@ def ascend(
     """Maximise an objective from every start at once; no record ends worse than it began.
 
     Adam (Kingma and Ba 2015) with a step size of its own for each start, as the best one differs
-    from model to model by a factor of ten. What Adam moves is projected into the domain before
-    it is looked at, and the slope is passed straight through the projection (Bengio et al. 2013),
-    so that categories are switched too; a category's positions share their second moment.
-
-    Args:
-        objective: (records, positions) to (records,), differentiable.
-        domain: where the records may be.
-        starts: (records, positions) in the domain.
-        iterations: evaluations of the objective and its gradient.
-
-    Returns:
-        (records, positions), the best that each start came by.
+    from model to model by a factor of ten. What Adam moves is projected into the domain before it
+    is looked at, and the slope is passed straight through the projection (Bengio et al. 2013), so
+    that categories are switched too; a category's positions share their second moment. The
+    objective, (records, positions) to (records,), is evaluated ``iterations`` times with its
+    gradient. Starts (records, positions) are in the domain; of each the best that it came by is
+    returned.
     """
     rates = torch.tensor(RATES).to(starts)[torch.arange(len(starts)) % len(RATES), None]
     steps = rates * domain.unit.to(starts)

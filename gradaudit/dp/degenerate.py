@@ -33,9 +33,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradaudit.dp.hypotheses import Hypotheses, shifts
+from gradaudit.dp.hypotheses import Hypotheses, reproducible, shifts
 from gradaudit.dp.mechanisms import Mechanism
-from gradaudit.dp.releases import reproducible
 from gradaudit.errors import AuditError
 from gradaudit.randomness import Seed, sequence
 
@@ -102,11 +101,8 @@ def verdict_without_trials(
 def _certain(mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed) -> Verdict:
     """The verdict on a mechanism that is known to draw nothing: one release of each is enough."""
     with reproducible(seed, hypotheses.null.device) as generator:
-        null = mechanism.release(hypotheses.batch(hypotheses.null), generator)
-        apart = any(
-            not torch.equal(null, mechanism.release(hypotheses.batch(record), generator))
-            for record in hypotheses.alternatives
-        )
+        null, *others = (mechanism.release(batch, generator) for batch in hypotheses.batches)
+    apart = any(not torch.equal(null, other) for other in others)
     how = "the two values' differ" if apart else "it is the same with either value"
     reason = f"{mechanism.description} is deterministic, so its release is certain: {how}"
     return Verdict(reason, math.inf if apart else 0.0)
@@ -118,7 +114,7 @@ def find_repetition(mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed) ->
     Raises:
         AuditError: the mechanism's batched form repeats its noise within a batch.
     """
-    batches = [hypotheses.batch(record) for record in (hypotheses.null, *hypotheses.alternatives)]
+    batches = hypotheses.batches
     null, other = (
         _look(mechanism, batch, sequence(seed, "look", index))
         for index, batch in enumerate(batches[:2])
@@ -231,8 +227,7 @@ def _balance(noise: Tensor) -> tuple[Tensor, Tensor]:
 
 def _dense(noise: Tensor) -> bool:
     """Whether releases differ nearly everywhere, as continuous noise makes them."""
-    changed = (noise != 0).to(torch.float64).mean(dim=1)
-    return bool((changed > _DENSE).all())
+    return bool(((noise != 0).double().mean(dim=1) > _DENSE).all())
 
 
 @contextmanager
@@ -258,15 +253,12 @@ def watched_randomness(given: torch.Generator) -> Iterator[Callable[[], bytes]]:
         return urandom
 
     generators = [given, torch.default_generator, *_living_generators()]
-    sources: list[tuple[Any, str]] = [(os, "urandom"), (random, "_urandom")]
-    kept = [getattr(module, name) for module, name in sources]
-    for (module, name), source in zip(sources, kept, strict=True):
-        setattr(module, name, counted(source))
+    kept = os.urandom, vars(random)["_urandom"]
+    os.urandom, vars(random)["_urandom"] = map(counted, kept)
     try:
         yield lambda: pickle.dumps((requests, [_state(one) for one in generators]))
     finally:
-        for (module, name), source in zip(sources, kept, strict=True):
-            setattr(module, name, source)
+        os.urandom, vars(random)["_urandom"] = kept
 
 
 def _living_generators() -> list[Any]:

@@ -68,12 +68,8 @@ class PrivateColumn:
     def put(self, inputs: Tensor, value: Tensor) -> Tensor:
         """Records with this value in the column.
 
-        Args:
-            inputs: (…, positions) flattened inputs.
-            value: (…, width), broadcast against ``inputs``.
-
-        Returns:
-            (…, positions), differentiable in ``inputs``.
+        Flattened inputs (…, positions) and a value (…, width), broadcast against them, to (…,
+        positions), differentiable in the inputs.
         """
         block = value.to(inputs).expand(*inputs.shape[:-1], -1)
         return inputs.index_copy(inputs.dim() - 1, self.positions.to(inputs.device), block)

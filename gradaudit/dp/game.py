@@ -10,15 +10,16 @@ definition 7.2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from functools import partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.dp.bounds import LowerBound, guesses_ceiling
-from gradaudit.dp.decision import Decision, best_decision
+from gradaudit.dp.decision import Decision, Law, Laws, PilotLaw, Samples, Statistic, best_decision
 from gradaudit.dp.gaussian import GaussianBound, gaussian_bound
 from gradaudit.dp.hypotheses import (
     Hypotheses,
@@ -29,7 +30,6 @@ from gradaudit.dp.hypotheses import (
     pilot_ruler,
     score_releases,
 )
-from gradaudit.dp.laws import Law, Laws, PilotLaw, Samples, Statistic
 from gradaudit.dp.mechanisms import Mechanism, ReleaseLaw
 from gradaudit.dp.point import PointEstimate, epsilon_point
 from gradaudit.dp.theory import FloatArray
@@ -148,65 +148,50 @@ class TrialSeries:
 
     def dependent(self, seed: Seed) -> bool:
         """Whether releases depend on those before them (a false alarm in a thousand)."""
-        series = list(self.statistics.values())
-        return depends(series, self.coins, rng(seed, "dependence"))
+        return depends(list(self.statistics.values()), self.coins, rng(seed, "dependence"))
 
 
-class TrialSource(Protocol):
-    """Where the statistics of trials come from."""
-
-    def draw(self, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
-        """Twice ``trials`` releases, each under a hypothesis that a fair coin of its own picks."""
-        ...
+Draw = Callable[[int, Seed, Advance], TrialSeries]
+"""Draws twice so many releases, each under a hypothesis that a fair coin of its own picks."""
 
 
-@dataclass(frozen=True)
-class ReleaseTrials:
-    """Trials that run the mechanism."""
-
-    mechanism: Mechanism
-    hypotheses: Hypotheses
-    ruler: Ruler
-    memory: int
-
-    def draw(self, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
-        """Release under the null hypothesis, or with a value drawn evenly from the others."""
-        coins = fair_coins(2 * trials, rng(seed, "coins"))
-        values = len(self.hypotheses.alternatives)
-        others = rng(seed, "values").integers(1, values + 1, len(coins))
-        projection, distance = score_releases(
-            self.mechanism,
-            [
-                self.hypotheses.batch(record)
-                for record in (self.hypotheses.null, *self.hypotheses.alternatives)
-            ],
-            self.ruler,
-            np.where(coins, others, 0),
-            sequence(seed, "releases"),
-            memory=self.memory,
-            advance=advance,
-        )
-        return TrialSeries(coins, {"projection": projection, "distance": distance})
+def trials_of_releases(
+    mechanism: Mechanism,
+    hypotheses: Hypotheses,
+    ruler: Ruler,
+    memory: int,
+    trials: int,
+    seed: Seed,
+    advance: Advance,
+) -> TrialSeries:
+    """Release under the null hypothesis, or with a value drawn evenly from the others."""
+    coins = fair_coins(2 * trials, rng(seed, "coins"))
+    values = len(hypotheses.alternatives)
+    others = rng(seed, "values").integers(1, values + 1, len(coins))
+    projection, distance = score_releases(
+        mechanism,
+        hypotheses.batches,
+        ruler,
+        np.where(coins, others, 0),
+        sequence(seed, "releases"),
+        memory=memory,
+        advance=advance,
+    )
+    return TrialSeries(coins, {"projection": projection, "distance": distance})
 
 
-@dataclass(frozen=True)
-class LawTrials:
-    """Trials that sample the laws of the statistics."""
-
-    laws: Laws
-
-    def draw(self, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
-        """Sample both laws, independently of each other."""
-        coins, generator = fair_coins(2 * trials, rng(seed, "coins")), rng(seed, "laws")
-        counts = len(coins) - int(coins.sum()), int(coins.sum())
-        statistics: dict[Statistic, FloatArray] = {}
-        for name, law in self.laws.items():
-            samples = law.sample(max(counts), generator)
-            statistics[name] = np.empty(len(coins))
-            for side, sample, count in zip((~coins, coins), samples, counts, strict=True):
-                statistics[name][side] = sample[:count]
-        advance(len(coins))
-        return TrialSeries(coins, statistics)
+def trials_of_laws(laws: Laws, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
+    """Sample the laws of the statistics, independently of each other."""
+    coins, generator = fair_coins(2 * trials, rng(seed, "coins")), rng(seed, "laws")
+    counts = len(coins) - int(coins.sum()), int(coins.sum())
+    statistics: dict[Statistic, FloatArray] = {}
+    for name, law in laws.items():
+        samples = law.sample(max(counts), generator)
+        statistics[name] = np.empty(len(coins))
+        for side, sample, count in zip((~coins, coins), samples, counts, strict=True):
+            statistics[name][side] = sample[:count]
+    advance(len(coins))
+    return TrialSeries(coins, statistics)
 
 
 def fair_coins(count: int, generator: np.random.Generator) -> NDArray[np.bool_]:
@@ -224,14 +209,8 @@ def play(
     """Play the game.
 
     Method and thresholds come from the law where it is known and the releases are drawn here, and
-    else from a pilot. Neither sees a trial.
-
-    Args:
-        mechanism: what releases.
-        hypotheses: gradients under both, which differ.
-        rules: what is fixed before.
-        seed: of everything that is drawn.
-        advance: hears of every trial, of both hypotheses.
+    else from a pilot. Neither sees a trial. The hypotheses' gradients differ; ``advance`` hears of
+    every trial, of both hypotheses.
 
     Raises:
         UsageError: exact mode for a mechanism whose statistics have no closed law.
@@ -246,11 +225,12 @@ def play(
         ruler = pilot_ruler(mechanism, hypotheses, pilots, of_ruler, rules.memory)
         spent = pilots
     laws = laws_of(law, hypotheses, ruler)
-    exact = rules.mode == "exact"
-    source = LawTrials(laws) if exact else ReleaseTrials(mechanism, hypotheses, ruler, rules.memory)
-    known = bool(laws) and (exact or not mechanism.foreign)
-    decisions = decide_by_law(laws, rules) if known else decide_by_pilot(source, rules, seed)
-    series = source.draw(rules.trials, sequence(seed, "trials"), advance)
+    draw: Draw = partial(trials_of_releases, mechanism, hypotheses, ruler, rules.memory)
+    if rules.mode == "exact":
+        draw = partial(trials_of_laws, laws)
+    known = bool(laws) and (rules.mode == "exact" or not mechanism.foreign)
+    decisions = decide_by_law(laws, rules) if known else decide_by_pilot(draw, rules, seed)
+    series = draw(rules.trials, sequence(seed, "trials"), advance)
     return TrialsResult(
         scores=score(series, decisions, rules),
         gaussian=_gaussian(mechanism, hypotheses, series.samples("projection"), rules),
@@ -283,9 +263,9 @@ def decide_by_law(laws: Mapping[Statistic, Law], rules: Rules) -> dict[Statistic
     }
 
 
-def decide_by_pilot(source: TrialSource, rules: Rules, seed: Seed) -> dict[Statistic, Decision]:
+def decide_by_pilot(draw: Draw, rules: Rules, seed: Seed) -> dict[Statistic, Decision]:
     """The same from releases that are not counted among the trials."""
-    pilot = source.draw(pilot_releases(rules.trials), sequence(seed, "pilot"), lambda units: None)
+    pilot = draw(pilot_releases(rules.trials), sequence(seed, "pilot"), lambda units: None)
     return decide_by_law({name: PilotLaw(*pilot.samples(name)) for name in pilot.statistics}, rules)
 
 
@@ -293,16 +273,13 @@ def score(
     series: TrialSeries, decisions: Mapping[Statistic, Decision], rules: Rules
 ) -> dict[Statistic, StatisticResult]:
     """What each statistic says by what was decided before."""
-    return {
-        name: _score(series.samples(name), decision, name, rules)
-        for name, decision in decisions.items()
-    }
-
-
-def _score(samples: Samples, decision: Decision, name: Statistic, rules: Rules) -> StatisticResult:
-    bound = decision.bound(*samples, delta=rules.delta, alpha=rules.alpha_of(name))
-    point = epsilon_point(*samples, delta=rules.delta, confidence=rules.confidence)
-    return StatisticResult(*samples, bound, point)
+    results = {}
+    for name, decision in decisions.items():
+        samples = series.samples(name)
+        bound = decision.bound(*samples, delta=rules.delta, alpha=rules.alpha_of(name))
+        point = epsilon_point(*samples, delta=rules.delta, confidence=rules.confidence)
+        results[name] = StatisticResult(*samples, bound, point)
+    return results
 
 
 def _gaussian(

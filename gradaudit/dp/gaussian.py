@@ -52,11 +52,8 @@ def gaussian_bound(
 ) -> GaussianBound:
     """Bounds on μ and ε from projections of the releases of one pair, declared Gaussian.
 
-    Args:
-        null: projections under the null, (trials,).
-        alternative: projections under the alternative, (trials,), perhaps of another number.
-        delta: 0 < δ < 1.
-        alpha: probability, at most, that the bounds exceed the truth.
+    Of projections (trials,) under each hypothesis, perhaps of different numbers; 0 < δ < 1, and α
+    is the probability, at most, that the bounds exceed the truth.
 
     Raises:
         ValueError: fewer than 20 trials, or no variation.
@@ -83,13 +80,7 @@ def gaussian_bound(
 def mu_lower(null: ArrayLike, alternative: ArrayLike, *, alpha: float) -> FloatArray:
     """The lower confidence limit of μ at 1 − α, and 0 where that is negative.
 
-    Args:
-        null: projections under the null, (..., trials).
-        alternative: projections under the alternative, (..., trials), perhaps of another number.
-        alpha: error probability.
-
-    Returns:
-        The limits, (...).
+    Of projections (..., trials) under each hypothesis, perhaps of different numbers, limits (...).
 
     Raises:
         ValueError: the projections do not vary.

@@ -13,17 +13,14 @@ trials; choosing the threshold by that end instead makes it 8 to 16 %, on a mech
 (``benchmarks/dp_coverage.py``).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gradaudit.dp.bounds import (
-    Direction,
-    clopper_pearson_lower,
-    clopper_pearson_upper,
-    epsilon_of_rates,
-)
+from gradaudit.dp import bounds
+from gradaudit.dp.bounds import Direction
 from gradaudit.dp.theory import FloatArray
 
 
@@ -56,11 +53,8 @@ def epsilon_point(
 ) -> PointEstimate:
     """The largest estimate over all thresholds t ≥ τ, τ one of the statistics themselves.
 
-    Args:
-        null: statistics under the null, (trials,).
-        alternative: statistics under the alternative, (trials,), perhaps of another number.
-        delta: 0 ≤ δ < 1.
-        confidence: of the interval at the chosen threshold.
+    Of statistics (trials,) under each hypothesis, perhaps of different numbers, at 0 ≤ δ < 1; the
+    confidence is that of the interval at the chosen threshold.
 
     Raises:
         ValueError: no trials under a hypothesis.
@@ -72,21 +66,14 @@ def epsilon_point(
     thresholds = np.union1d(null, alternative)
     positives = trials[0] - np.searchsorted(null, thresholds)
     negatives = np.searchsorted(alternative, thresholds)
-    estimates = np.stack(
-        [
-            _estimates(positives, negatives, trials, delta),
-            _estimates(negatives, positives, trials[::-1], delta),
-        ]
-    )
+    both = (positives, negatives, trials), (negatives, positives, trials[::-1])
+    estimates = np.stack([_estimates(*of_direction, delta) for of_direction in both])
     mirrored, best = np.unravel_index(np.argmax(estimates), estimates.shape)
     counts = int(positives[best]), int(negatives[best])
-    if mirrored:
-        ends = _interval(counts[::-1], trials[::-1], delta, 1 - confidence)
-    else:
-        ends = _interval(counts, trials, delta, 1 - confidence)
+    turn = -1 if mirrored else 1
     return PointEstimate(
         value=float(estimates[mirrored, best]),
-        interval=ends,
+        interval=_interval(counts[::turn], trials[::turn], delta, 1 - confidence),
         threshold=float(thresholds[best]),
         direction="false negatives" if mirrored else "false positives",
         false_positives=counts[0],
@@ -96,18 +83,20 @@ def epsilon_point(
 
 
 def _estimates(
-    denominator: np.ndarray, other: np.ndarray, trials: tuple[int, int], delta: float
+    denominator: np.ndarray, other: np.ndarray, trials: Sequence[int], delta: float
 ) -> FloatArray:
-    rates = epsilon_of_rates(np.maximum(denominator, 1) / trials[0], other / trials[1], delta)
+    rates = bounds.epsilon_of_rates(
+        np.maximum(denominator, 1) / trials[0], other / trials[1], delta
+    )
     return np.where(denominator > 0, rates, 0.0)
 
 
 def _interval(
-    errors: tuple[int, int], trials: tuple[int, int], delta: float, alpha: float
+    errors: Sequence[int], trials: Sequence[int], delta: float, alpha: float
 ) -> tuple[float, float]:
     """The formula at the ends of the intervals of the denominator's rate and of the other."""
     ends = []
-    for limit in (clopper_pearson_upper, clopper_pearson_lower):
+    for limit in (bounds.clopper_pearson_upper, bounds.clopper_pearson_lower):
         denominator, other = (limit(*one, alpha / 2) for one in zip(errors, trials, strict=True))
-        ends.append(float(epsilon_of_rates(denominator, other, delta)))
+        ends.append(float(bounds.epsilon_of_rates(denominator, other, delta)))
     return ends[0], ends[1]

@@ -13,10 +13,9 @@ from gradaudit.dp.canary import STAGES, Canaries, Canary, choose_canary, expect_
 from gradaudit.dp.degenerate import Verdict, verdict_without_trials
 from gradaudit.dp.domain import Domain, PrivateColumn
 from gradaudit.dp.game import Rules, StatisticResult, TrialsResult, expect_law, play
-from gradaudit.dp.gradients import RecordGradients
 from gradaudit.dp.hypotheses import Hypotheses, shifts
 from gradaudit.dp.mechanisms import Mechanism, Promise
-from gradaudit.dp.sensitivity import Design, RecordSensitivity
+from gradaudit.dp.sensitivity import Design, RecordGradients, RecordSensitivity
 from gradaudit.dp.theory import Relation
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Subject

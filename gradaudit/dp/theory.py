@@ -35,11 +35,7 @@ def log_delta_gaussian(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
     """Log of δ(ε): ln[Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)] of N(0, 1) against N(μ, 1), elementwise.
 
     Both terms and their difference are kept as logarithms, so neither e^ε nor a tail over- or
-    underflows.
-
-    Args:
-        epsilon: ε ≥ 0.
-        mu: 0 < μ < ∞.
+    underflows. For ε ≥ 0 and 0 < μ < ∞.
     """
     epsilon, mu = np.asarray(epsilon, float), np.asarray(mu, float)
     first = log_ndtr(mu / 2 - epsilon / mu)
@@ -56,14 +52,8 @@ def epsilon_gaussian(mu: ArrayLike, delta: ArrayLike) -> FloatArray: ...
 def epsilon_gaussian(mu: ArrayLike, delta: ArrayLike) -> float | FloatArray:
     """The smallest ε with δ(ε) ≤ δ, elementwise; by bisection, from above.
 
-    δ(ε) falls in ε, and δ(ε) ≤ Φ(μ/2 − ε/μ) puts the root below μ²/2 − μ Φ⁻¹(δ).
-
-    Args:
-        mu: μ ≥ 0, sensitivity over noise; infinite where there is no noise.
-        delta: 0 < δ < 1.
-
-    Returns:
-        ε ≥ 0: 0 where μ = 0, infinite where μ is.
+    δ(ε) falls in ε, and δ(ε) ≤ Φ(μ/2 − ε/μ) puts the root below μ²/2 − μ Φ⁻¹(δ). For μ ≥ 0,
+    sensitivity over noise and 0 < δ < 1; ε is 0 where μ is, and infinite where there is no noise.
 
     Raises:
         ValueError: μ or δ is out of its range.
@@ -140,9 +130,7 @@ class ClassicalEpsilon:
 def epsilon_classical(mu: float, delta: float) -> ClassicalEpsilon:
     """ε = √(2 ln(1.25/δ)) · S/σ (Dwork and Roth 2014, theorem A.1), proved only for ε ≤ 1.
 
-    Args:
-        mu: S/σ; Li24 takes S = Δ.
-        delta: 0 < δ < 1.
+    ``mu`` is S/σ, of which Li24 takes S = Δ; 0 < δ < 1.
     """
     if mu < 0 or not 0 < delta < 1:
         raise ValueError("epsilon_classical needs mu >= 0 and 0 < delta < 1")
@@ -181,12 +169,8 @@ def epsilon_composed(
         sensitivity = 2 if relation == "replace" else 1
         return epsilon_gaussian(sensitivity * math.sqrt(steps) / noise_multiplier, delta)
     library = _dp_accounting()
-    neighbours = library.NeighboringRelation
-    ledger = library.pld.PLDAccountant(
-        neighboring_relation=neighbours.REPLACE_ONE
-        if relation == "replace"
-        else neighbours.ADD_OR_REMOVE_ONE
-    )
+    neighbours = "REPLACE_ONE" if relation == "replace" else "ADD_OR_REMOVE_ONE"
+    ledger = library.pld.PLDAccountant(neighboring_relation=library.NeighboringRelation[neighbours])
     step = library.PoissonSampledDpEvent(sampling_rate, library.GaussianDpEvent(noise_multiplier))
     return float(ledger.compose(step, steps).get_epsilon(delta))
 

@@ -87,10 +87,7 @@ def even(
 
 
 def dirichlet(
-    labels: NDArray[np.generic],
-    clients: int,
-    concentration: float,
-    generator: np.random.Generator,
+    labels: NDArray[np.generic], clients: int, concentration: float, generator: np.random.Generator
 ) -> list[Indices]:
     """Each class split by shares drawn from Dirichlet(A, …, A) over the clients.
 

@@ -88,8 +88,7 @@ class Training:
         self.server = Server(self.target, options)
         size = options.batch_size or self.algorithm.batch_size
         sharing = SharingProtocol(
-            defenses=tuple(defenses),
-            algorithm="fedsgd" if self.algorithm.one_step else "fedavg",
+            defenses=tuple(defenses), algorithm="fedsgd" if self.algorithm.one_step else "fedavg"
         )
         self._workplace = Workplace(self.target, options, size, sharing, seed)
         self._rate = options.rate

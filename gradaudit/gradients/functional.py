@@ -158,12 +158,9 @@ class FunctionalModel:
     def coupling(self, inputs: Tensor, targets: Tensor | None = None) -> str | None:
         """Why one record's output or loss depends on the records beside it; None where it does not.
 
-        By the type of the modules, and by trying: record 0 alone against record 0 in a batch
-        (a stochastic model cannot be tried, its masks are drawn for the whole batch).
-
-        Args:
-            inputs: (records, …).
-            targets: (records, …) where the loss is to be tried too.
+        By the type of the modules, and by trying: record 0 alone against record 0 in a batch (a
+        stochastic model cannot be tried, its masks are drawn for the whole batch). ``targets`` are
+        given where the loss is to be tried too.
         """
         reason = self._outputs_couple(inputs)
         if reason is not None or targets is None:

@@ -7,7 +7,7 @@ one record's loss with respect to layer l's parameters.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,13 +15,15 @@ import torch
 from torch import Tensor
 
 from gradaudit.gradients.differentiation import Batch, Differentiation, Mapped, Variable
-from gradaudit.gradients.fast.piecewise import PiecewiseLinear
-from gradaudit.gradients.fast.tables import Tabulated, tables_pay
-from gradaudit.gradients.norms import Directions, Norms, Pass, gaussian, joined
-from gradaudit.gradients.sources import General, Point, Source
+from gradaudit.gradients.fast.piecewise import PiecewiseLinear, tables_pay, tabulated
+from gradaudit.gradients.norms import Directions, Norms, Pass, gaussian, joined, one_after_the_other
+from gradaudit.gradients.sources import General, Point
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.target import Layer
 from gradaudit.progress import Advance
+
+Source = General | PiecewiseLinear
+"""Gives every parameter's tangents in some directions."""
 
 _WORKING_SET = 96 << 20
 """Bytes of a chunk of records and directions: more does not make it faster, as long as what does
@@ -55,7 +57,7 @@ class LayerNorms:
     def of_all(cls, parts: Sequence[LayerNorms]) -> LayerNorms:
         """One part's records after the other's."""
         return cls(
-            {norm: torch.cat([part.samples[norm] for part in parts]) for norm in parts[0].samples},
+            one_after_the_other([part.samples for part in parts]),
             torch.cat([part.ranges for part in parts]),
             frozenset().union(*(part.methods for part in parts)),
         )
@@ -89,9 +91,7 @@ class Jacobians:
     def norms(self, passes: Sequence[Pass], advance: Advance) -> dict[str, LayerNorms]:
         """The norms of every layer's Jacobian, by layer.
 
-        Args:
-            passes: what to measure.
-            advance: is told of every record's every direction.
+        ``advance`` is told of every record's every direction.
         """
         parts: list[dict[str, LayerNorms]] = []
         _keep_freed_memory()
@@ -100,11 +100,7 @@ class Jacobians:
                 tallies = [_Tally(source, self.layers) for source in sources]
                 for taken, directions in self._chunks(passes, chunk):
                     for tally in tallies:
-                        norms = {}
-                        for name, tangents in tally.source.tangents(directions, taken.norms):
-                            norms[name] = tangents.norms(taken.norms)
-                            del tangents  # before the next are made: they may be large
-                        tally.add(taken, norms)
+                        tally.add(taken, directions)
                         advance(len(directions.vectors) * tally.records)
                 parts += [tally.norms() for tally in tallies]
         return {name: LayerNorms.of_all([part[name] for part in parts]) for name in parts[0]}
@@ -158,12 +154,11 @@ class Jacobians:
             parts = [source.part(at) for at in _slices(records, 1)]
             if tables_pay(source, self.memory // 4):
                 for part in parts:
-                    yield [Tabulated.of(part)], _TABULATED
+                    yield [tabulated(part)], _TABULATED
                 return
         pair = _pair_bytes(self.batch.trace)
-        pairs = max(
-            min(_WORKING_SET, self.memory // 4) // pair, min(_SHARED, self.memory // 2 // pair)
-        )
+        shared = min(_SHARED, self.memory // 2 // pair)
+        pairs = max(min(_WORKING_SET, self.memory // 4) // pair, shared)
         chunk = max(1, min(_SHARED, pairs))
         yield [source.part(at) for at in _slices(records, pairs // chunk)], chunk
 
@@ -181,8 +176,12 @@ class _Tally:
         """How many records the source has."""
         return len(self.source.point.batch.records)
 
-    def add(self, taken: Pass, norms: Mapping[str, Norms]) -> None:
-        """Take in the norms of a chunk of a pass's directions, by parameter."""
+    def add(self, taken: Pass, directions: Directions) -> None:
+        """Take in the norms of a chunk of a pass's directions."""
+        norms = {}
+        for name, tangents in self.source.tangents(directions, taken.norms):
+            norms[name] = tangents.norms(taken.norms)
+            del tangents  # before the next are made: they may be large
         for layer in self.layers:
             key = layer.name, taken
             more = taken.reduced(joined(norms[name] for name in layer.parameter_names))

@@ -116,9 +116,7 @@ def column_blocks(
             yield piece, held.pop(0)
 
 
-def counted(
-    chunks: Iterable[Mapping[str, Tensor]],
-) -> Iterator[tuple[slice, Mapping[str, Tensor]]]:
+def counted(chunks: Iterable[Mapping[str, Tensor]]) -> Iterator[tuple[slice, Mapping[str, Tensor]]]:
     """Chunks with the range of records that they hold."""
     begun = 0
     for chunk in chunks:
@@ -132,10 +130,8 @@ def passes(
 ) -> Iterator[list[Piece]]:
     """Ranges in the order of the layers, grouped so that a group fits a budget.
 
-    Args:
-        counts: how many columns each layer has.
-        budget: what a group may cost; a group holds at least one column.
-        costs: of a column of each layer; one without it.
+    ``counts`` are the columns of each layer, ``costs`` those of a column of each, one without it; a
+    group holds at least one column.
     """
     group: list[Piece] = []
     room = budget

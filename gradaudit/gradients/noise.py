@@ -24,13 +24,8 @@ def clipped(gradients: Tensor, bound: float) -> Tensor:
 def draw_noise(noise: Noise, like: Tensor, rows: int, generator: torch.Generator) -> Tensor:
     """Standard noise (rows, elements): normal, or Laplace of scale one.
 
-    On the CPU the numbers do not depend on how many rows are drawn at a time.
-
-    Args:
-        noise: the law.
-        like: (…, elements) with the wanted type and device.
-        rows: how many rows.
-        generator: on the device of ``like``.
+    On the CPU the numbers do not depend on how many rows are drawn at a time. ``like`` is (…,
+    elements), with the wanted type and the generator's device.
     """
     elements = like.shape[-1]
     whole = -(-elements // _GROUP) * _GROUP

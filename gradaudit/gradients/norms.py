@@ -7,10 +7,10 @@ or Gaussian probes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,52 +20,45 @@ from gradaudit.randomness import Seed, Word, rng
 Norm = Literal["f", "1", "inf"]
 Norms = dict[Norm, Tensor]
 """F squared and sums of each direction, (records, directions); the largest of all, (records, 1)."""
-
 NORMS: tuple[Norm, ...] = ("f", "1", "inf")
-
-_JOIN: dict[Norm, Callable[[Tensor, Tensor], Tensor]] = {
-    "f": torch.add,
-    "1": torch.add,
-    "inf": torch.maximum,
-}
 
 
 def norms_of(tangents: Tensor, wanted: Collection[Norm]) -> Norms:
     """The norms of tangents (records, directions, …), which are overwritten."""
     entries = tuple(range(2, tangents.dim()))
-    found: Norms = {}
+    norms: Norms = {}
     if "1" in wanted or "inf" in wanted:
         tangents.abs_()
     if "1" in wanted:
-        found["1"] = tangents.sum(entries)
+        norms["1"] = tangents.sum(entries)
     if "inf" in wanted:
-        found["inf"] = tangents.amax((1, *entries)).unsqueeze(1)
+        norms["inf"] = tangents.amax((1, *entries)).unsqueeze(1)
     if "f" in wanted:
-        found["f"] = tangents.square_().sum(entries)
-    return found
+        norms["f"] = tangents.square_().sum(entries)
+    return norms
 
 
 def joined(parts: Iterable[Norms]) -> Norms:
     """The norms of several parts' elements together."""
-    return reduce(lambda a, b: {norm: _JOIN[norm](a[norm], b[norm]) for norm in a}, parts)
+    return reduce(
+        lambda a, b: {n: torch.maximum(a[n], b[n]) if n == "inf" else a[n] + b[n] for n in a}, parts
+    )
 
 
 def over_directions(norms: Norms) -> Norms:
     """The norms of all directions' tangents together, (records, 1)."""
-    return {
-        norm: found if norm == "inf" else found.sum(1, keepdim=True)
-        for norm, found in norms.items()
-    }
+    return {n: x if n == "inf" else x.sum(1, keepdim=True) for n, x in norms.items()}
 
 
 def side_by_side(chunks: Sequence[Norms]) -> Norms:
     """The norms of several chunks of directions, one after the other."""
-    return {
-        norm: torch.cat([chunk[norm] for chunk in chunks], dim=1)
-        if norm != "inf"
-        else torch.stack([chunk[norm] for chunk in chunks]).amax(0)
-        for norm in chunks[0]
-    }
+    together = {norm: torch.cat([chunk[norm] for chunk in chunks], dim=1) for norm in chunks[0]}
+    return {n: x.amax(1, keepdim=True) if n == "inf" else x for n, x in together.items()}
+
+
+def one_after_the_other(parts: Sequence[Norms]) -> Norms:
+    """The norms of several parts' records, one part after the other."""
+    return {norm: torch.cat([part[norm] for part in parts]) for norm in parts[0]}
 
 
 @dataclass(frozen=True)
@@ -80,18 +73,6 @@ class Directions:
 
     vectors: Tensor
     columns: slice | None = None
-
-
-class Plan(Protocol):
-    """A sequence of directions that is the same for every record."""
-
-    def __len__(self) -> int:
-        """How many there are."""
-        ...
-
-    def chunks(self, like: Tensor, size: int) -> Iterator[Directions]:
-        """The directions, ``size`` at a time, in the shape, type and place of ``like``."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -137,6 +118,10 @@ class Gaussian:
             some = range(start, min(start + size, self.count))
             probes = [gaussian(like, self.seed, "jacobian", "probe", k) for k in some]
             yield Directions(torch.stack(probes))
+
+
+Plan = Columns | Gaussian
+"""A sequence of directions that is the same for every record."""
 
 
 def gaussian(like: Tensor, seed: Seed, *words: Word) -> Tensor:

@@ -117,12 +117,8 @@ class Convolution(Operation):
     def spread(self, left: Tensor, space: Sequence[int]) -> Tensor:
         """Δ Ȧᵀ for the unit directions of one channel of what came in.
 
-        Args:
-            left: Δ of one sample, (records, groups, out, positions).
-            space: the spatial shape of what came in.
-
-        Returns:
-            (records, groups, out, taps, *space flattened).
+        From Δ of one sample, (records, groups, out, positions), and the spatial shape of what came
+        in to (records, groups, out, taps, *space flattened).
         """
         taps, size = math.prod(self.kernel), math.prod(space)
         numbers = torch.arange(1.0, size + 1, device=left.device).reshape(1, 1, 1, *space)

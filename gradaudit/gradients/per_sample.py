@@ -170,16 +170,8 @@ def _traced(
 ) -> Trace:
     """A trace that is guarded in float64 and then computes in the precision of the view.
 
-    Args:
-        target: the audited model.
-        view: what the trace computes with.
-        layers: whose parameters are traced.
-        inputs: (records, …), a few.
-        labels: (records, …).
-
-    Returns:
-        The trace; where the records take different ways through the model, nothing in it is
-        taken apart.
+    Where the records (a few, and their labels) take different ways through the model, nothing in it
+    is taken apart.
     """
     exact = FunctionalModel.of(target, dtype=torch.float64, seed=view.seed)
     records, targets = exact.cast(inputs), exact.cast(labels)

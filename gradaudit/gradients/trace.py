@@ -62,14 +62,8 @@ class Trace:
         """Find the uses of the named parameters, and which of them the uses explain.
 
         A parameter's gradient must equal the sum over its uses, G = Σ Δ Aᵀ, on the first records;
-        one for which it does not is taken whole. So is everything if some record meets other
-        layers than the first.
-
-        Args:
-            view: the model.
-            names: trainable parameters.
-            records: (records, …) as ``view.cast`` gives them.
-            targets: (records, …) of the loss.
+        one for which it does not is taken whole. So is everything if some record meets other layers
+        than the first. Records are as ``view.cast`` gives them, targets those of the loss.
 
         Raises:
             AuditError: the loss has no gradient.
@@ -97,10 +91,8 @@ class Trace:
     def gradients(self, point: Tensor, target: Tensor, record: Tensor) -> Gradients:
         """One record's gradients, by ``torch.func``.
 
-        Args:
-            point: as ``point`` gives it, without the records' dimension.
-            target: of the loss, without the records' dimension.
-            record: the record; used where it is made of tokens.
+        Point and target come without the records' dimension; the record is used where it is made of
+        tokens.
         """
 
         def loss(

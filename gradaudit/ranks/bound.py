@@ -105,10 +105,7 @@ def confirmed(filters: Tensor, rows: RowSpace) -> bool:
     """Whether coordinate filters that fit the real zeros and ties reach the bound.
 
     They fit where every entry that they pass can be given a filter of its own that is free there.
-
-    Args:
-        filters: (output channels, taps · input channels) of one group.
-        rows: of Û of that group.
+    ``filters`` are those of the rows' group, (output channels, taps · input channels).
     """
     geometry = rows.operator.geometry
     point = _CoordinatePoint(geometry, rows.operator.deltas.rows)

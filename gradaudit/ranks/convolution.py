@@ -120,13 +120,8 @@ def group_rank(
 ) -> GroupRank:
     """Rank of U of one group.
 
-    Args:
-        filters: (output channels, taps · input channels), input channels fastest.
-        deltas: (output channels, output positions).
-        geometry: of the group.
-        method: how; ``auto`` takes what suits the group.
-        flops: floating-point operations that may be spent before a bracket is given.
-        generator: what probes are drawn from.
+    Filters are (output channels, taps · input channels), input channels fastest, and ``deltas``
+    (output channels, output positions); the rest is as in ``convolution_rank``.
 
     Raises:
         NotApplicable: Û is too large for ``dense``.

@@ -104,10 +104,7 @@ def geometry_of(
 ) -> Geometry:
     """The geometry of each group of a convolution.
 
-    Args:
-        convolution: a Conv1d, Conv2d or Conv3d.
-        shape: spatial shape of its input, without batch and channels.
-        device: where to compute with it.
+    ``shape`` is the spatial one of its input, without batch and channels.
     """
     size, kernel, dilation = math.prod(shape), convolution.kernel_size, convolution.dilation
     mode = "constant" if convolution.padding_mode == "zeros" else convolution.padding_mode

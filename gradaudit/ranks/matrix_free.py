@@ -68,11 +68,8 @@ class Nullity:
 def nullity(side: Side, *, least: int, flops: float, generator: torch.Generator) -> Nullity:
     """Nullity of a side, from as few probes as settle it.
 
-    Args:
-        side: the space.
-        least: nullity that is known to be there, from the bound.
-        flops: floating-point operations that the search may take.
-        generator: what the probes are drawn from.
+    ``least`` is the nullity that is known to be there, from the bound; the search may take
+    ``flops`` floating-point operations.
     """
     enough = least + _SPARE_PROBES
     count = enough if least and _fits(side, enough, flops) else _FIRST_PROBES
@@ -228,10 +225,8 @@ def _quotient(above: Tensor, below: Tensor) -> Tensor:
 def largest_nullity(residuals: Sequence[float], alpha: float, dimension: int) -> int:
     """The largest nullity that the residuals leave possible.
 
-    Args:
-        residuals: singular values of E, one for every probe, in descending order.
-        alpha: probability that a larger nullity would have left such residuals.
-        dimension: of the space; no nullity is larger.
+    Their singular values, one for every probe, come in descending order; α is the probability that
+    a larger nullity would have left such ones.
     """
     by_norm = _first_excluded_by_norm(residuals, alpha / 2, dimension)
     by_value = _first_excluded_by_values(residuals, alpha / 2, dimension)

@@ -141,12 +141,8 @@ def _rank_of_use(
 def rank_deficiency(ranks: Sequence[Sequence[int]], inputs: Sequence[int]) -> list[float]:
     """c(M) = Σ_i (d − (i−1))/d · (rank U_i − n_i), Chen & Campbell 2021, definition 2.1.
 
-    Args:
-        ranks: of each convolution in order of execution, by record.
-        inputs: n_i of each convolution.
-
-    Returns:
-        c(M) for every record.
+    Of ranks of each convolution in order of execution, by record, and n_i of each; c(M) for every
+    record.
     """
     depth = len(inputs)
     weights = [(depth - before) / depth for before in range(depth)]
@@ -163,12 +159,7 @@ def weakest_method(ranks: Sequence[LayerRank]) -> Evidence:
 
 
 def account(ranks: Sequence[LayerRank], seed: int) -> dict[str, JsonValue]:
-    """The facts behind the ranks of one convolution, the weakest of all groups and records.
-
-    Args:
-        ranks: for one or several records.
-        seed: root of the probes' randomness.
-    """
+    """The facts behind the ranks of one convolution, the weakest of all groups and records."""
     groups = [group for rank in ranks for group in rank.groups]
     methods = Counter(group.method for group in groups)
     facts: dict[str, JsonValue] = {

@@ -89,11 +89,7 @@ def fully_connected(model: FunctionalModel, record: Tensor) -> dict[str, str]:
     """What COPA says of fully connected layers, by name, instead of a rank.
 
     Its metric leaves them out, as their input is solved for in closed form; that takes a bias, and
-    a layer that is applied once a record.
-
-    Args:
-        model: a functional copy.
-        record: (1, …), as ``model.cast`` gives it.
+    a layer that is applied once a record. The record is (1, …), as ``model.cast`` gives it.
     """
     layers = _named(model.module, nn.Linear)
     rows: Counter[str] = Counter()
@@ -137,11 +133,7 @@ def uses(
 ) -> list[Use]:
     """Every application of the convolutions, in order, with ∂J/∂Z at its output.
 
-    Args:
-        model: a functional copy in float64.
-        layers: the convolutions to look at, by name.
-        record: (1, …), as ``model.cast`` gives it.
-        label: (1, …).
+    Of a model in float64, for a record (1, …), as ``model.cast`` gives it, and its label (1, …).
     """
     seen: list[tuple[str, Tensor, torch.Size]] = []
     offsets: list[Tensor] = []
@@ -197,10 +189,8 @@ class _Stop:
 def chain_of_convolutions(model: FunctionalModel, record: Tensor, seed: int) -> list[str]:
     """The convolutions in order of execution.
 
-    Args:
-        model: a functional copy in float64.
-        record: (1, …), as ``model.cast`` gives it.
-        seed: for the directions in which derivatives are taken.
+    Of a model in float64, by a record (1, …), as ``model.cast`` gives it; the seed is for the
+    directions in which derivatives are taken.
 
     Raises:
         NotApplicable: the model is no chain of convolutions and fully connected layers.

@@ -18,9 +18,8 @@ from gradaudit.dp.bounds import (
     epsilon_lower,
     epsilon_of_rates,
 )
-from gradaudit.dp.decision import best_threshold
+from gradaudit.dp.decision import PilotLaw, ProjectionLaw, best_threshold
 from gradaudit.dp.gaussian import mu_lower
-from gradaudit.dp.laws import PilotLaw, ProjectionLaw
 from gradaudit.dp.point import epsilon_point
 from gradaudit.dp.theory import epsilon_gaussian
 
@@ -99,8 +98,8 @@ def known_threshold(mechanism, trials):
         return 0.5
     if mechanism is LAPLACE:
         sample = laplace((2000,), np.random.default_rng(0))
-        return best_threshold(PilotLaw(*sample), trials, delta=DELTA).value
-    return best_threshold(ProjectionLaw((1.0,), 1.0), trials, delta=DELTA).value
+        return best_threshold(PilotLaw(*sample), trials, delta=DELTA).low
+    return best_threshold(ProjectionLaw((1.0,), 1.0), trials, delta=DELTA).low
 
 
 @pytest.mark.parametrize("trials", TRIALS)
@@ -116,7 +115,7 @@ def test_threshold_of_each_audits_own_pilot(mechanism):
 
     def bound(null, alternative):
         thresholds = [
-            best_threshold(PilotLaw(*mechanism.draw((PILOT,), rng)), 1000, delta=DELTA).value
+            best_threshold(PilotLaw(*mechanism.draw((PILOT,), rng)), 1000, delta=DELTA).low
             for _ in null
         ]
         return bound_at(np.asarray(thresholds), 1000)(null, alternative)

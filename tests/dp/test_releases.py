@@ -5,14 +5,14 @@ import torch
 from dp_subject import hypotheses, noise_that_no_seed_reaches, sums_under_loud_noise
 
 from gradaudit.dp.degenerate import watched_randomness
-from gradaudit.dp.mechanisms import FileMechanism
-from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.dp.releases import (
+from gradaudit.dp.hypotheses import (
     CommonNoise,
     releases_in_chunks,
     releases_interleaved,
     reproducible,
 )
+from gradaudit.dp.mechanisms import FileMechanism
+from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 
 SEED = 11
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradaudit.dp.mechanisms.base import Mechanism, Promise, ReleaseLaw
+from gradaudit.dp.mechanisms import Mechanism, Promise, ReleaseLaw
 from gradaudit.dp.theory import Relation, epsilon_gaussian, epsilon_laplace, mu_of_mechanism
 from gradaudit.errors import UsageError
 from gradaudit.gradients.noise import clipped, draw_each, draw_noise

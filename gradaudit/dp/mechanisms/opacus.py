@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradaudit.dp.mechanisms.base import Mechanism
+from gradaudit.dp.mechanisms import Mechanism
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import UsageError
 

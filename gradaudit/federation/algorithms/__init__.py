@@ -32,14 +32,8 @@ class Algorithm(ABC):
     ) -> float:
         """Train one round; the server holds the outcome.
 
-        Args:
-            server: the model that is shared.
-            clients: all of them take part, in this order.
-            workplace: where they train.
-            number: of the round, from 1.
-
-        Returns:
-            Mean loss of the records that were trained on.
+        All clients take part, in this order; rounds count from 1. Returns the mean loss of the
+        records that were trained on.
 
         Raises:
             AuditError: the training diverged.

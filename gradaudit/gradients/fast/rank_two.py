@@ -16,12 +16,19 @@ quarters (benchmarks/fast_paths.py). Smaller matrices are formed instead, blocks
 time, without what is zero or an outer product throughout.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import Tensor
 
-from gradaudit.gradients.norms import Norm, Norms, joined, norms_of, side_by_side
+from gradaudit.gradients.norms import (
+    Norm,
+    Norms,
+    joined,
+    norms_of,
+    one_after_the_other,
+    side_by_side,
+)
 
 _FORMED_UP_TO = 1 << 16
 _BLOCK = 1 << 19
@@ -33,15 +40,8 @@ def rank_two_norms(
 ) -> Norms:
     """The norms of ȧ δᵀ + a δ̇ᵀ.
 
-    Args:
-        a: (records, in).
-        d: δ, (records, out).
-        a_dot: ȧ, (records or 1, directions, in); None for zero.
-        d_dot: δ̇, (records, directions, out).
-        wanted: which norms.
-
-    Returns:
-        As ``Norms`` says.
+    a is (records, in), δ (records, out), ȧ (records or 1, directions, in), None for zero, and δ̇
+    (records, directions, out).
     """
     if a_dot is None:
         a_dot = a.new_zeros(1, d_dot.shape[1], a.shape[1])
@@ -53,7 +53,7 @@ def rank_two_norms(
         for part in zip(*parts, strict=True):
             blocks, rest = _formed(*part)
             records.append(joined([side_by_side([norms_of(x, entries) for x in blocks]), rest]))
-        return norms | _together(records)
+        return norms | one_after_the_other(records)
     if "1" in wanted:
         norms["1"] = absolute_sums(*parts)
     if "inf" in wanted:
@@ -129,7 +129,3 @@ def _largest(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
         entries = d_dot[n, i, None] * a + d[i, None] * a_dot[n]
         best = torch.maximum(best, entries.abs().amax())
     return best
-
-
-def _together(records: Sequence[Norms]) -> Norms:
-    return {norm: torch.cat([record[norm] for record in records]) for norm in records[0]}
