@@ -51,8 +51,6 @@ Nothing is asked of the law of the statistic. One threshold may be beyond all re
 one tail is guessed in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

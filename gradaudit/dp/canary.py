@@ -6,8 +6,6 @@ with the clipping in the objective, and for feasible records too. Beside the cra
 random record and the one nearest to the crafted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, cycle, islice

@@ -15,8 +15,6 @@ next. An infinite verdict therefore needs more than they show, either of
   releases are of a discrete law and are left to them too.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import os
@@ -187,7 +185,8 @@ def _kernel(null: Tensor, other: Tensor) -> Verdict | None:
     differences = after - before
     rounding = torch.finfo(torch.float32).eps * torch.maximum(before.abs(), after.abs())
     noise = differences[:-1]
-    if noise.shape[1] < _ELEMENTS_A_LOOK * len(noise) or not _dense(noise):
+    changed = (noise != 0).double().mean(dim=1)
+    if noise.shape[1] < _ELEMENTS_A_LOOK * len(noise) or not (changed > _DENSE).all():
         return None
     by_element, by_row = _balance(noise)
     differences, rounding = differences / by_element, _ROUNDINGS * rounding / by_element
@@ -223,11 +222,6 @@ def _balance(noise: Tensor) -> tuple[Tensor, Tensor]:
         by_element = torch.where(size > 0, size, math.inf)
         by_row = torch.linalg.vector_norm(noise / by_element, dim=1, keepdim=True)
     return by_element, by_row
-
-
-def _dense(noise: Tensor) -> bool:
-    """Whether releases differ nearly everywhere, as continuous noise makes them."""
-    return bool(((noise != 0).double().mean(dim=1) > _DENSE).all())
 
 
 @contextmanager

@@ -1,10 +1,8 @@
 """What a record of the game may look like: the values of its private column, and the rest of it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -37,7 +35,7 @@ class PrivateColumn:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, records: Records, name: str) -> PrivateColumn:
+    def of(cls, records: Records, name: str) -> Self:
         """The column of that name, with every category, or the numbers observed in it.
 
         Numbers of more than ``MAX_VALUES`` values are represented by evenly spaced ranks, the
@@ -120,7 +118,7 @@ class Domain:
     groups: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, records: Records, column: PrivateColumn, name: DomainName) -> Domain:
+    def of(cls, records: Records, column: PrivateColumn, name: DomainName) -> Self:
         """The domain of a data set without its private column.
 
         ``feasible`` keeps numbers in their observed range (pictures in [0, 1]) and categories

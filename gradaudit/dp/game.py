@@ -8,8 +8,6 @@ Z. Li et al., "Analyzing inference privacy risks through gradients in machine le
 definition 7.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The gradients under each hypothesis, and how far a release is from the one to the other."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

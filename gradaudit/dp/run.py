@@ -1,7 +1,5 @@
 """From a subject to a played game: column, batch, record, verdict or trials."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,10 +1,9 @@
 """How far a record's released gradient moves when its private value is replaced."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -43,9 +42,7 @@ class RecordGradients:
     batched: bool
 
     @classmethod
-    def of(
-        cls, target: Target, inputs: Tensor, labels: Tensor, hidden: Sequence[str] = ()
-    ) -> RecordGradients:
+    def of(cls, target: Target, inputs: Tensor, labels: Tensor, hidden: Sequence[str] = ()) -> Self:
         """Gradients of all layers but the hidden ones, in float64.
 
         They go through vmap where it gives the same gradients of the first two records as a loop,
@@ -193,7 +190,7 @@ class RecordSensitivity:
         design: Design,
         memory: int,
         seed: Seed,
-    ) -> RecordSensitivity:
+    ) -> Self:
         """That of a mechanism's releases.
 
         The design tells how many companions there are, and the clip that is declared; the seed

@@ -12,11 +12,9 @@ sampled batches need a privacy loss distribution (tight, to its discretisation) 
 dp-accounting, an optional dependency.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -168,19 +166,14 @@ def epsilon_composed(
     if sampling_rate == 1:
         sensitivity = 2 if relation == "replace" else 1
         return epsilon_gaussian(sensitivity * math.sqrt(steps) / noise_multiplier, delta)
-    library = _dp_accounting()
-    neighbours = "REPLACE_ONE" if relation == "replace" else "ADD_OR_REMOVE_ONE"
-    ledger = library.pld.PLDAccountant(neighboring_relation=library.NeighboringRelation[neighbours])
-    step = library.PoissonSampledDpEvent(sampling_rate, library.GaussianDpEvent(noise_multiplier))
-    return float(ledger.compose(step, steps).get_epsilon(delta))
-
-
-def _dp_accounting() -> Any:
     try:
-        import dp_accounting
+        import dp_accounting as library
     except ImportError as error:
         raise UsageError(
             "composition over sampled batches needs dp-accounting: "
             "pip install 'gradaudit[accounting]'"
         ) from error
-    return dp_accounting
+    neighbours = "REPLACE_ONE" if relation == "replace" else "ADD_OR_REMOVE_ONE"
+    ledger = library.pld.PLDAccountant(neighboring_relation=library.NeighboringRelation[neighbours])
+    step = library.PoissonSampledDpEvent(sampling_rate, library.GaussianDpEvent(noise_multiplier))
+    return float(ledger.compose(step, steps).get_epsilon(delta))

@@ -19,7 +19,6 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from gradaudit.accuracy import TaskAccuracy
 from gradaudit.errors import CheckpointError, GradauditError, UsageError
 from gradaudit.federation.server import Round, Training
 from gradaudit.progress import Progress, Silent
@@ -94,9 +93,9 @@ class RunFolder:
                 whole = {**reached.state, **reached.private}
                 write_atomically(self.path / CLIENT / name, _packed(whole, reached.number))
             kept = [r for r in self.summary.rounds if r.round < reached.number]
-            scores = (_value(reached.train), _value(reached.test))
+            train, test = (acc and acc.value for acc in (reached.train, reached.test))
             record = RoundRecord(
-                round=reached.number, file=name, loss=reached.loss, train=scores[0], test=scores[1]
+                round=reached.number, file=name, loss=reached.loss, train=train, test=test
             )
             measure = reached.train.metric if reached.train else self.summary.measure
             self._update(rounds=[*kept, record], measure=measure)
@@ -136,7 +135,9 @@ class RunFolder:
     def _update(self, **fields: Any) -> None:
         self.summary = self.summary.model_copy(update=fields)
         text = json.dumps(self.summary.model_dump(mode="json"), indent=1)
-        write_atomically(self.path / SUMMARY, _numbers_on_a_line(text) + "\n")
+        lists = r"\[\s+(-?\d+(?:,\s+-?\d+)*)\s+\]"  # of indices, each on a line of its own
+        text = re.sub(lists, lambda m: f"[{' '.join(m[1].split())}]", text)
+        write_atomically(self.path / SUMMARY, text + "\n")
 
 
 def train_into(
@@ -216,12 +217,3 @@ def _packed(state: Mapping[str, Tensor], number: int) -> bytes:
     """A safetensors file; tied weights are in it under each of their names."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     return safetensors.torch.save(kept, {"round": str(number)})
-
-
-def _value(accuracy: TaskAccuracy | None) -> float | None:
-    return accuracy.value if accuracy else None
-
-
-def _numbers_on_a_line(text: str) -> str:
-    """Indices one after the other instead of each on a line of its own."""
-    return re.sub(r"\[\s+(-?\d+(?:,\s+-?\d+)*)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text)

@@ -13,8 +13,7 @@ from gradaudit.defenses.modules.attachment import private_names, private_parts
 from gradaudit.defenses.modules.target import defended_target
 from gradaudit.errors import UsageError
 from gradaudit.federation.algorithms import choose_algorithm
-from gradaudit.federation.clients import Client, Workplace, diverged
-from gradaudit.federation.parameters import Server
+from gradaudit.federation.clients import Client, Server, Workplace, diverged
 from gradaudit.federation.partition import Indices, partition
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import FunctionalModel
@@ -81,7 +80,8 @@ class Training:
         _expect(options, one_step=self.algorithm.one_step)
         self.target = defended_target(target, defenses, seed)
         self.records, self.test = records, test
-        _expect_fitting(self.target, records)
+        model = FunctionalModel.of(self.target, dtype=next(self.target.model.parameters()).dtype)
+        model.check(model.cast(records.inputs[:2]), model.cast(records.labels[:2]))
         draws = rng(seed, "federation", "partition")
         self.parts = partition(options.partition, records.labels.numpy(), options.clients, draws)
         self.clients = self._make_clients(self.parts, seed)
@@ -146,10 +146,8 @@ class Training:
         Raises:
             AuditError: the memory does not fit the model.
         """
-        prefix = "server."
-        self.server.restore(
-            {n.removeprefix(prefix): t for n, t in memory.items() if n.startswith(prefix)}
-        )
+        of_server = (item for item in memory.items() if item[0].startswith("server."))
+        self.server.restore({name.removeprefix("server."): kept for name, kept in of_server})
         for client in self.clients:
             own = f"client.{client.number}."
             client.private = {name: memory[own + name] for name in client.private}
@@ -169,22 +167,12 @@ def train_rounds(
 ) -> Iterator[Round]:
     """Train together and yield the shared model before the first and after every round.
 
-    The same arguments give the same numbers. The target is left as it was.
-
-    Args:
-        target: initial weights, loss, and the mode in which clients run the model.
-        records: what the clients hold together; the options say how it is dealt out.
-        options: algorithm, clients, rounds, …
-        defenses: what a client does to its update and to its model, in order.
-        seed: root of all draws.
-        test: records for testing.
-        scored: whether accuracies are wanted.
-        progress: told of every round.
+    The same arguments, which are those of ``Training``, give the same numbers. The target is left
+    as it was; ``scored`` says whether accuracies are wanted.
 
     Raises:
-        UsageError: an option does not go with another, or a client would get no record.
-        AuditError: the model cannot be run on the records, the labels do not fit, or the training
-            diverged.
+        UsageError: as ``Training``.
+        AuditError: as ``Training``, or the training diverged.
         NotApplicable: a defense cannot be built into the model, or used with the algorithm.
     """
     training = Training(target, records, options, defenses=defenses, seed=seed, test=test)
@@ -208,8 +196,3 @@ def _expect(options: TrainingOptions, *, one_step: bool) -> None:
         )
     if options.optimizer == "adam" and options.momentum:
         raise UsageError("--momentum: is of --optimizer sgd; leave it out with adam")
-
-
-def _expect_fitting(target: Target, records: Records) -> None:
-    model = FunctionalModel.of(target, dtype=next(target.model.parameters()).dtype)
-    model.check(model.cast(records.inputs[:2]), model.cast(records.labels[:2]))

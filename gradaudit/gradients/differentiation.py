@@ -7,12 +7,10 @@
   with operations that have no forward mode or that ``torch.func`` does not take).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -46,18 +44,16 @@ class Batch:
     targets: Tensor
     indices: range
 
-    def part(self, at: slice) -> Batch:
+    def part(self, at: slice) -> Self:
         """The records at these positions of this batch.
 
         They are copied: next to a point that begins inside another tensor's memory, forward mode
         would copy each direction for every record.
         """
-        records, points, targets = (
-            x[at].clone() for x in (self.records, self.points, self.targets)
-        )
-        return Batch(self.trace, records, points, targets, self.indices[at])
+        parts = {name: getattr(self, name)[at].clone() for name in ("records", "points", "targets")}
+        return replace(self, **parts, indices=self.indices[at])
 
-    def moved(self, name: Variable, step: Tensor) -> Batch:
+    def moved(self, name: Variable, step: Tensor) -> Self:
         """The same records with another point or target."""
         if name == "point":
             return replace(self, points=self.points + step)

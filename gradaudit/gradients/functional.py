@@ -1,17 +1,13 @@
 """A target's model as a pure function of its parameters, which leaves the model as it was.
 
-Every engine that differentiates the model goes through ``FunctionalModel``: detached copies of the
-parameters and buffers in one precision, the mode the clients run (BatchNorm, dropout), and calls
-through ``torch.func.functional_call``. It works inside ``torch.func`` transforms.
+Every engine that differentiates a model goes through it; it works in ``torch.func`` transforms.
 """
-
-from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -50,26 +46,16 @@ class FunctionalModel:
     seed: int = 0
 
     @classmethod
-    def of(
-        cls, target: Target, *, dtype: torch.dtype = torch.float64, seed: int = 0
-    ) -> FunctionalModel:
+    def of(cls, target: Target, *, dtype: torch.dtype = torch.float64, seed: int = 0) -> Self:
         """A functional copy of the target on its device (in float32 where that has no float64)."""
         device = target.device
         dtype = torch.float32 if device.type == "mps" else dtype
         model = target.model
-        named = dict(model.named_parameters())
-        trainable = {name: p for name, p in named.items() if p.requires_grad}
-        fixed = {name: p for name, p in named.items() if not p.requires_grad}
-        return cls(
-            module=model,
-            parameters=_copies(trainable, dtype),
-            constants=_copies({**fixed, **dict(model.named_buffers())}, dtype),
-            loss=target.loss,
-            mode=target.mode,
-            dtype=dtype,
-            device=device,
-            seed=seed,
-        )
+        trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        fixed = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+        parameters = _copies(trainable, dtype)
+        constants = _copies({**fixed, **dict(model.named_buffers())}, dtype)
+        return cls(model, parameters, constants, target.loss, target.mode, dtype, device, seed)
 
     def cast(self, data: Tensor) -> Tensor:
         """Inputs or labels on the model's device, real numbers in its precision."""
@@ -175,7 +161,9 @@ class FunctionalModel:
     def _outputs_couple(self, inputs: Tensor) -> str | None:
         with running(self.module, self.mode):
             for name, module in self.module.named_modules():
-                if isinstance(module, _BatchNorm) and _uses_batch_statistics(module):
+                if isinstance(module, _BatchNorm) and (
+                    module.training or module.running_mean is None
+                ):
                     return f"{name or type(module).__name__} normalises by its batch's statistics"
         pair = inputs[:2]
         with torch.no_grad():
@@ -273,10 +261,6 @@ class _BatchStatisticsOnly(TorchFunctionMode):
 
 
 _NORMALISE_BY_THE_BATCH = {F.batch_norm: "training", F.instance_norm: "use_input_stats"}
-
-
-def _uses_batch_statistics(module: _BatchNorm) -> bool:
-    return module.training or module.running_mean is None
 
 
 def _copies(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

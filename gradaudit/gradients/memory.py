@@ -1,11 +1,8 @@
 """How much memory a computation takes, and layers in blocks that fit: peaks by watching tensors.
 
-What compares every record with every other (Gram matrices, distances, joint bases) needs all
-records of an element at once, while models give all elements of some records. A layer that does
-not fit is therefore taken in ranges of elements, at one run over the records for each.
+What compares all records needs all of an element at once, while models give all elements of some
+records: a layer that does not fit is taken in ranges of elements, at one run for each.
 """
-
-from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -5,12 +5,10 @@ of a Jacobian (parameters, columns), so F is held squared. Directions are all co
 or Gaussian probes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -82,7 +80,7 @@ class Columns:
     elements: range | tuple[int, ...]
 
     @classmethod
-    def drawn(cls, count: int, of: int, seed: int) -> Columns:
+    def drawn(cls, count: int, of: int, seed: int) -> Self:
         """``count`` of the elements ``range(of)``, without replacement."""
         elements = rng(seed, "jacobian", "columns").choice(of, size=count, replace=False)
         return cls(tuple(elements.tolist()))

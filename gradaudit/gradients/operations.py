@@ -103,13 +103,8 @@ class Convolution(Operation):
         """The patches of (…, samples, groups × channels, *positions)."""
         lead = seen.dim() - len(self.shape)
         taps = math.prod(self.kernel)
-        blocks = seen.reshape(
-            *seen.shape[:lead],
-            -1,
-            self.groups,
-            self.inputs // taps,
-            *seen.shape[-len(self.kernel) :],
-        )
+        channels, space = self.inputs // taps, seen.shape[-len(self.kernel) :]
+        blocks = seen.reshape(*seen.shape[:lead], -1, self.groups, channels, *space)
         ordered = blocks.movedim(lead + 1, 1)
         patches = self._patches(ordered)
         return patches.reshape(*ordered.shape[: lead + 1], self.inputs, -1)
@@ -150,11 +145,8 @@ class Gain(Operation):
     def left(self, delta: Tensor) -> Tensor:
         """(…, channels, 1, positions)."""
         lead = len(self.leading(delta))
-        return (
-            channels_first(delta, self.shape, self.groups, self.channels_last)
-            .movedim(lead, 1)
-            .unsqueeze(-2)
-        )
+        ordered = channels_first(delta, self.shape, self.groups, self.channels_last)
+        return ordered.movedim(lead, 1).unsqueeze(-2)
 
     def right(self, seen: Tensor) -> Tensor:
         """The normalised input, which has the shape of the output."""
@@ -198,7 +190,9 @@ class Embedding(Operation):
     def right(self, seen: Tensor) -> Tensor:
         """Which row was read where: the whole table's rows, or as many as there are positions."""
         read = seen.flatten(1)
-        rows = read if self.inputs == self.tokens else _ranks(read)
+        rows = read
+        if self.inputs < self.tokens:  # each record's tokens by their order among its distinct ones
+            rows = torch.stack([record.unique(return_inverse=True)[1] for record in read])
         marks = F.one_hot(rows, self.inputs) * (read != self.padding).unsqueeze(2)
         return marks.mT.unsqueeze(1)
 
@@ -226,8 +220,3 @@ def channels_first(
         return tensor.reshape(*lead, -1, channels).mT
     blocks = tensor.reshape(*lead, shape[0], channels, -1)
     return blocks.movedim(len(lead), -2).flatten(-2)
-
-
-def _ranks(tokens: Tensor) -> Tensor:
-    """Each record's tokens numbered by their order among the record's distinct ones."""
-    return torch.stack([record.unique(return_inverse=True)[1] for record in tokens])

@@ -7,8 +7,6 @@ about the cost of a batched backward pass; the others by vmap of grad, which tak
 as long (benchmarks/per_sample_speed.py); and models that vmap cannot follow, record by record.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +19,6 @@ from torch import Tensor
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import peak_bytes
-from gradaudit.gradients.operations import Operation
 from gradaudit.gradients.trace import Gradients, Trace
 from gradaudit.models.target import Layer, Target
 
@@ -90,10 +87,11 @@ class PerSampleGradients:
     def _formed(self, gradients: Gradients, rows: slice, name: str) -> Tensor:
         if name in gradients.whole:
             return gradients.whole[name][rows].flatten(1)
-        uses = self.trace.uses[name]
-        terms = [
-            _product(use, gradients.deltas[k][rows], gradients.seen[k][rows]) for k, use in uses
-        ]
+        deltas, seen, terms = gradients.deltas, gradients.seen, []
+        for k, use in self.trace.uses[name]:
+            left = use.left(deltas[k][rows])
+            right = use.right(seen[k][rows]).to(left)
+            terms.append(use.weight(left @ right.mT, seen[k][rows]))
         return reduce(torch.add, terms)
 
 
@@ -151,17 +149,15 @@ def _sized(gradients: PerSampleGradients, memory: int) -> PerSampleGradients:
     running = [peak_bytes(partial(run, n)) for n in (1, _TRIAL)]
     forming = [peak_bytes(partial(gradients.formed, runs[-1], slice(0, n))) for n in (1, _TRIAL)]
     quick = _QUICK_BYTES if gradients.trace.view.device.type == "cpu" else None
-    chunk = min(_fitting(forming, memory // 2, quick), len(gradients))
     batch = min(_fitting(running, memory // 2, quick), len(gradients))
-    chunk = min(chunk, batch)
+    chunk = min(_fitting(forming, memory // 2, quick), batch)
     return replace(gradients, chunk=chunk, batch=batch // chunk * chunk)
 
 
 def _fitting(peaks: Sequence[int], memory: int, quick: int | None) -> int:
     """Records that fit, from the peaks of one and of two."""
-    one, two = peaks
-    more = max(two - one, 1)
-    records = max(1, 1 + (memory - one) // more)
+    more = max(peaks[1] - peaks[0], 1)
+    records = max(1, 1 + (memory - peaks[0]) // more)
     return records if quick is None else min(records, max(_QUICK_RECORDS, quick // more))
 
 
@@ -204,10 +200,8 @@ def at_once(trace: Trace, records: Tensor, targets: Tensor) -> Gradients:
     """The gradients of all records together, with a leading dimension."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop")  # of a single operator
-        points = trace.point(records)
-        gradients = torch.func.vmap(trace.gradients, randomness="different")(
-            points, targets, records
-        )
+        every = torch.func.vmap(trace.gradients, randomness="different")
+        gradients = every(trace.point(records), targets, records)
         if trace.embedded is None:
             return gradients
         tokens = torch.func.vmap(trace.tokens, randomness="different")(records)
@@ -220,17 +214,8 @@ def one_by_one(trace: Trace, records: Tensor, targets: Tensor) -> Gradients:
         mean_gradient(trace.seeded(index).view, trace.whole, record[None], target[None])
         for index, (record, target) in enumerate(zip(records, targets, strict=True))
     ]
-    whole = {
-        name: torch.stack([of_record[name] for of_record in gradients]) for name in trace.whole
-    }
+    whole = {name: torch.stack([one[name] for one in gradients]) for name in trace.whole}
     return Gradients((), {}, whole)
-
-
-def _product(operation: Operation, delta: Tensor, seen: Tensor) -> Tensor:
-    """The gradient of one use, (records, elements), from what came in and δ."""
-    left = operation.left(delta)
-    right = operation.right(seen).to(left)
-    return operation.weight(left @ right.mT, seen)
 
 
 def mean_gradient(

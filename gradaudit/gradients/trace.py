@@ -1,10 +1,8 @@
 """The gradient of one record's loss, taken apart at the places where parameters are used."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -58,7 +56,7 @@ class Trace:
     @classmethod
     def of(
         cls, view: FunctionalModel, names: Sequence[str], records: Tensor, targets: Tensor
-    ) -> Trace:
+    ) -> Self:
         """Find the uses of the named parameters, and which of them the uses explain.
 
         A parameter's gradient must equal the sum over its uses, G = Σ Δ Aᵀ, on the first records;
@@ -84,7 +82,7 @@ class Trace:
             len(records), *self.embedded, dtype=self.view.dtype, device=self.view.device
         )
 
-    def seeded(self, index: int) -> Trace:
+    def seeded(self, index: int) -> Self:
         """The trace with random numbers of its own for the record of this index."""
         return replace(self, view=replace(self.view, seed=self.view.seed + index))
 
@@ -161,7 +159,7 @@ class Trace:
 
     def _watching(
         self, names: Iterable[str], record: Tensor, every: Sequence[str] | None = None
-    ) -> Trace:
+    ) -> Self:
         """The trace that takes these parameters apart, if all of a parameter's uses are alike."""
         watched = {name: self.view.parameters[name] for name in names}
         capture = Capture(watched)
@@ -193,14 +191,12 @@ class Trace:
                 raise AuditError("the loss cannot be differentiated by the model's parameters")
             watched = [leaves[name] for name in self.uses]
             gradients = torch.autograd.grad(loss, [*zeros, *watched], materialize_grads=True)
-        deltas, wholes = (
-            gradients[: len(zeros)],
-            dict(zip(self.uses, gradients[len(zeros) :], strict=True)),
-        )
+        deltas = gradients[: len(zeros)]
+        wholes = dict(zip(self.uses, gradients[len(zeros) :], strict=True))
         return {
             name
             for name, uses in self.uses.items()
-            if _alike([operation for _, operation in uses])
+            if len({(type(operation), operation.block) for _, operation in uses}) == 1
             and _equals_the_sum(wholes[name], uses, deltas, capture.seen)
         }
 
@@ -220,10 +216,6 @@ def _equals_the_sum(
     size = whole.abs().max()
     tolerance = max(_GUARD_TOLERANCE, _GUARD_ROUNDINGS * torch.finfo(whole.dtype).eps)
     return bool((total - whole).abs().max() <= tolerance * size)
-
-
-def _alike(operations: Sequence[Operation]) -> bool:
-    return len({(type(operation), operation.block) for operation in operations}) == 1
 
 
 def _real(seen: Sequence[Tensor]) -> dict[int, Tensor]:

@@ -17,8 +17,6 @@ ones. The chosen point has coordinate filters, each passing one tap of one input
 those inputs known and leaves, channel by channel, only gradient equations on the inputs in between.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property

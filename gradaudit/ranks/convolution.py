@@ -1,7 +1,5 @@
 """Rank of U = [W; ∇_Z J] of a convolution: of each group by the method that suits it, summed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -96,49 +94,43 @@ def convolution_rank(
     gradients = deltas.reshape(groups, -1, geometry.positions)
     return LayerRank(
         tuple(
-            group_rank(
+            _group_rank(
                 filters[group],
                 gradients[group],
                 geometry,
-                method=method,
-                flops=flops / groups,
-                generator=torch_rng(seed, "ranks", "group", group),
+                method,
+                flops / groups,
+                torch_rng(seed, "ranks", "group", group),
             )
             for group in range(groups)
         )
     )
 
 
-def group_rank(
+def _group_rank(
     filters: Tensor,
     deltas: Tensor,
     geometry: Geometry,
-    *,
     method: Method,
     flops: float,
     generator: torch.Generator,
 ) -> GroupRank:
-    """Rank of U of one group.
-
-    Filters are (output channels, taps · input channels), input channels fastest, and ``deltas``
-    (output channels, output positions); the rest is as in ``convolution_rank``.
-
-    Raises:
-        NotApplicable: Û is too large for ``dense``.
-    """
+    """Of filters (output channels, taps · input channels), input channels fastest."""
     live = geometry.live.repeat_interleave(geometry.channels)
     rows = RowSpace(ReducedU(geometry, row_basis(filters * live), row_basis(deltas)))
     if method == "dense":
         return _dense(rows)
     known = _closed_form(rows.operator)
     if known is not None:
-        return _group_rank(rows, known, known, "exact", known)
+        return _with_facts(rows, known, known, "exact", known)
     if method == "generic" and confirmed(filters, rows):
-        return _group_rank(rows, rows.bound, rows.bound, "generic", rows.bound)
+        return _with_facts(rows, rows.bound, rows.bound, "generic", rows.bound)
     if method != "structured" and rows.operator.dense_flops <= _CHEAP_FLOPS:
         return _dense(rows)
     probed = _by_probes(rows, flops, generator)
-    if method == "structured" or _settled(probed):
+    smallest = probed.search.smallest if probed.search else None
+    settled = probed.low == probed.high and (smallest is None or smallest > NULL)
+    if method == "structured" or settled:  # without singular values that another method drops
         return probed
     if rows.operator.dense_flops <= flops:
         return _dense(rows)
@@ -146,7 +138,7 @@ def group_rank(
     return replace(probed, method="generic") if generic else probed
 
 
-def _group_rank(rows: RowSpace, low: int, high: int, method: Evidence, bound: int) -> GroupRank:
+def _with_facts(rows: RowSpace, low: int, high: int, method: Evidence, bound: int) -> GroupRank:
     """With the facts about U that ``rows`` holds."""
     filters, deltas = rows.operator.filters.gap, rows.operator.deltas.gap
     return GroupRank(low, high, method, bound, rows.operator.geometry.touched, filters, deltas)
@@ -176,7 +168,7 @@ def _dense(rows: RowSpace) -> GroupRank:
             f"U would take {8e-9 * size:.3g} GB as a dense matrix; use --method auto"
         )
     gap = rows.operator.singular_values()
-    return replace(_group_rank(rows, gap.rank, gap.rank, "dense", rows.bound), spectrum=gap)
+    return replace(_with_facts(rows, gap.rank, gap.rank, "dense", rows.bound), spectrum=gap)
 
 
 def _by_probes(rows: RowSpace, flops: float, generator: torch.Generator) -> GroupRank:
@@ -184,10 +176,4 @@ def _by_probes(rows: RowSpace, flops: float, generator: torch.Generator) -> Grou
     left = nullity(side, least=side.dimension - rows.bound, flops=flops, generator=generator)
     low, high = side.dimension - left.high, side.dimension - left.low
     method: Evidence = "craig" if low == high else "bracket"
-    return replace(_group_rank(rows, low, high, method, rows.bound), search=left)
-
-
-def _settled(probed: GroupRank) -> bool:
-    """Whether the probes gave one rank, without singular values that another method drops."""
-    smallest = probed.search.smallest if probed.search else None
-    return probed.low == probed.high and (smallest is None or smallest > NULL)
+    return replace(_with_facts(rows, low, high, method, rows.bound), search=left)

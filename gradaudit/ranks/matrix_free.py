@@ -76,7 +76,13 @@ def nullity(side: Side, *, least: int, flops: float, generator: torch.Generator)
     low, high, looks = least, side.dimension, 0
     while True:
         looks += 1
-        left = _follow(side, count, flops, generator)
+        left = leave_residuals(
+            side,
+            side.probes(count, generator),
+            enough=_enough(count),
+            null=NULL * side.operator.geometry.scale,
+            iterations=int(min(flops / _cost(side, count), 10 * side.dimension)),
+        )
         flops -= _cost(side, count) * left.iterations
         judged = _judge(side, left)
         low = max(low, judged.low)
@@ -85,16 +91,6 @@ def nullity(side: Side, *, least: int, flops: float, generator: torch.Generator)
         settled = low == high or count <= before or left.others > _enough(before)
         if settled or not _fits(side, count, flops):
             return replace(judged, low=low, high=high, looks=looks)
-
-
-def _follow(side: Side, count: int, flops: float, generator: torch.Generator) -> Residuals:
-    return leave_residuals(
-        side,
-        side.probes(count, generator),
-        enough=_enough(count),
-        null=NULL * side.operator.geometry.scale,
-        iterations=int(min(flops / _cost(side, count), 10 * side.dimension)),
-    )
 
 
 def _enough(count: int) -> float:

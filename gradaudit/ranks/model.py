@@ -1,7 +1,5 @@
 """Ranks of U of all convolutions of a model, record by record, c(M), and what they rest on."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -10,11 +10,10 @@ has the same row space, whatever filters and channels are zero, duplicate or dep
 before the fold are orthonormal (``RowBasis``), hence ‖Û‖ ≤ ‖P‖ (``Geometry.scale``).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -49,7 +48,7 @@ class Gap:
     tolerance: float
 
     @classmethod
-    def at(cls, values: Tensor, tolerance: float) -> Gap:
+    def at(cls, values: Tensor, tolerance: float) -> Self:
         """From relative singular values in descending order."""
         rank = int((values > tolerance).sum())
         return cls(

@@ -6,8 +6,6 @@ narrow. Conjugate gradients need thousands of iterations where the band Cholesky
 costs less than a hundred of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -30,7 +30,12 @@ class OpacusMechanism(ClippedNoise):
     def __init__(self, *, clip: float, sigma: float) -> None:
         super().__init__(clip=clip, sigma=sigma, noise="gaussian", per="sum")
         self.description = f"opacus:clip={clip:g},sigma={sigma:g}"
-        self._optimizer_class = _import_optimizer()
+        try:
+            self._optimizer_class: Any = import_module("opacus.optimizers").DPOptimizer
+        except ImportError as error:
+            raise UsageError(
+                "--mechanism opacus: Opacus is not installed; install gradaudit[opacus]"
+            ) from error
 
     def resized(self, clip: float | None = None, sigma: float | None = None) -> OpacusMechanism:
         """Opacus with another clip or sigma."""
@@ -58,12 +63,3 @@ class OpacusMechanism(ClippedNoise):
     ) -> Tensor:
         """One step of the optimizer for each release, (count, elements)."""
         return Mechanism.releases(self, per_sample_gradients, count, generator)
-
-
-def _import_optimizer() -> Any:
-    try:
-        return import_module("opacus.optimizers").DPOptimizer
-    except ImportError as error:
-        raise UsageError(
-            "--mechanism opacus: Opacus is not installed; install gradaudit[opacus]"
-        ) from error

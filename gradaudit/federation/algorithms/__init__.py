@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gradaudit.errors import UsageError
-from gradaudit.federation.clients import Client, Workplace
-from gradaudit.federation.parameters import Server
+from gradaudit.federation.clients import Client, Server, Workplace
 from gradaudit.parts import discover
 from gradaudit.specs import suggest
 

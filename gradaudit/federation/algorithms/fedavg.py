@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from gradaudit.federation.algorithms import Algorithm
-from gradaudit.federation.clients import Client, Workplace
-from gradaudit.federation.parameters import Server, weighted_mean
+from gradaudit.federation.clients import Client, Server, Workplace, weighted_mean
 
 
 class FedAvg(Algorithm):

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gradaudit.federation.algorithms import Algorithm
-from gradaudit.federation.clients import Client, Workplace
-from gradaudit.federation.parameters import Server, weighted_mean
+from gradaudit.federation.clients import Client, Server, Workplace, weighted_mean
 
 
 class FedSgd(Algorithm):

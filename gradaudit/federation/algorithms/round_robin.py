@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from gradaudit.federation.algorithms import Algorithm
-from gradaudit.federation.clients import Client, Workplace
-from gradaudit.federation.parameters import Server
+from gradaudit.federation.clients import Client, Server, Workplace
 
 
 class RoundRobin(Algorithm):

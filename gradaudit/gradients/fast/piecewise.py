@@ -35,7 +35,6 @@ from gradaudit.gradients.differentiation import Batch
 from gradaudit.gradients.norms import Directions, Norm
 from gradaudit.gradients.operations import Convolution
 from gradaudit.gradients.sources import General, Point, Tangents, over_uses, unstretched
-from gradaudit.gradients.trace import Trace
 
 _TOLERANCE = 1e-8
 _ROWS = 64
@@ -260,13 +259,19 @@ def tabulated(linear: PiecewiseLinear) -> Tabulated:
     batch, (outputs, _) = linear.point.batch, linear.response
     (point,), (record,) = batch.points, batch.records
 
-    came_in = {
-        site: _table(partial(_came_in, batch.trace, record, site), point, tangent[0, 0])
+    def came_in(moving: Tensor, site: int) -> Tensor:
+        return batch.trace.responses(moving, record)[1][site]
+
+    def given(moving: Tensor) -> Tensor:
+        return batch.trace.responses(moving, record)[0].flatten()
+
+    seen = {
+        site: _table(partial(came_in, site=site), point, tangent[0, 0])
         for site, tangent in linear.moving.items()
     }
-    table = _table(partial(_outputs, batch.trace, record), point, torch.ones_like(outputs[0, 0]))
+    table = _table(given, point, torch.ones_like(outputs[0, 0]))
     known = linear.point, linear.deltas, linear.curvature, linear.direction, linear.response
-    return Tabulated(*known, table, came_in)
+    return Tabulated(*known, table, seen)
 
 
 def tables_pay(linear: PiecewiseLinear, memory: int) -> bool:
@@ -305,11 +310,3 @@ def _table(function: Callable[[Tensor], Tensor], point: Tensor, moves: Tensor) -
         (pulled,) = torch.func.vmap(pull)(units.reshape(-1, *moves.shape))
         table[rows] = pulled.flatten(1)
     return table
-
-
-def _outputs(trace: Trace, record: Tensor, point: Tensor) -> Tensor:
-    return trace.responses(point, record)[0].flatten()
-
-
-def _came_in(trace: Trace, record: Tensor, site: int, point: Tensor) -> Tensor:
-    return trace.responses(point, record)[1][site]

@@ -71,7 +71,8 @@ def squares(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
 
 def absolute_sums(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
     """Sums of absolute entries, (records, directions), by sorting directions in the plane."""
-    scale = _ratio(a.abs().amax(1)[:, None], a_dot.abs().amax(2))[:, :, None]
+    largest, moved = a.abs().amax(1)[:, None], a_dot.abs().amax(2)
+    scale = torch.where((largest > 0) & (moved > 0), largest / moved, 1)[:, :, None]
     points = torch.stack([a[:, None].expand_as(a_dot), a_dot * scale], dim=-1)
     queries = torch.stack([d_dot, (d[:, None] / scale).expand_as(d_dot)], dim=-1)
     angles, points = _upper_half(points)
@@ -89,11 +90,6 @@ def _upper_half(vectors: Tensor) -> tuple[Tensor, Tensor]:
     below = (vectors[..., 1] < 0) | ((vectors[..., 1] == 0) & (vectors[..., 0] < 0))
     turned = torch.where(below[..., None], -vectors, vectors)
     return torch.atan2(turned[..., 1], turned[..., 0]), turned
-
-
-def _ratio(a: Tensor, b: Tensor) -> Tensor:
-    """The quotient where that is a positive number, else 1."""
-    return torch.where((a > 0) & (b > 0), a / b, 1)
 
 
 def _formed(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> tuple[Iterator[Tensor], Norms]:
