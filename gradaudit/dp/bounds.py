@@ -189,17 +189,14 @@ def lower_bound(
     both = epsilon_by_direction(positives, negatives, trials, delta=delta, alpha=alpha)
     by_positives, by_negatives = map(float, both)
     direction: Direction = "false positives" if by_positives >= by_negatives else "false negatives"
+    errors = {"false_positives": positives, "false_negatives": negatives}
     return LowerBound(
         value=max(by_positives, by_negatives),
         ceiling=epsilon_ceiling(trials, delta=delta, alpha=alpha),
         method="clopper-pearson",
         thresholds=(float(threshold), float(threshold)),
         flawless=positives == 0 == negatives,
-        evidence={
-            "false_positives": positives,
-            "false_negatives": negatives,
-            "direction": direction,
-        },
+        evidence={**errors, "direction": direction},
     )
 
 
@@ -243,13 +240,9 @@ def tails_bound(
 ) -> LowerBound:
     """The bound from the releases of one pair, at thresholds fixed without looking at them.
 
-    Args:
-        null: statistics of the releases for which the coin picked the null, (trials,).
-        alternative: of those for which it picked the alternative, (trials,).
-        thresholds: low ≤ high; the null is guessed below the first, the alternative from the second
-            on.
-        delta: 0 ≤ δ < 1.
-        alpha: probability, at most, that the bound exceeds the true epsilon.
+    Of statistics (trials,) of the releases for which the coin picked the null, and the alternative.
+    At thresholds low ≤ high the null is guessed below the first, the alternative from the second
+    on; 0 ≤ δ < 1, and α is the probability, at most, that the bound exceeds the true epsilon.
     """
     null, alternative = np.asarray(null), np.asarray(alternative)
     low, high = thresholds

@@ -6,7 +6,7 @@ with the clipping in the objective, and for feasible records too. Beside the cra
 random record and the one nearest to the crafted.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, cycle, islice
 
@@ -15,7 +15,13 @@ from torch import Tensor
 
 from gradaudit.data.records import Records
 from gradaudit.dp.domain import Domain
-from gradaudit.dp.sensitivity import Design, Distance, RecordSensitivity, between_two_values
+from gradaudit.dp.sensitivity import (
+    Design,
+    Distance,
+    Objective,
+    RecordSensitivity,
+    between_two_values,
+)
 from gradaudit.errors import UsageError
 from gradaudit.progress import Advance
 from gradaudit.randomness import Seed, rng
@@ -32,13 +38,9 @@ _TINY = 1e-30
 class Canary:
     """A record for the game, and the pair of values that moves its release most.
 
-    Attributes:
-        kind: random, nearest, crafted, or which record it is.
-        inputs: (positions,) flattened inputs, float64.
-        label: its task label.
-        null: index of the value under the null hypothesis.
-        alternative: index of the value under the alternative.
-        gap: L2 distance of the two releases without noise.
+    ``kind`` is random, nearest, crafted, or which record it is. Inputs are flattened, (positions,)
+    float64, ``null`` and ``alternative`` are indices of the values, and ``gap`` is the L2 distance
+    of the two releases without noise.
     """
 
     kind: str
@@ -53,10 +55,8 @@ class Canary:
 class Canaries:
     """The records that could have played, by kind, and the one that does.
 
-    Attributes:
-        by_kind: random, nearest and crafted, and the record that was asked for.
-        played: the one that plays.
-        typical: gaps of ordinary records, ascending, (records,).
+    ``by_kind`` has the random, nearest and crafted ones, and the record that was asked for;
+    ``typical`` are gaps of ordinary records, ascending, (records,).
     """
 
     by_kind: dict[str, Canary]
@@ -91,14 +91,10 @@ def choose_canary(
     by_kind = {"random": ordinary[0]}
     if design.restarts:
         starts = _starts(ordinary, design.restarts)
-        crafted = craft(
-            sensitivity,
-            domain,
-            torch.stack([start.inputs for start in starts]),
-            torch.stack([start.label for start in starts]),
-            iterations=design.iterations,
-            advance=advance,
-        )[0]
+        first, labels = (
+            torch.stack([getattr(start, name) for start in starts]) for name in ("inputs", "label")
+        )
+        crafted = craft(sensitivity, domain, first, labels, design.iterations, advance)[0]
         near = int(domain.apart(inputs.to(torch.float64), crafted.inputs).argmin())
         by_kind |= {"nearest": held("nearest", [near])[0], "crafted": crafted}
     if index is not None:
@@ -153,7 +149,6 @@ def craft(
     domain: Domain,
     starts: Tensor,
     labels: Tensor,
-    *,
     iterations: int,
     advance: Advance,
 ) -> list[Canary]:
@@ -186,9 +181,7 @@ def _shares(sensitivity: RecordSensitivity, starts: int) -> Iterator[tuple[Dista
             yield distance, rows
 
 
-def ascend(
-    objective: Callable[[Tensor], Tensor], domain: Domain, starts: Tensor, iterations: int
-) -> Tensor:
+def ascend(objective: Objective, domain: Domain, starts: Tensor, iterations: int) -> Tensor:
     """Maximise an objective from every start at once; no record ends worse than it began.
 
     Adam (Kingma and Ba 2015) with a step size of its own for each start, as the best one differs
@@ -217,9 +210,7 @@ def ascend(
     return best
 
 
-def _value_and_slope(
-    objective: Callable[[Tensor], Tensor], inputs: Tensor
-) -> tuple[Tensor, Tensor]:
+def _value_and_slope(objective: Objective, inputs: Tensor) -> tuple[Tensor, Tensor]:
     leaf = inputs.detach().clone().requires_grad_()
     with torch.enable_grad():
         value = objective(leaf)

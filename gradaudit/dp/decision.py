@@ -195,11 +195,8 @@ Law = ProjectionLaw | DistanceLaw | PilotLaw
 class Decision:
     """What is fixed before the trials, and about the bound that it will give if the law holds.
 
-    Attributes:
-        method: of the bound; guesses in two tails ask that fair coins picked the hypotheses.
-        low: the threshold, or the lower one.
-        high: the same, or the higher one.
-        expected: the bound.
+    ``low`` and ``high`` are the thresholds, or one twice; guesses in two tails ask that fair coins
+    picked the hypotheses. ``expected`` is the bound.
     """
 
     method: Method

@@ -51,22 +51,16 @@ _DENSE = 0.9
 """Share of elements that continuous noise changes from one release to the next."""
 _BALANCES = 4
 """Rounds of scaling elements and differences in turns."""
-_GENERATORS = {
-    np.random.Generator,
-    np.random.RandomState,
-    np.random.BitGenerator,
-    random.Random,
-    torch.Generator,
-}
+_NUMPY = {np.random.Generator, np.random.RandomState, np.random.BitGenerator}
+_GENERATORS = {*_NUMPY, random.Random, torch.Generator}
 
 
 @dataclass(frozen=True)
 class Verdict:
     """A verdict without trials.
 
-    Attributes:
-        reason: what repeats, in words.
-        epsilon: of the pair: infinite where the hypotheses' releases never coincide, else 0.
+    ``reason`` tells what repeats; ε of the pair is infinite where the hypotheses' releases never
+    coincide, else 0.
     """
 
     reason: str
@@ -231,10 +225,8 @@ def watched_randomness(given: torch.Generator) -> Iterator[Callable[[], bytes]]:
     As long as it does not change, or comes back to where it was, nothing was drawn but what is
     drawn again. It sees every generator that Python can reach, the global ones among them, and
     requests to the system for entropy, which fresh generators of numpy and the module ``secrets``
-    make. It does not see generators that C code keeps or seeds for itself.
-
-    Args:
-        given: the generator that a mechanism is handed.
+    make. It does not see generators that C code keeps or seeds for itself. ``given`` is the
+    generator that a mechanism is handed.
     """
     requests = 0
 

@@ -50,14 +50,10 @@ HEADLINE_SHARE = 0.9
 class Rules:
     """What is fixed before a game.
 
-    Attributes:
-        trials: releases under each hypothesis that count, in expectation.
-        delta: δ of the bounds.
-        mode: run the mechanism, or sample the law of its statistics.
-        confidence: 1 − α of all comparisons together.
-        comparisons: games whose bounds hold at once.
-        memory: bytes that a chunk of releases may take.
-        statistic: that is asked for.
+    ``trials`` releases under each hypothesis count, in expectation; the mechanism is run, or
+    (``exact``) the law of its statistics sampled. The confidence is 1 − α of all ``comparisons``
+    together, games whose bounds hold at once, and ``statistic`` the one that is asked for. A chunk
+    of releases takes ``memory`` bytes at most.
     """
 
     trials: int
@@ -93,11 +89,8 @@ class Rules:
 class StatisticResult:
     """What one statistic said.
 
-    Attributes:
-        null: its value in each trial under the null hypothesis.
-        alternative: under the alternative.
-        bound: the lower bound on epsilon.
-        point: the paper's estimate, no bound.
+    Its value in each trial under the null hypothesis, and under the alternative; the lower bound on
+    epsilon, and the paper's estimate, no bound.
     """
 
     null: FloatArray
@@ -131,9 +124,8 @@ class TrialsResult:
 class TrialSeries:
     """Trials in the order in which they were played.
 
-    Attributes:
-        coins: (releases,) bool, whether a fair coin picked the alternative.
-        statistics: (releases,) by name.
+    ``coins``, (releases,) bool, tell whether a fair coin picked the alternative; statistics are
+    (releases,).
     """
 
     coins: NDArray[np.bool_]
@@ -166,16 +158,10 @@ def trials_of_releases(
     coins = fair_coins(2 * trials, rng(seed, "coins"))
     values = len(hypotheses.alternatives)
     others = rng(seed, "values").integers(1, values + 1, len(coins))
-    projection, distance = score_releases(
-        mechanism,
-        hypotheses.batches,
-        ruler,
-        np.where(coins, others, 0),
-        sequence(seed, "releases"),
-        memory=memory,
-        advance=advance,
-    )
-    return TrialSeries(coins, {"projection": projection, "distance": distance})
+    game = mechanism, hypotheses.batches, ruler, np.where(coins, others, 0)
+    of_releases = sequence(seed, "releases")
+    scores = score_releases(*game, of_releases, memory=memory, advance=advance)
+    return TrialSeries(coins, {"projection": scores[0], "distance": scores[1]})
 
 
 def trials_of_laws(laws: Laws, trials: int, seed: Seed, advance: Advance) -> TrialSeries:

@@ -68,13 +68,9 @@ def gaussian_bound(
     degrees = [len(group) - 1 for group in groups]
     lower_tail = float(fdtr(degrees[1], degrees[0], variances[1] / variances[0]))
     gap = groups[1].mean() - groups[0].mean()
-    return GaussianBound(
-        mu=mu,
-        epsilon=epsilon_gaussian(mu, delta),
-        mu_estimate=float(gap / np.sqrt(np.average(variances, weights=degrees))),
-        normality_p=float(normaltest(residuals).pvalue),
-        equal_variance_p=2 * min(lower_tail, 1 - lower_tail),
-    )
+    estimate = float(gap / np.sqrt(np.average(variances, weights=degrees)))
+    p_values = float(normaltest(residuals).pvalue), 2 * min(lower_tail, 1 - lower_tail)
+    return GaussianBound(mu, epsilon_gaussian(mu, delta), estimate, *p_values)
 
 
 def mu_lower(null: ArrayLike, alternative: ArrayLike, *, alpha: float) -> FloatArray:

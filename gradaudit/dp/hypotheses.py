@@ -9,7 +9,7 @@ from itertools import groupby
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Generator, Tensor
 
 from gradaudit.dp.decision import DistanceLaw, Laws, ProjectionLaw
 from gradaudit.dp.mechanisms import Mechanism, ReleaseLaw
@@ -28,7 +28,7 @@ _WORKING_COPIES = 6
 
 
 @contextmanager
-def reproducible(seed: Seed, device: torch.device) -> Iterator[torch.Generator]:
+def reproducible(seed: Seed, device: torch.device) -> Iterator[Generator]:
     """A generator from a seed; the global generators are seeded too, and put back afterwards.
 
     A mechanism should draw from the generator that it is given. One that draws from the global
@@ -46,7 +46,7 @@ def reproducible(seed: Seed, device: torch.device) -> Iterator[torch.Generator]:
 
 
 def releases_in_chunks(
-    mechanism: Mechanism, batch: Tensor, count: int, generator: torch.Generator, memory: int
+    mechanism: Mechanism, batch: Tensor, count: int, generator: Generator, memory: int
 ) -> Iterator[Tensor]:
     """Releases from one batch, chunk by chunk: (rows, elements) with rows bounded by memory."""
     for _, rows in _chunks(mechanism, batch, count, memory):
@@ -57,7 +57,7 @@ def releases_interleaved(
     mechanism: Mechanism,
     batches: Sequence[Tensor],
     order: IntArray,
-    generator: torch.Generator,
+    generator: Generator,
     memory: int,
 ) -> Iterator[tuple[IntArray, Tensor]]:
     """Releases of several batches in turns, chunk by chunk, and which they are.

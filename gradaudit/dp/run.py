@@ -29,15 +29,9 @@ Setting = tuple[Swept, float, Mechanism]
 class Game:
     """A game that was played, or decided without trials.
 
-    Attributes:
-        column: the private column.
-        canaries: the records and their gaps.
-        hypotheses: the gradients.
-        result: a verdict that needed no trials, or what the trials said.
-        pair: exact epsilon of the pair (the largest of a mixture's), None where no law is known.
-        gaps_from: how gaps were measured.
-        mechanism: that was played.
-        rules: that it was played by.
+    ``result`` is a verdict that needed no trials, or what the trials said; ``pair`` is the exact
+    epsilon of the pair (the largest of a mixture's), None where no law is known, and ``gaps_from``
+    tells how gaps were measured.
     """
 
     column: PrivateColumn

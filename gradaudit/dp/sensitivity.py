@@ -27,13 +27,8 @@ class RecordGradients:
     """The gradient that a record contributes to a DP-SGD step.
 
     It goes over every trainable parameter but those of hidden layers, biases too: that is what
-    DP-SGD clips as one vector.
-
-    Attributes:
-        view: the model as a function.
-        names: the parameters, in order.
-        shape: of one record's inputs.
-        batched: whether all records go through vmap at once; else one after the other.
+    DP-SGD clips as one vector. ``shape`` is that of one record's inputs; all records go through
+    vmap at once where ``batched``, else one after the other.
     """
 
     view: FunctionalModel
@@ -127,6 +122,8 @@ def _gradients_and_slope(
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 """Distances (records,) between two gradients (records, elements) each."""
+Objective = Callable[[Tensor], Tensor]
+"""What crafting maximises: inputs (records, positions) to (records,), differentiable."""
 _COPIES = 8
 """Gradients that are held for one variant of a record, at most, counting those of the backward
 pass through them."""
@@ -162,14 +159,10 @@ class Design:
 class RecordSensitivity:
     """What the gap of a record depends on.
 
-    Attributes:
-        gradients: the model's per-sample gradients.
-        column: the private column.
-        judge: the release without noise, or with common noise; gaps are measured by it.
-        distances: what crafting maximises, each for its share of the starts; differentiable.
-        companions: (others, elements) gradients of the rest of the batch.
-        memory: bytes that a chunk may take.
-        measured_by: the judge in words.
+    ``judge``, in words ``measured_by``, is the release without noise, or with common noise: gaps
+    are measured by it. Crafting maximises the distances, each for its share of the starts; they are
+    differentiable. Companions are gradients (others, elements) of the rest of the batch, and a
+    chunk may take ``memory`` bytes.
     """
 
     gradients: RecordGradients
@@ -227,9 +220,7 @@ class RecordSensitivity:
             mode = "donot_use_mm_for_euclid_dist"
             return torch.cdist(releases, releases, compute_mode=mode).cpu()
 
-    def objective(
-        self, distance: Distance, pairs: Tensor, labels: Tensor
-    ) -> Callable[[Tensor], Tensor]:
+    def objective(self, distance: Distance, pairs: Tensor, labels: Tensor) -> Objective:
         """What crafting maximises, as a function of inputs (records, positions) to (records,).
 
         ``pairs`` are indices of the values, (records, 2), of records with these labels, (records,).

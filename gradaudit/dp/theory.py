@@ -146,12 +146,9 @@ def epsilon_composed(
 ) -> float:
     """ε at δ after ``steps`` steps of DP-SGD with noise on the sum of clipped gradients.
 
-    Args:
-        noise_multiplier: σ/Δ, 0 for none.
-        steps: number of steps.
-        delta: 0 < δ < 1.
-        sampling_rate: probability with which a record is in a batch; 1 is the whole data.
-        relation: neighbouring data sets replace one record, or remove one.
+    ``noise_multiplier`` is σ/Δ, 0 for none, 0 < δ < 1, and ``sampling_rate`` the probability with
+    which a record is in a batch, 1 for the whole data; neighbouring data sets replace one record,
+    or remove one.
 
     Raises:
         UsageError: dp-accounting is missing, or a number is out of its range.

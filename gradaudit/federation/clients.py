@@ -29,10 +29,7 @@ Update = dict[str, Tensor]
 class Client:
     """One participant.
 
-    Attributes:
-        number: from 0.
-        records: its own.
-        private: parameters and buffers of its model that it never shares, by name.
+    ``private`` are parameters and buffers of its model that it never shares, by name.
     """
 
     number: int
@@ -40,15 +37,15 @@ class Client:
     private: dict[str, Tensor] = field(default_factory=dict)
 
 
+Clients = Sequence[Client]
+
+
 class Contribution(NamedTuple):
     """What a client sends: a gradient, or what its training comes to as one; and its buffers.
 
-    Attributes:
-        update: by the name of every trainable parameter, in its shape. Of several local steps it
-            is (w₀ − w_E)/rate.
-        buffers: the model's buffers after the client's forward passes.
-        records: how many it holds, which is its weight.
-        loss: mean loss of its records, as they were trained on.
+    The update is by the name of every trainable parameter, in its shape; of several local steps it
+    is (w₀ − w_E)/rate. Buffers are the model's after the client's forward passes, the number of its
+    records is its weight, and the loss their mean, as they were trained on.
     """
 
     update: dict[str, Tensor]
@@ -60,12 +57,8 @@ class Contribution(NamedTuple):
 class Workplace:
     """One copy of the model, on which every client works in its turn.
 
-    Args:
-        target: the model (with the defenses that change it), its loss and its mode.
-        options: how to train.
-        batch_size: records in a step, None for all of a client's.
-        sharing: what a client's update passes through before it is shared.
-        seed: root of all draws.
+    The target has the defenses that change it, ``sharing`` is what a client's update passes through
+    before it is shared, and ``batch_size`` the records in a step, None for all of a client's.
 
     Raises:
         UsageError: the defenses cannot be applied to this model.
@@ -232,12 +225,7 @@ def _cast(data: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
 
 
 class Server:
-    """The shared model and the server's optimizer.
-
-    Args:
-        target: whose model it starts from; it is copied.
-        options: rate, optimizer.
-    """
+    """The shared model, at first a copy of the target's, and the server's optimizer."""
 
     def __init__(self, target: Target, options: TrainingOptions) -> None:
         self.model = copy.deepcopy(target.model)

@@ -1,10 +1,7 @@
 """A training kept in a folder: a checkpoint for each round, a summary, and where to go on.
 
-``round-000.safetensors`` … are weights that audits take; ``run.json`` tells how they were trained,
-on which records, and how accurate they are; ``resume.safetensors`` holds what later rounds need.
-Where clients keep a part of the model to themselves, these weights are without it, and
-``client-0/round-000.safetensors`` … are those of the first client, with its private part. Every
-file is written whole or not at all.
+``round-000.safetensors`` … are weights that audits take, in ``client-0`` with what the first client
+keeps to itself, if that is anything. Every file is written whole or not at all.
 """
 
 import json
@@ -68,11 +65,7 @@ class RunRecord(BaseModel):
 
 
 class RunFolder:
-    """A folder that holds one run, or nothing yet.
-
-    Args:
-        path: is made where it does not exist.
-        summary: of this run, before any round.
+    """A folder that holds one run, or nothing yet; it is made where it does not exist.
 
     Raises:
         UsageError: the folder holds another run or other files, or cannot be written to.

@@ -48,17 +48,10 @@ class Round:
 class Training:
     """A training that stands after ``number`` rounds and can go on, or back to a ``memory``.
 
-    Args:
-        target: initial weights, loss, and the mode in which clients run the model.
-        records: what the clients hold together.
-        options: how to train.
-        defenses: what a client does to what it shares, and to its model.
-        seed: root of all draws.
-        test: records for testing.
-
-    Attributes:
-        target: the model with the defenses that change it.
-        parts: indices of each client's records.
+    The given target has initial weights, loss, and the mode in which clients run the model; its
+    own is the model with the defenses that change it. ``records`` is what the clients hold
+    together, ``parts`` are the indices of each one's, and ``defenses`` what a client does to what
+    it shares, in order, and to its model.
 
     Raises:
         UsageError: an option does not go with another, or a client would get no record.
@@ -123,21 +116,16 @@ class Training:
     def snapshot(self, *, scored: bool = True) -> Round:
         """The shared model as it is now."""
         now = replace(self.target, model=self.server.model)
-        return Round(
-            number=self.number,
-            state=_copied(self.server.state()),
-            private=_copied(self.clients[0].private),
-            loss=self.loss,
-            train=task_accuracy(now, self.records) if scored else None,
-            test=task_accuracy(now, self.test) if scored and self.test else None,
-        )
+        train = task_accuracy(now, self.records) if scored else None
+        test = task_accuracy(now, self.test) if scored and self.test else None
+        state, private = map(_copied, (self.server.state(), self.clients[0].private))
+        return Round(self.number, state, private, self.loss, train, test)
 
     def memory(self) -> dict[str, Tensor]:
         """All that later rounds need, by name."""
         kept = {f"server.{name}": tensor for name, tensor in self.server.memory().items()}
         for client in self.clients:
-            for name, tensor in client.private.items():
-                kept[f"client.{client.number}.{name}"] = tensor
+            kept |= {f"client.{client.number}.{n}": tensor for n, tensor in client.private.items()}
         return kept
 
     def restore(self, number: int, memory: Mapping[str, Tensor]) -> None:

@@ -30,12 +30,8 @@ Record = tuple[Tensor, Tensor, Tensor]
 class Batch:
     """Some records, ready to be differentiated; each is a batch of its own to the model.
 
-    Attributes:
-        trace: the model's loss.
-        records: (records, …).
-        points: (records, …), see ``Trace``.
-        targets: (records, …) of the loss.
-        indices: which records these are, for the random numbers of each.
+    Records, points (see ``Trace``) and targets of the loss are (records, …); ``indices`` tell which
+    records these are, for the random numbers of each.
     """
 
     trace: Trace

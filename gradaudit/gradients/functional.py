@@ -64,10 +64,9 @@ class FunctionalModel:
     def outputs(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """The model's outputs, (records, …).
 
-        Args:
-            parameters: some or all of the trainable parameters; the others are the target's.
-            inputs: (records, …), as ``cast`` gives them; the model gets a copy to work on, for its
-                ``forward`` may write into what it is given.
+        The parameters are some or all of the trainable ones; the others are the target's. Inputs
+        (records, …) are as ``cast`` gives them; the model gets a copy to work on, for its
+        ``forward`` may write into what it is given.
         """
         state = {name: constant.clone() for name, constant in self.constants.items()}
         state |= {**self.parameters, **parameters}

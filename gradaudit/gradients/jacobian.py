@@ -67,13 +67,8 @@ class LayerNorms:
 class Jacobians:
     """Measures the Jacobians of some records' gradients.
 
-    Attributes:
-        batch: the records.
-        way: how the model is differentiated.
-        by: what by, the input or the labels.
-        layers: whose gradients.
-        memory: bytes that may be taken.
-        seed: of the direction that piecewise linearity is tested in.
+    ``seed`` is that of the direction in which piecewise linearity is tested; ``memory`` bytes may
+    be taken.
     """
 
     batch: Batch
@@ -101,7 +96,8 @@ class Jacobians:
                 for taken, directions in self._chunks(passes, chunk):
                     for tally in tallies:
                         tally.add(taken, directions)
-                        advance(len(directions.vectors) * tally.records)
+                        records = len(tally.source.point.batch.records)
+                        advance(len(directions.vectors) * records)
                 parts += [tally.norms() for tally in tallies]
         return {name: LayerNorms.of_all([part[name] for part in parts]) for name in parts[0]}
 
@@ -136,7 +132,7 @@ class Jacobians:
         trace = self.batch.trace
         if self.by != "point" or trace.whole or not isinstance(self.way, Mapped):
             return False
-        few = self._outputs <= sum(len(each.plan) for each in passes)
+        few = self._outputs <= sum(len(one.plan) for one in passes)
         return few and _linear_bytes(trace, self._outputs) <= self.memory // 4
 
     @cached_property
@@ -170,11 +166,6 @@ class _Tally:
     source: Source
     layers: Sequence[Layer]
     _norms: dict[tuple[str, Pass], Norms] = field(default_factory=dict)
-
-    @property
-    def records(self) -> int:
-        """How many records the source has."""
-        return len(self.source.point.batch.records)
 
     def add(self, taken: Pass, directions: Directions) -> None:
         """Take in the norms of a chunk of a pass's directions."""
@@ -221,11 +212,8 @@ def _pair_bytes(trace: Trace) -> int:
 
 def _record_bytes(trace: Trace) -> int:
     """Bytes of one record's factors, and of its gradient by the largest weight."""
-    factors = sum(
-        use.groups * use.positions * (use.inputs + use.outputs)
-        for uses in trace.uses.values()
-        for _, use in uses
-    )
+    every = (use for uses in trace.uses.values() for _, use in uses)
+    factors = sum(use.groups * use.positions * (use.inputs + use.outputs) for use in every)
     return _ELEMENT * 2 * (factors + _largest(trace) + _whole(trace))
 
 

@@ -95,14 +95,9 @@ def column_blocks(
 ) -> Iterator[tuple[Piece, Array]]:
     """Every layer's columns, in blocks that hold all records.
 
-    Args:
-        stream: gives the values; it is run once for each pass.
-        widths: elements of each layer, by name.
-        records: how many records there are.
-        memory: bytes that the blocks held at one time may take.
-
-    Yields:
-        Pieces in the order of the layers and their elements, with their blocks (records, width).
+    The stream is run once for each pass; ``widths`` are the elements of each layer, and blocks held
+    at one time take ``memory`` bytes at most. Pieces come in the order of the layers and their
+    elements, with their blocks (records, width).
     """
     for pieces in passes(widths, memory // (_BYTES * records)):
         held = [np.empty((records, piece.width)) for piece in pieces]

@@ -63,10 +63,8 @@ def one_after_the_other(parts: Sequence[Norms]) -> Norms:
 class Directions:
     """A chunk of directions.
 
-    Attributes:
-        vectors: (directions, …) in the shape of what is varied.
-        columns: the consecutive elements that they are the unit vectors of; None where they are
-            not such.
+    ``vectors`` are (directions, …) in the shape of what is varied, ``columns`` the consecutive
+    elements that they are the unit vectors of, None where they are not such.
     """
 
     vectors: Tensor
@@ -131,11 +129,8 @@ def gaussian(like: Tensor, seed: Seed, *words: Word) -> Tensor:
 class Pass(NamedTuple):
     """Directions and the norms to take over them.
 
-    Attributes:
-        plan: the directions.
-        norms: what to measure; F comes squared.
-        total: whether all directions together make one number, else each makes a sample.
-        factor: what a sample is multiplied by to estimate the whole without bias.
+    All directions together make one number where ``total``, else each makes a sample, multiplied by
+    ``factor`` to estimate the whole without bias. F comes squared.
     """
 
     plan: Plan

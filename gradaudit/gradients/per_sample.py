@@ -37,16 +37,9 @@ class PerSampleGradients:
 
     Iterating yields, chunk by chunk in the order of the records, a dict from each layer's name to
     its gradients (records, elements): the layer's parameters flattened, in the order of
-    ``parameter_names``. It can be iterated over again.
-
-    Attributes:
-        trace: the model and how its parameters are taken apart.
-        inputs: (records, …).
-        labels: (records, …).
-        layers: whose gradients are yielded.
-        ways: how each layer's gradients are computed, by name.
-        chunk: records whose gradients are yielded at once.
-        batch: records that run through the model at once, a multiple of ``chunk``.
+    ``parameter_names``. It can be iterated over again. ``ways`` tells how each layer's gradients
+    are computed; ``chunk`` records' are yielded at once, and ``batch`` records, a multiple of that,
+    run through the model at once.
     """
 
     trace: Trace

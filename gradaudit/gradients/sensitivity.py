@@ -34,6 +34,7 @@ from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
 from gradaudit.statistics import CONFIDENCE
+from gradaudit.statistics.intervals import Interval
 
 Array = NDArray[np.float64]
 
@@ -65,13 +66,8 @@ class Measured:
 class Observed:
     """A target with some records, ready to be differentiated.
 
-    Attributes:
-        view: the model.
-        layers: whose gradients.
-        inputs: (records, …).
-        labels: (records, …) as the data set holds them.
-        outputs: the model's, (records, …), each record a batch of its own.
-        coupling: what makes a record's output depend on its batch, or None.
+    Labels are as the data set holds them, outputs (records, …) of records that are each a batch of
+    its own; ``coupling`` tells what makes a record's output depend on its batch.
     """
 
     view: FunctionalModel
@@ -120,12 +116,9 @@ class Observed:
     ) -> Measured:
         """Measure all layers.
 
-        Args:
-            by: the point (the input) or the target (the label).
-            probes: how many to estimate from, 0 for none; None for none where that is affordable.
-            seed: of the probes.
-            memory: bytes that may be taken.
-            progress: is told how far the work is.
+        ``by`` is the point (the input) or the target (the label); ``probes`` are how many to
+        estimate from, 0 for none, None for none where that is affordable. At most ``memory`` bytes
+        are taken.
 
         Raises:
             AuditError: the gradients cannot be differentiated by this.
@@ -145,9 +138,8 @@ class Observed:
         raw = {layer.name: _samples(found[layer.name], passes) for layer in self.layers}
         bounded = {layer.name: _samples(found[layer.name], passes, layer) for layer in wide}
         methods = frozenset().union(*(norms.methods for norms in found.values()))
-        return Measured(
-            raw, bounded, "; ".join(sorted(methods)), 0 if passes[0].total else len(passes[0].plan)
-        )
+        probes = 0 if passes[0].total else len(passes[0].plan)
+        return Measured(raw, bounded, "; ".join(sorted(methods)), probes)
 
     def within(self, work: float, by: Variable) -> int:
         """How many records like the first can be measured exactly in so many multiply-adds.
@@ -162,7 +154,12 @@ class Observed:
 
     def _traced(self, by: Variable, records: int) -> tuple[Trace, Tensor, Tensor]:
         """The trace of the first records, and all records' targets and points."""
-        targets = self.labels if by == "point" else self._soft()
+        try:
+            targets = (
+                self.labels if by == "point" else self.view.loss.soft(self.outputs, self.labels)
+            )
+        except AuditError as error:
+            raise NotApplicable(str(error)) from error
         trace = Trace.of(self.view, names_of(self.layers), self.inputs[:records], targets[:records])
         points = trace.point(self.inputs)
         if by == "point" and not points.is_floating_point():
@@ -171,12 +168,6 @@ class Observed:
                 "continuously"
             )
         return trace, targets, points
-
-    def _soft(self) -> Tensor:
-        try:
-            return self.view.loss.soft(self.outputs, self.labels)
-        except AuditError as error:
-            raise NotApplicable(str(error)) from error
 
 
 _TASKS: dict[Variable, str] = {
@@ -191,9 +182,9 @@ def _samples(
 ) -> dict[Norm, Sample]:
     """A layer's norms, divided by range and ψ where it is given; none if any is not finite."""
     ranges = norms.ranges.cpu().double().numpy()
-    found: dict[Norm, Sample] = {}
-    for each in passes:
-        for norm in each.norms:
+    samples: dict[Norm, Sample] = {}
+    for taken in passes:
+        for norm in taken.norms:
             parts = norms.samples[norm].cpu().double().numpy()
             if not (np.isfinite(parts).all() and np.isfinite(ranges).all()):
                 return {}
@@ -203,17 +194,16 @@ def _samples(
                 divisor = (ranges * layer.parameters ** _PSI[norm]) ** (2 if squared else 1)
                 defined = (ranges > 0) | (parts == 0).all(axis=1)
                 parts = parts / np.where(ranges > 0, divisor, 1)[:, None]
-            some = isinstance(each.plan, Columns) and not each.total
-            columns = round(each.factor) if some else None
-            found[norm] = Sample(parts[defined], defined, squared, columns)
-    return found
+            some = isinstance(taken.plan, Columns) and not taken.total
+            columns = round(taken.factor) if some else None
+            samples[norm] = Sample(parts[defined], defined, squared, columns)
+    return samples
 
 
 def _multiply_adds(trace: Trace) -> int:
     """Of one record's forward pass, where parameters are taken apart or whole."""
-    apart = sum(
-        use.positions * math.prod(use.block) for uses in trace.uses.values() for _, use in uses
-    )
+    every = (use for uses in trace.uses.values() for _, use in uses)
+    apart = sum(use.positions * math.prod(use.block) for use in every)
     return apart + sum(trace.view.parameters[name].numel() for name in trace.whole)
 
 
@@ -251,7 +241,7 @@ class Sample:
         """The mean over records."""
         return float(self.values.mean())
 
-    def interval(self) -> tuple[float, float]:
+    def interval(self) -> Interval:
         """An interval for the exact mean over these records: how far off the probes may be.
 
         F norms: the mean over Gaussian probes of a sum of squares is a mixture of chi-squares,
@@ -290,9 +280,7 @@ class Sample:
         return alone
 
 
-def joined(
-    value: float, first: tuple[float, float], second: tuple[float, float]
-) -> tuple[float, float]:
+def joined(value: float, first: Interval, second: Interval) -> Interval:
     """The interval of a positive value whose error has two independent sources.
 
     Each alone has one of these intervals; distances in logarithms add in squares (G. Zou and A.

@@ -24,21 +24,18 @@ from torch.utils._pytree import tree_map
 from gradaudit.gradients.differentiation import Batch, Differentiation, Variable
 from gradaudit.gradients.fast.rank_two import rank_two_norms
 from gradaudit.gradients.norms import Directions, Norm, Norms, norms_of, side_by_side
-from gradaudit.gradients.operations import Operation
+from gradaudit.gradients.operations import Uses
 from gradaudit.gradients.trace import Gradients
 
 _BLOCK = 1 << 19
-
-Uses = Sequence[tuple[int, Operation]]
 
 
 @dataclass(frozen=True)
 class Factors:
     """The factors of one parameter's gradients.
 
-    Attributes:
-        right: A, (records, groups, in, positions).
-        left: Δ, (records, groups, out, positions).
+    ``right`` is A, (records, groups, in, positions), ``left`` is Δ, (records, groups, out,
+    positions).
     """
 
     right: Tensor
@@ -127,9 +124,8 @@ class Tangents:
 
     def _right(self) -> Tensor | None:
         """Ȧ, (records or 1, groups, directions, in, positions); None where A stays."""
-        parts = [use.right_tangent(self.seen.get(site)) for site, use in self.uses]
-        moving = [part for part in parts if part is not None]
-        return over_uses(moving) if moving else None
+        moving = [(site, use) for site, use in self.uses if use.moves and site in self.seen]
+        return over_uses([use.right(self.seen[site]) for site, use in moving]) if moving else None
 
     def _squares(self, left: Tensor, right: Tensor | None) -> Tensor:
         """Squared F norms of Ġ from Gram matrices, (records, directions)."""
@@ -153,9 +149,8 @@ class Tangents:
         tangents, left = right.flatten(2, 3), self.base.left
         if len(tangents) < len(left):
             product = left.transpose(0, 1).flatten(1, 2) @ tangents[0].mT
-            return product.reshape(groups, len(left), -1, directions, right.shape[3]).permute(
-                1, 3, 0, 2, 4
-            )
+            by_record = product.reshape(groups, len(left), -1, directions, right.shape[3])
+            return by_record.permute(1, 3, 0, 2, 4)
         product = left @ tangents.mT
         return product.reshape(*product.shape[:3], directions, -1).permute(0, 3, 1, 2, 4)
 
@@ -163,15 +158,14 @@ class Tangents:
         """The directions in blocks whose Ȧ fits a cache."""
         known = self.product if self.left is None else self.left.transpose(1, 2)
         assert known is not None
-        records = max(
-            (len(self.seen[site]) for site, _ in self.uses if site in self.seen), default=1
-        )
+        seen = {site: self.seen[site] for site, _ in self.uses if site in self.seen}
+        records = max(map(len, seen.values()), default=1)
         size = max(1, _BLOCK // (records * math.prod(self.base.right.shape[1:])))
         for start in range(0, known.shape[1], size):
             at = slice(start, start + size)
             yield replace(
                 self,
-                seen={site: self.seen[site][:, at] for site, _ in self.uses if site in self.seen},
+                seen={site: tangents[:, at] for site, tangents in seen.items()},
                 left=None if self.left is None else self.left[:, :, at],
                 product=None if self.product is None else self.product[:, at],
             )
@@ -194,11 +188,8 @@ def _inner(a: Tensor, b: Tensor) -> Tensor:
 class Point:
     """The gradients of some records, with every parameter's factors.
 
-    Attributes:
-        batch: the records.
-        gradients: theirs, (records, …).
-        seen: what came in at every site, tokens included.
-        factors: by parameter that is taken apart.
+    Gradients are (records, …), ``seen`` is what came in at every site, tokens included, and factors
+    are those of the parameters that are taken apart.
     """
 
     batch: Batch
@@ -219,12 +210,9 @@ class Point:
 
     def part(self, at: slice) -> Point:
         """The records at these positions."""
-        return Point(
-            self.batch.part(at),
-            tree_map(lambda tensor: tensor[at], self.gradients),
-            {site: came_in[at] for site, came_in in self.seen.items()},
-            {name: factors.part(at) for name, factors in self.factors.items()},
-        )
+        gradients, seen = tree_map(lambda tensor: tensor[at], (self.gradients, self.seen))
+        factors = {name: factors.part(at) for name, factors in self.factors.items()}
+        return Point(self.batch.part(at), gradients, seen, factors)
 
     def ranges(self, parameters: Sequence[str]) -> Tensor:
         """Max − min over the elements of each record's gradient by these parameters, (records,)."""
@@ -236,8 +224,7 @@ class Point:
         """The least and greatest element of each record's gradient, (records,) each."""
         if parameter in self.factors:
             return self.factors[parameter].extremes()
-        low, high = self.gradients.whole[parameter].flatten(1).aminmax(dim=1)
-        return low, high
+        return self.gradients.whole[parameter].flatten(1).aminmax(dim=1)
 
 
 @dataclass(frozen=True)
@@ -249,6 +236,10 @@ class Whole:
     def norms(self, wanted: Collection[Norm]) -> Norms:
         """Norms of Ġ."""
         return norms_of(self.moved.clone(), wanted)
+
+
+MovingParameters = Iterator[tuple[str, Tangents | Whole]]
+"""Each parameter's Ġ, to take the wanted norms of before the next one is asked for."""
 
 
 @dataclass(frozen=True)
@@ -264,9 +255,7 @@ class General:
         """How it differentiates."""
         return self.way.title
 
-    def tangents(
-        self, directions: Directions, wanted: Collection[Norm]
-    ) -> Iterator[tuple[str, Tangents | Whole]]:
+    def tangents(self, directions: Directions, wanted: Collection[Norm]) -> MovingParameters:
         """Each parameter's Ġ."""
         moved = self.moved(directions.vectors)
         for name, tangent in moved.whole.items():

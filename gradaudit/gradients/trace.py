@@ -10,7 +10,7 @@ from torch import Tensor
 from gradaudit.errors import AuditError
 from gradaudit.gradients.capture import Capture, Site
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.operations import Operation
+from gradaudit.gradients.operations import Operation, Uses
 
 _GUARD_RECORDS = 2
 _GUARD_TOLERANCE = 1e-7
@@ -21,10 +21,8 @@ _GUARD_ROUNDINGS = 1e3
 class Gradients(NamedTuple):
     """The gradient of one record's loss, or that of many with leading dimensions.
 
-    Attributes:
-        deltas: δ at every site.
-        seen: what came in at the sites where that is real-valued, by the site's index.
-        whole: gradients of the parameters that are not taken apart, by name.
+    δ at every site, what came in at the sites where that is real-valued, by the site's index, and
+    gradients of the parameters that are not taken apart, by name.
     """
 
     deltas: tuple[Tensor, ...]
@@ -136,10 +134,8 @@ class Trace:
 
     def zeros(self, like: Tensor) -> tuple[Tensor, ...]:
         """A perturbation a site."""
-        return tuple(
-            torch.zeros(site.shape, dtype=self.view.dtype, device=like.device)
-            for site in self.sites
-        )
+        dtype, device = self.view.dtype, like.device
+        return tuple(torch.zeros(site.shape, dtype=dtype, device=device) for site in self.sites)
 
     def _run(
         self,
@@ -202,10 +198,7 @@ class Trace:
 
 
 def _equals_the_sum(
-    whole: Tensor,
-    uses: Sequence[tuple[int, Operation]],
-    deltas: Sequence[Tensor],
-    seen: Sequence[Tensor],
+    whole: Tensor, uses: Uses, deltas: Sequence[Tensor], seen: Sequence[Tensor]
 ) -> bool:
     total = torch.zeros_like(whole)
     for site, operation in uses:

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from gradaudit.errors import NotApplicable
 from gradaudit.randomness import Seed, torch_rng
@@ -77,34 +76,22 @@ def convolution_rank(
 ) -> LayerRank:
     """Rank of U = [W; ∇_Z J] (Chen & Campbell 2021, eq. 4).
 
-    Args:
-        weight: (output channels, input channels of a group, *kernel) float64.
-        deltas: ∂J/∂Z at the convolution's output, (output channels, output positions) float64.
-        geometry: of each group.
-        groups: of the convolution.
-        method: how; ``auto`` takes what suits the layer.
-        flops: floating-point operations that may be spent, over all groups, before a bracket is
-            given; the same on every machine, unlike a time limit.
-        seed: root of the probes' randomness.
+    The weight is (output channels, input channels of a group, *kernel) float64, the geometry that
+    of each group, and ``deltas`` are ∂J/∂Z at the convolution's output, (output channels, output
+    positions) float64. The method ``auto`` takes what suits the layer. ``flops`` are the floating-
+    point operations that may be spent, over all groups, before a bracket is given; the same on
+    every machine, unlike a time limit.
 
     Raises:
         NotApplicable: Û is too large for ``dense``.
     """
     filters = weight.flatten(2).mT.reshape(groups, -1, geometry.taps * geometry.channels)
     gradients = deltas.reshape(groups, -1, geometry.positions)
-    return LayerRank(
-        tuple(
-            _group_rank(
-                filters[group],
-                gradients[group],
-                geometry,
-                method,
-                flops / groups,
-                torch_rng(seed, "ranks", "group", group),
-            )
-            for group in range(groups)
-        )
-    )
+    ranks = []
+    for group, (rows, deltas) in enumerate(zip(filters, gradients, strict=True)):
+        generator = torch_rng(seed, "ranks", "group", group)
+        ranks.append(_group_rank(rows, deltas, geometry, method, flops / groups, generator))
+    return LayerRank(tuple(ranks))
 
 
 def _group_rank(
@@ -113,7 +100,7 @@ def _group_rank(
     geometry: Geometry,
     method: Method,
     flops: float,
-    generator: torch.Generator,
+    generator: Generator,
 ) -> GroupRank:
     """Of filters (output channels, taps · input channels), input channels fastest."""
     live = geometry.live.repeat_interleave(geometry.channels)
@@ -171,7 +158,7 @@ def _dense(rows: RowSpace) -> GroupRank:
     return replace(_with_facts(rows, gap.rank, gap.rank, "dense", rows.bound), spectrum=gap)
 
 
-def _by_probes(rows: RowSpace, flops: float, generator: torch.Generator) -> GroupRank:
+def _by_probes(rows: RowSpace, flops: float, generator: Generator) -> GroupRank:
     side = smaller_side(rows)
     left = nullity(side, least=side.dimension - rows.bound, flops=flops, generator=generator)
     low, high = side.dimension - left.high, side.dimension - left.low

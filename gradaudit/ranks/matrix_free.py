@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from scipy.special import gammainc, gammaincinv
-from torch import Tensor
+from torch import Generator, Tensor
 
 from gradaudit.ranks.operator import EPSILON, NULL
 from gradaudit.ranks.sides import Side
@@ -65,7 +65,7 @@ class Nullity:
     smallest: float | None
 
 
-def nullity(side: Side, *, least: int, flops: float, generator: torch.Generator) -> Nullity:
+def nullity(side: Side, *, least: int, flops: float, generator: Generator) -> Nullity:
     """Nullity of a side, from as few probes as settle it.
 
     ``least`` is the nullity that is known to be there, from the bound; the search may take
@@ -76,12 +76,11 @@ def nullity(side: Side, *, least: int, flops: float, generator: torch.Generator)
     low, high, looks = least, side.dimension, 0
     while True:
         looks += 1
+        null, most = NULL * side.operator.geometry.scale, 10 * side.dimension
+        iterations = int(min(flops / _cost(side, count), most))
+        probes = side.probes(count, generator)
         left = leave_residuals(
-            side,
-            side.probes(count, generator),
-            enough=_enough(count),
-            null=NULL * side.operator.geometry.scale,
-            iterations=int(min(flops / _cost(side, count), 10 * side.dimension)),
+            side, probes, enough=_enough(count), null=null, iterations=iterations
         )
         flops -= _cost(side, count) * left.iterations
         judged = _judge(side, left)
@@ -106,16 +105,8 @@ def _judge(side: Side, left: Residuals) -> Nullity:
     smallest = None
     if not high:  # vᵀX = vᵀE + (Bᵀv)ᵀY bounds σ = ‖Bᵀv‖, with ‖vᵀX‖ at its lower quantile
         smallest = max(0.0, least_norm(len(values), ALPHA_SMALLEST) - float(values[0])) / gain
-    return Nullity(
-        side=side.name,
-        low=len(left.null),
-        high=high,
-        looks=1,
-        probes=len(values),
-        iterations=left.iterations,
-        residual=left.others,
-        smallest=smallest,
-    )
+    low, iterations, others = len(left.null), left.iterations, left.others
+    return Nullity(side.name, low, high, 1, len(values), iterations, others, smallest)
 
 
 def _probes_for(left: Residuals) -> int:
@@ -158,12 +149,9 @@ def leave_residuals(
 ) -> Residuals:
     """Subtract from the probes what B spans, until what is left is null or short enough.
 
-    Args:
-        side: gives B and Bᵀ.
-        probes: X, (probes, …).
-        enough: Frobenius norm of the residuals, beside null directions, to stop at.
-        null: a direction v with ‖Bᵀ v‖ ≤ null is one that B does not span.
-        iterations: the most applications of B and Bᵀ to every probe.
+    ``probes`` are X, (probes, …). Residuals of a Frobenius norm of ``enough``, beside null
+    directions, are short enough; a direction v with ‖Bᵀ v‖ ≤ ``null`` is one that B does not span.
+    B and Bᵀ are applied to every probe ``iterations`` times at most.
     """
     right, coefficients, done = probes, probes.new_zeros(()), 0
     for _ in range(_REFINEMENTS):

@@ -33,10 +33,7 @@ _ROUNDING = 1e-14
 class LayerRanks:
     """Rank of U of one convolution, for each of some records.
 
-    Attributes:
-        layer: its name.
-        inputs: n, all elements of its input.
-        records: the rank for every record.
+    ``inputs`` is n, all elements of its input.
     """
 
     layer: str
@@ -67,18 +64,10 @@ def ranks_of(
 ) -> tuple[dict[str, LayerRanks], dict[str, str]]:
     """Ranks of U of convolutions, for every record on its own.
 
-    Args:
-        model: a functional copy in float64.
-        layers: the convolutions to measure, by name.
-        inputs: (records, …), as ``model.cast`` gives them.
-        labels: (records, …).
-        method: how a rank is found.
-        flops: floating-point operations that a convolution may take for a record.
-        seed: root of the probes' randomness.
-        advance: told of every convolution that is done for a record.
-
-    Returns:
-        Ranks by layer in order of execution, and reasons for the layers that have none.
+    The model is a functional copy in float64, inputs (records, …) and labels are as it casts them,
+    and a convolution may take ``flops`` floating-point operations for a record; ``advance`` is told
+    of every one that is done. Ranks come by layer in order of execution, with reasons for the
+    layers that have none.
 
     Raises:
         AuditError: a weight or gradient is not finite.
@@ -101,11 +90,8 @@ def ranks_of(
             by_layer.setdefault(use.layer, []).append(rank)
             sizes[use.layer] = math.prod(use.shape)
             advance(1)
-    return {
-        name: LayerRanks(name, sizes[name], tuple(ranks))
-        for name, ranks in by_layer.items()
-        if name not in reasons
-    }, reasons
+    measured = {name: ranks for name, ranks in by_layer.items() if name not in reasons}
+    return {n: LayerRanks(n, sizes[n], tuple(ranks)) for n, ranks in measured.items()}, reasons
 
 
 def _unmeasurable(layers: Mapping[str, Convolution], seen: Sequence[Use]) -> dict[str, str]:
@@ -125,15 +111,9 @@ def _rank_of_use(
 ) -> LayerRank:
     if not (use.deltas.isfinite().all() and use.weight.isfinite().all()):
         raise AuditError(f"{use.layer}: its weights or the gradient at its output are not finite")
-    return convolution_rank(
-        use.weight,
-        use.deltas[0].flatten(1),
-        geometry_of(layer, use.shape[2:], use.weight.device),
-        layer.groups,
-        method=method,
-        flops=flops,
-        seed=seed,
-    )
+    geometry = geometry_of(layer, use.shape[2:], use.weight.device)
+    facts = use.weight, use.deltas[0].flatten(1), geometry, layer.groups
+    return convolution_rank(*facts, method=method, flops=flops, seed=seed)
 
 
 def rank_deficiency(ranks: Sequence[Sequence[int]], inputs: Sequence[int]) -> list[float]:

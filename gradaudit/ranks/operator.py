@@ -35,11 +35,8 @@ _FLOPS_OF_CALLS = 4_000_000
 class Gap:
     """A numerical rank and the singular values on both sides of the line that decides it.
 
-    Attributes:
-        rank: how many lie above the line.
-        smallest: the smallest that counts, relative (1 at rank 0).
-        largest_dropped: the largest that does not, relative (0 where there is none).
-        tolerance: the line, relative.
+    ``smallest`` is the smallest that counts (1 at rank 0), ``largest_dropped`` the largest that
+    does not (0 where there is none), and ``tolerance`` the line, all relative.
     """
 
     rank: int

@@ -31,15 +31,9 @@ _MOST_ELEMENTS = 32_000_000
 class Side:
     """A space in which B = Ûᵀ or B = Û spans a part; what is left over is its nullity.
 
-    Attributes:
-        name: ``inputs`` or ``rows``.
-        operator: Û.
-        dimension: of the space.
-        length: of its vectors.
-        span: B of every row.
-        against: Bᵀ of every row.
-        confine: orthogonal projection of every row onto the space.
-        precondition: about (B Bᵀ)⁻¹ of every row, symmetric and positive definite.
+    Of every row, ``span`` gives B, ``against`` Bᵀ, ``confine`` the orthogonal projection onto the
+    space, whose vectors have so many elements as ``length``, and ``precondition`` about (B Bᵀ)⁻¹,
+    symmetric and positive definite.
     """
 
     name: str

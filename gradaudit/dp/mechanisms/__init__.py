@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from gradaudit.defenses import Chain, Defense, defenses, parse_defense
 from gradaudit.dp.theory import Relation, epsilon_gaussian, epsilon_laplace
@@ -29,10 +29,8 @@ and those of its companions (others, elements) to (…, elements)."""
 class ReleaseLaw:
     """A release that is a known function of the gradients plus noise of a known law.
 
-    Attributes:
-        noise: law of the noise in each element.
-        scale: its deviation (Gaussian) or scale (Laplace) in a release.
-        noiseless: the release without it.
+    ``scale`` is the deviation (Gaussian) or scale (Laplace) of the noise in each element of a
+    release.
     """
 
     noise: Noise
@@ -57,10 +55,8 @@ class ReleaseLaw:
 class Promise:
     """What a mechanism promises, whatever the records are.
 
-    Attributes:
-        mu: L2 sensitivity over the noise's scale.
-        epsilon: of the worst pair of gradients, exact.
-        delta: that epsilon goes with; 0 for Laplace noise, of which one at δ says nothing.
+    ``mu`` is the L2 sensitivity over the noise's scale. Epsilon, exact, is that of the worst pair
+    of gradients; it goes with ``delta``, 0 for Laplace noise, of which one at δ says nothing.
     """
 
     mu: float
@@ -76,6 +72,7 @@ class Mechanism(ABC):
     Attributes:
         description: as the user named it.
         noise: the law of the noise in each element, known or declared; None where it is neither.
+        noise_multiplier: σ/Δ of Gaussian noise on the sum of clipped gradients, which composes.
         deterministic: whether it is known to draw no random numbers.
         foreign: whether its releases are made by code that is not known here: they may depend on
             each other, and a pilot of them is a better guide to a threshold than any law.
@@ -85,13 +82,9 @@ class Mechanism(ABC):
     summary: ClassVar[str]
     description: str
     noise: Noise | None = None
+    noise_multiplier: float | None = None
     deterministic: ClassVar[bool] = False
     foreign: ClassVar[bool] = True
-
-    @property
-    def noise_multiplier(self) -> float | None:
-        """σ/Δ of Gaussian noise on the sum of clipped gradients, which composes; else None."""
-        return None
 
     def law(self, records: int) -> ReleaseLaw | None:
         """The law of a release of a batch of so many records; None where it is not known.
@@ -123,12 +116,10 @@ class Mechanism(ABC):
         return self
 
     @abstractmethod
-    def release(self, per_sample_gradients: Tensor, generator: torch.Generator) -> Tensor:
+    def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
         """Release once: (records, elements) to (elements,)."""
 
-    def releases(
-        self, per_sample_gradients: Tensor, count: int, generator: torch.Generator
-    ) -> Tensor:
+    def releases(self, per_sample_gradients: Tensor, count: int, generator: Generator) -> Tensor:
         """Release ``count`` times from the same gradients, (count, elements)."""
         return torch.stack([self.release(per_sample_gradients, generator) for _ in range(count)])
 
@@ -184,10 +175,7 @@ class DefenseMechanism(Mechanism):
     """The batch's mean gradient as a deterministic defense releases it.
 
     Equal gradients are released as equal updates, so the releases of a pair either never coincide
-    (ε is infinite) or always do (ε is 0).
-
-    Attributes:
-        sizes: elements of each parameter in a gradient, in order; empty before ``laid_out``.
+    (ε is infinite) or always do (ε is 0). ``sizes`` are empty before ``laid_out``.
     """
 
     deterministic: ClassVar[bool] = True
@@ -232,7 +220,7 @@ class DefenseMechanism(Mechanism):
             )
         return DefenseMechanism(self.defense, self.description, sizes)
 
-    def release(self, per_sample_gradients: Tensor, generator: torch.Generator) -> Tensor:
+    def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
         """The defended mean: (records, elements) to (elements,)."""
         mean = per_sample_gradients.mean(dim=0, keepdim=True)
         parts = torch.split(mean, list(self.sizes.values()), dim=1)
@@ -243,9 +231,7 @@ class DefenseMechanism(Mechanism):
         )
         return torch.cat(list(defended.values()), dim=1)[0]
 
-    def releases(
-        self, per_sample_gradients: Tensor, count: int, generator: torch.Generator
-    ) -> Tensor:
+    def releases(self, per_sample_gradients: Tensor, count: int, generator: Generator) -> Tensor:
         """The same release ``count`` times, (count, elements)."""
         return self.release(per_sample_gradients, generator).expand(count, -1)
 
@@ -267,7 +253,7 @@ class FileMechanism(Mechanism):
         self.batched: Callable[..., Any] | None = getattr(function, "releases", None)
         self.description = description
 
-    def release(self, per_sample_gradients: Tensor, generator: torch.Generator) -> Tensor:
+    def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
         """Release once: (records, elements) to (elements,).
 
         Raises:
@@ -276,9 +262,7 @@ class FileMechanism(Mechanism):
         elements = per_sample_gradients.shape[1:]
         return self._call(self.function, elements, per_sample_gradients.clone(), generator)
 
-    def releases(
-        self, per_sample_gradients: Tensor, count: int, generator: torch.Generator
-    ) -> Tensor:
+    def releases(self, per_sample_gradients: Tensor, count: int, generator: Generator) -> Tensor:
         """Release ``count`` times, (count, elements), by the batched form where there is one.
 
         Raises:

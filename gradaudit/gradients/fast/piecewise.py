@@ -22,7 +22,7 @@ tables (benchmarks/fast_paths.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import ClassVar
@@ -34,7 +34,14 @@ from torch.utils._pytree import tree_map_only
 from gradaudit.gradients.differentiation import Batch
 from gradaudit.gradients.norms import Directions, Norm
 from gradaudit.gradients.operations import Convolution
-from gradaudit.gradients.sources import General, Point, Tangents, over_uses, unstretched
+from gradaudit.gradients.sources import (
+    General,
+    MovingParameters,
+    Point,
+    Tangents,
+    over_uses,
+    unstretched,
+)
 
 _TOLERANCE = 1e-8
 _ROWS = 64
@@ -89,9 +96,7 @@ class PiecewiseLinear:
         deltas, curvature, response = tree_map_only(Tensor, lambda x: x[at], rest)
         return PiecewiseLinear(self.point.part(at), deltas, curvature, self.direction, response)
 
-    def tangents(
-        self, directions: Directions, wanted: Collection[Norm]
-    ) -> Iterator[tuple[str, Tangents]]:
+    def tangents(self, directions: Directions, wanted: Collection[Norm]) -> MovingParameters:
         """Each parameter's Ġ."""
         outputs, seen = _responses(self.point.batch, directions.vectors)
         mixture, seen = outputs @ self.curvature, unstretched(seen)
@@ -203,18 +208,14 @@ def _curvatures(batch: Batch, outputs: Tensor) -> Tensor:
 class Tabulated(PiecewiseLinear):
     """One record of a piecewise linear network, with its response in every unit direction.
 
-    Attributes:
-        outputs: tangents of the outputs, (outputs, columns).
-        seen: of what came in, (elements, columns), by site; sites where the input itself comes in
-            are left out.
+    ``outputs`` are tangents of the outputs, (outputs, columns), ``seen`` those of what came in,
+    (elements, columns), by site; sites where the input itself comes in are left out.
     """
 
     outputs: Tensor
     seen: dict[int, Tensor]
 
-    def tangents(
-        self, directions: Directions, wanted: Collection[Norm]
-    ) -> Iterator[tuple[str, Tangents]]:
+    def tangents(self, directions: Directions, wanted: Collection[Norm]) -> MovingParameters:
         """Each parameter's Ġ, (1, directions, …)."""
         if directions.columns is None:
             yield from super().tangents(directions, wanted)
