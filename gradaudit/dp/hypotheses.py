@@ -45,14 +45,6 @@ def reproducible(seed: Seed, device: torch.device) -> Iterator[Generator]:
         random.setstate(python_state)
 
 
-def releases_in_chunks(
-    mechanism: Mechanism, batch: Tensor, count: int, generator: Generator, memory: int
-) -> Iterator[Tensor]:
-    """Releases from one batch, chunk by chunk: (rows, elements) with rows bounded by memory."""
-    for _, rows in _chunks(mechanism, batch, count, memory):
-        yield mechanism.releases(batch, rows, generator)
-
-
 def releases_interleaved(
     mechanism: Mechanism,
     batches: Sequence[Tensor],
@@ -282,7 +274,8 @@ def pilot_ruler(
 def _mean(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed, memory: int) -> Tensor:
     total = torch.zeros(batch.shape[1], dtype=torch.float64, device=batch.device)
     with reproducible(seed, batch.device) as generator:
-        for chunk in releases_in_chunks(mechanism, batch, count, generator, memory):
+        order = np.zeros(count, np.intp)
+        for _, chunk in releases_interleaved(mechanism, [batch], order, generator, memory):
             total += chunk.to(torch.float64).sum(dim=0)
     return total / count
 

@@ -4,20 +4,28 @@ J_l = ∂G_l/∂x (Mo et al. 2022, eq. 7) and ∂G_l/∂y (Mo et al. 2021, eq. 9
 one record's loss with respect to layer l's parameters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from gradaudit.gradients.differentiation import Batch, Differentiation, Mapped, Variable
 from gradaudit.gradients.fast.piecewise import PiecewiseLinear, tables_pay, tabulated
-from gradaudit.gradients.norms import Directions, Norms, Pass, gaussian, joined, one_after_the_other
-from gradaudit.gradients.sources import General, Point
+from gradaudit.gradients.norms import (
+    Directions,
+    Norms,
+    Pass,
+    gaussian,
+    joined,
+    one_after_the_other,
+    over_directions,
+    side_by_side,
+)
+from gradaudit.gradients.sources import FactoredGradients, General
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.target import Layer
 from gradaudit.progress import Advance
@@ -54,7 +62,7 @@ class LayerNorms:
     methods: frozenset[str]
 
     @classmethod
-    def of_all(cls, parts: Sequence[LayerNorms]) -> LayerNorms:
+    def of_all(cls, parts: Sequence[Self]) -> Self:
         """One part's records after the other's."""
         return cls(
             one_after_the_other([part.samples for part in parts]),
@@ -121,7 +129,7 @@ class Jacobians:
             yield from self._parts(source, passes)
 
     def _source(self, batch: Batch, *, linear: bool) -> Source:
-        general = General(Point.of(batch, self.way), self.way, self.by)
+        general = General(FactoredGradients.of(batch, self.way), self.way, self.by)
         if not linear:
             return general
         direction = gaussian(batch.points[0], self.seed, "jacobian", "linear")
@@ -169,14 +177,17 @@ class _Tally:
 
     def add(self, taken: Pass, directions: Directions) -> None:
         """Take in the norms of a chunk of a pass's directions."""
-        norms = {}
-        for name, tangents in self.source.tangents(directions, taken.norms):
-            norms[name] = tangents.norms(taken.norms)
-            del tangents  # before the next are made: they may be large
+        norms = dict(self.source.norms(directions, taken.norms))
+        merge = joined if taken.total else side_by_side
         for layer in self.layers:
             key = layer.name, taken
-            more = taken.reduced(joined(norms[name] for name in layer.parameter_names))
-            self._norms[key] = taken.merged(self._norms[key], more) if key in self._norms else more
+            of_layer = joined(norms[name] for name in layer.parameter_names)
+            more = (
+                over_directions(of_layer)
+                if taken.total
+                else {n: x * taken.factor for n, x in of_layer.items()}
+            )
+            self._norms[key] = merge([self._norms[key], more]) if key in self._norms else more
 
     def norms(self) -> dict[str, LayerNorms]:
         """By layer, what has come in."""

@@ -8,7 +8,7 @@ or Gaussian probes.
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -77,12 +77,6 @@ class Columns:
 
     elements: range | tuple[int, ...]
 
-    @classmethod
-    def drawn(cls, count: int, of: int, seed: int) -> Self:
-        """``count`` of the elements ``range(of)``, without replacement."""
-        elements = rng(seed, "jacobian", "columns").choice(of, size=count, replace=False)
-        return cls(tuple(elements.tolist()))
-
     def __len__(self) -> int:
         """How many there are."""
         return len(self.elements)
@@ -138,16 +132,6 @@ class Pass(NamedTuple):
     total: bool
     factor: float = 1.0
 
-    def reduced(self, norms: Norms) -> Norms:
-        """A chunk's norms as they are kept."""
-        if self.total:
-            return over_directions(norms)
-        return {norm: x * self.factor for norm, x in norms.items()}
-
-    def merged(self, norms: Norms, more: Norms) -> Norms:
-        """The norms of two chunks of the directions."""
-        return joined([norms, more]) if self.total else side_by_side([norms, more])
-
 
 def exactly(size: int) -> list[Pass]:
     """All norms, over all columns."""
@@ -158,8 +142,8 @@ def by_probes(size: int, probes: int, seed: int) -> list[Pass]:
     """F by Gaussian probes and the 1-norm by as many sampled columns; exactly, if that is less."""
     if probes >= size:
         return exactly(size)
-    columns = Columns.drawn(probes, size, seed)
+    columns = rng(seed, "jacobian", "columns").choice(size, size=probes, replace=False)
     return [
         Pass(Gaussian(probes, seed), ("f",), total=False),
-        Pass(columns, ("1",), total=False, factor=size),
+        Pass(Columns(tuple(columns.tolist())), ("1",), total=False, factor=size),
     ]

@@ -10,11 +10,10 @@ probes serve every record, so the errors of records are dependent, and the inter
 look at whole probes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -42,6 +41,79 @@ AFFORDABLE = 2e11
 """Multiply-adds of forward passes that an exact measurement may take without being asked for."""
 PROBES = 64
 CONFIDENT = 0.999
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One norm of one layer's Jacobians.
+
+    Attributes:
+        parts: (records, probes), whose mean over probes is a record's norm, or its square; one
+            probe where the norm is exact. Of the records that have one.
+        defined: which records these are, (all records,).
+        squared: whether it is the square.
+        columns: how many columns there are, where the probes are some of them; else None.
+    """
+
+    parts: Array
+    defined: NDArray[np.bool_]
+    squared: bool
+    columns: int | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is estimated."""
+        return bool(self.parts.shape[1] == 1)
+
+    @property
+    def values(self) -> Array:
+        """Each record's norm, (records,)."""
+        means = self.parts.mean(axis=1)
+        norms: Array = np.sqrt(means) if self.squared else means
+        return norms
+
+    @property
+    def mean(self) -> float:
+        """The mean over records."""
+        return float(self.values.mean())
+
+    def interval(self) -> Interval:
+        """An interval for the exact mean over these records: how far off the probes may be.
+
+        F norms: the mean over Gaussian probes of a sum of squares is a mixture of chi-squares,
+        approximated by one chi-square of the same variance (Satterthwaite 1946). The degrees of
+        freedom come from the spread over probes, which is uncertain itself, most of all where one
+        direction dominates: they are lowered by one standard error of the sample variance, but
+        not below one a probe, the least that a Jacobian of rank one has.
+
+        Sums over columns: Student's interval, for a finite number of columns.
+        """
+        alone = self._each_probe()
+        count, variance, mean = len(alone), float(alone.var(ddof=1)), self.mean
+        tails = np.array([1 - CONFIDENCE, 1 + CONFIDENCE]) / 2
+        if self.columns is not None:
+            error = np.sqrt(variance / count * (1 - count / self.columns))
+            low, high = mean + stats.t.ppf(tails, count - 1) * error
+            return max(0.0, float(low)), float(high)
+        if variance == 0:
+            return mean, mean
+        freedom = max(1.0, 2 * mean**2 / variance)
+        freedom = max(1.0, freedom / (1 + np.sqrt((2 + 12 / freedom) / count)))
+        low, high = mean * np.sqrt(count * freedom / stats.chi2.ppf(tails[::-1], count * freedom))
+        return float(low), float(high)
+
+    @property
+    def by_probe(self) -> Array:
+        """What each probe alone says of the mean over records, to first order, (probes,)."""
+        alone = self._each_probe()
+        return (alone + self.mean) / 2 if self.squared else alone
+
+    def _each_probe(self) -> Array:
+        """The mean over records of what a probe finds, for squares over the norm, (probes,)."""
+        values = self.values[:, None] if self.squared else np.ones((len(self.parts), 1))
+        ratios = np.divide(self.parts, values, where=values > 0, out=np.zeros_like(self.parts))
+        alone: Array = ratios.mean(axis=0)
+        return alone
 
 
 @dataclass(frozen=True)
@@ -78,7 +150,7 @@ class Observed:
     coupling: str | None
 
     @classmethod
-    def of(cls, target: Target, layers: Sequence[Layer], records: Records, seed: int) -> Observed:
+    def of(cls, target: Target, layers: Sequence[Layer], records: Records, seed: int) -> Self:
         """Run the model on every record.
 
         Raises:
@@ -205,79 +277,6 @@ def _multiply_adds(trace: Trace) -> int:
     every = (use for uses in trace.uses.values() for _, use in uses)
     apart = sum(use.positions * math.prod(use.block) for use in every)
     return apart + sum(trace.view.parameters[name].numel() for name in trace.whole)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One norm of one layer's Jacobians.
-
-    Attributes:
-        parts: (records, probes), whose mean over probes is a record's norm, or its square; one
-            probe where the norm is exact. Of the records that have one.
-        defined: which records these are, (all records,).
-        squared: whether it is the square.
-        columns: how many columns there are, where the probes are some of them; else None.
-    """
-
-    parts: Array
-    defined: NDArray[np.bool_]
-    squared: bool
-    columns: int | None = None
-
-    @property
-    def exact(self) -> bool:
-        """Whether nothing is estimated."""
-        return bool(self.parts.shape[1] == 1)
-
-    @property
-    def values(self) -> Array:
-        """Each record's norm, (records,)."""
-        means = self.parts.mean(axis=1)
-        norms: Array = np.sqrt(means) if self.squared else means
-        return norms
-
-    @property
-    def mean(self) -> float:
-        """The mean over records."""
-        return float(self.values.mean())
-
-    def interval(self) -> Interval:
-        """An interval for the exact mean over these records: how far off the probes may be.
-
-        F norms: the mean over Gaussian probes of a sum of squares is a mixture of chi-squares,
-        approximated by one chi-square of the same variance (Satterthwaite 1946). The degrees of
-        freedom come from the spread over probes, which is uncertain itself, most of all where one
-        direction dominates: they are lowered by one standard error of the sample variance, but
-        not below one a probe, the least that a Jacobian of rank one has.
-
-        Sums over columns: Student's interval, for a finite number of columns.
-        """
-        alone = self._each_probe()
-        count, variance, mean = len(alone), float(alone.var(ddof=1)), self.mean
-        tails = np.array([1 - CONFIDENCE, 1 + CONFIDENCE]) / 2
-        if self.columns is not None:
-            error = np.sqrt(variance / count * (1 - count / self.columns))
-            low, high = mean + stats.t.ppf(tails, count - 1) * error
-            return max(0.0, float(low)), float(high)
-        if variance == 0:
-            return mean, mean
-        freedom = max(1.0, 2 * mean**2 / variance)
-        freedom = max(1.0, freedom / (1 + np.sqrt((2 + 12 / freedom) / count)))
-        low, high = mean * np.sqrt(count * freedom / stats.chi2.ppf(tails[::-1], count * freedom))
-        return float(low), float(high)
-
-    @property
-    def by_probe(self) -> Array:
-        """What each probe alone says of the mean over records, to first order, (probes,)."""
-        alone = self._each_probe()
-        return (alone + self.mean) / 2 if self.squared else alone
-
-    def _each_probe(self) -> Array:
-        """The mean over records of what a probe finds, for squares over the norm, (probes,)."""
-        values = self.values[:, None] if self.squared else np.ones((len(self.parts), 1))
-        ratios = np.divide(self.parts, values, where=values > 0, out=np.zeros_like(self.parts))
-        alone: Array = ratios.mean(axis=0)
-        return alone
 
 
 def joined(value: float, first: Interval, second: Interval) -> Interval:

@@ -11,11 +11,10 @@ ways, by cost:
 - else Ġ is formed, all directions of a chunk in one matrix product.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -42,7 +41,7 @@ class Factors:
     left: Tensor
 
     @classmethod
-    def of(cls, uses: Uses, deltas: Sequence[Tensor], seen: Mapping[int, Tensor]) -> Factors:
+    def of(cls, uses: Uses, deltas: Sequence[Tensor], seen: Mapping[int, Tensor]) -> Self:
         """The factors over all uses of a parameter.
 
         Of δ, (records, …), and what came in, (records, …), at every site.
@@ -51,9 +50,9 @@ class Factors:
         right = over_uses([use.right(seen[site]) for site, use in uses])
         return cls(right.to(left), left)
 
-    def part(self, at: slice) -> Factors:
+    def part(self, at: slice) -> Self:
         """The records at these positions."""
-        return Factors(self.right[at], self.left[at])
+        return replace(self, right=self.right[at], left=self.left[at])
 
     @property
     def rank_one(self) -> bool:
@@ -154,7 +153,7 @@ class Tangents:
         product = left @ tangents.mT
         return product.reshape(*product.shape[:3], directions, -1).permute(0, 3, 1, 2, 4)
 
-    def _blocks(self) -> Iterator[Tangents]:
+    def _blocks(self) -> Iterator[Self]:
         """The directions in blocks whose Ȧ fits a cache."""
         known = self.product if self.left is None else self.left.transpose(1, 2)
         assert known is not None
@@ -185,7 +184,7 @@ def _inner(a: Tensor, b: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Point:
+class FactoredGradients:
     """The gradients of some records, with every parameter's factors.
 
     Gradients are (records, …), ``seen`` is what came in at every site, tokens included, and factors
@@ -198,7 +197,7 @@ class Point:
     factors: dict[str, Factors]
 
     @classmethod
-    def of(cls, batch: Batch, way: Differentiation) -> Point:
+    def of(cls, batch: Batch, way: Differentiation) -> Self:
         """Compute the gradients of a batch."""
         gradients = way.gradients(batch)
         seen = gradients.seen | _tokens(batch)
@@ -208,11 +207,13 @@ class Point:
         }
         return cls(batch, gradients, seen, factors)
 
-    def part(self, at: slice) -> Point:
+    def part(self, at: slice) -> Self:
         """The records at these positions."""
         gradients, seen = tree_map(lambda tensor: tensor[at], (self.gradients, self.seen))
         factors = {name: factors.part(at) for name, factors in self.factors.items()}
-        return Point(self.batch.part(at), gradients, seen, factors)
+        return replace(
+            self, batch=self.batch.part(at), gradients=gradients, seen=seen, factors=factors
+        )
 
     def ranges(self, parameters: Sequence[str]) -> Tensor:
         """Max − min over the elements of each record's gradient by these parameters, (records,)."""
@@ -227,26 +228,14 @@ class Point:
         return self.gradients.whole[parameter].flatten(1).aminmax(dim=1)
 
 
-@dataclass(frozen=True)
-class Whole:
-    """How the gradients by a parameter that is not taken apart move: (records, directions, …)."""
-
-    moved: Tensor
-
-    def norms(self, wanted: Collection[Norm]) -> Norms:
-        """Norms of Ġ."""
-        return norms_of(self.moved.clone(), wanted)
-
-
-MovingParameters = Iterator[tuple[str, Tangents | Whole]]
-"""Each parameter's Ġ, to take the wanted norms of before the next one is asked for."""
+NormsByParameter = Iterator[tuple[str, Norms]]
 
 
 @dataclass(frozen=True)
 class General:
     """Differentiates the gradients themselves in every direction."""
 
-    point: Point
+    point: FactoredGradients
     way: Differentiation
     by: Variable
 
@@ -255,17 +244,17 @@ class General:
         """How it differentiates."""
         return self.way.title
 
-    def tangents(self, directions: Directions, wanted: Collection[Norm]) -> MovingParameters:
-        """Each parameter's Ġ."""
+    def norms(self, directions: Directions, wanted: Collection[Norm]) -> NormsByParameter:
+        """Norms of each parameter's Ġ."""
         moved = self.moved(directions.vectors)
         for name, tangent in moved.whole.items():
-            yield name, Whole(tangent)
+            yield name, norms_of(tangent.clone(), wanted)
         seen = unstretched(moved.seen)
         for name, uses in self.point.batch.trace.uses.items():
             left = over_uses([use.left(moved.deltas[site]) for site, use in uses])
-            yield name, Tangents(self.point.factors[name], uses, seen, left)
+            yield name, Tangents(self.point.factors[name], uses, seen, left).norms(wanted)
 
-    def part(self, at: slice) -> General:
+    def part(self, at: slice) -> Self:
         """The source for the records at these positions."""
         return replace(self, point=self.point.part(at))
 

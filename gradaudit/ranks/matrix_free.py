@@ -15,8 +15,6 @@ Small residuals therefore exclude a large ν, by two laws that hold at once:
   proposition 10.4; Chen & Dongarra 2005).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -63,6 +61,25 @@ class Nullity:
     iterations: int
     residual: float
     smallest: float | None
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """What is left of the probes.
+
+    Attributes:
+        vectors: E = X − B Y, computed afresh, (probes, …).
+        coefficients: Y, (probes, …).
+        null: (k, …) orthonormal, directions in E that B does not span.
+        others: Frobenius norm of E beside ``null``.
+        iterations: applications of B and Bᵀ to every probe.
+    """
+
+    vectors: Tensor
+    coefficients: Tensor
+    null: Tensor
+    others: float
+    iterations: int
 
 
 def nullity(side: Side, *, least: int, flops: float, generator: Generator) -> Nullity:
@@ -123,25 +140,6 @@ def _cost(side: Side, count: int) -> float:
 def _fits(side: Side, count: int, flops: float) -> bool:
     longest = max(side.operator.columns, side.operator.height)
     return 8 * count * longest <= _MOST_PROBE_BYTES and _cost(side, count) <= flops
-
-
-@dataclass(frozen=True)
-class Residuals:
-    """What is left of the probes.
-
-    Attributes:
-        vectors: E = X − B Y, computed afresh, (probes, …).
-        coefficients: Y, (probes, …).
-        null: (k, …) orthonormal, directions in E that B does not span.
-        others: Frobenius norm of E beside ``null``.
-        iterations: applications of B and Bᵀ to every probe.
-    """
-
-    vectors: Tensor
-    coefficients: Tensor
-    null: Tensor
-    others: float
-    iterations: int
 
 
 def leave_residuals(

@@ -11,7 +11,7 @@ from gradaudit.gradients.fast.piecewise import PiecewiseLinear, tabulated
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.jacobian import Jacobians
 from gradaudit.gradients.norms import NORMS, Columns, Directions, Gaussian, Norms, Pass, exactly
-from gradaudit.gradients.sources import General, Point
+from gradaudit.gradients.sources import FactoredGradients, General
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target, layers_of
@@ -29,7 +29,7 @@ def batch_of(model: nn.Module, shape: tuple[int, ...], loss: Loss, outputs: int)
 
 
 def general(batch: Batch) -> General:
-    return General(Point.of(batch, Mapped()), Mapped(), "point")
+    return General(FactoredGradients.of(batch, Mapped()), Mapped(), "point")
 
 
 def gaussian(batch: Batch) -> Tensor:
@@ -81,7 +81,7 @@ CURVED = {
 
 
 def norms_by(source: General | PiecewiseLinear, directions: Directions) -> dict[str, Norms]:
-    return {name: moved.norms(NORMS) for name, moved in source.tangents(directions, NORMS)}
+    return dict(source.norms(directions, NORMS))
 
 
 def together(parts: Sequence[Mapping[str, Norms]]) -> dict[str, Norms]:

@@ -35,9 +35,9 @@ from gradaudit.gradients.differentiation import Batch
 from gradaudit.gradients.norms import Directions, Norm
 from gradaudit.gradients.operations import Convolution
 from gradaudit.gradients.sources import (
+    FactoredGradients,
     General,
-    MovingParameters,
-    Point,
+    NormsByParameter,
     Tangents,
     over_uses,
     unstretched,
@@ -62,7 +62,7 @@ class PiecewiseLinear:
         response: in that direction.
     """
 
-    point: Point
+    point: FactoredGradients
     deltas: tuple[Tensor, ...]
     curvature: Tensor
     direction: Tensor
@@ -96,12 +96,12 @@ class PiecewiseLinear:
         deltas, curvature, response = tree_map_only(Tensor, lambda x: x[at], rest)
         return PiecewiseLinear(self.point.part(at), deltas, curvature, self.direction, response)
 
-    def tangents(self, directions: Directions, wanted: Collection[Norm]) -> MovingParameters:
-        """Each parameter's Ġ."""
+    def norms(self, directions: Directions, wanted: Collection[Norm]) -> NormsByParameter:
+        """Norms of each parameter's Ġ."""
         outputs, seen = _responses(self.point.batch, directions.vectors)
         mixture, seen = outputs @ self.curvature, unstretched(seen)
         for name in self.point.batch.trace.uses:
-            yield name, self.of_parameter(name, seen, mixture, wanted)
+            yield name, self.of_parameter(name, seen, mixture, wanted).norms(wanted)
 
     def of_parameter(
         self, name: str, seen: Mapping[int, Tensor], mixture: Tensor, wanted: Collection[Norm]
@@ -215,14 +215,14 @@ class Tabulated(PiecewiseLinear):
     outputs: Tensor
     seen: dict[int, Tensor]
 
-    def tangents(self, directions: Directions, wanted: Collection[Norm]) -> MovingParameters:
-        """Each parameter's Ġ, (1, directions, …)."""
+    def norms(self, directions: Directions, wanted: Collection[Norm]) -> NormsByParameter:
+        """Norms of each parameter's Ġ."""
         if directions.columns is None:
-            yield from super().tangents(directions, wanted)
+            yield from super().norms(directions, wanted)
             return
         mixture = self.outputs[None, :, directions.columns].mT @ self.curvature
         for name in self.point.batch.trace.uses:
-            yield name, self._of_parameter(name, directions, mixture, wanted)
+            yield name, self._of_parameter(name, directions, mixture, wanted).norms(wanted)
 
     def _of_parameter(
         self, name: str, directions: Directions, mixture: Tensor, wanted: Collection[Norm]
