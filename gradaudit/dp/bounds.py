@@ -74,13 +74,10 @@ _COST = 0.01
 class LowerBound:
     """A lower bound on epsilon, and what it rests on.
 
-    Attributes:
-        value: the bound, 0 ≤ value ≤ ceiling.
-        ceiling: what these trials could have shown at most, without a single error.
-        method: that gave it.
-        thresholds: "null" is answered below the lower, "alternative" from the higher on.
-        flawless: whether no error was made that counts: epsilon is at least the value.
-        evidence: the counts that it rests on, by name.
+    0 ≤ value ≤ ceiling, which is what these trials could have shown at most, without a single
+    error. "null" is answered below the lower threshold, "alternative" from the higher on;
+    ``flawless`` is one without an error that counts: epsilon is at least the value. Evidence are
+    the counts that it rests on.
     """
 
     value: float

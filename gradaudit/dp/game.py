@@ -103,14 +103,11 @@ class StatisticResult:
 class TrialsResult:
     """What the trials of a game said.
 
-    Attributes:
-        scores: by statistic.
-        gaussian: the bound that holds if the noise is Gaussian; None where that is not declared,
-            the trials are too few, the alternative is a mixture, or the projection does not vary.
-        pilots: releases under each hypothesis, in expectation, that were spent on thresholds and
-            direction.
-        decided_by: the known law, or a pilot.
-        dependent: whether the releases depend on each other, so that nothing here is a bound.
+    ``gaussian`` is the bound that holds if the noise is Gaussian; None where that is not declared,
+    the trials are too few, the alternative is a mixture, or the projection does not vary.
+    ``pilots`` releases under each hypothesis, in expectation, were spent on thresholds and
+    direction, ``decided_by`` the known law or a pilot. Where the releases are ``dependent`` on each
+    other, nothing here is a bound.
     """
 
     scores: dict[Statistic, StatisticResult]

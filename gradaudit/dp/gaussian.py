@@ -32,12 +32,9 @@ _BISECTIONS = 60
 class GaussianBound:
     """Lower bounds that hold if the noise is Gaussian, and how far the releases agree.
 
-    Attributes:
-        mu: lower bound on μ, at least 0.
-        epsilon: ε(mu, δ).
-        mu_estimate: (t̄₁ − t̄₀)/s, no bound.
-        normality_p: p-value of D'Agostino and Pearson's K² of the residuals of both hypotheses.
-        equal_variance_p: two-sided p-value of the F test of equal variances.
+    ``mu`` is the lower bound on μ, at least 0, epsilon ε(mu, δ), and the estimate (t̄₁ − t̄₀)/s no
+    bound. P-values are of D'Agostino and Pearson's K² of the residuals of both hypotheses, and of
+    the two-sided F test of equal variances.
     """
 
     mu: float

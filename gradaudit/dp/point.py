@@ -28,15 +28,10 @@ from gradaudit.dp.theory import FloatArray
 class PointEstimate:
     """The estimate at the best threshold of the same releases; neither end is a bound.
 
-    Attributes:
-        value: at most ln N of the more numerous trials.
-        interval: the formula at the ends of both rates' Clopper–Pearson intervals (each at 1 − α),
-            as if the threshold had been fixed.
-        threshold: the best one.
-        direction: the error rate in the denominator.
-        false_positives: errors under the null at that threshold.
-        false_negatives: errors under the alternative at that threshold.
-        confidence: of the rates' intervals.
+    The value is at most ln N of the more numerous trials. The interval is the formula at the ends
+    of both rates' Clopper–Pearson intervals (each at 1 − α, the confidence), as if the threshold
+    had been fixed. ``direction`` is the error rate in the denominator, and the errors are those at
+    the threshold, under the null and the alternative.
     """
 
     value: float

@@ -133,16 +133,11 @@ pass through them."""
 class Design:
     """How the pair of a game is chosen.
 
-    Attributes:
-        record: random, crafted or an index.
-        domain: what a crafted record may look like.
-        mixture: whether the alternative draws from all other values (definition 7.2), or is the
-            one that moves the release most.
-        companions: other records in the batch.
-        clip: Δ that a mechanism from a file is declared to clip to, for crafting.
-        restarts: starts of the ascent of crafting; none leave it out.
-        iterations: steps of the ascent.
-        pool: ordinary records that are looked at for a place to start from.
+    The record is random, crafted or an index. A ``mixture`` is an alternative that draws from all
+    other values (definition 7.2), and not the one that moves the release most; ``companions`` are
+    other records in the batch. For crafting, ``clip`` is Δ that a mechanism from a file is declared
+    to clip to, ``restarts`` are starts of the ascent (none leave it out), ``iterations`` its steps,
+    and ``pool`` ordinary records are looked at for a place to start from.
     """
 
     record: str = "crafted"

@@ -43,13 +43,10 @@ class RoundRecord(BaseModel):
 class RunRecord(BaseModel):
     """The summary of a training.
 
-    Attributes:
-        settings: all that decides the numbers; another run is told from this one by them.
-        records: how many are in the data set, and which are whose, by their index in it.
-        measure: what accuracies are: ``accuracy``, ``r2`` or ``none``.
-        rounds: those that were written.
-        private: tensors that a client never shares; only the first client's own checkpoints, in a
-            folder of their own, hold them.
+    ``settings`` are all that decides the numbers; another run is told from this one by them.
+    ``records`` tells how many are in the data set, and ``measure`` what accuracies are:
+    ``accuracy``, ``r2`` or ``none``. ``private`` are tensors that a client never shares; only the
+    first client's own checkpoints, in a folder of their own, hold them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

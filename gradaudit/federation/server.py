@@ -27,14 +27,11 @@ from gradaudit.sharing.protocol import SharingProtocol
 class Round:
     """The shared model after a round.
 
-    Attributes:
-        number: 0 before the first one.
-        state: shared weights and buffers by name, on the CPU.
-        private: what the first client keeps to itself, by name, where a defense gives clients a
-            private part; with the state it is the model as that client has it.
-        loss: mean loss of the records as they were trained on; None before the first round.
-        train: accuracy on the training records, None where the round was not scored.
-        test: accuracy on the test records, None where there are none or it was not scored.
+    Its number is 0 before the first one. ``state`` has shared weights and buffers by name, on the
+    CPU, and ``private`` what the first client keeps to itself, where a defense gives clients a
+    private part; together they are the model as that client has it. The loss is the mean of the
+    records as they were trained on, None before the first round; accuracies are None where there
+    are no such records or the round was not scored.
     """
 
     number: int

@@ -27,13 +27,9 @@ Parameters = Mapping[str, Tensor]
 class FunctionalModel:
     """A model, its loss and its mode as functions of parameters, inputs and labels.
 
-    Attributes:
-        module: the audited model; only called, never changed.
-        parameters: detached copies of every trainable parameter, in ``dtype`` on ``device``.
-        constants: the same of frozen parameters and buffers (integer ones keep their type).
-        loss: the training loss.
-        mode: as the clients run BatchNorm and dropout.
-        seed: what dropout draws from; every call with one batch shape sees the same masks.
+    The module is only called, never changed. Parameters are detached copies of every trainable one,
+    in ``dtype`` on ``device``, constants those of frozen parameters and buffers (integer ones keep
+    their type). Dropout draws from the seed: every call with one batch shape sees the same masks.
     """
 
     module: nn.Module

@@ -50,11 +50,9 @@ with tangents is taken to hold."""
 class LayerNorms:
     """One layer's Jacobian norms, not yet divided by anything.
 
-    Attributes:
-        samples: by norm, (records, samples) whose mean over samples is the norm (F: its square);
-            one sample where it is exact.
-        ranges: max − min over the elements of G_l, (records,).
-        methods: how the tangents were found.
+    The mean over a norm's samples, (records, samples), is the norm (F: its square); one sample
+    where it is exact. Ranges are max − min over the elements of G_l, (records,), and methods how
+    the tangents were found.
     """
 
     samples: Norms

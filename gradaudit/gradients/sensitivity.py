@@ -120,12 +120,9 @@ class Sample:
 class Measured:
     """The sensitivity of every layer to one variable.
 
-    Attributes:
-        raw: by layer and norm; no norm where the gradients are not finite, and no largest entry
-            where there are only probes.
-        bounded: the same over range and ψ; without layers of one element, which have no range.
-        method: how it was measured, for the report.
-        probes: how many, 0 where it is exact.
+    ``raw`` is by layer and norm: no norm where the gradients are not finite, and no largest entry
+    where there are only probes. ``bounded`` is the same over range and ψ, without layers of one
+    element, which have no range. ``method`` is for the report, and ``probes`` 0 where it is exact.
     """
 
     raw: dict[str, dict[Norm, Sample]]

@@ -35,14 +35,10 @@ class Trace:
     """Where a model's parameters are used, and its loss as a function of what can be varied.
 
     A record's loss is a function of a *point*, which is the record itself, or, where that is made
-    of tokens, a displacement of the first embedding's output.
-
-    Attributes:
-        view: the model.
-        sites: the places where parameters are taken apart, in order.
-        uses: by parameter, its sites and its operation there.
-        whole: the parameters that are differentiated by directly.
-        embedded: shape of the first embedding's output where records are tokens, else None.
+    of tokens, a displacement of the first embedding's output. ``sites`` are the places where
+    parameters are taken apart, in order, ``uses`` by parameter its sites and its operation there,
+    and ``whole`` the parameters that are differentiated by directly. ``embedded`` is the shape of
+    the first embedding's output where records are tokens, else None.
     """
 
     view: FunctionalModel
@@ -202,8 +198,7 @@ def _equals_the_sum(
 ) -> bool:
     total = torch.zeros_like(whole)
     for site, operation in uses:
-        left = operation.left(deltas[site].unsqueeze(0))
-        came_in = seen[site].unsqueeze(0)
+        left, came_in = operation.left(deltas[site][None]), seen[site][None]
         block = left @ operation.right(came_in).to(left).mT
         total += operation.weight(block.detach(), came_in).reshape(whole.shape)
     size = whole.abs().max()

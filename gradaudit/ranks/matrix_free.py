@@ -67,12 +67,9 @@ class Nullity:
 class Residuals:
     """What is left of the probes.
 
-    Attributes:
-        vectors: E = X − B Y, computed afresh, (probes, …).
-        coefficients: Y, (probes, …).
-        null: (k, …) orthonormal, directions in E that B does not span.
-        others: Frobenius norm of E beside ``null``.
-        iterations: applications of B and Bᵀ to every probe.
+    ``vectors`` are E = X − B Y, computed afresh, and ``coefficients`` Y, (probes, …) both; ``null``
+    are directions in E that B does not span, (k, …) orthonormal, ``others`` is the Frobenius norm
+    of E beside them, and ``iterations`` counts applications of B and Bᵀ to every probe.
     """
 
     vectors: Tensor

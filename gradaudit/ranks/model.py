@@ -139,7 +139,6 @@ def weakest_method(ranks: Sequence[LayerRank]) -> Evidence:
 def account(ranks: Sequence[LayerRank], seed: int) -> dict[str, JsonValue]:
     """The facts behind the ranks of one convolution, the weakest of all groups and records."""
     groups = [group for rank in ranks for group in rank.groups]
-    methods = Counter(group.method for group in groups)
     facts: dict[str, JsonValue] = {
         "method": weakest_method(ranks),
         "meaning": _MEANING[weakest_method(ranks)],
@@ -150,12 +149,10 @@ def account(ranks: Sequence[LayerRank], seed: int) -> dict[str, JsonValue]:
         "output_gradients": _weakest_gap([group.deltas for group in groups]),
     }
     if len(groups) > 1:
-        facts["methods"] = dict(sorted(methods.items()))
-    spectra = [group.spectrum for group in groups if group.spectrum]
-    if spectra:
+        facts["methods"] = dict(sorted(Counter(group.method for group in groups).items()))
+    if spectra := [group.spectrum for group in groups if group.spectrum]:
         facts["singular_values"] = _weakest_gap(spectra)
-    searches = [group.search for group in groups if group.search]
-    if searches:
+    if searches := [group.search for group in groups if group.search]:
         facts["certificate"] = {**_certificate(searches), "seed": seed}
     return facts
 
@@ -185,8 +182,7 @@ def _certificate(searches: Sequence[Nullity]) -> dict[str, JsonValue]:
         "residual": max(search.residual for search in searches),
         "full_rank_of": ", ".join(sorted({search.side for search in searches})),
     }
-    smallest = [search.smallest for search in searches if search.smallest is not None]
-    if smallest:
+    if smallest := [search.smallest for search in searches if search.smallest is not None]:
         facts["smallest_singular_value_at_least"] = min(smallest)
         facts["smallest_singular_value_probability"] = max(0.0, 1 - ALPHA_SMALLEST * len(smallest))
     return facts

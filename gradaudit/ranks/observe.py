@@ -1,10 +1,8 @@
 """Which convolutions of a model U is defined for, what they do to one record, and if they chain.
 
-The model is a chain that c(M) is for where every layer reads the one before it, element by element.
-It is run once with its graph cut behind every convolution and fully connected layer, so that what
-each of them reads can be asked which cut it depends on, and how: activations, dropout and batch
-norm by running statistics pass, pooling, other norms, resampling and skip connections do not. That
-is a test by derivatives at the record, whatever code computes it.
+A chain is told by derivatives at a record, with the graph cut behind every convolution and fully
+connected layer: activations, dropout and batch norm by running statistics pass, pooling, other
+norms, resampling and skip connections do not.
 """
 
 from collections import Counter
@@ -33,11 +31,9 @@ _PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 class Use:
     """One application of a convolution while a record goes through the model.
 
-    Attributes:
-        layer: name of the convolution.
-        weight: (output channels, input channels of a group, *kernel) float64.
-        shape: of its input, (batch, channels, *spatial).
-        deltas: ∂J/∂Z at its output, (batch, output channels, *spatial) float64.
+    The weight is (output channels, input channels of a group, *kernel) float64, ``shape`` that of
+    its input, (batch, channels, *spatial), and ``deltas`` are ∂J/∂Z at its output, (batch, output
+    channels, *spatial) float64.
     """
 
     layer: str

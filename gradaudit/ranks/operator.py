@@ -117,11 +117,8 @@ class ReducedU:
 
     Inputs are vectors of ``columns`` elements (spatial position, then channel), outputs vectors of
     ``height`` elements: Q_w P(x) by (output position, filter), then Π P(x) Q_dᵀ by (channel, tap).
-
-    Attributes:
-        geometry: of the group.
-        filters: basis of the filters' row space, over (tap, input channel).
-        deltas: basis of the output gradients' row space, over output positions.
+    ``filters`` is the basis of the filters' row space, over (tap, input channel), ``deltas`` that
+    of the output gradients', over output positions.
     """
 
     geometry: Geometry

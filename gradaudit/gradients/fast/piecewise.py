@@ -54,12 +54,8 @@ Response = tuple[Tensor, dict[int, Tensor]]
 class PiecewiseLinear:
     """The source of tangents by the input for piecewise linear networks.
 
-    Attributes:
-        point: the gradients.
-        deltas: Δ_k at every site, (records, outputs, …).
-        curvature: ∂r/∂z, (records, outputs, outputs).
-        direction: the Gaussian direction of the test.
-        response: in that direction.
+    ``deltas`` are Δ_k at every site, (records, outputs, …), the curvature is ∂r/∂z, (records,
+    outputs, outputs), and the response that in the Gaussian direction of the test.
     """
 
     point: FactoredGradients
