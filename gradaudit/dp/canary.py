@@ -138,10 +138,8 @@ def as_they_are(
     held = sensitivity.column.value_in(inputs)
     table = between_two_values(sensitivity.gaps(inputs, labels))
     gaps, other = table[torch.arange(len(inputs)), held.cpu()].max(dim=1)
-    return [
-        Canary(kind, inputs[i], labels[i], int(held[i]), int(other[i]), float(gaps[i]))
-        for i in range(len(inputs))
-    ]
+    rows = zip(inputs, labels, held.tolist(), other.tolist(), gaps.tolist(), strict=True)
+    return [Canary(kind, *row) for row in rows]
 
 
 def craft(
@@ -167,10 +165,8 @@ def craft(
             advance(len(rows))
     pairs, gaps = _largest_pairs(sensitivity.gaps(inputs, labels))
     inputs = inputs.cpu()
-    return [
-        Canary("crafted", inputs[i], labels[i], int(pairs[i, 0]), int(pairs[i, 1]), float(gaps[i]))
-        for i in gaps.argsort(descending=True).tolist()
-    ]
+    facts = [*zip(inputs, labels, *pairs.T.tolist(), gaps.tolist(), strict=True)]
+    return [Canary("crafted", *facts[i]) for i in gaps.argsort(descending=True).tolist()]
 
 
 def _shares(sensitivity: RecordSensitivity, starts: int) -> Iterator[tuple[Distance, Tensor]]:

@@ -26,14 +26,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtrc, chndtr, ndtr
 from scipy.stats import normaltest
 
-from gradaudit.dp.bounds import (
-    LowerBound,
-    Method,
-    epsilon_lower,
-    epsilon_of_guesses,
-    lower_bound,
-    tails_bound,
-)
+from gradaudit.dp import bounds
+from gradaudit.dp.bounds import LowerBound, Method
 from gradaudit.dp.theory import FloatArray
 
 _SPREAD = 8.0
@@ -209,8 +203,9 @@ class Decision:
     ) -> LowerBound:
         """The bound from the statistics (trials,) under each hypothesis."""
         if self.method == "clopper-pearson":
-            return lower_bound(null, alternative, self.low, delta=delta, alpha=alpha)
-        return tails_bound(null, alternative, (self.low, self.high), delta=delta, alpha=alpha)
+            return bounds.lower_bound(null, alternative, self.low, delta=delta, alpha=alpha)
+        ends = self.low, self.high
+        return bounds.tails_bound(null, alternative, ends, delta=delta, alpha=alpha)
 
 
 def best_decision(law: Law, trials: int, *, delta: float, alpha: float = 0.05) -> Decision:
@@ -235,7 +230,7 @@ def best_threshold(law: Law, trials: int, *, delta: float, alpha: float = 0.05) 
     """
     candidates = law.candidates()
     positives, negatives = law.error_rates(candidates)
-    expected = epsilon_lower(
+    expected = bounds.epsilon_lower(
         trials * positives, trials * negatives, trials, delta=delta, alpha=alpha
     )
     best = np.flatnonzero(expected >= expected.max() * (1 - _EQUAL))
@@ -257,7 +252,7 @@ def best_tails(law: Law, trials: int, *, delta: float, alpha: float = 0.05) -> D
         low, high = pairs
         right = trials * ((1 - negatives[high]) + (1 - positives[low]))
         wrong = trials * (positives[high] + negatives[low])
-        return epsilon_of_guesses(right, wrong, 2 * trials, delta=delta, alpha=alpha)
+        return bounds.epsilon_of_guesses(right, wrong, 2 * trials, delta=delta, alpha=alpha)
 
     last = len(candidates) - 1
     step = max(1, last // _COARSE)

@@ -80,9 +80,8 @@ def mu_lower(null: ArrayLike, alternative: ArrayLike, *, alpha: float) -> FloatA
     """
     groups = np.asarray(null, float), np.asarray(alternative, float)
     degrees = [group.shape[-1] - 1 for group in groups]
-    pooled = sum(
-        d * group.var(axis=-1, ddof=1) for d, group in zip(degrees, groups, strict=True)
-    ) / sum(degrees)
+    squares = (d * x.var(axis=-1, ddof=1) for d, x in zip(degrees, groups, strict=True))
+    pooled = sum(squares) / sum(degrees)
     if not np.all(pooled > 0):
         raise ValueError("mu_lower needs projections that vary from release to release")
     per_unit = sum(1 / group.shape[-1] for group in groups) ** -0.5

@@ -282,10 +282,9 @@ class Server:
         except RuntimeError as error:
             raise AuditError(f"the kept state does not fit the model: {error}") from error
         entries: dict[int, dict[str, Any]] = {}
-        for name, tensor in memory.items():
-            if name.startswith("optimizer."):
-                _, index, key = name.split(".", 2)
-                entries.setdefault(int(index), {})[key] = tensor
+        for name in (name for name in memory if name.startswith("optimizer.")):
+            _, index, key = name.split(".", 2)
+            entries.setdefault(int(index), {})[key] = memory[name]
         state = self.optimizer.state_dict()
         self.optimizer.load_state_dict({**state, "state": entries})
 

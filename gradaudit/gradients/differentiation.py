@@ -222,10 +222,8 @@ def _pushed(pulled: Tensor, weights: list[Tensor], direction: Tensor) -> list[Te
 
 def _one_by_one(batch: Batch) -> list[tuple[Trace, Record]]:
     records = zip(batch.points, batch.targets, batch.records, strict=True)
-    return [
-        (batch.trace.seeded(index), record)
-        for index, record in zip(batch.indices, records, strict=True)
-    ]
+    traces = map(batch.trace.seeded, batch.indices)
+    return list(zip(traces, records, strict=True))
 
 
 def _stacked(parts: Sequence[Gradients]) -> Gradients:

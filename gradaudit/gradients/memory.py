@@ -39,8 +39,7 @@ def peak_bytes(function: Callable[[], object]) -> int:
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live = 0
-        self.peak = 0
+        self.live = self.peak = 0
         self._known: set[int] = set()
 
     def __torch_dispatch__(
@@ -69,11 +68,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _storages(tree: object) -> list[torch.UntypedStorage]:
-    return [
-        leaf.untyped_storage()
-        for leaf in tree_leaves(tree)
-        if isinstance(leaf, Tensor) and leaf.layout == torch.strided
-    ]
+    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return [leaf.untyped_storage() for leaf in tensors if leaf.layout == torch.strided]
 
 
 @dataclass(frozen=True)

@@ -182,11 +182,8 @@ def _choose_ways(
         at_once(trace, records, targets)
     except Exception:  # whatever a model does that a transform cannot follow
         return _nothing_apart(trace.view, layers), {layer.name: "loop" for layer in layers}
-    whole = set(trace.whole)
-    return trace, {
-        layer.name: "factors" if whole.isdisjoint(layer.parameter_names) else "vmap"
-        for layer in layers
-    }
+    apart = {layer.name: set(trace.whole).isdisjoint(layer.parameter_names) for layer in layers}
+    return trace, {name: "factors" if taken else "vmap" for name, taken in apart.items()}
 
 
 def at_once(trace: Trace, records: Tensor, targets: Tensor) -> Gradients:

@@ -94,10 +94,10 @@ class Trace:
             losses = self.view.loss.per_record(outputs, target.unsqueeze(0))
             return losses[0], _real(capture.seen)
 
-        (deltas, whole), seen = torch.func.grad(loss, argnums=(0, 1), has_aux=True)(
-            self.zeros(point), {name: self.view.parameters[name] for name in self.whole}
-        )
-        return Gradients(deltas, seen, whole)
+        whole = {name: self.view.parameters[name] for name in self.whole}
+        gradients = torch.func.grad(loss, argnums=(0, 1), has_aux=True)
+        (deltas, of_whole), seen = gradients(self.zeros(point), whole)
+        return Gradients(deltas, seen, of_whole)
 
     def responses(
         self, point: Tensor, record: Tensor, perturbations: tuple[Tensor, ...] | None = None
@@ -110,17 +110,13 @@ class Trace:
         """One record's gradients by plain autograd, differentiable again by point and target."""
         zeros = tuple(zero.requires_grad_() for zero in self.zeros(point))
         whole = {name: _leaf(self.view.parameters[name]) for name in self.whole}
+        leaves = [*zeros, *whole.values()]
         with torch.enable_grad():
             outputs, capture = self._run(point, record, whole, zeros)
             loss = self.view.loss.per_record(outputs, target.unsqueeze(0))[0]
-            gradients = torch.autograd.grad(
-                loss, [*zeros, *whole.values()], create_graph=True, materialize_grads=True
-            )
-        return Gradients(
-            tuple(gradients[: len(zeros)]),
-            _real(capture.seen),
-            dict(zip(whole, gradients[len(zeros) :], strict=True)),
-        )
+            slopes = torch.autograd.grad(loss, leaves, create_graph=True, materialize_grads=True)
+        of_whole = dict(zip(whole, slopes[len(zeros) :], strict=True))
+        return Gradients(tuple(slopes[: len(zeros)]), _real(capture.seen), of_whole)
 
     def tokens(self, record: Tensor) -> dict[int, Tensor]:
         """What came in at the sites where that is made of tokens, by the site's index."""
@@ -161,13 +157,9 @@ class Trace:
         for index, site in enumerate(capture.sites):
             for name, operation in site.uses:
                 uses[name] = (*uses.get(name, ()), (index, operation))
-        return replace(
-            self,
-            sites=tuple(capture.sites),
-            uses=uses,
-            whole=tuple(name for name in every or names if name not in uses),
-            embedded=None if record.is_floating_point() else capture.embedded,
-        )
+        whole = tuple(name for name in every or names if name not in uses)
+        embedded = None if record.is_floating_point() else capture.embedded
+        return type(self)(self.view, tuple(capture.sites), uses, whole, embedded)
 
     def _explained(self, record: Tensor, target: Tensor) -> set[str]:
         """The parameters whose gradient is the sum over their uses."""

@@ -53,12 +53,8 @@ def _named(model: nn.Module, kind: type[nn.Module]) -> dict[str, nn.Module]:
 
 def plain_convolutions(model: nn.Module) -> dict[str, Convolution]:
     """The convolutions of a model that U is defined for, by layer name."""
-    refused = unsuitable(model)
-    return {
-        name: module
-        for name, module in convolutions(model).items()
-        if isinstance(module, _PLAIN) and name not in refused
-    }
+    refused, every = unsuitable(model), convolutions(model).items()
+    return {n: part for n, part in every if isinstance(part, _PLAIN) and n not in refused}
 
 
 def unsuitable(model: nn.Module) -> dict[str, str]:
@@ -163,9 +159,7 @@ def watching(modules: Mapping[str, nn.Module], look: Look) -> Iterator[None]:
     def hook(name: str, module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
         return look(name, args[0], output)
 
-    handles = [
-        module.register_forward_hook(partial(hook, name)) for name, module in modules.items()
-    ]
+    handles = [part.register_forward_hook(partial(hook, name)) for name, part in modules.items()]
     try:
         yield
     finally:
@@ -235,9 +229,8 @@ def _run_with_cuts(model: FunctionalModel, start: Tensor) -> tuple[list[_Stop], 
 def _misread(name: str, read: Tensor, passed: Sequence[_Stop]) -> str | None:
     """Why what is read is not a function of the last layer passed alone, or None."""
     pulled = _pull_back(read, passed, torch.ones_like(read))
-    used = [
-        stop.layer for stop, gradient in zip(passed, pulled, strict=True) if gradient is not None
-    ]
+    pairs = zip(passed, pulled, strict=True)
+    used = [stop.layer for stop, gradient in pairs if gradient is not None]
     last = passed[-1].layer
     if last not in used:
         return f"{name} does not read what {last} gives"

@@ -183,9 +183,7 @@ class DefenseMechanism(Mechanism):
     def __init__(
         self, defense: Defense[Any], description: str, sizes: Mapping[str, int] | None = None
     ) -> None:
-        self.defense = defense
-        self.description = description
-        self.sizes = dict(sizes or {})
+        self.defense, self.description, self.sizes = defense, description, dict(sizes or {})
 
     @classmethod
     def parse(cls, text: str) -> DefenseMechanism:
@@ -225,10 +223,8 @@ class DefenseMechanism(Mechanism):
         mean = per_sample_gradients.mean(dim=0, keepdim=True)
         parts = torch.split(mean, list(self.sizes.values()), dim=1)
         update = dict(zip(self.sizes, parts, strict=True))
-        records = len(per_sample_gradients)
-        defended = Chain((self.defense,)).apply(
-            update, records=records, generators=lambda index, name: generator
-        )
+        chain, records = Chain((self.defense,)), len(per_sample_gradients)
+        defended = chain.apply(update, records=records, generators=lambda _i, _n: generator)
         return torch.cat(list(defended.values()), dim=1)[0]
 
     def releases(self, per_sample_gradients: Tensor, count: int, generator: Generator) -> Tensor:
@@ -248,10 +244,8 @@ class FileMechanism(Mechanism):
     def __init__(
         self, function: Callable[..., Any], description: str, noise: Noise | None = None
     ) -> None:
-        self.function = function
-        self.noise = noise
+        self.function, self.description, self.noise = function, description, noise
         self.batched: Callable[..., Any] | None = getattr(function, "releases", None)
-        self.description = description
 
     def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
         """Release once: (records, elements) to (elements,).
@@ -270,24 +264,20 @@ class FileMechanism(Mechanism):
         """
         if self.batched is None:
             return super().releases(per_sample_gradients, count, generator)
-        shape = (count, *per_sample_gradients.shape[1:])
-        return self._call(
-            self.batched, torch.Size(shape), per_sample_gradients.clone(), count, generator
-        )
+        shape = torch.Size((count, *per_sample_gradients.shape[1:]))
+        return self._call(self.batched, shape, per_sample_gradients.clone(), count, generator)
 
     def _call(self, function: Callable[..., Any], shape: torch.Size, *arguments: Any) -> Tensor:
+        named = f"{OPTION} {self.description}"
         try:
             released = function(*arguments)
         except Exception as error:
-            raise AuditError(
-                f"{OPTION} {self.description}: fails with {first_line(error)}"
-            ) from error
+            raise AuditError(f"{named}: fails with {first_line(error)}") from error
         if not isinstance(released, Tensor) or released.shape != shape:
             what = tuple(released.shape) if isinstance(released, Tensor) else type(released)
             raise AuditError(
-                f"{OPTION} {self.description}: returned {what}; a released gradient of shape "
-                f"{tuple(shape)} is needed"
+                f"{named}: returned {what}; a released gradient of shape {tuple(shape)} is needed"
             )
         if not released.isfinite().all():
-            raise AuditError(f"{OPTION} {self.description}: released a gradient that is not finite")
+            raise AuditError(f"{named}: released a gradient that is not finite")
         return released

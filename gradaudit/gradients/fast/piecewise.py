@@ -165,9 +165,8 @@ def _responses(batch: Batch, directions: Tensor) -> Response:
         return response
 
     several = torch.func.vmap(one, in_dims=(None, None, 0))
-    response: Response = torch.func.vmap(several, in_dims=(0, 0, None))(
-        batch.points, batch.records, directions
-    )
+    every = torch.func.vmap(several, in_dims=(0, 0, None))
+    response: Response = every(batch.points, batch.records, directions)
     return response
 
 
@@ -183,10 +182,8 @@ def _components(batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
         (deltas,) = torch.func.vmap(pull)(units.reshape(-1, *outputs.shape))
         return outputs, tuple(deltas)
 
-    components: tuple[Tensor, tuple[Tensor, ...]] = torch.func.vmap(one)(
-        batch.points, batch.records
-    )
-    return components
+    outputs, deltas = torch.func.vmap(one)(batch.points, batch.records)
+    return outputs, deltas
 
 
 def _curvatures(batch: Batch, outputs: Tensor) -> Tensor:
