@@ -24,8 +24,7 @@ from gradaudit.dp.bounds import (
     epsilon_of_rates,
 )
 from gradaudit.dp.decision import Law, PilotLaw, ProjectionLaw, best_threshold
-from gradaudit.dp.gaussian import mu_lower
-from gradaudit.dp.point import epsilon_point
+from gradaudit.dp.estimates import epsilon_point, mu_lower
 from gradaudit.dp.theory import epsilon_gaussian
 
 ALPHA, DELTA, PILOT, CHUNK = 0.05, 1e-5, 500, 100

@@ -24,8 +24,8 @@ from gradaudit.dp.decision import (
     best_tails,
     best_threshold,
 )
+from gradaudit.dp.estimates import gaussian_bound
 from gradaudit.dp.game import Rules
-from gradaudit.dp.gaussian import gaussian_bound
 from gradaudit.dp.hypotheses import pilot_releases
 from gradaudit.dp.theory import FloatArray, epsilon_gaussian
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gradaudit.dp.bounds import LowerBound, guesses_ceiling
 from gradaudit.dp.decision import Decision, Law, Laws, PilotLaw, Samples, Statistic, best_decision
-from gradaudit.dp.gaussian import GaussianBound, gaussian_bound
+from gradaudit.dp.estimates import GaussianBound, PointEstimate, epsilon_point, gaussian_bound
 from gradaudit.dp.hypotheses import (
     Hypotheses,
     Ruler,
@@ -29,7 +29,6 @@ from gradaudit.dp.hypotheses import (
     score_releases,
 )
 from gradaudit.dp.mechanisms import Mechanism, ReleaseLaw
-from gradaudit.dp.point import PointEstimate, epsilon_point
 from gradaudit.dp.theory import FloatArray
 from gradaudit.errors import UsageError
 from gradaudit.progress import Advance

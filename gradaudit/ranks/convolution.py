@@ -7,11 +7,10 @@ from torch import Generator, Tensor
 
 from gradaudit.errors import NotApplicable
 from gradaudit.randomness import Seed, torch_rng
-from gradaudit.ranks.bound import RowSpace, confirmed
 from gradaudit.ranks.geometry import Geometry
 from gradaudit.ranks.matrix_free import Nullity, nullity
 from gradaudit.ranks.operator import MOST_ELEMENTS, NULL, Gap, ReducedU, row_basis
-from gradaudit.ranks.sides import smaller_side
+from gradaudit.ranks.sides import RowSpace, confirmed, smaller_side
 
 Method = Literal["auto", "dense", "structured", "generic"]
 Evidence = Literal["exact", "dense", "craig", "generic", "bracket"]

@@ -19,8 +19,7 @@ from gradaudit.dp.bounds import (
     epsilon_of_rates,
 )
 from gradaudit.dp.decision import PilotLaw, ProjectionLaw, best_threshold
-from gradaudit.dp.gaussian import mu_lower
-from gradaudit.dp.point import epsilon_point
+from gradaudit.dp.estimates import epsilon_point, mu_lower
 from gradaudit.dp.theory import epsilon_gaussian
 
 AUDITS, CHUNK = 2000, 200

@@ -5,10 +5,9 @@ import torch
 from ranks.reference import HAND_MADE, NULL, Case
 from torch import Tensor
 
-from gradaudit.ranks.bound import RowSpace
 from gradaudit.ranks.geometry import geometry_of
 from gradaudit.ranks.operator import ReducedU, numerical_rank, row_basis
-from gradaudit.ranks.sides import gram_inverse, input_side, row_side
+from gradaudit.ranks.sides import RowSpace, gram_inverse, input_side, row_side
 
 UNGROUPED = [case for case in HAND_MADE if case.layer.groups == 1]
 
