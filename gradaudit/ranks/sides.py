@@ -44,7 +44,7 @@ Map = Callable[[Tensor], Tensor]
 _SHIFT = 1e-10
 """ε over ‖im2col‖₂²: the solve must not lose more digits than the probes need."""
 _WORTH_ITERATIONS = 100
-_MOST_BAND_ELEMENTS = 32_000_000
+_MOST_IN_BAND = 32_000_000
 
 
 @dataclass(frozen=True)
@@ -276,10 +276,7 @@ def gram_inverse(operator: ReducedU) -> Map | None:
     band = _bandwidth(operator)
     gram_flops = 2.0 * operator.geometry.positions * operator.filters.rank * operator.width**2
     flops = gram_flops + operator.columns * float(band) ** 2
-    if (
-        flops > 2 * _WORTH_ITERATIONS * operator.flops
-        or operator.columns * band > _MOST_BAND_ELEMENTS
-    ):
+    if flops > 2 * _WORTH_ITERATIONS * operator.flops or operator.columns * band > _MOST_IN_BAND:
         return None
     factor = cholesky_banded(_gram_band(operator, band), overwrite_ab=True, check_finite=False)
 
