@@ -22,11 +22,8 @@ MAX_VALUES = 64
 class PrivateColumn:
     """An input column whose value the game replaces.
 
-    Attributes:
-        name: the column's name.
-        positions: (width,) int64, where it lies in the flattened inputs.
-        values: (values, width), what it can be, in encoded units.
-        names: the values in words.
+    ``positions``, (width,) int64, are where it lies in the flattened inputs, ``values``, (values,
+    width), what it can be, in encoded units, and ``names`` the values in words.
     """
 
     name: str
@@ -104,12 +101,9 @@ def _numbers(feature: Feature, records: Records) -> tuple[Tensor, tuple[str, ...
 class Domain:
     """The set of inputs that crafting may move in; the private column stays out of it.
 
-    Attributes:
-        low: (positions,) smallest values; −∞ where free.
-        high: (positions,) largest values; +∞ where free.
-        unit: (positions,) what counts as one step: the deviation of a number, one for a category;
-            zero in the private column.
-        groups: one-hot groups, each a (width,) tensor of positions; none where free.
+    Smallest and largest values, (positions,), are infinite where free; ``unit``, (positions,), is
+    what counts as one step: the deviation of a number, one for a category, zero in the private
+    column. One-hot groups, none where free, are (width,) tensors of positions each.
     """
 
     low: Tensor

@@ -133,10 +133,9 @@ _CANCELLED = 1e-9
 class Hypotheses:
     """The gradients of the batch, by what the private value is.
 
-    Attributes:
-        null: (elements,) gradient of the record with its value under the null hypothesis.
-        alternatives: (values, elements) with each value that the alternative draws from, evenly.
-        companions: (others, elements) gradients of the rest of the batch.
+    ``null`` is the gradient of the record with its value under the null hypothesis, (elements,),
+    ``alternatives`` with each value that the alternative draws from, evenly, (values, elements),
+    and ``companions`` are gradients of the rest of the batch, (others, elements).
     """
 
     null: Tensor
@@ -172,10 +171,9 @@ class Hypotheses:
 class Ruler:
     """Scores releases by how far they are on the way from one hypothesis to the other.
 
-    Attributes:
-        centre: (elements,) the release under the null hypothesis without noise.
-        towards: (elements,) from there to the (mean) release under the alternative; not zero.
-        laplace: scale of Laplace noise, where that is known to be the noise.
+    ``centre`` is the release under the null hypothesis without noise, (elements,), ``towards``
+    leads from there to the (mean) release under the alternative and is not zero, and ``laplace`` is
+    the scale of Laplace noise, where that is known to be the noise.
     """
 
     centre: Tensor

@@ -185,9 +185,8 @@ _WEIGHTED = ("input", "weight", "bias")
 _CONVOLUTION = (*_WEIGHTED, "stride", "padding", "dilation", "groups")
 _READ = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 _RUNNING = ("input", "running_mean", "running_var", "weight", "bias")
-_HANDLERS: dict[
-    Callable[..., Any], tuple[tuple[str, ...], Callable[[Callable[..., Any], Call], Applied | None]]
-] = {
+_Handler = Callable[[Callable[..., Any], Call], Applied | None]
+_HANDLERS: dict[Callable[..., Any], tuple[tuple[str, ...], _Handler]] = {
     F.linear: (_WEIGHTED, _linear),
     F.conv1d: (_CONVOLUTION, _convolution),
     F.conv2d: (_CONVOLUTION, _convolution),

@@ -180,11 +180,8 @@ class _Tally:
         for layer in self.layers:
             key = layer.name, taken
             of_layer = joined(norms[name] for name in layer.parameter_names)
-            more = (
-                over_directions(of_layer)
-                if taken.total
-                else {n: x * taken.factor for n, x in of_layer.items()}
-            )
+            more = over_directions(of_layer) if taken.total else of_layer
+            more = {norm: numbers * taken.factor for norm, numbers in more.items()}
             self._norms[key] = merge([self._norms[key], more]) if key in self._norms else more
 
     def norms(self) -> dict[str, LayerNorms]:

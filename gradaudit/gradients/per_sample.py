@@ -100,16 +100,10 @@ def per_sample_gradients(
 ) -> PerSampleGradients:
     """The gradient of every record's loss by every layer.
 
-    Args:
-        target: the audited model; it is left as it was.
-        inputs: (records, …), at least one.
-        labels: (records, …).
-        layers: whose gradients are wanted.
-        dtype: of the computation and of the gradients.
-        memory: bytes that the computation may take on the target's device, as measured on a trial
-            of two records; it goes on with single records where that is too little.
-        seed: what dropout in training mode draws from; each record has its own masks, which
-            depend on ``batch``.
+    The target is left as it was. Inputs, at least one, and labels are (records, …). The
+    computation may take ``memory`` bytes on the target's device, as measured on a trial of two
+    records; it goes on with single records where that is too little. Dropout in training mode
+    draws from the seed; each record has its own masks, which depend on ``batch``.
 
     Raises:
         NotApplicable: the model couples the records of a batch, so they have no gradients of

@@ -47,12 +47,10 @@ CONFIDENT = 0.999
 class Sample:
     """One norm of one layer's Jacobians.
 
-    Attributes:
-        parts: (records, probes), whose mean over probes is a record's norm, or its square; one
-            probe where the norm is exact. Of the records that have one.
-        defined: which records these are, (all records,).
-        squared: whether it is the square.
-        columns: how many columns there are, where the probes are some of them; else None.
+    The mean of ``parts``, (records, probes), over probes is a record's norm, or its square where
+    ``squared``; one probe where the norm is exact. It is of the records that have one, which are
+    ``defined``, (all records,). ``columns`` is how many columns there are, where the probes are
+    some of them; else None.
     """
 
     parts: Array

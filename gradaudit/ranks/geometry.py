@@ -24,11 +24,8 @@ Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 class Geometry:
     """How one group of a convolution reads its input; the same for all its channels.
 
-    Attributes:
-        channels: input channels of the group.
-        size: spatial positions of the input.
-        sources: (output positions, taps) int64, the input position that a tap reads, ``size``
-            where it reads zero padding.
+    ``sources``, (output positions, taps) int64, is the input position that a tap reads, ``size``
+    (the number of spatial positions of the input) where it reads zero padding.
     """
 
     channels: int

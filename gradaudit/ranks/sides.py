@@ -40,6 +40,7 @@ from gradaudit.ranks.geometry import Geometry
 from gradaudit.ranks.operator import MOST_ELEMENTS, ReducedU, numerical_rank, row_basis
 
 Map = Callable[[Tensor], Tensor]
+Maps = tuple[Map, Map, Map]
 
 _SHIFT = 1e-10
 """ε over ‖im2col‖₂²: the solve must not lose more digits than the probes need."""
@@ -234,31 +235,17 @@ def input_side(rows: RowSpace) -> Side:
     """
     operator, geometry = rows.operator, rows.operator.geometry
     touched = (geometry.reads > 0).repeat_interleave(geometry.channels)
-    return Side(
-        name="inputs",
-        operator=operator,
-        dimension=geometry.touched,
-        length=operator.columns,
-        span=operator.apply_transposed,
-        against=operator.apply,
-        confine=lambda vectors: vectors * touched,
-        precondition=(gram_inverse(operator) if rows.filters_suffice else None) or _identity,
-    )
+    inverse = gram_inverse(operator) if rows.filters_suffice else None
+    maps: Maps = operator.apply_transposed, operator.apply, lambda vectors: vectors * touched
+    space = geometry.touched, operator.columns
+    return Side("inputs", operator, *space, *maps, inverse or _identity)
 
 
 def row_side(rows: RowSpace) -> Side:
     """The rows of Û, without relations that hold for all inputs, spanned by its columns."""
     operator = rows.operator
-    return Side(
-        name="rows",
-        operator=operator,
-        dimension=rows.dimension,
-        length=operator.height,
-        span=operator.apply,
-        against=operator.apply_transposed,
-        confine=rows.project,
-        precondition=_identity,
-    )
+    maps: Maps = operator.apply, operator.apply_transposed, rows.project
+    return Side("rows", operator, rows.dimension, operator.height, *maps, _identity)
 
 
 def smaller_side(rows: RowSpace) -> Side:
