@@ -23,10 +23,8 @@ from gradaudit.dp.bounds import (
     epsilon_lower,
     epsilon_of_rates,
 )
-from gradaudit.dp.decision import best_threshold
-from gradaudit.dp.gaussian import mu_lower
-from gradaudit.dp.laws import Law, PilotLaw, ProjectionLaw
-from gradaudit.dp.point import epsilon_point
+from gradaudit.dp.decision import Law, PilotLaw, ProjectionLaw, best_threshold
+from gradaudit.dp.estimates import epsilon_point, mu_lower
 from gradaudit.dp.theory import epsilon_gaussian
 
 ALPHA, DELTA, PILOT, CHUNK = 0.05, 1e-5, 500, 100
@@ -115,7 +113,7 @@ def fixed(threshold: float | Array, null: Array, alternative: Array) -> Array:
 
 def piloted(mechanism: Mechanism, null: Array, alternative: Array, rng: Generator) -> Array:
     thresholds = [
-        best_threshold(PilotLaw(*mechanism.draw((PILOT,), rng)), null.shape[1], delta=DELTA).value
+        best_threshold(PilotLaw(*mechanism.draw((PILOT,), rng)), null.shape[1], delta=DELTA).low
         for _ in null
     ]
     return fixed(np.asarray(thresholds), null, alternative)
@@ -140,7 +138,7 @@ def best_of_all(null: Array, alternative: Array) -> Array:
 def exceedances(mechanism: Mechanism, trials: int, audits: int) -> dict[str, float]:
     """Share of audits in which each column's quantity is on the wrong side of the truth."""
     rng, truth = np.random.default_rng(trials), mechanism.epsilon
-    known = best_threshold(known_law(mechanism), trials, delta=DELTA).value
+    known = best_threshold(known_law(mechanism), trials, delta=DELTA).low
     wrong: dict[str, list[Array]] = {column: [] for column in COLUMNS}
     for _ in range(audits // CHUNK):
         null, alternative = mechanism.draw((CHUNK, trials), rng)

@@ -14,11 +14,19 @@ from collections.abc import Callable
 import numpy as np
 
 from gradaudit.dp.bounds import epsilon_ceiling, guesses_ceiling
-from gradaudit.dp.decision import Decision, best_decision, best_tails, best_threshold
+from gradaudit.dp.decision import (
+    Decision,
+    DistanceLaw,
+    PilotLaw,
+    ProjectionLaw,
+    Samples,
+    best_decision,
+    best_tails,
+    best_threshold,
+)
+from gradaudit.dp.estimates import gaussian_bound
 from gradaudit.dp.game import Rules
-from gradaudit.dp.gaussian import gaussian_bound
 from gradaudit.dp.hypotheses import pilot_releases
-from gradaudit.dp.laws import DistanceLaw, PilotLaw, ProjectionLaw, Samples
 from gradaudit.dp.theory import FloatArray, epsilon_gaussian
 
 DELTA, ELEMENTS, ALPHA = 1e-5, 30_000, 0.05

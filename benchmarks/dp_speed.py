@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from scipy.stats import ks_2samp
 
-from gradaudit.dp.game import LawTrials, Rules, TrialsResult, play
+from gradaudit.dp.game import Rules, TrialsResult, play, trials_of_laws
 from gradaudit.dp.hypotheses import Hypotheses, known_ruler, laws_of
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.gradients.memory import peak_bytes
@@ -65,7 +65,7 @@ def draw_law(hypotheses: Hypotheses, trials: int) -> None:
     mechanism = ClippedNoise(clip=CLIP, sigma=SIGMA)
     law = mechanism.law(hypotheses.records)
     laws = laws_of(law, hypotheses, known_ruler(law, hypotheses))
-    LawTrials(laws).draw(trials, 0, lambda units: None)
+    trials_of_laws(laws, trials, 0, lambda units: None)
 
 
 def seconds(function: Callable[[], object]) -> float:

@@ -25,11 +25,11 @@ from gradaudit.attacks.reconstruction.replay import recorded
 from gradaudit.gradients import jacobian
 from gradaudit.gradients.differentiation import Batch, fastest
 from gradaudit.gradients.fast import rank_two
-from gradaudit.gradients.fast.factors import Factors, Tangents
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.jacobian import Jacobians
 from gradaudit.gradients.norms import exactly, norms_of
 from gradaudit.gradients.operations import Linear
+from gradaudit.gradients.sources import Factors, Tangents
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of

@@ -17,10 +17,10 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.signal import lfilter
 
+from gradaudit.dp.decision import ProjectionLaw
 from gradaudit.dp.degenerate import verdict_without_trials
 from gradaudit.dp.game import Rules, TrialSeries, decide_by_law, decide_by_pilot, fair_coins, score
 from gradaudit.dp.hypotheses import Hypotheses
-from gradaudit.dp.laws import ProjectionLaw
 from gradaudit.dp.mechanisms import FileMechanism
 from gradaudit.progress import Advance
 from gradaudit.randomness import Seed, rng, sequence
@@ -63,7 +63,7 @@ class Simulated:
         if self.law is not None:
             decisions = decide_by_law({"projection": self.law}, rules)
         else:
-            decisions = decide_by_pilot(self, rules, seed)
+            decisions = decide_by_pilot(self.draw, rules, seed)
         played = self.draw(trials, sequence(seed, "trials"), lambda units: None)
         if self.state and played.dependent(seed):
             return {"epsilon_lower": Outcome(None)}

@@ -51,8 +51,6 @@ Nothing is asked of the law of the statistic. One threshold may be beyond all re
 one tail is guessed in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -66,10 +64,8 @@ from gradaudit.dp.theory import FloatArray
 
 Direction = Literal["false positives", "false negatives"]
 """Which error rate stands in the denominator."""
-
 Method = Literal["clopper-pearson", "two-tailed guesses"]
 """How a bound is had from releases."""
-
 _COST = 0.01
 """Share of α that right guesses which are owed to δ may cost."""
 
@@ -78,13 +74,10 @@ _COST = 0.01
 class LowerBound:
     """A lower bound on epsilon, and what it rests on.
 
-    Attributes:
-        value: the bound, 0 ≤ value ≤ ceiling.
-        ceiling: what these trials could have shown at most, without a single error.
-        method: that gave it.
-        thresholds: "null" is answered below the lower, "alternative" from the higher on.
-        flawless: whether no error was made that counts: epsilon is at least the value.
-        evidence: the counts that it rests on, by name.
+    0 ≤ value ≤ ceiling, which is what these trials could have shown at most, without a single
+    error. "null" is answered below the lower threshold, "alternative" from the higher on;
+    ``flawless`` is one without an error that counts: epsilon is at least the value. Evidence are
+    the counts that it rests on.
     """
 
     value: float
@@ -125,25 +118,17 @@ def epsilon_by_direction(
 ) -> tuple[FloatArray, FloatArray]:
     """Both bounds from error counts, elementwise; they hold together with probability 1 − α.
 
-    Counts need not be whole: an expected count gives the bound to be expected.
-
-    Args:
-        false_positives: errors under the null.
-        false_negatives: errors under the alternative.
-        trials: releases under each hypothesis, or under the one and the other.
-        delta: 0 ≤ δ < 1.
-        alpha: error probability of both together.
-
-    Returns:
-        The bound with the false positives and the one with the false negatives in the denominator.
+    Counts need not be whole: an expected count gives the bound to be expected. ``trials`` are the
+    releases under each hypothesis, or under the one and the other; 0 ≤ δ < 1, and α is the error
+    probability of both together. The false positives stand in the first's denominator, the false
+    negatives in the second's.
     """
     of_null, of_alternative = trials if isinstance(trials, tuple) else (trials, trials)
-    positive = clopper_pearson_upper(false_positives, of_null, alpha / 2)
-    negative = clopper_pearson_upper(false_negatives, of_alternative, alpha / 2)
-    return (
-        epsilon_of_rates(positive, negative, delta),
-        epsilon_of_rates(negative, positive, delta),
+    rates = (
+        clopper_pearson_upper(false_positives, of_null, alpha / 2),
+        clopper_pearson_upper(false_negatives, of_alternative, alpha / 2),
     )
+    return epsilon_of_rates(*rates, delta), epsilon_of_rates(*rates[::-1], delta)
 
 
 def epsilon_lower(
@@ -169,39 +154,25 @@ def count_errors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """False positives and false negatives of the test t ≥ τ.
 
-    Args:
-        null: statistics under the null, (..., trials).
-        alternative: statistics under the alternative, (..., trials).
-        threshold: τ, (...).
-
-    Returns:
-        Two arrays of counts, (...).
+    Of statistics (..., trials) under each hypothesis and thresholds τ (...) two arrays of counts,
+    (...).
     """
     tau = np.asarray(threshold, float)[..., np.newaxis]
-    false_positives = np.count_nonzero(np.asarray(null) >= tau, axis=-1)
-    false_negatives = np.count_nonzero(~(np.asarray(alternative) >= tau), axis=-1)
-    return np.asarray(false_positives), np.asarray(false_negatives)
+    return (
+        np.asarray(np.count_nonzero(np.asarray(null) >= tau, axis=-1)),
+        np.asarray(np.count_nonzero(~(np.asarray(alternative) >= tau), axis=-1)),
+    )
 
 
 def lower_bound(
-    null: ArrayLike,
-    alternative: ArrayLike,
-    threshold: float,
-    *,
-    delta: float,
-    alpha: float = 0.05,
+    null: ArrayLike, alternative: ArrayLike, threshold: float, *, delta: float, alpha: float = 0.05
 ) -> LowerBound:
     """The bound from the releases of one pair, at a threshold fixed without looking at them.
 
     It holds whatever decided under which hypothesis a release is made, as long as that is
-    independent of the releases: given those choices, both counts are binomial.
-
-    Args:
-        null: statistics under the null, (trials,).
-        alternative: statistics under the alternative, (trials,), perhaps of another number.
-        threshold: τ, from the known law or from other releases.
-        delta: 0 ≤ δ < 1.
-        alpha: probability, at most, that the bound exceeds the true epsilon.
+    independent of the releases: given those choices, both counts are binomial. Of statistics
+    (trials,) under each hypothesis, perhaps of different numbers, with τ from the known law or from
+    other releases; α is the probability, at most, that the bound exceeds the true epsilon.
 
     Raises:
         ValueError: no trials under a hypothesis, or a parameter out of its range.
@@ -211,31 +182,25 @@ def lower_bound(
         raise ValueError("lower_bound needs trials under both hypotheses")
     if not (0 <= delta < 1 and 0 < alpha < 1):
         raise ValueError("lower_bound needs 0 <= delta < 1 and 0 < alpha < 1")
-    positives, negatives = (int(count) for count in count_errors(null, alternative, threshold))
+    positives, negatives = map(int, count_errors(null, alternative, threshold))
     both = epsilon_by_direction(positives, negatives, trials, delta=delta, alpha=alpha)
-    by_positives, by_negatives = (float(value) for value in both)
+    by_positives, by_negatives = map(float, both)
     direction: Direction = "false positives" if by_positives >= by_negatives else "false negatives"
+    errors = {"false_positives": positives, "false_negatives": negatives}
     return LowerBound(
         value=max(by_positives, by_negatives),
         ceiling=epsilon_ceiling(trials, delta=delta, alpha=alpha),
         method="clopper-pearson",
         thresholds=(float(threshold), float(threshold)),
         flawless=positives == 0 == negatives,
-        evidence={
-            "false_positives": positives,
-            "false_negatives": negatives,
-            "direction": direction,
-        },
+        evidence={**errors, "direction": direction},
     )
 
 
 def spared_guesses(releases: int, delta: float, alpha: float) -> tuple[int, float]:
     """How many right guesses are left out for δ, and what is left of α.
 
-    Args:
-        releases: under both hypotheses together.
-        delta: 0 ≤ δ < 1.
-        alpha: error probability of the bound.
+    Of the releases under both hypotheses together, for a bound of error probability α at 0 ≤ δ < 1.
     """
     spared = int(binom.isf(_COST * alpha, releases, delta)) if delta else 0
     return spared, alpha - float(binom.sf(spared, releases, delta))
@@ -246,14 +211,9 @@ def epsilon_of_guesses(
 ) -> FloatArray:
     """The bound from numbers of guesses, elementwise, with probability 1 − α.
 
-    Counts need not be whole: an expected count gives the bound to be expected.
-
-    Args:
-        right: guesses that were right.
-        wrong: guesses that were wrong.
-        releases: under both hypotheses together, guessed or not.
-        delta: 0 ≤ δ < 1.
-        alpha: probability, at most, that the bound exceeds the true epsilon.
+    Counts need not be whole: an expected count gives the bound to be expected. ``releases`` are
+    those under both hypotheses together, guessed or not; 0 ≤ δ < 1, and α is the probability, at
+    most, that the bound exceeds the true epsilon.
     """
     spared, left = spared_guesses(releases, delta, alpha)
     counted = np.asarray(right, float) - spared
@@ -277,13 +237,9 @@ def tails_bound(
 ) -> LowerBound:
     """The bound from the releases of one pair, at thresholds fixed without looking at them.
 
-    Args:
-        null: statistics of the releases for which the coin picked the null, (trials,).
-        alternative: of those for which it picked the alternative, (trials,).
-        thresholds: low ≤ high; the null is guessed below the first, the alternative from the second
-            on.
-        delta: 0 ≤ δ < 1.
-        alpha: probability, at most, that the bound exceeds the true epsilon.
+    Of statistics (trials,) of the releases for which the coin picked the null, and the alternative.
+    At thresholds low ≤ high the null is guessed below the first, the alternative from the second
+    on; 0 ≤ δ < 1, and α is the probability, at most, that the bound exceeds the true epsilon.
     """
     null, alternative = np.asarray(null), np.asarray(alternative)
     low, high = thresholds

@@ -6,27 +6,30 @@ with the clipping in the objective, and for feasible records too. Beside the cra
 random record and the one nearest to the crafted.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, cycle, islice
 
 import torch
 from torch import Tensor
 
 from gradaudit.data.records import Records
 from gradaudit.dp.domain import Domain
-from gradaudit.dp.sensitivity import Design, Distance, RecordSensitivity, between_two_values
+from gradaudit.dp.sensitivity import (
+    Design,
+    Distance,
+    Objective,
+    RecordSensitivity,
+    between_two_values,
+)
 from gradaudit.errors import UsageError
 from gradaudit.progress import Advance
 from gradaudit.randomness import Seed, rng
 
 STAGES = 2
 """How often the pair of values is chosen anew in the course of crafting."""
-
 RATES = (0.1, 0.3, 1.0)
 """Adam's step sizes, in units of each column, dealt out among the restarts."""
-
 _DECAYS = (0.9, 0.999)
 _TINY = 1e-30
 
@@ -35,13 +38,9 @@ _TINY = 1e-30
 class Canary:
     """A record for the game, and the pair of values that moves its release most.
 
-    Attributes:
-        kind: random, nearest, crafted, or which record it is.
-        inputs: (positions,) flattened inputs, float64.
-        label: its task label.
-        null: index of the value under the null hypothesis.
-        alternative: index of the value under the alternative.
-        gap: L2 distance of the two releases without noise.
+    ``kind`` is random, nearest, crafted, or which record it is. Inputs are flattened, (positions,)
+    float64, ``null`` and ``alternative`` are indices of the values, and ``gap`` is the L2 distance
+    of the two releases without noise.
     """
 
     kind: str
@@ -56,10 +55,8 @@ class Canary:
 class Canaries:
     """The records that could have played, by kind, and the one that does.
 
-    Attributes:
-        by_kind: random, nearest and crafted, and the record that was asked for.
-        played: the one that plays.
-        typical: gaps of ordinary records, ascending, (records,).
+    ``by_kind`` has the random, nearest and crafted ones, and the record that was asked for;
+    ``typical`` are gaps of ordinary records, ascending, (records,).
     """
 
     by_kind: dict[str, Canary]
@@ -77,13 +74,8 @@ def choose_canary(
 ) -> Canaries:
     """Measure the gaps of ordinary records, craft canaries from them, and choose who plays.
 
-    Args:
-        sensitivity: what the gap depends on.
-        domain: what a crafted record may look like.
-        records: the data set.
-        design: which record is wanted, and how hard crafting tries.
-        seed: draws the random record and the starts.
-        advance: is told of every restart, in each stage.
+    The seed draws the random record and the starts; ``advance`` is told of every restart, in each
+    stage.
 
     Raises:
         UsageError: there is no such record, or crafting is left out but wanted.
@@ -99,14 +91,10 @@ def choose_canary(
     by_kind = {"random": ordinary[0]}
     if design.restarts:
         starts = _starts(ordinary, design.restarts)
-        crafted = craft(
-            sensitivity,
-            domain,
-            torch.stack([start.inputs for start in starts]),
-            torch.stack([start.label for start in starts]),
-            iterations=design.iterations,
-            advance=advance,
-        )[0]
+        first, labels = (
+            torch.stack([getattr(start, name) for start in starts]) for name in ("inputs", "label")
+        )
+        crafted = craft(sensitivity, domain, first, labels, design.iterations, advance)[0]
         near = int(domain.apart(inputs.to(torch.float64), crafted.inputs).argmin())
         by_kind |= {"nearest": held("nearest", [near])[0], "crafted": crafted}
     if index is not None:
@@ -139,8 +127,8 @@ def expect_record(design: Design, records: int) -> int | None:
 def _starts(ordinary: list[Canary], restarts: int) -> list[Canary]:
     """Half records with the largest gaps, half any; in turns."""
     best = sorted(ordinary, key=lambda canary: -canary.gap)
-    turns = [canary for pair in zip(best, ordinary, strict=True) for canary in pair]
-    return [turns[i % len(turns)] for i in range(restarts)]
+    turns = chain.from_iterable(zip(best, ordinary, strict=True))
+    return list(islice(cycle(turns), restarts))
 
 
 def as_they_are(
@@ -150,10 +138,8 @@ def as_they_are(
     held = sensitivity.column.value_in(inputs)
     table = between_two_values(sensitivity.gaps(inputs, labels))
     gaps, other = table[torch.arange(len(inputs)), held.cpu()].max(dim=1)
-    return [
-        Canary(kind, inputs[i], labels[i], int(held[i]), int(other[i]), float(gaps[i]))
-        for i in range(len(inputs))
-    ]
+    rows = zip(inputs, labels, held.tolist(), other.tolist(), gaps.tolist(), strict=True)
+    return [Canary(kind, *row) for row in rows]
 
 
 def craft(
@@ -161,22 +147,14 @@ def craft(
     domain: Domain,
     starts: Tensor,
     labels: Tensor,
-    *,
     iterations: int,
     advance: Advance,
 ) -> list[Canary]:
     """Canaries from every start, by ascent, the largest gap first.
 
     The sensitivity's distances are maximised from equal shares of the starts; all canaries are
-    judged by the gap of their releases.
-
-    Args:
-        sensitivity: what the gap depends on.
-        domain: where the inputs may go.
-        starts: (restarts, positions) records to start from.
-        labels: (restarts,) their labels, which stay.
-        iterations: steps of ascent.
-        advance: is told of every restart that is through with a stage.
+    judged by the gap of their releases. ``starts`` are records (restarts, positions), whose labels
+    (restarts,) stay; ``advance`` is told of every restart that is through with a stage.
     """
     inputs = sensitivity.gradients.view.cast(starts).clone()
     for _ in range(STAGES):
@@ -187,39 +165,28 @@ def craft(
             advance(len(rows))
     pairs, gaps = _largest_pairs(sensitivity.gaps(inputs, labels))
     inputs = inputs.cpu()
-    return [
-        Canary("crafted", inputs[i], labels[i], int(pairs[i, 0]), int(pairs[i, 1]), float(gaps[i]))
-        for i in gaps.argsort(descending=True).tolist()
-    ]
+    facts = [*zip(inputs, labels, *pairs.T.tolist(), gaps.tolist(), strict=True)]
+    return [Canary("crafted", *facts[i]) for i in gaps.argsort(descending=True).tolist()]
 
 
 def _shares(sensitivity: RecordSensitivity, starts: int) -> Iterator[tuple[Distance, Tensor]]:
     """Each distance with the starts that maximise it, in chunks that fit the memory."""
     shares = torch.arange(starts).tensor_split(len(sensitivity.distances))
-    chunk = sensitivity.records_at_once(2)
-    for distance, rows in zip(sensitivity.distances, shares, strict=True):
-        for first in range(0, len(rows), chunk):
-            yield distance, rows[first : first + chunk]
+    for distance, share in zip(sensitivity.distances, shares, strict=True):
+        for rows in torch.split(share, sensitivity.records_at_once(2)) if len(share) else ():
+            yield distance, rows
 
 
-def ascend(
-    objective: Callable[[Tensor], Tensor], domain: Domain, starts: Tensor, iterations: int
-) -> Tensor:
+def ascend(objective: Objective, domain: Domain, starts: Tensor, iterations: int) -> Tensor:
     """Maximise an objective from every start at once; no record ends worse than it began.
 
     Adam (Kingma and Ba 2015) with a step size of its own for each start, as the best one differs
-    from model to model by a factor of ten. What Adam moves is projected into the domain before
-    it is looked at, and the slope is passed straight through the projection (Bengio et al. 2013),
-    so that categories are switched too; a category's positions share their second moment.
-
-    Args:
-        objective: (records, positions) to (records,), differentiable.
-        domain: where the records may be.
-        starts: (records, positions) in the domain.
-        iterations: evaluations of the objective and its gradient.
-
-    Returns:
-        (records, positions), the best that each start came by.
+    from model to model by a factor of ten. What Adam moves is projected into the domain before it
+    is looked at, and the slope is passed straight through the projection (Bengio et al. 2013), so
+    that categories are switched too; a category's positions share their second moment. The
+    objective, (records, positions) to (records,), is evaluated ``iterations`` times with its
+    gradient. Starts (records, positions) are in the domain; of each the best that it came by is
+    returned.
     """
     rates = torch.tensor(RATES).to(starts)[torch.arange(len(starts)) % len(RATES), None]
     steps = rates * domain.unit.to(starts)
@@ -239,9 +206,7 @@ def ascend(
     return best
 
 
-def _value_and_slope(
-    objective: Callable[[Tensor], Tensor], inputs: Tensor
-) -> tuple[Tensor, Tensor]:
+def _value_and_slope(objective: Objective, inputs: Tensor) -> tuple[Tensor, Tensor]:
     leaf = inputs.detach().clone().requires_grad_()
     with torch.enable_grad():
         value = objective(leaf)

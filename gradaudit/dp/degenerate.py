@@ -15,8 +15,6 @@ next. An infinite verdict therefore needs more than they show, either of
   releases are of a discrete law and are left to them too.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import os
@@ -33,9 +31,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradaudit.dp.hypotheses import Hypotheses, shifts
+from gradaudit.dp.hypotheses import Hypotheses, reproducible, shifts
 from gradaudit.dp.mechanisms import Mechanism
-from gradaudit.dp.releases import reproducible
 from gradaudit.errors import AuditError
 from gradaudit.randomness import Seed, sequence
 
@@ -54,22 +51,16 @@ _DENSE = 0.9
 """Share of elements that continuous noise changes from one release to the next."""
 _BALANCES = 4
 """Rounds of scaling elements and differences in turns."""
-_GENERATORS = {
-    np.random.Generator,
-    np.random.RandomState,
-    np.random.BitGenerator,
-    random.Random,
-    torch.Generator,
-}
+_NUMPY = {np.random.Generator, np.random.RandomState, np.random.BitGenerator}
+_GENERATORS = {*_NUMPY, random.Random, torch.Generator}
 
 
 @dataclass(frozen=True)
 class Verdict:
     """A verdict without trials.
 
-    Attributes:
-        reason: what repeats, in words.
-        epsilon: of the pair: infinite where the hypotheses' releases never coincide, else 0.
+    ``reason`` tells what repeats; ε of the pair is infinite where the hypotheses' releases never
+    coincide, else 0.
     """
 
     reason: str
@@ -102,11 +93,8 @@ def verdict_without_trials(
 def _certain(mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed) -> Verdict:
     """The verdict on a mechanism that is known to draw nothing: one release of each is enough."""
     with reproducible(seed, hypotheses.null.device) as generator:
-        null = mechanism.release(hypotheses.batch(hypotheses.null), generator)
-        apart = any(
-            not torch.equal(null, mechanism.release(hypotheses.batch(record), generator))
-            for record in hypotheses.alternatives
-        )
+        null, *others = (mechanism.release(batch, generator) for batch in hypotheses.batches)
+    apart = any(not torch.equal(null, other) for other in others)
     how = "the two values' differ" if apart else "it is the same with either value"
     reason = f"{mechanism.description} is deterministic, so its release is certain: {how}"
     return Verdict(reason, math.inf if apart else 0.0)
@@ -118,7 +106,7 @@ def find_repetition(mechanism: Mechanism, hypotheses: Hypotheses, seed: Seed) ->
     Raises:
         AuditError: the mechanism's batched form repeats its noise within a batch.
     """
-    batches = [hypotheses.batch(record) for record in (hypotheses.null, *hypotheses.alternatives)]
+    batches = hypotheses.batches
     null, other = (
         _look(mechanism, batch, sequence(seed, "look", index))
         for index, batch in enumerate(batches[:2])
@@ -191,7 +179,8 @@ def _kernel(null: Tensor, other: Tensor) -> Verdict | None:
     differences = after - before
     rounding = torch.finfo(torch.float32).eps * torch.maximum(before.abs(), after.abs())
     noise = differences[:-1]
-    if noise.shape[1] < _ELEMENTS_A_LOOK * len(noise) or not _dense(noise):
+    changed = (noise != 0).double().mean(dim=1)
+    if noise.shape[1] < _ELEMENTS_A_LOOK * len(noise) or not (changed > _DENSE).all():
         return None
     by_element, by_row = _balance(noise)
     differences, rounding = differences / by_element, _ROUNDINGS * rounding / by_element
@@ -229,12 +218,6 @@ def _balance(noise: Tensor) -> tuple[Tensor, Tensor]:
     return by_element, by_row
 
 
-def _dense(noise: Tensor) -> bool:
-    """Whether releases differ nearly everywhere, as continuous noise makes them."""
-    changed = (noise != 0).to(torch.float64).mean(dim=1)
-    return bool((changed > _DENSE).all())
-
-
 @contextmanager
 def watched_randomness(given: torch.Generator) -> Iterator[Callable[[], bytes]]:
     """Yields what tells the state of all randomness in this process.
@@ -242,10 +225,8 @@ def watched_randomness(given: torch.Generator) -> Iterator[Callable[[], bytes]]:
     As long as it does not change, or comes back to where it was, nothing was drawn but what is
     drawn again. It sees every generator that Python can reach, the global ones among them, and
     requests to the system for entropy, which fresh generators of numpy and the module ``secrets``
-    make. It does not see generators that C code keeps or seeds for itself.
-
-    Args:
-        given: the generator that a mechanism is handed.
+    make. It does not see generators that C code keeps or seeds for itself. ``given`` is the
+    generator that a mechanism is handed.
     """
     requests = 0
 
@@ -258,15 +239,12 @@ def watched_randomness(given: torch.Generator) -> Iterator[Callable[[], bytes]]:
         return urandom
 
     generators = [given, torch.default_generator, *_living_generators()]
-    sources: list[tuple[Any, str]] = [(os, "urandom"), (random, "_urandom")]
-    kept = [getattr(module, name) for module, name in sources]
-    for (module, name), source in zip(sources, kept, strict=True):
-        setattr(module, name, counted(source))
+    kept = os.urandom, vars(random)["_urandom"]
+    os.urandom, vars(random)["_urandom"] = map(counted, kept)
     try:
         yield lambda: pickle.dumps((requests, [_state(one) for one in generators]))
     finally:
-        for (module, name), source in zip(sources, kept, strict=True):
-            setattr(module, name, source)
+        os.urandom, vars(random)["_urandom"] = kept
 
 
 def _living_generators() -> list[Any]:

@@ -1,10 +1,8 @@
 """What a record of the game may look like: the values of its private column, and the rest of it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -24,11 +22,8 @@ MAX_VALUES = 64
 class PrivateColumn:
     """An input column whose value the game replaces.
 
-    Attributes:
-        name: the column's name.
-        positions: (width,) int64, where it lies in the flattened inputs.
-        values: (values, width), what it can be, in encoded units.
-        names: the values in words.
+    ``positions``, (width,) int64, are where it lies in the flattened inputs, ``values``, (values,
+    width), what it can be, in encoded units, and ``names`` the values in words.
     """
 
     name: str
@@ -37,7 +32,7 @@ class PrivateColumn:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, records: Records, name: str) -> PrivateColumn:
+    def of(cls, records: Records, name: str) -> Self:
         """The column of that name, with every category, or the numbers observed in it.
 
         Numbers of more than ``MAX_VALUES`` values are represented by evenly spaced ranks, the
@@ -68,12 +63,8 @@ class PrivateColumn:
     def put(self, inputs: Tensor, value: Tensor) -> Tensor:
         """Records with this value in the column.
 
-        Args:
-            inputs: (…, positions) flattened inputs.
-            value: (…, width), broadcast against ``inputs``.
-
-        Returns:
-            (…, positions), differentiable in ``inputs``.
+        Flattened inputs (…, positions) and a value (…, width), broadcast against them, to (…,
+        positions), differentiable in the inputs.
         """
         block = value.to(inputs).expand(*inputs.shape[:-1], -1)
         return inputs.index_copy(inputs.dim() - 1, self.positions.to(inputs.device), block)
@@ -110,12 +101,9 @@ def _numbers(feature: Feature, records: Records) -> tuple[Tensor, tuple[str, ...
 class Domain:
     """The set of inputs that crafting may move in; the private column stays out of it.
 
-    Attributes:
-        low: (positions,) smallest values; −∞ where free.
-        high: (positions,) largest values; +∞ where free.
-        unit: (positions,) what counts as one step: the deviation of a number, one for a category;
-            zero in the private column.
-        groups: one-hot groups, each a (width,) tensor of positions; none where free.
+    Smallest and largest values, (positions,), are infinite where free; ``unit``, (positions,), is
+    what counts as one step: the deviation of a number, one for a category, zero in the private
+    column. One-hot groups, none where free, are (width,) tensors of positions each.
     """
 
     low: Tensor
@@ -124,7 +112,7 @@ class Domain:
     groups: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, records: Records, column: PrivateColumn, name: DomainName) -> Domain:
+    def of(cls, records: Records, column: PrivateColumn, name: DomainName) -> Self:
         """The domain of a data set without its private column.
 
         ``feasible`` keeps numbers in their observed range (pictures in [0, 1]) and categories

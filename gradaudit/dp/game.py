@@ -8,18 +8,17 @@ Z. Li et al., "Analyzing inference privacy risks through gradients in machine le
 definition 7.2.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from functools import partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.dp.bounds import LowerBound, guesses_ceiling
-from gradaudit.dp.decision import Decision, best_decision
-from gradaudit.dp.gaussian import GaussianBound, gaussian_bound
+from gradaudit.dp.decision import Decision, Law, Laws, PilotLaw, Samples, Statistic, best_decision
+from gradaudit.dp.estimates import GaussianBound, PointEstimate, epsilon_point, gaussian_bound
 from gradaudit.dp.hypotheses import (
     Hypotheses,
     Ruler,
@@ -29,9 +28,7 @@ from gradaudit.dp.hypotheses import (
     pilot_ruler,
     score_releases,
 )
-from gradaudit.dp.laws import Law, Laws, PilotLaw, Samples, Statistic
 from gradaudit.dp.mechanisms import Mechanism, ReleaseLaw
-from gradaudit.dp.point import PointEstimate, epsilon_point
 from gradaudit.dp.theory import FloatArray
 from gradaudit.errors import UsageError
 from gradaudit.progress import Advance
@@ -52,14 +49,10 @@ HEADLINE_SHARE = 0.9
 class Rules:
     """What is fixed before a game.
 
-    Attributes:
-        trials: releases under each hypothesis that count, in expectation.
-        delta: δ of the bounds.
-        mode: run the mechanism, or sample the law of its statistics.
-        confidence: 1 − α of all comparisons together.
-        comparisons: games whose bounds hold at once.
-        memory: bytes that a chunk of releases may take.
-        statistic: that is asked for.
+    ``trials`` releases under each hypothesis count, in expectation; the mechanism is run, or
+    (``exact``) the law of its statistics sampled. The confidence is 1 − α of all ``comparisons``
+    together, games whose bounds hold at once, and ``statistic`` the one that is asked for. A chunk
+    of releases takes ``memory`` bytes at most.
     """
 
     trials: int
@@ -95,11 +88,8 @@ class Rules:
 class StatisticResult:
     """What one statistic said.
 
-    Attributes:
-        null: its value in each trial under the null hypothesis.
-        alternative: under the alternative.
-        bound: the lower bound on epsilon.
-        point: the paper's estimate, no bound.
+    Its value in each trial under the null hypothesis, and under the alternative; the lower bound on
+    epsilon, and the paper's estimate, no bound.
     """
 
     null: FloatArray
@@ -112,14 +102,11 @@ class StatisticResult:
 class TrialsResult:
     """What the trials of a game said.
 
-    Attributes:
-        scores: by statistic.
-        gaussian: the bound that holds if the noise is Gaussian; None where that is not declared,
-            the trials are too few, the alternative is a mixture, or the projection does not vary.
-        pilots: releases under each hypothesis, in expectation, that were spent on thresholds and
-            direction.
-        decided_by: the known law, or a pilot.
-        dependent: whether the releases depend on each other, so that nothing here is a bound.
+    ``gaussian`` is the bound that holds if the noise is Gaussian; None where that is not declared,
+    the trials are too few, the alternative is a mixture, or the projection does not vary.
+    ``pilots`` releases under each hypothesis, in expectation, were spent on thresholds and
+    direction, ``decided_by`` the known law or a pilot. Where the releases are ``dependent`` on each
+    other, nothing here is a bound.
     """
 
     scores: dict[Statistic, StatisticResult]
@@ -133,9 +120,8 @@ class TrialsResult:
 class TrialSeries:
     """Trials in the order in which they were played.
 
-    Attributes:
-        coins: (releases,) bool, whether a fair coin picked the alternative.
-        statistics: (releases,) by name.
+    ``coins``, (releases,) bool, tell whether a fair coin picked the alternative; statistics are
+    (releases,).
     """
 
     coins: NDArray[np.bool_]
@@ -148,65 +134,44 @@ class TrialSeries:
 
     def dependent(self, seed: Seed) -> bool:
         """Whether releases depend on those before them (a false alarm in a thousand)."""
-        series = list(self.statistics.values())
-        return depends(series, self.coins, rng(seed, "dependence"))
+        return depends(list(self.statistics.values()), self.coins, rng(seed, "dependence"))
 
 
-class TrialSource(Protocol):
-    """Where the statistics of trials come from."""
-
-    def draw(self, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
-        """Twice ``trials`` releases, each under a hypothesis that a fair coin of its own picks."""
-        ...
+Draw = Callable[[int, Seed, Advance], TrialSeries]
+"""Draws twice so many releases, each under a hypothesis that a fair coin of its own picks."""
 
 
-@dataclass(frozen=True)
-class ReleaseTrials:
-    """Trials that run the mechanism."""
-
-    mechanism: Mechanism
-    hypotheses: Hypotheses
-    ruler: Ruler
-    memory: int
-
-    def draw(self, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
-        """Release under the null hypothesis, or with a value drawn evenly from the others."""
-        coins = fair_coins(2 * trials, rng(seed, "coins"))
-        values = len(self.hypotheses.alternatives)
-        others = rng(seed, "values").integers(1, values + 1, len(coins))
-        projection, distance = score_releases(
-            self.mechanism,
-            [
-                self.hypotheses.batch(record)
-                for record in (self.hypotheses.null, *self.hypotheses.alternatives)
-            ],
-            self.ruler,
-            np.where(coins, others, 0),
-            sequence(seed, "releases"),
-            memory=self.memory,
-            advance=advance,
-        )
-        return TrialSeries(coins, {"projection": projection, "distance": distance})
+def trials_of_releases(
+    mechanism: Mechanism,
+    hypotheses: Hypotheses,
+    ruler: Ruler,
+    memory: int,
+    trials: int,
+    seed: Seed,
+    advance: Advance,
+) -> TrialSeries:
+    """Release under the null hypothesis, or with a value drawn evenly from the others."""
+    coins = fair_coins(2 * trials, rng(seed, "coins"))
+    values = len(hypotheses.alternatives)
+    others = rng(seed, "values").integers(1, values + 1, len(coins))
+    game = mechanism, hypotheses.batches, ruler, np.where(coins, others, 0)
+    of_releases = sequence(seed, "releases")
+    scores = score_releases(*game, of_releases, memory=memory, advance=advance)
+    return TrialSeries(coins, {"projection": scores[0], "distance": scores[1]})
 
 
-@dataclass(frozen=True)
-class LawTrials:
-    """Trials that sample the laws of the statistics."""
-
-    laws: Laws
-
-    def draw(self, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
-        """Sample both laws, independently of each other."""
-        coins, generator = fair_coins(2 * trials, rng(seed, "coins")), rng(seed, "laws")
-        counts = len(coins) - int(coins.sum()), int(coins.sum())
-        statistics: dict[Statistic, FloatArray] = {}
-        for name, law in self.laws.items():
-            samples = law.sample(max(counts), generator)
-            statistics[name] = np.empty(len(coins))
-            for side, sample, count in zip((~coins, coins), samples, counts, strict=True):
-                statistics[name][side] = sample[:count]
-        advance(len(coins))
-        return TrialSeries(coins, statistics)
+def trials_of_laws(laws: Laws, trials: int, seed: Seed, advance: Advance) -> TrialSeries:
+    """Sample the laws of the statistics, independently of each other."""
+    coins, generator = fair_coins(2 * trials, rng(seed, "coins")), rng(seed, "laws")
+    counts = len(coins) - int(coins.sum()), int(coins.sum())
+    statistics: dict[Statistic, FloatArray] = {}
+    for name, law in laws.items():
+        samples = law.sample(max(counts), generator)
+        statistics[name] = np.empty(len(coins))
+        for side, sample, count in zip((~coins, coins), samples, counts, strict=True):
+            statistics[name][side] = sample[:count]
+    advance(len(coins))
+    return TrialSeries(coins, statistics)
 
 
 def fair_coins(count: int, generator: np.random.Generator) -> NDArray[np.bool_]:
@@ -224,14 +189,8 @@ def play(
     """Play the game.
 
     Method and thresholds come from the law where it is known and the releases are drawn here, and
-    else from a pilot. Neither sees a trial.
-
-    Args:
-        mechanism: what releases.
-        hypotheses: gradients under both, which differ.
-        rules: what is fixed before.
-        seed: of everything that is drawn.
-        advance: hears of every trial, of both hypotheses.
+    else from a pilot. Neither sees a trial. The hypotheses' gradients differ; ``advance`` hears of
+    every trial, of both hypotheses.
 
     Raises:
         UsageError: exact mode for a mechanism whose statistics have no closed law.
@@ -246,11 +205,12 @@ def play(
         ruler = pilot_ruler(mechanism, hypotheses, pilots, of_ruler, rules.memory)
         spent = pilots
     laws = laws_of(law, hypotheses, ruler)
-    exact = rules.mode == "exact"
-    source = LawTrials(laws) if exact else ReleaseTrials(mechanism, hypotheses, ruler, rules.memory)
-    known = bool(laws) and (exact or not mechanism.foreign)
-    decisions = decide_by_law(laws, rules) if known else decide_by_pilot(source, rules, seed)
-    series = source.draw(rules.trials, sequence(seed, "trials"), advance)
+    draw: Draw = partial(trials_of_releases, mechanism, hypotheses, ruler, rules.memory)
+    if rules.mode == "exact":
+        draw = partial(trials_of_laws, laws)
+    known = bool(laws) and (rules.mode == "exact" or not mechanism.foreign)
+    decisions = decide_by_law(laws, rules) if known else decide_by_pilot(draw, rules, seed)
+    series = draw(rules.trials, sequence(seed, "trials"), advance)
     return TrialsResult(
         scores=score(series, decisions, rules),
         gaussian=_gaussian(mechanism, hypotheses, series.samples("projection"), rules),
@@ -283,9 +243,9 @@ def decide_by_law(laws: Mapping[Statistic, Law], rules: Rules) -> dict[Statistic
     }
 
 
-def decide_by_pilot(source: TrialSource, rules: Rules, seed: Seed) -> dict[Statistic, Decision]:
+def decide_by_pilot(draw: Draw, rules: Rules, seed: Seed) -> dict[Statistic, Decision]:
     """The same from releases that are not counted among the trials."""
-    pilot = source.draw(pilot_releases(rules.trials), sequence(seed, "pilot"), lambda units: None)
+    pilot = draw(pilot_releases(rules.trials), sequence(seed, "pilot"), lambda units: None)
     return decide_by_law({name: PilotLaw(*pilot.samples(name)) for name in pilot.statistics}, rules)
 
 
@@ -293,16 +253,13 @@ def score(
     series: TrialSeries, decisions: Mapping[Statistic, Decision], rules: Rules
 ) -> dict[Statistic, StatisticResult]:
     """What each statistic says by what was decided before."""
-    return {
-        name: _score(series.samples(name), decision, name, rules)
-        for name, decision in decisions.items()
-    }
-
-
-def _score(samples: Samples, decision: Decision, name: Statistic, rules: Rules) -> StatisticResult:
-    bound = decision.bound(*samples, delta=rules.delta, alpha=rules.alpha_of(name))
-    point = epsilon_point(*samples, delta=rules.delta, confidence=rules.confidence)
-    return StatisticResult(*samples, bound, point)
+    results = {}
+    for name, decision in decisions.items():
+        samples = series.samples(name)
+        bound = decision.bound(*samples, delta=rules.delta, alpha=rules.alpha_of(name))
+        point = epsilon_point(*samples, delta=rules.delta, confidence=rules.confidence)
+        results[name] = StatisticResult(*samples, bound, point)
+    return results
 
 
 def _gaussian(

@@ -1,26 +1,127 @@
 """The gradients under each hypothesis, and how far a release is from the one to the other."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Generator, Tensor
 
-from gradaudit.dp.laws import DistanceLaw, Laws, ProjectionLaw
+from gradaudit.dp.decision import DistanceLaw, Laws, ProjectionLaw
 from gradaudit.dp.mechanisms import Mechanism, ReleaseLaw
-from gradaudit.dp.releases import (
-    CommonNoise,
-    IntArray,
-    releases_in_chunks,
-    releases_interleaved,
-    reproducible,
-)
 from gradaudit.dp.theory import FloatArray
+from gradaudit.errors import AuditError
+from gradaudit.gradients.functional import drawing_from
 from gradaudit.progress import Advance
-from gradaudit.randomness import Seed, sequence
+from gradaudit.randomness import Seed, number, sequence, torch_rng
+
+IntArray = NDArray[np.intp]
+
+_QUICK_BYTES = 1 << 20
+"""Releases of a chunk on the CPU: what its caches hold."""
+_WORKING_COPIES = 6
+"""Bytes that scoring takes for each byte of a chunk's releases, at most."""
+
+
+@contextmanager
+def reproducible(seed: Seed, device: torch.device) -> Iterator[Generator]:
+    """A generator from a seed; the global generators are seeded too, and put back afterwards.
+
+    A mechanism should draw from the generator that it is given. One that draws from the global
+    generators of torch, numpy or Python gets the same numbers in every run all the same.
+    """
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        np.random.seed(sequence(seed, "numpy").generate_state(4))  # noqa: NPY002
+        random.seed(number(seed, "python"))
+        with drawing_from(number(seed, "torch"), device):
+            yield torch_rng(seed, "mechanism", device=device)
+    finally:
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        random.setstate(python_state)
+
+
+def releases_interleaved(
+    mechanism: Mechanism,
+    batches: Sequence[Tensor],
+    order: IntArray,
+    generator: Generator,
+    memory: int,
+) -> Iterator[tuple[IntArray, Tensor]]:
+    """Releases of several batches in turns, chunk by chunk, and which they are.
+
+    Code that is not known here may carry something on from one release to the next, and is asked
+    for them in just this order. Releases that are known to be independent have none, and are drawn
+    batch by batch. ``order``, (count,), is the index of the batch of each release; positions
+    (rows,) in it are yielded with the releases (rows, elements) there. A chunk takes ``memory``
+    bytes at most.
+    """
+    if not mechanism.foreign:
+        for index, batch in enumerate(batches):
+            which = np.flatnonzero(order == index)
+            for start, rows in _chunks(mechanism, batch, len(which), memory):
+                yield which[start : start + rows], mechanism.releases(batch, rows, generator)
+        return
+    for start, rows in _chunks(mechanism, batches[0], len(order), memory):
+        turns = [
+            mechanism.releases(batches[index], len(list(turn)), generator)
+            for index, turn in groupby(order[start : start + rows])
+        ]
+        yield np.arange(start, start + rows), torch.cat(turns)
+
+
+def _chunks(
+    mechanism: Mechanism, batch: Tensor, count: int, memory: int
+) -> Iterator[tuple[int, int]]:
+    """Where chunks begin, and their rows, bounded by memory."""
+    drawn = mechanism.elements_drawn(*batch.shape) * batch.element_size()
+    rows = memory // (drawn * _WORKING_COPIES)
+    if batch.device.type == "cpu":
+        rows = min(rows, _QUICK_BYTES // drawn)
+    rows = max(rows, 1)
+    for start in range(0, count, rows):
+        yield start, min(rows, count - start)
+
+
+class CommonNoise:
+    """A mechanism with its randomness held fast: the same seed for every release.
+
+    A stand-in for the noiseless release where only differences count; differentiable where the
+    mechanism is.
+    """
+
+    def __init__(self, mechanism: Mechanism, seed: Seed) -> None:
+        self.mechanism = mechanism
+        self.seed = seed
+
+    def __call__(self, record: Tensor, companions: Tensor) -> Tensor:
+        """Releases of the record's variants (…, elements), all with the same noise, in float64."""
+        flat = record.reshape(-1, record.shape[-1])
+        batches = (torch.cat([row[None], companions]).to(torch.float32) for row in flat)
+        released = torch.stack([self._release(batch) for batch in batches])
+        return released.to(torch.float64).view(record.shape)
+
+    def differentiable(self, batch: Tensor) -> bool:
+        """Whether a release can be differentiated by the gradients it is made from."""
+        leaf = batch.to(torch.float32).clone().requires_grad_()
+        try:
+            return self._release(leaf).requires_grad
+        except AuditError:  # as of code that turns to numpy
+            return False
+
+    def repeats(self, batch: Tensor) -> bool:
+        """Whether the seed determines the release, as it must for the noise to cancel."""
+        gradients = batch.to(torch.float32)
+        return torch.equal(self._release(gradients), self._release(gradients))
+
+    def _release(self, batch: Tensor) -> Tensor:
+        with reproducible(self.seed, batch.device) as generator:
+            return self.mechanism.release(batch, generator)
+
 
 PILOT_SHARE = 4
 """One pilot release for so many trials."""
@@ -32,10 +133,9 @@ _CANCELLED = 1e-9
 class Hypotheses:
     """The gradients of the batch, by what the private value is.
 
-    Attributes:
-        null: (elements,) gradient of the record with its value under the null hypothesis.
-        alternatives: (values, elements) with each value that the alternative draws from, evenly.
-        companions: (others, elements) gradients of the rest of the batch.
+    ``null`` is the gradient of the record with its value under the null hypothesis, (elements,),
+    ``alternatives`` with each value that the alternative draws from, evenly, (values, elements),
+    and ``companions`` are gradients of the rest of the batch, (others, elements).
     """
 
     null: Tensor
@@ -61,15 +161,19 @@ class Hypotheses:
         """The record's gradient and its companions', (records, elements), as clients hold them."""
         return torch.cat([record[None], self.companions]).to(torch.float32)
 
+    @property
+    def batches(self) -> list[Tensor]:
+        """That of the null hypothesis, and that of each alternative."""
+        return [self.batch(record) for record in (self.null, *self.alternatives)]
+
 
 @dataclass(frozen=True)
 class Ruler:
     """Scores releases by how far they are on the way from one hypothesis to the other.
 
-    Attributes:
-        centre: (elements,) the release under the null hypothesis without noise.
-        towards: (elements,) from there to the (mean) release under the alternative; not zero.
-        laplace: scale of Laplace noise, where that is known to be the noise.
+    ``centre`` is the release under the null hypothesis without noise, (elements,), ``towards``
+    leads from there to the (mean) release under the alternative and is not zero, and ``laplace`` is
+    the scale of Laplace noise, where that is known to be the noise.
     """
 
     centre: Tensor
@@ -125,10 +229,7 @@ def way(moved: Tensor, hypotheses: Hypotheses) -> Tensor:
 
     Where they cancel in the mean (any direction gives a valid statistic, but that one no power) it
     is the largest of them; where none moves the release, that of the gradients themselves.
-
-    Args:
-        moved: (values, elements), as ``shifts``.
-        hypotheses: the gradients, which differ.
+    ``moved`` is (values, elements), as ``shifts`` gives it, of gradients that differ.
     """
     for candidates in (moved, hypotheses.alternatives - hypotheses.null):
         lengths = torch.linalg.vector_norm(candidates, dim=1)
@@ -146,11 +247,7 @@ def pilot_releases(trials: int) -> int:
 
 
 def pilot_ruler(
-    mechanism: Mechanism,
-    hypotheses: Hypotheses,
-    pilots: int,
-    seed: Seed,
-    memory: int,
+    mechanism: Mechanism, hypotheses: Hypotheses, pilots: int, seed: Seed, memory: int
 ) -> Ruler:
     """The ruler of a mechanism that is known by its releases only.
 
@@ -175,7 +272,8 @@ def pilot_ruler(
 def _mean(mechanism: Mechanism, batch: Tensor, count: int, seed: Seed, memory: int) -> Tensor:
     total = torch.zeros(batch.shape[1], dtype=torch.float64, device=batch.device)
     with reproducible(seed, batch.device) as generator:
-        for chunk in releases_in_chunks(mechanism, batch, count, generator, memory):
+        order = np.zeros(count, np.intp)
+        for _, chunk in releases_interleaved(mechanism, [batch], order, generator, memory):
             total += chunk.to(torch.float64).sum(dim=0)
     return total / count
 

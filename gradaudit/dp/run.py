@@ -1,7 +1,5 @@
 """From a subject to a played game: column, batch, record, verdict or trials."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,10 +12,9 @@ from gradaudit.dp.canary import STAGES, Canaries, Canary, choose_canary, expect_
 from gradaudit.dp.degenerate import Verdict, verdict_without_trials
 from gradaudit.dp.domain import Domain, PrivateColumn
 from gradaudit.dp.game import Rules, StatisticResult, TrialsResult, expect_law, play
-from gradaudit.dp.gradients import RecordGradients
 from gradaudit.dp.hypotheses import Hypotheses, shifts
 from gradaudit.dp.mechanisms import Mechanism, Promise
-from gradaudit.dp.sensitivity import Design, RecordSensitivity
+from gradaudit.dp.sensitivity import Design, RecordGradients, RecordSensitivity
 from gradaudit.dp.theory import Relation
 from gradaudit.errors import UsageError
 from gradaudit.progress import Progress
@@ -32,15 +29,9 @@ Setting = tuple[Swept, float, Mechanism]
 class Game:
     """A game that was played, or decided without trials.
 
-    Attributes:
-        column: the private column.
-        canaries: the records and their gaps.
-        hypotheses: the gradients.
-        result: a verdict that needed no trials, or what the trials said.
-        pair: exact epsilon of the pair (the largest of a mixture's), None where no law is known.
-        gaps_from: how gaps were measured.
-        mechanism: that was played.
-        rules: that it was played by.
+    ``result`` is a verdict that needed no trials, or what the trials said; ``pair`` is the exact
+    epsilon of the pair (the largest of a mixture's), None where no law is known, and ``gaps_from``
+    tells how gaps were measured.
     """
 
     column: PrivateColumn

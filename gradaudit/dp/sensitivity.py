@@ -1,26 +1,129 @@
 """How far a record's released gradient moves when its private value is replaced."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradaudit.data.records import Records
 from gradaudit.dp.domain import DomainName, PrivateColumn
-from gradaudit.dp.gradients import RecordGradients
+from gradaudit.dp.hypotheses import CommonNoise
 from gradaudit.dp.mechanisms import Mechanism, Noiseless
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.dp.releases import CommonNoise
-from gradaudit.errors import AuditError, UsageError
+from gradaudit.errors import AuditError, NotApplicable, UsageError
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.models.target import Target, shared_parameters
 from gradaudit.randomness import Seed, rng, sequence
+
+_CLOSE = 1e-6
+
+
+@dataclass(frozen=True)
+class RecordGradients:
+    """The gradient that a record contributes to a DP-SGD step.
+
+    It goes over every trainable parameter but those of hidden layers, biases too: that is what
+    DP-SGD clips as one vector. ``shape`` is that of one record's inputs; all records go through
+    vmap at once where ``batched``, else one after the other.
+    """
+
+    view: FunctionalModel
+    names: tuple[str, ...]
+    shape: torch.Size
+    batched: bool
+
+    @classmethod
+    def of(cls, target: Target, inputs: Tensor, labels: Tensor, hidden: Sequence[str] = ()) -> Self:
+        """Gradients of all layers but the hidden ones, in float64.
+
+        They go through vmap where it gives the same gradients of the first two records as a loop,
+        and the same slopes of them: some of its rules for differentiating twice are wrong (of
+        layer norms in torch 2.13).
+
+        Raises:
+            NotApplicable: the model couples the records of a batch.
+            AuditError: the model cannot be run on the records.
+        """
+        view = FunctionalModel.of(target, dtype=torch.float64)
+        records, targets = view.cast(inputs[:2]), view.cast(labels[:2])
+        view.check(records, targets)
+        if reason := view.coupling(records, targets):
+            raise NotApplicable(
+                f"records have no gradients of their own to clip: {reason}; use --model-mode eval"
+            )
+        if view.stochastic(records):
+            raise NotApplicable(
+                "the model draws random numbers (dropout in training mode), which hide a record's "
+                "gradient; use --model-mode eval"
+            )
+        names = shared_parameters(target.model, hidden)
+        looped = cls(view, names, inputs.shape[1:], batched=False)
+        batched = replace(looped, batched=True)
+        return batched if _agree(batched, looped, records.flatten(1), targets) else looped
+
+    @property
+    def device(self) -> torch.device:
+        """Where gradients are computed."""
+        return self.view.device
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Elements of each parameter, in the order of a gradient."""
+        return {name: self.view.parameters[name].numel() for name in self.names}
+
+    @property
+    def elements(self) -> int:
+        """Length of a gradient."""
+        return sum(self.sizes.values())
+
+    def __call__(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Gradients (records, elements) of flattened inputs (records, positions) and labels."""
+        records = self.view.cast(inputs).view(-1, *self.shape)
+        targets = self.view.cast(labels)
+        chosen = {name: self.view.parameters[name] for name in self.names}
+        gradient = torch.func.grad(self.view.record_loss)
+        with sdpa_kernel(SDPBackend.MATH):  # the others cannot be differentiated twice
+            if self.batched:
+                batch = torch.func.vmap(gradient, in_dims=(None, 0, 0))(chosen, records, targets)
+                return torch.cat([batch[name].flatten(1) for name in self.names], dim=1)
+            rows = [gradient(chosen, x, y) for x, y in zip(records, targets, strict=True)]
+        return torch.stack(
+            [torch.cat([row[name].flatten() for name in self.names]) for row in rows]
+        )
+
+
+def _agree(
+    batched: RecordGradients, looped: RecordGradients, inputs: Tensor, labels: Tensor
+) -> bool:
+    """Whether both ways give the same gradients and slopes."""
+    by_loop = _gradients_and_slope(looped, inputs, labels)
+    try:
+        by_batch = _gradients_and_slope(batched, inputs, labels)
+    except Exception:  # whatever a model does that vmap cannot follow
+        return False
+    return all(
+        torch.allclose(x, y, rtol=_CLOSE, atol=_CLOSE * float(y.abs().max()), equal_nan=True)
+        for x, y in zip(by_batch, by_loop, strict=True)
+    )
+
+
+def _gradients_and_slope(
+    gradients: RecordGradients, inputs: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
+    leaf = inputs.clone().requires_grad_()
+    by_record = gradients(leaf, labels)
+    (slope,) = torch.autograd.grad(by_record.square().sum(), leaf)
+    return by_record.detach(), slope
+
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 """Distances (records,) between two gradients (records, elements) each."""
-
+Objective = Callable[[Tensor], Tensor]
+"""What crafting maximises: inputs (records, positions) to (records,), differentiable."""
 _COPIES = 8
 """Gradients that are held for one variant of a record, at most, counting those of the backward
 pass through them."""
@@ -30,16 +133,11 @@ pass through them."""
 class Design:
     """How the pair of a game is chosen.
 
-    Attributes:
-        record: random, crafted or an index.
-        domain: what a crafted record may look like.
-        mixture: whether the alternative draws from all other values (definition 7.2), or is the
-            one that moves the release most.
-        companions: other records in the batch.
-        clip: Δ that a mechanism from a file is declared to clip to, for crafting.
-        restarts: starts of the ascent of crafting; none leave it out.
-        iterations: steps of the ascent.
-        pool: ordinary records that are looked at for a place to start from.
+    The record is random, crafted or an index. A ``mixture`` is an alternative that draws from all
+    other values (definition 7.2), and not the one that moves the release most; ``companions`` are
+    other records in the batch. For crafting, ``clip`` is Δ that a mechanism from a file is declared
+    to clip to, ``restarts`` are starts of the ascent (none leave it out), ``iterations`` its steps,
+    and ``pool`` ordinary records are looked at for a place to start from.
     """
 
     record: str = "crafted"
@@ -56,14 +154,10 @@ class Design:
 class RecordSensitivity:
     """What the gap of a record depends on.
 
-    Attributes:
-        gradients: the model's per-sample gradients.
-        column: the private column.
-        judge: the release without noise, or with common noise; gaps are measured by it.
-        distances: what crafting maximises, each for its share of the starts; differentiable.
-        companions: (others, elements) gradients of the rest of the batch.
-        memory: bytes that a chunk may take.
-        measured_by: the judge in words.
+    ``judge``, in words ``measured_by``, is the release without noise, or with common noise: gaps
+    are measured by it. Crafting maximises the distances, each for its share of the starts; they are
+    differentiable. Companions are gradients (others, elements) of the rest of the batch, and a
+    chunk may take ``memory`` bytes.
     """
 
     gradients: RecordGradients
@@ -84,17 +178,11 @@ class RecordSensitivity:
         design: Design,
         memory: int,
         seed: Seed,
-    ) -> RecordSensitivity:
+    ) -> Self:
         """That of a mechanism's releases.
 
-        Args:
-            gradients: the model's.
-            records: the data set.
-            column: the private column.
-            mechanism: that releases.
-            design: how many companions there are, and the clip that is declared.
-            memory: bytes that a chunk may take.
-            seed: draws the companions, and the common noise.
+        The design tells how many companions there are, and the clip that is declared; the seed
+        draws the companions, and the common noise.
 
         Raises:
             UsageError: there are not so many companions.
@@ -112,11 +200,8 @@ class RecordSensitivity:
     def gaps(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Distance of the noiseless releases under every two values, (records, values, values)."""
         chunk = self.records_at_once(len(self.column))
-        tables = [
-            self._gaps(inputs[rows : rows + chunk], labels[rows : rows + chunk])
-            for rows in range(0, len(inputs), chunk)
-        ]
-        return torch.cat(tables)
+        chunks = zip(torch.split(inputs, chunk), torch.split(labels, chunk), strict=True)
+        return torch.cat([self._gaps(*some) for some in chunks])
 
     def _gaps(self, inputs: Tensor, labels: Tensor) -> Tensor:
         variants = self.column.variants(inputs)
@@ -130,20 +215,15 @@ class RecordSensitivity:
             mode = "donot_use_mm_for_euclid_dist"
             return torch.cdist(releases, releases, compute_mode=mode).cpu()
 
-    def objective(
-        self, distance: Distance, pairs: Tensor, labels: Tensor
-    ) -> Callable[[Tensor], Tensor]:
+    def objective(self, distance: Distance, pairs: Tensor, labels: Tensor) -> Objective:
         """What crafting maximises, as a function of inputs (records, positions) to (records,).
 
-        Args:
-            distance: of the two gradients.
-            pairs: (records, 2) indices of the values.
-            labels: (records,).
+        ``pairs`` are indices of the values, (records, 2), of records with these labels, (records,).
         """
-        null, alternative = (self.column.values[pairs[:, i]] for i in (0, 1))
+        values = self.column.values[pairs.T]
 
         def function(inputs: Tensor) -> Tensor:
-            both = torch.cat([self.column.put(inputs, null), self.column.put(inputs, alternative)])
+            both = torch.cat([self.column.put(inputs, value) for value in values])
             first, second = self.gradients(both, torch.cat([labels, labels])).chunk(2)
             return distance(first, second)
 
@@ -152,8 +232,7 @@ class RecordSensitivity:
 
 def between_two_values(gaps: Tensor) -> Tensor:
     """Gaps (records, values, values) with −1 from a value to itself: the largest is of two."""
-    itself = torch.eye(gaps.shape[1], dtype=torch.bool, device=gaps.device)
-    return gaps.masked_fill(itself, -1)
+    return gaps.masked_fill(torch.eye(gaps.shape[1], dtype=torch.bool, device=gaps.device), -1)
 
 
 def squared_gap(noiseless: Noiseless, companions: Tensor) -> Distance:
@@ -185,11 +264,7 @@ def _companions(records: Records, gradients: RecordGradients, count: int, seed: 
 
 
 def _judge(
-    mechanism: Mechanism,
-    clip: float | None,
-    batch: Tensor,
-    companions: Tensor,
-    seed: Seed,
+    mechanism: Mechanism, clip: float | None, batch: Tensor, companions: Tensor, seed: Seed
 ) -> tuple[Noiseless, tuple[Distance, ...], str]:
     """What gaps are measured by, what crafting maximises, and the first in words.
 

@@ -12,11 +12,9 @@ sampled batches need a privacy loss distribution (tight, to its discretisation) 
 dp-accounting, an optional dependency.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,11 +33,7 @@ def log_delta_gaussian(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
     """Log of δ(ε): ln[Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)] of N(0, 1) against N(μ, 1), elementwise.
 
     Both terms and their difference are kept as logarithms, so neither e^ε nor a tail over- or
-    underflows.
-
-    Args:
-        epsilon: ε ≥ 0.
-        mu: 0 < μ < ∞.
+    underflows. For ε ≥ 0 and 0 < μ < ∞.
     """
     epsilon, mu = np.asarray(epsilon, float), np.asarray(mu, float)
     first = log_ndtr(mu / 2 - epsilon / mu)
@@ -56,14 +50,8 @@ def epsilon_gaussian(mu: ArrayLike, delta: ArrayLike) -> FloatArray: ...
 def epsilon_gaussian(mu: ArrayLike, delta: ArrayLike) -> float | FloatArray:
     """The smallest ε with δ(ε) ≤ δ, elementwise; by bisection, from above.
 
-    δ(ε) falls in ε, and δ(ε) ≤ Φ(μ/2 − ε/μ) puts the root below μ²/2 − μ Φ⁻¹(δ).
-
-    Args:
-        mu: μ ≥ 0, sensitivity over noise; infinite where there is no noise.
-        delta: 0 < δ < 1.
-
-    Returns:
-        ε ≥ 0: 0 where μ = 0, infinite where μ is.
+    δ(ε) falls in ε, and δ(ε) ≤ Φ(μ/2 − ε/μ) puts the root below μ²/2 − μ Φ⁻¹(δ). For μ ≥ 0,
+    sensitivity over noise and 0 < δ < 1; ε is 0 where μ is, and infinite where there is no noise.
 
     Raises:
         ValueError: μ or δ is out of its range.
@@ -140,9 +128,7 @@ class ClassicalEpsilon:
 def epsilon_classical(mu: float, delta: float) -> ClassicalEpsilon:
     """ε = √(2 ln(1.25/δ)) · S/σ (Dwork and Roth 2014, theorem A.1), proved only for ε ≤ 1.
 
-    Args:
-        mu: S/σ; Li24 takes S = Δ.
-        delta: 0 < δ < 1.
+    ``mu`` is S/σ, of which Li24 takes S = Δ; 0 < δ < 1.
     """
     if mu < 0 or not 0 < delta < 1:
         raise ValueError("epsilon_classical needs mu >= 0 and 0 < delta < 1")
@@ -160,12 +146,9 @@ def epsilon_composed(
 ) -> float:
     """ε at δ after ``steps`` steps of DP-SGD with noise on the sum of clipped gradients.
 
-    Args:
-        noise_multiplier: σ/Δ, 0 for none.
-        steps: number of steps.
-        delta: 0 < δ < 1.
-        sampling_rate: probability with which a record is in a batch; 1 is the whole data.
-        relation: neighbouring data sets replace one record, or remove one.
+    ``noise_multiplier`` is σ/Δ, 0 for none, 0 < δ < 1, and ``sampling_rate`` the probability with
+    which a record is in a batch, 1 for the whole data; neighbouring data sets replace one record,
+    or remove one.
 
     Raises:
         UsageError: dp-accounting is missing, or a number is out of its range.
@@ -180,23 +163,14 @@ def epsilon_composed(
     if sampling_rate == 1:
         sensitivity = 2 if relation == "replace" else 1
         return epsilon_gaussian(sensitivity * math.sqrt(steps) / noise_multiplier, delta)
-    library = _dp_accounting()
-    neighbours = library.NeighboringRelation
-    ledger = library.pld.PLDAccountant(
-        neighboring_relation=neighbours.REPLACE_ONE
-        if relation == "replace"
-        else neighbours.ADD_OR_REMOVE_ONE
-    )
-    step = library.PoissonSampledDpEvent(sampling_rate, library.GaussianDpEvent(noise_multiplier))
-    return float(ledger.compose(step, steps).get_epsilon(delta))
-
-
-def _dp_accounting() -> Any:
     try:
-        import dp_accounting
+        import dp_accounting as library
     except ImportError as error:
         raise UsageError(
             "composition over sampled batches needs dp-accounting: "
             "pip install 'gradaudit[accounting]'"
         ) from error
-    return dp_accounting
+    neighbours = "REPLACE_ONE" if relation == "replace" else "ADD_OR_REMOVE_ONE"
+    ledger = library.pld.PLDAccountant(neighboring_relation=library.NeighboringRelation[neighbours])
+    step = library.PoissonSampledDpEvent(sampling_rate, library.GaussianDpEvent(noise_multiplier))
+    return float(ledger.compose(step, steps).get_epsilon(delta))

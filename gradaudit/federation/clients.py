@@ -1,10 +1,11 @@
-"""A client: its records, what it never shares, and its training on a copy of the server's model."""
+"""A client with what it never shares and its training, and the server with the clients' mean."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import reduce
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +29,7 @@ Update = dict[str, Tensor]
 class Client:
     """One participant.
 
-    Attributes:
-        number: from 0.
-        records: its own.
-        private: parameters and buffers of its model that it never shares, by name.
+    ``private`` are parameters and buffers of its model that it never shares, by name.
     """
 
     number: int
@@ -39,15 +37,15 @@ class Client:
     private: dict[str, Tensor] = field(default_factory=dict)
 
 
+Clients = Sequence[Client]
+
+
 class Contribution(NamedTuple):
     """What a client sends: a gradient, or what its training comes to as one; and its buffers.
 
-    Attributes:
-        update: by the name of every trainable parameter, in its shape. Of several local steps it
-            is (w₀ − w_E)/rate.
-        buffers: the model's buffers after the client's forward passes.
-        records: how many it holds, which is its weight.
-        loss: mean loss of its records, as they were trained on.
+    The update is by the name of every trainable parameter, in its shape; of several local steps it
+    is (w₀ − w_E)/rate. Buffers are the model's after the client's forward passes, the number of its
+    records is its weight, and the loss their mean, as they were trained on.
     """
 
     update: dict[str, Tensor]
@@ -59,12 +57,8 @@ class Contribution(NamedTuple):
 class Workplace:
     """One copy of the model, on which every client works in its turn.
 
-    Args:
-        target: the model (with the defenses that change it), its loss and its mode.
-        options: how to train.
-        batch_size: records in a step, None for all of a client's.
-        sharing: what a client's update passes through before it is shared.
-        seed: root of all draws.
+    The target has the defenses that change it, ``sharing`` is what a client's update passes through
+    before it is shared, and ``batch_size`` the records in a step, None for all of a client's.
 
     Raises:
         UsageError: the defenses cannot be applied to this model.
@@ -79,10 +73,7 @@ class Workplace:
         seed: int,
     ) -> None:
         self.target = replace(target, model=copy.deepcopy(target.model))
-        self.options = options
-        self.batch_size = batch_size
-        self.sharing = sharing
-        self.seed = seed
+        self.options, self.batch_size, self.sharing, self.seed = options, batch_size, sharing, seed
         model = self.target.model
         self.private = private_names(model)
         self.names = sharing.parameters(model)
@@ -186,9 +177,9 @@ class Workplace:
         client.private = {name: state[name].detach().clone() for name in self.private}
 
     def _buffers(self) -> dict[str, Tensor]:
-        names = dict(self.target.model.named_buffers())
         kept = self.target.model.state_dict().keys() - set(self.private)
-        return {name: names[name].detach().clone() for name in names if name in kept}
+        buffers = self.target.model.named_buffers()
+        return {name: buffer.detach().clone() for name, buffer in buffers if name in kept}
 
 
 @contextmanager
@@ -231,3 +222,91 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 def _cast(data: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     return data.to(device, dtype if data.is_floating_point() else data.dtype)
+
+
+class Server:
+    """The shared model, at first a copy of the target's, and the server's optimizer."""
+
+    def __init__(self, target: Target, options: TrainingOptions) -> None:
+        self.model = copy.deepcopy(target.model)
+        self.rate = options.rate
+        self.parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        self.optimizer = make_optimizer(self.parameters.values(), options)
+        self._private = set(private_names(self.model))
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of the shared weights and buffers, without any client's private part."""
+        state = self.model.state_dict().items()
+        return {n: t.detach().clone() for n, t in state if n not in self._private}
+
+    def step(self, gradient: Mapping[str, Tensor]) -> None:
+        """One step of the server's optimizer along the mean gradient."""
+        for name, parameter in self.parameters.items():
+            parameter.grad = gradient[name]
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def move(self, update: Mapping[str, Tensor]) -> None:
+        """Undo the division by the rate in an update: w ← w − rate · update."""
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                parameter.sub_(self.rate * update[name])
+
+    def set_buffers(self, buffers: Mapping[str, Tensor]) -> None:
+        """Take over running statistics."""
+        self.model.load_state_dict({**self.model.state_dict(), **buffers})
+
+    @property
+    def finite(self) -> bool:
+        """Whether all weights are."""
+        return all(bool(p.isfinite().all()) for p in self.parameters.values())
+
+    def memory(self) -> dict[str, Tensor]:
+        """Weights, buffers and the optimizer's memory by name: all that a later round needs."""
+        kept = {f"model.{name}": tensor for name, tensor in self.state().items()}
+        for index, entries in self.optimizer.state_dict()["state"].items():
+            for key, value in entries.items():
+                if value is not None:
+                    kept[f"optimizer.{index}.{key}"] = torch.as_tensor(value).detach().clone()
+        return kept
+
+    def restore(self, memory: Mapping[str, Tensor]) -> None:
+        """Go back to a ``memory``.
+
+        Raises:
+            AuditError: it does not fit the model.
+        """
+        weights = {n.removeprefix("model."): t for n, t in memory.items() if n.startswith("model.")}
+        try:
+            self.model.load_state_dict({**self.model.state_dict(), **weights})
+        except RuntimeError as error:
+            raise AuditError(f"the kept state does not fit the model: {error}") from error
+        entries: dict[int, dict[str, Any]] = {}
+        for name in (name for name in memory if name.startswith("optimizer.")):
+            _, index, key = name.split(".", 2)
+            entries.setdefault(int(index), {})[key] = memory[name]
+        state = self.optimizer.state_dict()
+        self.optimizer.load_state_dict({**state, "state": entries})
+
+
+def weighted_mean(contributions: Iterable[Contribution]) -> Contribution:
+    """The mean of the clients' contributions, each weighted by its number of records.
+
+    Counts among the buffers (``num_batches_tracked``) are not averaged: the largest is kept.
+    """
+    return reduce(_with, contributions)
+
+
+def _with(mean: Contribution, sent: Contribution) -> Contribution:
+    records = mean.records + sent.records
+    share = sent.records / records
+    update = {n: _between(t, sent.update[n], share) for n, t in mean.update.items()}
+    buffers = {n: _between(t, sent.buffers[n], share) for n, t in mean.buffers.items()}
+    return Contribution(update, buffers, records, mean.loss + share * (sent.loss - mean.loss))
+
+
+def _between(before: Tensor, new: Tensor, share: float) -> Tensor:
+    """A running mean, exact where nothing changes; of counts the larger."""
+    if not before.is_floating_point():
+        return torch.maximum(before, new)
+    return before + share * (new - before)

@@ -1,6 +1,7 @@
 """Which records are for testing, and who holds the others: dealt evenly, or by a Dirichlet law."""
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from gradaudit.data.records import Records
@@ -9,6 +10,7 @@ from gradaudit.randomness import rng
 from gradaudit.specs import suggest
 
 Indices = NDArray[np.int64]
+Labels = NDArray[np.generic]
 
 FORMS = ("iid", "dirichlet:A")
 
@@ -16,11 +18,8 @@ FORMS = ("iid", "dirichlet:A")
 def split(records: Records, test_share: float | None, seed: int) -> tuple[Indices, Indices]:
     """Indices of the training and of the test records.
 
-    Args:
-        records: all of them.
-        test_share: share drawn for testing; without it the non-members, where the records say who
-            is a member, else 0.2.
-        seed: of the draw.
+    ``test_share`` is the share drawn for testing; without it non-members are for testing, where the
+    records say who is a member, else a share of 0.2.
 
     Raises:
         UsageError: no record is left to train on.
@@ -36,19 +35,11 @@ def split(records: Records, test_share: float | None, seed: int) -> tuple[Indice
     return train.astype(np.int64), test.astype(np.int64)
 
 
-def partition(
-    spec: str, labels: NDArray[np.generic], clients: int, generator: np.random.Generator
-) -> list[Indices]:
+def partition(spec: str, labels: Labels, clients: int, generator: Generator) -> list[Indices]:
     """Deal the records out to the clients, every record to one of them.
 
-    Args:
-        spec: ``iid`` or ``dirichlet:A``.
-        labels: (records,) class of each record, or real targets, which ``iid`` alone deals.
-        clients: how many, each of which must get a record.
-        generator: of the draws.
-
-    Returns:
-        Each client's records in ascending order.
+    Labels are the class of each record, (records,), or real targets, which ``iid`` alone deals.
+    Each client gets its records in ascending order, one at least.
 
     Raises:
         UsageError: an unknown spec, more clients than records, or a client without a record.
@@ -74,9 +65,7 @@ def partition(
     return parts
 
 
-def even(
-    labels: NDArray[np.generic], clients: int, generator: np.random.Generator
-) -> list[Indices]:
+def even(labels: Labels, clients: int, generator: Generator) -> list[Indices]:
     """Each class shuffled and dealt out in turn: numbers in a class and in all differ by one.
 
     The IID case of Fan et al. 2020, appendix C.
@@ -87,10 +76,7 @@ def even(
 
 
 def dirichlet(
-    labels: NDArray[np.generic],
-    clients: int,
-    concentration: float,
-    generator: np.random.Generator,
+    labels: Labels, clients: int, concentration: float, generator: Generator
 ) -> list[Indices]:
     """Each class split by shares drawn from Dirichlet(A, …, A) over the clients.
 

@@ -1,10 +1,7 @@
 """A training kept in a folder: a checkpoint for each round, a summary, and where to go on.
 
-``round-000.safetensors`` … are weights that audits take; ``run.json`` tells how they were trained,
-on which records, and how accurate they are; ``resume.safetensors`` holds what later rounds need.
-Where clients keep a part of the model to themselves, these weights are without it, and
-``client-0/round-000.safetensors`` … are those of the first client, with its private part. Every
-file is written whole or not at all.
+``round-000.safetensors`` … are weights that audits take, in ``client-0`` with what the first client
+keeps to itself, if that is anything. Every file is written whole or not at all.
 """
 
 import json
@@ -19,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from gradaudit.accuracy import TaskAccuracy
 from gradaudit.errors import CheckpointError, GradauditError, UsageError
 from gradaudit.federation.server import Round, Training
 from gradaudit.progress import Progress, Silent
@@ -47,13 +43,10 @@ class RoundRecord(BaseModel):
 class RunRecord(BaseModel):
     """The summary of a training.
 
-    Attributes:
-        settings: all that decides the numbers; another run is told from this one by them.
-        records: how many are in the data set, and which are whose, by their index in it.
-        measure: what accuracies are: ``accuracy``, ``r2`` or ``none``.
-        rounds: those that were written.
-        private: tensors that a client never shares; only the first client's own checkpoints, in a
-            folder of their own, hold them.
+    ``settings`` are all that decides the numbers; another run is told from this one by them.
+    ``records`` tells how many are in the data set, and ``measure`` what accuracies are:
+    ``accuracy``, ``r2`` or ``none``. ``private`` are tensors that a client never shares; only the
+    first client's own checkpoints, in a folder of their own, hold them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -69,11 +62,7 @@ class RunRecord(BaseModel):
 
 
 class RunFolder:
-    """A folder that holds one run, or nothing yet.
-
-    Args:
-        path: is made where it does not exist.
-        summary: of this run, before any round.
+    """A folder that holds one run, or nothing yet; it is made where it does not exist.
 
     Raises:
         UsageError: the folder holds another run or other files, or cannot be written to.
@@ -94,9 +83,9 @@ class RunFolder:
                 whole = {**reached.state, **reached.private}
                 write_atomically(self.path / CLIENT / name, _packed(whole, reached.number))
             kept = [r for r in self.summary.rounds if r.round < reached.number]
-            scores = (_value(reached.train), _value(reached.test))
+            train, test = (acc and acc.value for acc in (reached.train, reached.test))
             record = RoundRecord(
-                round=reached.number, file=name, loss=reached.loss, train=scores[0], test=scores[1]
+                round=reached.number, file=name, loss=reached.loss, train=train, test=test
             )
             measure = reached.train.metric if reached.train else self.summary.measure
             self._update(rounds=[*kept, record], measure=measure)
@@ -136,7 +125,9 @@ class RunFolder:
     def _update(self, **fields: Any) -> None:
         self.summary = self.summary.model_copy(update=fields)
         text = json.dumps(self.summary.model_dump(mode="json"), indent=1)
-        write_atomically(self.path / SUMMARY, _numbers_on_a_line(text) + "\n")
+        lists = r"\[\s+(-?\d+(?:,\s+-?\d+)*)\s+\]"  # of indices, each on a line of its own
+        text = re.sub(lists, lambda m: f"[{' '.join(m[1].split())}]", text)
+        write_atomically(self.path / SUMMARY, text + "\n")
 
 
 def train_into(
@@ -216,12 +207,3 @@ def _packed(state: Mapping[str, Tensor], number: int) -> bytes:
     """A safetensors file; tied weights are in it under each of their names."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     return safetensors.torch.save(kept, {"round": str(number)})
-
-
-def _value(accuracy: TaskAccuracy | None) -> float | None:
-    return accuracy.value if accuracy else None
-
-
-def _numbers_on_a_line(text: str) -> str:
-    """Indices one after the other instead of each on a line of its own."""
-    return re.sub(r"\[\s+(-?\d+(?:,\s+-?\d+)*)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text)

@@ -13,8 +13,7 @@ from gradaudit.defenses.base import Defense
 from gradaudit.defenses.subject import defended_target
 from gradaudit.errors import UsageError
 from gradaudit.federation.algorithms import choose_algorithm
-from gradaudit.federation.clients import Client, Workplace, diverged
-from gradaudit.federation.parameters import Server
+from gradaudit.federation.clients import Client, Server, Workplace, diverged
 from gradaudit.federation.partition import Indices, partition
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import FunctionalModel
@@ -28,14 +27,11 @@ from gradaudit.sharing.protocol import SharingProtocol
 class Round:
     """The shared model after a round.
 
-    Attributes:
-        number: 0 before the first one.
-        state: shared weights and buffers by name, on the CPU.
-        private: what the first client keeps to itself, by name, where a defense gives clients a
-            private part; with the state it is the model as that client has it.
-        loss: mean loss of the records as they were trained on; None before the first round.
-        train: accuracy on the training records, None where the round was not scored.
-        test: accuracy on the test records, None where there are none or it was not scored.
+    Its number is 0 before the first one. ``state`` has shared weights and buffers by name, on the
+    CPU, and ``private`` what the first client keeps to itself, where a defense gives clients a
+    private part; together they are the model as that client has it. The loss is the mean of the
+    records as they were trained on, None before the first round; accuracies are None where there
+    are no such records or the round was not scored.
     """
 
     number: int
@@ -49,17 +45,10 @@ class Round:
 class Training:
     """A training that stands after ``number`` rounds and can go on, or back to a ``memory``.
 
-    Args:
-        target: initial weights, loss, and the mode in which clients run the model.
-        records: what the clients hold together.
-        options: how to train.
-        defenses: what a client does to what it shares, and to its model.
-        seed: root of all draws.
-        test: records for testing.
-
-    Attributes:
-        target: the model with the defenses that change it.
-        parts: indices of each client's records.
+    The given target has initial weights, loss, and the mode in which clients run the model; its
+    own is the model with the defenses that change it. ``records`` is what the clients hold
+    together, ``parts`` are the indices of each one's, and ``defenses`` what a client does to what
+    it shares, in order, and to its model.
 
     Raises:
         UsageError: an option does not go with another, or a client would get no record.
@@ -81,15 +70,15 @@ class Training:
         _expect(options, one_step=self.algorithm.one_step)
         self.target = defended_target(target, defenses, seed)
         self.records, self.test = records, test
-        _expect_fitting(self.target, records)
+        model = FunctionalModel.of(self.target, dtype=next(self.target.model.parameters()).dtype)
+        model.check(model.cast(records.inputs[:2]), model.cast(records.labels[:2]))
         draws = rng(seed, "federation", "partition")
         self.parts = partition(options.partition, records.labels.numpy(), options.clients, draws)
         self.clients = self._make_clients(self.parts, seed)
         self.server = Server(self.target, options)
         size = options.batch_size or self.algorithm.batch_size
         sharing = SharingProtocol(
-            defenses=tuple(defenses),
-            algorithm="fedsgd" if self.algorithm.one_step else "fedavg",
+            defenses=tuple(defenses), algorithm="fedsgd" if self.algorithm.one_step else "fedavg"
         )
         self._workplace = Workplace(self.target, options, size, sharing, seed)
         self._rate = options.rate
@@ -124,21 +113,16 @@ class Training:
     def snapshot(self, *, scored: bool = True) -> Round:
         """The shared model as it is now."""
         now = replace(self.target, model=self.server.model)
-        return Round(
-            number=self.number,
-            state=_copied(self.server.state()),
-            private=_copied(self.clients[0].private),
-            loss=self.loss,
-            train=task_accuracy(now, self.records) if scored else None,
-            test=task_accuracy(now, self.test) if scored and self.test else None,
-        )
+        train = task_accuracy(now, self.records) if scored else None
+        test = task_accuracy(now, self.test) if scored and self.test else None
+        state, private = map(_copied, (self.server.state(), self.clients[0].private))
+        return Round(self.number, state, private, self.loss, train, test)
 
     def memory(self) -> dict[str, Tensor]:
         """All that later rounds need, by name."""
         kept = {f"server.{name}": tensor for name, tensor in self.server.memory().items()}
         for client in self.clients:
-            for name, tensor in client.private.items():
-                kept[f"client.{client.number}.{name}"] = tensor
+            kept |= {f"client.{client.number}.{n}": tensor for n, tensor in client.private.items()}
         return kept
 
     def restore(self, number: int, memory: Mapping[str, Tensor]) -> None:
@@ -147,10 +131,8 @@ class Training:
         Raises:
             AuditError: the memory does not fit the model.
         """
-        prefix = "server."
-        self.server.restore(
-            {n.removeprefix(prefix): t for n, t in memory.items() if n.startswith(prefix)}
-        )
+        of_server = (item for item in memory.items() if item[0].startswith("server."))
+        self.server.restore({name.removeprefix("server."): kept for name, kept in of_server})
         for client in self.clients:
             own = f"client.{client.number}."
             client.private = {name: memory[own + name] for name in client.private}
@@ -170,22 +152,12 @@ def train_rounds(
 ) -> Iterator[Round]:
     """Train together and yield the shared model before the first and after every round.
 
-    The same arguments give the same numbers. The target is left as it was.
-
-    Args:
-        target: initial weights, loss, and the mode in which clients run the model.
-        records: what the clients hold together; the options say how it is dealt out.
-        options: algorithm, clients, rounds, …
-        defenses: what a client does to its update and to its model, in order.
-        seed: root of all draws.
-        test: records for testing.
-        scored: whether accuracies are wanted.
-        progress: told of every round.
+    The same arguments, which are those of ``Training``, give the same numbers. The target is left
+    as it was; ``scored`` says whether accuracies are wanted.
 
     Raises:
-        UsageError: an option does not go with another, or a client would get no record.
-        AuditError: the model cannot be run on the records, the labels do not fit, or the training
-            diverged.
+        UsageError: as ``Training``.
+        AuditError: as ``Training``, or the training diverged.
         NotApplicable: a defense cannot be built into the model, or used with the algorithm.
     """
     training = Training(target, records, options, defenses=defenses, seed=seed, test=test)
@@ -209,8 +181,3 @@ def _expect(options: TrainingOptions, *, one_step: bool) -> None:
         )
     if options.optimizer == "adam" and options.momentum:
         raise UsageError("--momentum: is of --optimizer sgd; leave it out with adam")
-
-
-def _expect_fitting(target: Target, records: Records) -> None:
-    model = FunctionalModel.of(target, dtype=next(target.model.parameters()).dtype)
-    model.check(model.cast(records.inputs[:2]), model.cast(records.labels[:2]))

@@ -1,9 +1,7 @@
 """Seeing what every parameter is applied to, inside any ``torch.func`` transform.
 
-Hooks miss the projections of attention and do not compose with ``torch.func``. ``Capture`` is a
-``TorchFunctionMode`` instead: it knows a parameter by its identity where a linear map,
-convolution, norm or embedding is applied, keeps what came in, and adds a given (zero) tensor to
-what came out, so that the gradient by that tensor is δ. Nothing is patched.
+Hooks miss the projections of attention and do not compose with ``torch.func``, as a
+``TorchFunctionMode`` does. Nothing is patched.
 """
 
 import math
@@ -26,10 +24,8 @@ Call = dict[str, Any]
 class Site:
     """A place in the forward pass where parameters are applied.
 
-    Attributes:
-        shape: of the output there, for a batch of one record.
-        seen: shape of what came in.
-        uses: the names of the parameters applied, each with its operation.
+    ``shape`` is that of the output there, for a batch of one record, ``seen`` that of what came in;
+    ``uses`` are the names of the parameters applied, each with its operation.
     """
 
     shape: tuple[int, ...]
@@ -49,10 +45,9 @@ class Applied(NamedTuple):
 class Capture(TorchFunctionMode):
     """Perturbs and records every use of some parameters during one forward pass.
 
-    Args:
-        parameters: the tensors to look for, by name.
-        perturbations: one tensor a site, added to the output there; None adds nothing.
-        point: added to the output of the first embedding, to differentiate by; None adds nothing.
+    It knows a parameter by its identity where a linear map, convolution, norm or embedding is
+    applied, keeps what came in, and adds a given (zero) tensor for each site to what came out, so
+    that the gradient by that tensor is δ. A point is added to the output of the first embedding.
 
     Attributes:
         sites: the sites met, in order.
@@ -68,8 +63,7 @@ class Capture(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._names = {id(tensor): name for name, tensor in parameters.items()}
-        self._perturbations = perturbations
-        self._point = point
+        self._perturbations, self._point = perturbations, point
         self.sites: list[Site] = []
         self.seen: list[Tensor] = []
         self.embedded: tuple[int, ...] | None = None
@@ -128,12 +122,8 @@ _attention = types.FunctionType(
 def _linear(func: Callable[..., Tensor], call: Call) -> Applied:
     out, (outputs, inputs) = func(**call), call["weight"].shape
     shape = tuple(out.shape)
-    return Applied(
-        call["input"],
-        out,
-        Linear(1, inputs, outputs, shape),
-        Offset(1, 1, outputs, shape, channels_last=True),
-    )
+    offset = Offset(1, 1, outputs, shape, channels_last=True)
+    return Applied(call["input"], out, Linear(1, inputs, outputs, shape), offset)
 
 
 def _convolution(func: Callable[..., Tensor], call: Call) -> Applied | None:
@@ -142,18 +132,11 @@ def _convolution(func: Callable[..., Tensor], call: Call) -> Applied | None:
     if call["input"].dim() != weight.dim():
         return None
     out = func(**call)
-    shape, outputs = tuple(out.shape), weight.shape[0]
-    dilation = _per_dimension(call.get("dilation", 1), len(kernel))
-    operation = Convolution(
-        groups,
-        weight.shape[1] * math.prod(kernel),
-        outputs // groups,
-        shape,
-        kernel=kernel,
-        stride=_per_dimension(call.get("stride", 1), len(kernel)),
-        padding=_padding(call.get("padding", 0), kernel, dilation),
-        dilation=dilation,
-    )
+    shape, outputs, width = tuple(out.shape), weight.shape[0], weight[0].numel()
+    stride, dilation = (_per_dimension(call.get(x, 1), len(kernel)) for x in ("stride", "dilation"))
+    padding = padding_sides(call.get("padding", 0), kernel, dilation)
+    block = (groups, width, outputs // groups, shape)
+    operation = Convolution(*block, kernel, stride, padding, dilation)
     return Applied(call["input"], out, operation, Offset(1, 1, outputs, shape, channels_last=False))
 
 
@@ -169,28 +152,17 @@ def _norm(func: Callable[..., Tensor], call: Call) -> Applied:
     if bias is not None:
         out = out + (bias.reshape(spread) if spread else bias)
     channels = shape[1] if by_channel else math.prod(call["normalized_shape"])
-    return Applied(
-        normalised,
-        out,
-        Gain(channels, 1, 1, shape, channels_last=not by_channel),
-        Offset(1, 1, channels, shape, channels_last=not by_channel),
-    )
+    gain = Gain(channels, 1, 1, shape, channels_last=not by_channel)
+    return Applied(normalised, out, gain, Offset(1, 1, channels, shape, not by_channel))
 
 
 def _embedding(func: Callable[..., Tensor], call: Call) -> Applied | None:
     if call.get("max_norm") is not None or call.get("scale_grad_by_freq"):
         return None
     out, (tokens, width) = func(**call), call["weight"].shape
-    padding = call.get("padding_idx")
-    operation = Embedding(
-        1,
-        min(tokens, call["input"].numel()),
-        width,
-        tuple(out.shape),
-        tokens=tokens,
-        padding=-1 if padding is None else padding % tokens,
-    )
-    return Applied(call["input"], out, operation)
+    padding = -1 if call.get("padding_idx") is None else call["padding_idx"] % tokens
+    block = (1, min(tokens, call["input"].numel()), width, tuple(out.shape))
+    return Applied(call["input"], out, Embedding(*block, tokens, padding))
 
 
 def _per_dimension(value: int | Sequence[int], count: int) -> tuple[int, ...]:
@@ -198,10 +170,10 @@ def _per_dimension(value: int | Sequence[int], count: int) -> tuple[int, ...]:
     return values * count if len(values) == 1 else values
 
 
-def _padding(
-    padding: str | int | Sequence[int], kernel: tuple[int, ...], dilation: tuple[int, ...]
+def padding_sides(
+    padding: str | int | Sequence[int], kernel: Sequence[int], dilation: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
-    """Zeros before and after, per dimension."""
+    """Positions that a convolution pads before and after, per dimension."""
     if padding == "same":
         total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         return tuple((t // 2, t - t // 2) for t in total)
@@ -211,11 +183,10 @@ def _padding(
 
 _WEIGHTED = ("input", "weight", "bias")
 _CONVOLUTION = (*_WEIGHTED, "stride", "padding", "dilation", "groups")
+_READ = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 _RUNNING = ("input", "running_mean", "running_var", "weight", "bias")
-_HANDLERS: dict[
-    Callable[..., Any],
-    tuple[tuple[str, ...], Callable[[Callable[..., Any], Call], Applied | None]],
-] = {
+_Handler = Callable[[Callable[..., Any], Call], Applied | None]
+_HANDLERS: dict[Callable[..., Any], tuple[tuple[str, ...], _Handler]] = {
     F.linear: (_WEIGHTED, _linear),
     F.conv1d: (_CONVOLUTION, _convolution),
     F.conv2d: (_CONVOLUTION, _convolution),
@@ -225,8 +196,5 @@ _HANDLERS: dict[
     F.group_norm: (("input", "num_groups", "weight", "bias", "eps"), _norm),
     F.layer_norm: (("input", "normalized_shape", "weight", "bias", "eps"), _norm),
     F.rms_norm: (("input", "normalized_shape", "weight", "eps"), _norm),
-    F.embedding: (
-        ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse"),
-        _embedding,
-    ),
+    F.embedding: (_READ, _embedding),
 }

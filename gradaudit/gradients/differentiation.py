@@ -7,12 +7,10 @@
   with operations that have no forward mode or that ``torch.func`` does not take).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -32,12 +30,8 @@ Record = tuple[Tensor, Tensor, Tensor]
 class Batch:
     """Some records, ready to be differentiated; each is a batch of its own to the model.
 
-    Attributes:
-        trace: the model's loss.
-        records: (records, …).
-        points: (records, …), see ``Trace``.
-        targets: (records, …) of the loss.
-        indices: which records these are, for the random numbers of each.
+    Records, points (see ``Trace``) and targets of the loss are (records, …); ``indices`` tell which
+    records these are, for the random numbers of each.
     """
 
     trace: Trace
@@ -46,21 +40,16 @@ class Batch:
     targets: Tensor
     indices: range
 
-    def part(self, at: slice) -> Batch:
+    def part(self, at: slice) -> Self:
         """The records at these positions of this batch.
 
         They are copied: next to a point that begins inside another tensor's memory, forward mode
         would copy each direction for every record.
         """
-        return Batch(
-            self.trace,
-            self.records[at].clone(),
-            self.points[at].clone(),
-            self.targets[at].clone(),
-            self.indices[at],
-        )
+        parts = {name: getattr(self, name)[at].clone() for name in ("records", "points", "targets")}
+        return replace(self, **parts, indices=self.indices[at])
 
-    def moved(self, name: Variable, step: Tensor) -> Batch:
+    def moved(self, name: Variable, step: Tensor) -> Self:
         """The same records with another point or target."""
         if name == "point":
             return replace(self, points=self.points + step)
@@ -69,20 +58,6 @@ class Batch:
     def variable(self, name: Variable) -> Tensor:
         """Points or targets."""
         return self.points if name == "point" else self.targets
-
-
-class Differentiation(Protocol):
-    """A way to differentiate."""
-
-    title: str
-
-    def gradients(self, batch: Batch) -> Gradients:
-        """Each record's gradients, (records, …)."""
-        ...
-
-    def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
-        """Their tangents in directions (directions, …) of a variable, (records, directions, …)."""
-        ...
 
 
 class Mapped:
@@ -131,18 +106,15 @@ class Doubled:
 
     def gradients(self, batch: Batch) -> Gradients:
         """Each record's gradients."""
-        return _stacked(
-            [
-                tree_map(torch.detach, trace.connected(*record))
-                for trace, record in _one_by_one(batch)
-            ]
-        )
+        gradients = (trace.connected(*record) for trace, record in _one_by_one(batch))
+        return _stacked([tree_map(torch.detach, of_record) for of_record in gradients])
 
     def moved(self, batch: Batch, directions: Tensor, by: Variable) -> Gradients:
         """Their tangents."""
-        return _stacked(
-            [_doubled(trace, record, directions, by) for trace, record in _one_by_one(batch)]
-        )
+        return _stacked([_doubled(*one, directions, by) for one in _one_by_one(batch)])
+
+
+Differentiation = Mapped | Looped | Doubled
 
 
 def fastest(batch: Batch, by: Variable) -> Differentiation:
@@ -153,9 +125,8 @@ def fastest(batch: Batch, by: Variable) -> Differentiation:
     """
     batch = batch.part(slice(2))
     variable = batch.variable(by)
-    directions = torch.zeros(2, *variable.shape[1:], dtype=variable.dtype, device=variable.device)
-    ways: tuple[Differentiation, ...] = Mapped(), Looped(), Doubled()
-    for way in ways:
+    directions = variable.new_zeros(2, *variable.shape[1:])
+    for way in (Mapped(), Looped(), Doubled()):
         try:
             way.gradients(batch)
             way.moved(batch, directions, by)
@@ -211,14 +182,13 @@ _MEANING = {"point": "input", "target": "labels"}
 
 def _forward(trace: Trace, by: Variable) -> Callable[..., Gradients]:
     def tangent(point: Tensor, target: Tensor, record: Tensor, direction: Tensor) -> Gradients:
-        def by_point(moving: Tensor) -> Gradients:
-            return trace.gradients(moving, target, record)
-
-        def by_target(moving: Tensor) -> Gradients:
+        def gradients(moving: Tensor) -> Gradients:
+            if by == "point":
+                return trace.gradients(moving, target, record)
             return trace.gradients(point, moving, record)
 
-        function, at = (by_point, point) if by == "point" else (by_target, target)
-        moved: Gradients = torch.func.jvp(function, (at,), (direction,))[1]
+        at = point if by == "point" else target
+        moved: Gradients = torch.func.jvp(gradients, (at,), (direction,))[1]
         return moved
 
     return tangent
@@ -231,17 +201,13 @@ def _doubled(trace: Trace, record: Record, directions: Tensor, by: Variable) -> 
     leaves, structure = tree_flatten(gradients)
     weights = [torch.zeros_like(leaf, requires_grad=True) for leaf in leaves]
     live = [k for k, leaf in enumerate(leaves) if leaf.requires_grad]
+    outputs, along = ([side[k] for k in live] for side in (leaves, weights))
     (pulled,) = torch.autograd.grad(
-        [leaves[k] for k in live],
-        moving,
-        [weights[k] for k in live],
-        create_graph=True,
-        materialize_grads=True,
+        outputs, moving, along, create_graph=True, materialize_grads=True
     )
     tangents = [_pushed(pulled, weights, direction) for direction in directions]
-    moved: Gradients = tree_unflatten(
-        [torch.stack(x) for x in zip(*tangents, strict=True)], structure
-    )
+    together = [torch.stack(of_leaf) for of_leaf in zip(*tangents, strict=True)]
+    moved: Gradients = tree_unflatten(together, structure)
     return moved
 
 
@@ -256,10 +222,8 @@ def _pushed(pulled: Tensor, weights: list[Tensor], direction: Tensor) -> list[Te
 
 def _one_by_one(batch: Batch) -> list[tuple[Trace, Record]]:
     records = zip(batch.points, batch.targets, batch.records, strict=True)
-    return [
-        (batch.trace.seeded(index), record)
-        for index, record in zip(batch.indices, records, strict=True)
-    ]
+    traces = map(batch.trace.seeded, batch.indices)
+    return list(zip(traces, records, strict=True))
 
 
 def _stacked(parts: Sequence[Gradients]) -> Gradients:

@@ -1,17 +1,13 @@
 """A target's model as a pure function of its parameters, which leaves the model as it was.
 
-Every engine that differentiates the model goes through ``FunctionalModel``: detached copies of the
-parameters and buffers in one precision, the mode the clients run (BatchNorm, dropout), and calls
-through ``torch.func.functional_call``. It works inside ``torch.func`` transforms.
+Every engine that differentiates a model goes through it; it works in ``torch.func`` transforms.
 """
-
-from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -31,13 +27,9 @@ Parameters = Mapping[str, Tensor]
 class FunctionalModel:
     """A model, its loss and its mode as functions of parameters, inputs and labels.
 
-    Attributes:
-        module: the audited model; only called, never changed.
-        parameters: detached copies of every trainable parameter, in ``dtype`` on ``device``.
-        constants: the same of frozen parameters and buffers (integer ones keep their type).
-        loss: the training loss.
-        mode: as the clients run BatchNorm and dropout.
-        seed: what dropout draws from; every call with one batch shape sees the same masks.
+    The module is only called, never changed. Parameters are detached copies of every trainable one,
+    in ``dtype`` on ``device``, constants those of frozen parameters and buffers (integer ones keep
+    their type). Dropout draws from the seed: every call with one batch shape sees the same masks.
     """
 
     module: nn.Module
@@ -50,26 +42,16 @@ class FunctionalModel:
     seed: int = 0
 
     @classmethod
-    def of(
-        cls, target: Target, *, dtype: torch.dtype = torch.float64, seed: int = 0
-    ) -> FunctionalModel:
+    def of(cls, target: Target, *, dtype: torch.dtype = torch.float64, seed: int = 0) -> Self:
         """A functional copy of the target on its device (in float32 where that has no float64)."""
         device = target.device
         dtype = torch.float32 if device.type == "mps" else dtype
         model = target.model
-        named = dict(model.named_parameters())
-        trainable = {name: p for name, p in named.items() if p.requires_grad}
-        fixed = {name: p for name, p in named.items() if not p.requires_grad}
-        return cls(
-            module=model,
-            parameters=_copies(trainable, dtype),
-            constants=_copies({**fixed, **dict(model.named_buffers())}, dtype),
-            loss=target.loss,
-            mode=target.mode,
-            dtype=dtype,
-            device=device,
-            seed=seed,
-        )
+        trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        fixed = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+        parameters = _copies(trainable, dtype)
+        constants = _copies({**fixed, **dict(model.named_buffers())}, dtype)
+        return cls(model, parameters, constants, target.loss, target.mode, dtype, device, seed)
 
     def cast(self, data: Tensor) -> Tensor:
         """Inputs or labels on the model's device, real numbers in its precision."""
@@ -78,10 +60,9 @@ class FunctionalModel:
     def outputs(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """The model's outputs, (records, …).
 
-        Args:
-            parameters: some or all of the trainable parameters; the others are the target's.
-            inputs: (records, …), as ``cast`` gives them; the model gets a copy to work on, for its
-                ``forward`` may write into what it is given.
+        The parameters are some or all of the trainable ones; the others are the target's. Inputs
+        (records, …) are as ``cast`` gives them; the model gets a copy to work on, for its
+        ``forward`` may write into what it is given.
         """
         state = {name: constant.clone() for name, constant in self.constants.items()}
         state |= {**self.parameters, **parameters}
@@ -158,12 +139,9 @@ class FunctionalModel:
     def coupling(self, inputs: Tensor, targets: Tensor | None = None) -> str | None:
         """Why one record's output or loss depends on the records beside it; None where it does not.
 
-        By the type of the modules, and by trying: record 0 alone against record 0 in a batch
-        (a stochastic model cannot be tried, its masks are drawn for the whole batch).
-
-        Args:
-            inputs: (records, …).
-            targets: (records, …) where the loss is to be tried too.
+        By the type of the modules, and by trying: record 0 alone against record 0 in a batch (a
+        stochastic model cannot be tried, its masks are drawn for the whole batch). ``targets`` are
+        given where the loss is to be tried too.
         """
         reason = self._outputs_couple(inputs)
         if reason is not None or targets is None:
@@ -178,7 +156,9 @@ class FunctionalModel:
     def _outputs_couple(self, inputs: Tensor) -> str | None:
         with running(self.module, self.mode):
             for name, module in self.module.named_modules():
-                if isinstance(module, _BatchNorm) and _uses_batch_statistics(module):
+                if isinstance(module, _BatchNorm) and (
+                    module.training or module.running_mean is None
+                ):
                     return f"{name or type(module).__name__} normalises by its batch's statistics"
         pair = inputs[:2]
         with torch.no_grad():
@@ -276,10 +256,6 @@ class _BatchStatisticsOnly(TorchFunctionMode):
 
 
 _NORMALISE_BY_THE_BATCH = {F.batch_norm: "training", F.instance_norm: "use_input_stats"}
-
-
-def _uses_batch_statistics(module: _BatchNorm) -> bool:
-    return module.training or module.running_mean is None
 
 
 def _copies(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

@@ -4,24 +4,34 @@ J_l = ∂G_l/∂x (Mo et al. 2022, eq. 7) and ∂G_l/∂y (Mo et al. 2021, eq. 9
 one record's loss with respect to layer l's parameters.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from gradaudit.gradients.differentiation import Batch, Differentiation, Mapped, Variable
-from gradaudit.gradients.fast.piecewise import PiecewiseLinear
-from gradaudit.gradients.fast.tables import Tabulated, tables_pay
-from gradaudit.gradients.norms import Directions, Norms, Pass, gaussian, joined
-from gradaudit.gradients.sources import General, Point, Source
+from gradaudit.gradients.fast.piecewise import PiecewiseLinear, tables_pay, tabulated
+from gradaudit.gradients.norms import (
+    Directions,
+    Norms,
+    Pass,
+    gaussian,
+    joined,
+    one_after_the_other,
+    over_directions,
+    side_by_side,
+)
+from gradaudit.gradients.sources import FactoredGradients, General
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.target import Layer
 from gradaudit.progress import Advance
+
+Source = General | PiecewiseLinear
+"""Gives every parameter's tangents in some directions."""
 
 _WORKING_SET = 96 << 20
 """Bytes of a chunk of records and directions: more does not make it faster, as long as what does
@@ -40,11 +50,9 @@ with tangents is taken to hold."""
 class LayerNorms:
     """One layer's Jacobian norms, not yet divided by anything.
 
-    Attributes:
-        samples: by norm, (records, samples) whose mean over samples is the norm (F: its square);
-            one sample where it is exact.
-        ranges: max − min over the elements of G_l, (records,).
-        methods: how the tangents were found.
+    The mean over a norm's samples, (records, samples), is the norm (F: its square); one sample
+    where it is exact. Ranges are max − min over the elements of G_l, (records,), and methods how
+    the tangents were found.
     """
 
     samples: Norms
@@ -52,10 +60,10 @@ class LayerNorms:
     methods: frozenset[str]
 
     @classmethod
-    def of_all(cls, parts: Sequence[LayerNorms]) -> LayerNorms:
+    def of_all(cls, parts: Sequence[Self]) -> Self:
         """One part's records after the other's."""
         return cls(
-            {norm: torch.cat([part.samples[norm] for part in parts]) for norm in parts[0].samples},
+            one_after_the_other([part.samples for part in parts]),
             torch.cat([part.ranges for part in parts]),
             frozenset().union(*(part.methods for part in parts)),
         )
@@ -65,13 +73,8 @@ class LayerNorms:
 class Jacobians:
     """Measures the Jacobians of some records' gradients.
 
-    Attributes:
-        batch: the records.
-        way: how the model is differentiated.
-        by: what by, the input or the labels.
-        layers: whose gradients.
-        memory: bytes that may be taken.
-        seed: of the direction that piecewise linearity is tested in.
+    ``seed`` is that of the direction in which piecewise linearity is tested; ``memory`` bytes may
+    be taken.
     """
 
     batch: Batch
@@ -89,9 +92,7 @@ class Jacobians:
     def norms(self, passes: Sequence[Pass], advance: Advance) -> dict[str, LayerNorms]:
         """The norms of every layer's Jacobian, by layer.
 
-        Args:
-            passes: what to measure.
-            advance: is told of every record's every direction.
+        ``advance`` is told of every record's every direction.
         """
         parts: list[dict[str, LayerNorms]] = []
         _keep_freed_memory()
@@ -100,12 +101,9 @@ class Jacobians:
                 tallies = [_Tally(source, self.layers) for source in sources]
                 for taken, directions in self._chunks(passes, chunk):
                     for tally in tallies:
-                        norms = {}
-                        for name, tangents in tally.source.tangents(directions, taken.norms):
-                            norms[name] = tangents.norms(taken.norms)
-                            del tangents  # before the next are made: they may be large
-                        tally.add(taken, norms)
-                        advance(len(directions.vectors) * tally.records)
+                        tally.add(taken, directions)
+                        records = len(tally.source.point.batch.records)
+                        advance(len(directions.vectors) * records)
                 parts += [tally.norms() for tally in tallies]
         return {name: LayerNorms.of_all([part[name] for part in parts]) for name in parts[0]}
 
@@ -129,7 +127,7 @@ class Jacobians:
             yield from self._parts(source, passes)
 
     def _source(self, batch: Batch, *, linear: bool) -> Source:
-        general = General(Point.of(batch, self.way), self.way, self.by)
+        general = General(FactoredGradients.of(batch, self.way), self.way, self.by)
         if not linear:
             return general
         direction = gaussian(batch.points[0], self.seed, "jacobian", "linear")
@@ -140,7 +138,7 @@ class Jacobians:
         trace = self.batch.trace
         if self.by != "point" or trace.whole or not isinstance(self.way, Mapped):
             return False
-        few = self._outputs <= sum(len(each.plan) for each in passes)
+        few = self._outputs <= sum(len(one.plan) for one in passes)
         return few and _linear_bytes(trace, self._outputs) <= self.memory // 4
 
     @cached_property
@@ -158,12 +156,11 @@ class Jacobians:
             parts = [source.part(at) for at in _slices(records, 1)]
             if tables_pay(source, self.memory // 4):
                 for part in parts:
-                    yield [Tabulated.of(part)], _TABULATED
+                    yield [tabulated(part)], _TABULATED
                 return
         pair = _pair_bytes(self.batch.trace)
-        pairs = max(
-            min(_WORKING_SET, self.memory // 4) // pair, min(_SHARED, self.memory // 2 // pair)
-        )
+        shared = min(_SHARED, self.memory // 2 // pair)
+        pairs = max(min(_WORKING_SET, self.memory // 4) // pair, shared)
         chunk = max(1, min(_SHARED, pairs))
         yield [source.part(at) for at in _slices(records, pairs // chunk)], chunk
 
@@ -176,17 +173,16 @@ class _Tally:
     layers: Sequence[Layer]
     _norms: dict[tuple[str, Pass], Norms] = field(default_factory=dict)
 
-    @property
-    def records(self) -> int:
-        """How many records the source has."""
-        return len(self.source.point.batch.records)
-
-    def add(self, taken: Pass, norms: Mapping[str, Norms]) -> None:
-        """Take in the norms of a chunk of a pass's directions, by parameter."""
+    def add(self, taken: Pass, directions: Directions) -> None:
+        """Take in the norms of a chunk of a pass's directions."""
+        norms = dict(self.source.norms(directions, taken.norms))
+        merge = joined if taken.total else side_by_side
         for layer in self.layers:
             key = layer.name, taken
-            more = taken.reduced(joined(norms[name] for name in layer.parameter_names))
-            self._norms[key] = taken.merged(self._norms[key], more) if key in self._norms else more
+            of_layer = joined(norms[name] for name in layer.parameter_names)
+            more = over_directions(of_layer) if taken.total else of_layer
+            more = {norm: numbers * taken.factor for norm, numbers in more.items()}
+            self._norms[key] = merge([self._norms[key], more]) if key in self._norms else more
 
     def norms(self) -> dict[str, LayerNorms]:
         """By layer, what has come in."""
@@ -222,11 +218,8 @@ def _pair_bytes(trace: Trace) -> int:
 
 def _record_bytes(trace: Trace) -> int:
     """Bytes of one record's factors, and of its gradient by the largest weight."""
-    factors = sum(
-        use.groups * use.positions * (use.inputs + use.outputs)
-        for uses in trace.uses.values()
-        for _, use in uses
-    )
+    every = (use for uses in trace.uses.values() for _, use in uses)
+    factors = sum(use.groups * use.positions * (use.inputs + use.outputs) for use in every)
     return _ELEMENT * 2 * (factors + _largest(trace) + _whole(trace))
 
 

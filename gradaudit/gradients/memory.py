@@ -1,11 +1,8 @@
 """How much memory a computation takes, and layers in blocks that fit: peaks by watching tensors.
 
-What compares every record with every other (Gram matrices, distances, joint bases) needs all
-records of an element at once, while models give all elements of some records. A layer that does
-not fit is therefore taken in ranges of elements, at one run over the records for each.
+What compares all records needs all of an element at once, while models give all elements of some
+records: a layer that does not fit is taken in ranges of elements, at one run for each.
 """
-
-from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,8 +39,7 @@ def peak_bytes(function: Callable[[], object]) -> int:
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live = 0
-        self.peak = 0
+        self.live = self.peak = 0
         self._known: set[int] = set()
 
     def __torch_dispatch__(
@@ -72,11 +68,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _storages(tree: object) -> list[torch.UntypedStorage]:
-    return [
-        leaf.untyped_storage()
-        for leaf in tree_leaves(tree)
-        if isinstance(leaf, Tensor) and leaf.layout == torch.strided
-    ]
+    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return [leaf.untyped_storage() for leaf in tensors if leaf.layout == torch.strided]
 
 
 @dataclass(frozen=True)
@@ -98,14 +91,9 @@ def column_blocks(
 ) -> Iterator[tuple[Piece, Array]]:
     """Every layer's columns, in blocks that hold all records.
 
-    Args:
-        stream: gives the values; it is run once for each pass.
-        widths: elements of each layer, by name.
-        records: how many records there are.
-        memory: bytes that the blocks held at one time may take.
-
-    Yields:
-        Pieces in the order of the layers and their elements, with their blocks (records, width).
+    The stream is run once for each pass; ``widths`` are the elements of each layer, and blocks held
+    at one time take ``memory`` bytes at most. Pieces come in the order of the layers and their
+    elements, with their blocks (records, width).
     """
     for pieces in passes(widths, memory // (_BYTES * records)):
         held = [np.empty((records, piece.width)) for piece in pieces]
@@ -116,9 +104,7 @@ def column_blocks(
             yield piece, held.pop(0)
 
 
-def counted(
-    chunks: Iterable[Mapping[str, Tensor]],
-) -> Iterator[tuple[slice, Mapping[str, Tensor]]]:
+def counted(chunks: Iterable[Mapping[str, Tensor]]) -> Iterator[tuple[slice, Mapping[str, Tensor]]]:
     """Chunks with the range of records that they hold."""
     begun = 0
     for chunk in chunks:
@@ -132,10 +118,8 @@ def passes(
 ) -> Iterator[list[Piece]]:
     """Ranges in the order of the layers, grouped so that a group fits a budget.
 
-    Args:
-        counts: how many columns each layer has.
-        budget: what a group may cost; a group holds at least one column.
-        costs: of a column of each layer; one without it.
+    ``counts`` are the columns of each layer, ``costs`` those of a column of each, one without it; a
+    group holds at least one column.
     """
     group: list[Piece] = []
     room = budget

@@ -1,7 +1,7 @@
 """Clipping, and noise whose numbers do not depend on how many rows are drawn at a time."""
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from gradaudit.noise import Noise, NoisePlace, noise_scale
 
@@ -21,16 +21,11 @@ def clipped(gradients: Tensor, bound: float) -> Tensor:
     return gradients / (norms / bound).clamp(min=1)
 
 
-def draw_noise(noise: Noise, like: Tensor, rows: int, generator: torch.Generator) -> Tensor:
+def draw_noise(noise: Noise, like: Tensor, rows: int, generator: Generator) -> Tensor:
     """Standard noise (rows, elements): normal, or Laplace of scale one.
 
-    On the CPU the numbers do not depend on how many rows are drawn at a time.
-
-    Args:
-        noise: the law.
-        like: (…, elements) with the wanted type and device.
-        rows: how many rows.
-        generator: on the device of ``like``.
+    On the CPU the numbers do not depend on how many rows are drawn at a time. ``like`` is (…,
+    elements), with the wanted type and the generator's device.
     """
     elements = like.shape[-1]
     whole = -(-elements // _GROUP) * _GROUP
@@ -40,9 +35,7 @@ def draw_noise(noise: Noise, like: Tensor, rows: int, generator: torch.Generator
     return _laplace(drawn.uniform_(generator=generator))[:, :elements]
 
 
-def draw_each(
-    noise: Noise, like: Tensor, rows: int, records: int, generator: torch.Generator
-) -> Tensor:
+def draw_each(noise: Noise, like: Tensor, rows: int, records: int, generator: Generator) -> Tensor:
     """The mean of ``records`` draws of standard noise, (rows, elements)."""
     draws = draw_noise(noise, like, rows * records, generator)
     return draws.view(rows, records, -1).mean(dim=1)
@@ -55,7 +48,7 @@ def noise_of_mean(
     records: int,
     like: Tensor,
     rows: int,
-    generator: torch.Generator,
+    generator: Generator,
 ) -> Tensor:
     """The noise in the mean over a batch of ``records``, (rows, elements); only its law counts.
 

@@ -5,12 +5,10 @@ of a Jacobian (parameters, columns), so F is held squared. Directions are all co
 or Gaussian probes.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,78 +18,57 @@ from gradaudit.randomness import Seed, Word, rng
 Norm = Literal["f", "1", "inf"]
 Norms = dict[Norm, Tensor]
 """F squared and sums of each direction, (records, directions); the largest of all, (records, 1)."""
-
 NORMS: tuple[Norm, ...] = ("f", "1", "inf")
-
-_JOIN: dict[Norm, Callable[[Tensor, Tensor], Tensor]] = {
-    "f": torch.add,
-    "1": torch.add,
-    "inf": torch.maximum,
-}
 
 
 def norms_of(tangents: Tensor, wanted: Collection[Norm]) -> Norms:
     """The norms of tangents (records, directions, …), which are overwritten."""
     entries = tuple(range(2, tangents.dim()))
-    found: Norms = {}
+    norms: Norms = {}
     if "1" in wanted or "inf" in wanted:
         tangents.abs_()
     if "1" in wanted:
-        found["1"] = tangents.sum(entries)
+        norms["1"] = tangents.sum(entries)
     if "inf" in wanted:
-        found["inf"] = tangents.amax((1, *entries)).unsqueeze(1)
+        norms["inf"] = tangents.amax((1, *entries)).unsqueeze(1)
     if "f" in wanted:
-        found["f"] = tangents.square_().sum(entries)
-    return found
+        norms["f"] = tangents.square_().sum(entries)
+    return norms
 
 
 def joined(parts: Iterable[Norms]) -> Norms:
     """The norms of several parts' elements together."""
-    return reduce(lambda a, b: {norm: _JOIN[norm](a[norm], b[norm]) for norm in a}, parts)
+    return reduce(
+        lambda a, b: {n: torch.maximum(a[n], b[n]) if n == "inf" else a[n] + b[n] for n in a}, parts
+    )
 
 
 def over_directions(norms: Norms) -> Norms:
     """The norms of all directions' tangents together, (records, 1)."""
-    return {
-        norm: found if norm == "inf" else found.sum(1, keepdim=True)
-        for norm, found in norms.items()
-    }
+    return {n: x if n == "inf" else x.sum(1, keepdim=True) for n, x in norms.items()}
 
 
 def side_by_side(chunks: Sequence[Norms]) -> Norms:
     """The norms of several chunks of directions, one after the other."""
-    return {
-        norm: torch.cat([chunk[norm] for chunk in chunks], dim=1)
-        if norm != "inf"
-        else torch.stack([chunk[norm] for chunk in chunks]).amax(0)
-        for norm in chunks[0]
-    }
+    together = {norm: torch.cat([chunk[norm] for chunk in chunks], dim=1) for norm in chunks[0]}
+    return {n: x.amax(1, keepdim=True) if n == "inf" else x for n, x in together.items()}
+
+
+def one_after_the_other(parts: Sequence[Norms]) -> Norms:
+    """The norms of several parts' records, one part after the other."""
+    return {norm: torch.cat([part[norm] for part in parts]) for norm in parts[0]}
 
 
 @dataclass(frozen=True)
 class Directions:
     """A chunk of directions.
 
-    Attributes:
-        vectors: (directions, …) in the shape of what is varied.
-        columns: the consecutive elements that they are the unit vectors of; None where they are
-            not such.
+    ``vectors`` are (directions, …) in the shape of what is varied, ``columns`` the consecutive
+    elements that they are the unit vectors of, None where they are not such.
     """
 
     vectors: Tensor
     columns: slice | None = None
-
-
-class Plan(Protocol):
-    """A sequence of directions that is the same for every record."""
-
-    def __len__(self) -> int:
-        """How many there are."""
-        ...
-
-    def chunks(self, like: Tensor, size: int) -> Iterator[Directions]:
-        """The directions, ``size`` at a time, in the shape, type and place of ``like``."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -99,12 +76,6 @@ class Columns:
     """Unit vectors of some elements: over all of them, the sum of squares is ‖J‖_F²."""
 
     elements: range | tuple[int, ...]
-
-    @classmethod
-    def drawn(cls, count: int, of: int, seed: int) -> Columns:
-        """``count`` of the elements ``range(of)``, without replacement."""
-        elements = rng(seed, "jacobian", "columns").choice(of, size=count, replace=False)
-        return cls(tuple(elements.tolist()))
 
     def __len__(self) -> int:
         """How many there are."""
@@ -139,6 +110,10 @@ class Gaussian:
             yield Directions(torch.stack(probes))
 
 
+Plan = Columns | Gaussian
+"""A sequence of directions that is the same for every record."""
+
+
 def gaussian(like: Tensor, seed: Seed, *words: Word) -> Tensor:
     """Standard normal numbers in the shape, type and place of ``like``; same on every device."""
     drawn = torch.from_numpy(rng(seed, *words).standard_normal(like.numel()))
@@ -148,27 +123,14 @@ def gaussian(like: Tensor, seed: Seed, *words: Word) -> Tensor:
 class Pass(NamedTuple):
     """Directions and the norms to take over them.
 
-    Attributes:
-        plan: the directions.
-        norms: what to measure; F comes squared.
-        total: whether all directions together make one number, else each makes a sample.
-        factor: what a sample is multiplied by to estimate the whole without bias.
+    All directions together make one number where ``total``, else each makes a sample, multiplied by
+    ``factor`` to estimate the whole without bias. F comes squared.
     """
 
     plan: Plan
     norms: tuple[Norm, ...]
     total: bool
     factor: float = 1.0
-
-    def reduced(self, norms: Norms) -> Norms:
-        """A chunk's norms as they are kept."""
-        if self.total:
-            return over_directions(norms)
-        return {norm: x * self.factor for norm, x in norms.items()}
-
-    def merged(self, norms: Norms, more: Norms) -> Norms:
-        """The norms of two chunks of the directions."""
-        return joined([norms, more]) if self.total else side_by_side([norms, more])
 
 
 def exactly(size: int) -> list[Pass]:
@@ -180,8 +142,8 @@ def by_probes(size: int, probes: int, seed: int) -> list[Pass]:
     """F by Gaussian probes and the 1-norm by as many sampled columns; exactly, if that is less."""
     if probes >= size:
         return exactly(size)
-    columns = Columns.drawn(probes, size, seed)
+    columns = rng(seed, "jacobian", "columns").choice(size, size=probes, replace=False)
     return [
         Pass(Gaussian(probes, seed), ("f",), total=False),
-        Pass(columns, ("1",), total=False, factor=size),
+        Pass(Columns(tuple(columns.tolist())), ("1",), total=False, factor=size),
     ]

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -31,12 +32,14 @@ class Operation(ABC):
         inputs: elements of a group's a_t.
         outputs: elements of a group's δ_t.
         shape: of the perturbed output, without records and directions.
+        moves: whether A moves with what came in.
     """
 
     groups: int
     inputs: int
     outputs: int
     shape: tuple[int, ...]
+    moves: ClassVar[bool] = True
 
     @property
     def positions(self) -> int:
@@ -48,17 +51,16 @@ class Operation(ABC):
         """Shape (groups, out, in) of the gradient."""
         return self.groups, self.outputs, self.inputs
 
-    @abstractmethod
     def left(self, delta: Tensor) -> Tensor:
-        """Δ (records, groups, [directions,] out, positions) of the gradient at the output."""
+        """Δ (records, groups, [directions,] out, positions) of the gradient at the output.
+
+        By default one of (…, positions, out), seen from its last dimension.
+        """
+        return delta.reshape(*self.leading(delta), -1, self.outputs).mT.unsqueeze(1)
 
     @abstractmethod
     def right(self, seen: Tensor) -> Tensor:
-        """A (records, groups, in, positions) of what came in."""
-
-    def right_tangent(self, tangent: Tensor | None) -> Tensor | None:
-        """A's tangent (records, groups, directions, in, positions); None where A is constant."""
-        return None if tangent is None else self.right(tangent)
+        """A (records, groups, [directions,] in, positions) of what came in, or of its tangents."""
 
     def weight(self, gradient: Tensor, seen: Tensor) -> Tensor:
         """G (records, groups, out, in) in the parameter's own layout, flattened: (records, …)."""
@@ -69,13 +71,13 @@ class Operation(ABC):
         return tuple(delta.shape[: delta.dim() - len(self.shape)])
 
 
+Uses = Sequence[tuple[int, Operation]]
+"""A parameter's sites and operations there."""
+
+
 @dataclass(frozen=True)
 class Linear(Operation):
     """y_t = W x_t."""
-
-    def left(self, delta: Tensor) -> Tensor:
-        """(…, positions, out) seen from its last dimension."""
-        return delta.reshape(*self.leading(delta), -1, self.outputs).mT.unsqueeze(1)
 
     def right(self, seen: Tensor) -> Tensor:
         """(…, positions, in) seen from its last dimension."""
@@ -103,13 +105,8 @@ class Convolution(Operation):
         """The patches of (…, samples, groups × channels, *positions)."""
         lead = seen.dim() - len(self.shape)
         taps = math.prod(self.kernel)
-        blocks = seen.reshape(
-            *seen.shape[:lead],
-            -1,
-            self.groups,
-            self.inputs // taps,
-            *seen.shape[-len(self.kernel) :],
-        )
+        channels, space = self.inputs // taps, seen.shape[-len(self.kernel) :]
+        blocks = seen.reshape(*seen.shape[:lead], -1, self.groups, channels, *space)
         ordered = blocks.movedim(lead + 1, 1)
         patches = self._patches(ordered)
         return patches.reshape(*ordered.shape[: lead + 1], self.inputs, -1)
@@ -117,12 +114,8 @@ class Convolution(Operation):
     def spread(self, left: Tensor, space: Sequence[int]) -> Tensor:
         """Δ Ȧᵀ for the unit directions of one channel of what came in.
 
-        Args:
-            left: Δ of one sample, (records, groups, out, positions).
-            space: the spatial shape of what came in.
-
-        Returns:
-            (records, groups, out, taps, *space flattened).
+        From Δ of one sample, (records, groups, out, positions), and the spatial shape of what came
+        in to (records, groups, out, taps, *space flattened).
         """
         taps, size = math.prod(self.kernel), math.prod(space)
         numbers = torch.arange(1.0, size + 1, device=left.device).reshape(1, 1, 1, *space)
@@ -154,11 +147,8 @@ class Gain(Operation):
     def left(self, delta: Tensor) -> Tensor:
         """(…, channels, 1, positions)."""
         lead = len(self.leading(delta))
-        return (
-            channels_first(delta, self.shape, self.groups, self.channels_last)
-            .movedim(lead, 1)
-            .unsqueeze(-2)
-        )
+        ordered = channels_first(delta, self.shape, self.groups, self.channels_last)
+        return ordered.movedim(lead, 1).unsqueeze(-2)
 
     def right(self, seen: Tensor) -> Tensor:
         """The normalised input, which has the shape of the output."""
@@ -170,6 +160,7 @@ class Offset(Operation):
     """y_t = z_t + b, a bias: A is one."""
 
     channels_last: bool
+    moves: ClassVar[bool] = False
 
     def left(self, delta: Tensor) -> Tensor:
         """(…, channels, positions)."""
@@ -179,35 +170,27 @@ class Offset(Operation):
         """Ones."""
         return seen.new_ones(len(seen), 1, 1, self.positions)
 
-    def right_tangent(self, tangent: Tensor | None) -> None:
-        """The ones stay."""
-
 
 @dataclass(frozen=True)
 class Embedding(Operation):
     """y_t = row x_t of a table; A marks the rows that were read, at most one a position.
 
-    Attributes:
-        tokens: rows of the whole table.
-        padding: the row whose gradient is always zero, or -1.
+    ``tokens`` are the rows of the whole table; the gradient of the row ``padding``, if not -1, is
+    always zero.
     """
 
     tokens: int
     padding: int
-
-    def left(self, delta: Tensor) -> Tensor:
-        """(…, width, positions)."""
-        return delta.reshape(*self.leading(delta), -1, self.outputs).mT.unsqueeze(1)
+    moves: ClassVar[bool] = False
 
     def right(self, seen: Tensor) -> Tensor:
         """Which row was read where: the whole table's rows, or as many as there are positions."""
         read = seen.flatten(1)
-        rows = read if self.inputs == self.tokens else _ranks(read)
+        rows = read
+        if self.inputs < self.tokens:  # each record's tokens by their order among its distinct ones
+            rows = torch.stack([record.unique(return_inverse=True)[1] for record in read])
         marks = F.one_hot(rows, self.inputs) * (read != self.padding).unsqueeze(2)
         return marks.mT.unsqueeze(1)
-
-    def right_tangent(self, tangent: Tensor | None) -> None:
-        """Tokens do not move."""
 
     def weight(self, gradient: Tensor, seen: Tensor) -> Tensor:
         """The rows that were read, at their places in the whole table."""
@@ -230,8 +213,3 @@ def channels_first(
         return tensor.reshape(*lead, -1, channels).mT
     blocks = tensor.reshape(*lead, shape[0], channels, -1)
     return blocks.movedim(len(lead), -2).flatten(-2)
-
-
-def _ranks(tokens: Tensor) -> Tensor:
-    """Each record's tokens numbered by their order among the record's distinct ones."""
-    return torch.stack([record.unique(return_inverse=True)[1] for record in tokens])

@@ -7,8 +7,6 @@ about the cost of a batched backward pass; the others by vmap of grad, which tak
 as long (benchmarks/per_sample_speed.py); and models that vmap cannot follow, record by record.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +19,6 @@ from torch import Tensor
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import peak_bytes
-from gradaudit.gradients.operations import Operation
 from gradaudit.gradients.trace import Gradients, Trace
 from gradaudit.models.target import Layer, Target
 
@@ -40,16 +37,9 @@ class PerSampleGradients:
 
     Iterating yields, chunk by chunk in the order of the records, a dict from each layer's name to
     its gradients (records, elements): the layer's parameters flattened, in the order of
-    ``parameter_names``. It can be iterated over again.
-
-    Attributes:
-        trace: the model and how its parameters are taken apart.
-        inputs: (records, …).
-        labels: (records, …).
-        layers: whose gradients are yielded.
-        ways: how each layer's gradients are computed, by name.
-        chunk: records whose gradients are yielded at once.
-        batch: records that run through the model at once, a multiple of ``chunk``.
+    ``parameter_names``. It can be iterated over again. ``ways`` tells how each layer's gradients
+    are computed; ``chunk`` records' are yielded at once, and ``batch`` records, a multiple of that,
+    run through the model at once.
     """
 
     trace: Trace
@@ -90,10 +80,11 @@ class PerSampleGradients:
     def _formed(self, gradients: Gradients, rows: slice, name: str) -> Tensor:
         if name in gradients.whole:
             return gradients.whole[name][rows].flatten(1)
-        uses = self.trace.uses[name]
-        terms = [
-            _product(use, gradients.deltas[k][rows], gradients.seen[k][rows]) for k, use in uses
-        ]
+        deltas, seen, terms = gradients.deltas, gradients.seen, []
+        for k, use in self.trace.uses[name]:
+            left = use.left(deltas[k][rows])
+            right = use.right(seen[k][rows]).to(left)
+            terms.append(use.weight(left @ right.mT, seen[k][rows]))
         return reduce(torch.add, terms)
 
 
@@ -109,16 +100,10 @@ def per_sample_gradients(
 ) -> PerSampleGradients:
     """The gradient of every record's loss by every layer.
 
-    Args:
-        target: the audited model; it is left as it was.
-        inputs: (records, …), at least one.
-        labels: (records, …).
-        layers: whose gradients are wanted.
-        dtype: of the computation and of the gradients.
-        memory: bytes that the computation may take on the target's device, as measured on a trial
-            of two records; it goes on with single records where that is too little.
-        seed: what dropout in training mode draws from; each record has its own masks, which
-            depend on ``batch``.
+    The target is left as it was. Inputs, at least one, and labels are (records, …). The
+    computation may take ``memory`` bytes on the target's device, as measured on a trial of two
+    records; it goes on with single records where that is too little. Dropout in training mode
+    draws from the seed; each record has its own masks, which depend on ``batch``.
 
     Raises:
         NotApplicable: the model couples the records of a batch, so they have no gradients of
@@ -151,17 +136,15 @@ def _sized(gradients: PerSampleGradients, memory: int) -> PerSampleGradients:
     running = [peak_bytes(partial(run, n)) for n in (1, _TRIAL)]
     forming = [peak_bytes(partial(gradients.formed, runs[-1], slice(0, n))) for n in (1, _TRIAL)]
     quick = _QUICK_BYTES if gradients.trace.view.device.type == "cpu" else None
-    chunk = min(_fitting(forming, memory // 2, quick), len(gradients))
     batch = min(_fitting(running, memory // 2, quick), len(gradients))
-    chunk = min(chunk, batch)
+    chunk = min(_fitting(forming, memory // 2, quick), batch)
     return replace(gradients, chunk=chunk, batch=batch // chunk * chunk)
 
 
 def _fitting(peaks: Sequence[int], memory: int, quick: int | None) -> int:
     """Records that fit, from the peaks of one and of two."""
-    one, two = peaks
-    more = max(two - one, 1)
-    records = max(1, 1 + (memory - one) // more)
+    more = max(peaks[1] - peaks[0], 1)
+    records = max(1, 1 + (memory - peaks[0]) // more)
     return records if quick is None else min(records, max(_QUICK_RECORDS, quick // more))
 
 
@@ -170,16 +153,8 @@ def _traced(
 ) -> Trace:
     """A trace that is guarded in float64 and then computes in the precision of the view.
 
-    Args:
-        target: the audited model.
-        view: what the trace computes with.
-        layers: whose parameters are traced.
-        inputs: (records, …), a few.
-        labels: (records, …).
-
-    Returns:
-        The trace; where the records take different ways through the model, nothing in it is
-        taken apart.
+    Where the records (a few, and their labels) take different ways through the model, nothing in it
+    is taken apart.
     """
     exact = FunctionalModel.of(target, dtype=torch.float64, seed=view.seed)
     records, targets = exact.cast(inputs), exact.cast(labels)
@@ -201,21 +176,16 @@ def _choose_ways(
         at_once(trace, records, targets)
     except Exception:  # whatever a model does that a transform cannot follow
         return _nothing_apart(trace.view, layers), {layer.name: "loop" for layer in layers}
-    whole = set(trace.whole)
-    return trace, {
-        layer.name: "factors" if whole.isdisjoint(layer.parameter_names) else "vmap"
-        for layer in layers
-    }
+    apart = {layer.name: set(trace.whole).isdisjoint(layer.parameter_names) for layer in layers}
+    return trace, {name: "factors" if taken else "vmap" for name, taken in apart.items()}
 
 
 def at_once(trace: Trace, records: Tensor, targets: Tensor) -> Gradients:
     """The gradients of all records together, with a leading dimension."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop")  # of a single operator
-        points = trace.point(records)
-        gradients = torch.func.vmap(trace.gradients, randomness="different")(
-            points, targets, records
-        )
+        every = torch.func.vmap(trace.gradients, randomness="different")
+        gradients = every(trace.point(records), targets, records)
         if trace.embedded is None:
             return gradients
         tokens = torch.func.vmap(trace.tokens, randomness="different")(records)
@@ -228,17 +198,8 @@ def one_by_one(trace: Trace, records: Tensor, targets: Tensor) -> Gradients:
         mean_gradient(trace.seeded(index).view, trace.whole, record[None], target[None])
         for index, (record, target) in enumerate(zip(records, targets, strict=True))
     ]
-    whole = {
-        name: torch.stack([of_record[name] for of_record in gradients]) for name in trace.whole
-    }
+    whole = {name: torch.stack([one[name] for one in gradients]) for name in trace.whole}
     return Gradients((), {}, whole)
-
-
-def _product(operation: Operation, delta: Tensor, seen: Tensor) -> Tensor:
-    """The gradient of one use, (records, elements), from what came in and δ."""
-    left = operation.left(delta)
-    right = operation.right(seen).to(left)
-    return operation.weight(left @ right.mT, seen)
 
 
 def mean_gradient(

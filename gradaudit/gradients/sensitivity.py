@@ -10,11 +10,10 @@ probes serve every record, so the errors of records are dependent, and the inter
 look at whole probes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -34,6 +33,7 @@ from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
 from gradaudit.statistics import CONFIDENCE
+from gradaudit.statistics.intervals import Interval
 
 Array = NDArray[np.float64]
 
@@ -44,189 +44,13 @@ CONFIDENT = 0.999
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The sensitivity of every layer to one variable.
-
-    Attributes:
-        raw: by layer and norm; no norm where the gradients are not finite, and no largest entry
-            where there are only probes.
-        bounded: the same over range and ψ; without layers of one element, which have no range.
-        method: how it was measured, for the report.
-        probes: how many, 0 where it is exact.
-    """
-
-    raw: dict[str, dict[Norm, Sample]]
-    bounded: dict[str, dict[Norm, Sample]]
-    method: str
-    probes: int
-
-
-@dataclass(frozen=True)
-class Observed:
-    """A target with some records, ready to be differentiated.
-
-    Attributes:
-        view: the model.
-        layers: whose gradients.
-        inputs: (records, …).
-        labels: (records, …) as the data set holds them.
-        outputs: the model's, (records, …), each record a batch of its own.
-        coupling: what makes a record's output depend on its batch, or None.
-    """
-
-    view: FunctionalModel
-    layers: Sequence[Layer]
-    inputs: Tensor
-    labels: Tensor
-    outputs: Tensor
-    coupling: str | None
-
-    @classmethod
-    def of(cls, target: Target, layers: Sequence[Layer], records: Records, seed: int) -> Observed:
-        """Run the model on every record.
-
-        Raises:
-            AuditError: it cannot be run, or gives numbers that are not finite.
-            NotApplicable: it cannot be run on one record alone.
-        """
-        view = FunctionalModel.of(target, seed=seed)
-        inputs, labels = view.cast(records.inputs), view.cast(records.labels)
-        coupling = view.coupling(inputs, labels)
-        outputs = []
-        for k in range(len(inputs)):
-            try:
-                outputs.append(view.check(inputs[k : k + 1], labels[k : k + 1]))
-            except AuditError as error:
-                if coupling is None:
-                    raise
-                raise NotApplicable(f"{coupling}, and alone a record fails: {error}") from error
-        together = torch.cat(outputs)
-        if not together.isfinite().all():
-            raise AuditError("the model's outputs are not finite: check the checkpoint")
-        return cls(view, layers, inputs, labels, together, coupling)
-
-    @property
-    def confident(self) -> float | None:
-        """The share of records whose label has a probability above 0.999; None without one."""
-        loss, outputs = self.view.loss, self.outputs
-        one_logit = isinstance(loss, BinaryCrossEntropy) and outputs[0].numel() == 1
-        if not (isinstance(loss, CrossEntropy) or one_logit):
-            return None
-        losses = loss.per_record(outputs, self.labels)
-        return float((losses < -math.log(CONFIDENT)).double().mean())
-
-    def measure(
-        self, by: Variable, probes: int | None, *, seed: int, memory: int, progress: Progress
-    ) -> Measured:
-        """Measure all layers.
-
-        Args:
-            by: the point (the input) or the target (the label).
-            probes: how many to estimate from, 0 for none; None for none where that is affordable.
-            seed: of the probes.
-            memory: bytes that may be taken.
-            progress: is told how far the work is.
-
-        Raises:
-            AuditError: the gradients cannot be differentiated by this.
-            NotApplicable: the loss takes no real-valued labels.
-        """
-        trace, targets, points = self._traced(by, len(self.inputs))
-        records = range(len(self.inputs))
-        batch = Batch(trace, self.inputs, points, targets, records)
-        jacobians = Jacobians(batch, fastest(batch, by), by, self.layers, memory, seed)
-        work = len(records) * jacobians.size * _multiply_adds(trace)
-        if probes is None:
-            probes = 0 if work <= AFFORDABLE else PROBES
-        passes = by_probes(jacobians.size, probes, seed) if probes else exactly(jacobians.size)
-        with progress.task(_TASKS[by], len(records) * sum(len(p.plan) for p in passes)) as advance:
-            found = jacobians.norms(passes, advance)
-        wide = [layer for layer in self.layers if layer.parameters > 1]
-        raw = {layer.name: _samples(found[layer.name], passes) for layer in self.layers}
-        bounded = {layer.name: _samples(found[layer.name], passes, layer) for layer in wide}
-        methods = frozenset().union(*(norms.methods for norms in found.values()))
-        return Measured(
-            raw, bounded, "; ".join(sorted(methods)), 0 if passes[0].total else len(passes[0].plan)
-        )
-
-    def within(self, work: float, by: Variable) -> int:
-        """How many records like the first can be measured exactly in so many multiply-adds.
-
-        Raises:
-            AuditError: the loss has no gradient.
-            NotApplicable: the loss takes no real-valued labels.
-        """
-        trace, targets, points = self._traced(by, 1)
-        varied = targets if by == "target" else points
-        return int(work / (varied[0].numel() * _multiply_adds(trace)))
-
-    def _traced(self, by: Variable, records: int) -> tuple[Trace, Tensor, Tensor]:
-        """The trace of the first records, and all records' targets and points."""
-        targets = self.labels if by == "point" else self._soft()
-        trace = Trace.of(self.view, names_of(self.layers), self.inputs[:records], targets[:records])
-        points = trace.point(self.inputs)
-        if by == "point" and not points.is_floating_point():
-            raise NotApplicable(
-                "the inputs are integers and the model has no embedding, so they cannot vary "
-                "continuously"
-            )
-        return trace, targets, points
-
-    def _soft(self) -> Tensor:
-        try:
-            return self.view.loss.soft(self.outputs, self.labels)
-        except AuditError as error:
-            raise NotApplicable(str(error)) from error
-
-
-_TASKS: dict[Variable, str] = {
-    "point": "Sensitivity to the input",
-    "target": "Sensitivity to the label",
-}
-_PSI: dict[Norm, float] = {"f": 0.5, "1": 1.0, "inf": 0.0}
-
-
-def _samples(
-    norms: LayerNorms, passes: Sequence[Pass], layer: Layer | None = None
-) -> dict[Norm, Sample]:
-    """A layer's norms, divided by range and ψ where it is given; none if any is not finite."""
-    ranges = norms.ranges.cpu().double().numpy()
-    found: dict[Norm, Sample] = {}
-    for each in passes:
-        for norm in each.norms:
-            parts = norms.samples[norm].cpu().double().numpy()
-            if not (np.isfinite(parts).all() and np.isfinite(ranges).all()):
-                return {}
-            squared = norm == "f"
-            defined = np.ones(len(parts), dtype=bool)
-            if layer is not None:
-                divisor = (ranges * layer.parameters ** _PSI[norm]) ** (2 if squared else 1)
-                defined = (ranges > 0) | (parts == 0).all(axis=1)
-                parts = parts / np.where(ranges > 0, divisor, 1)[:, None]
-            some = isinstance(each.plan, Columns) and not each.total
-            columns = round(each.factor) if some else None
-            found[norm] = Sample(parts[defined], defined, squared, columns)
-    return found
-
-
-def _multiply_adds(trace: Trace) -> int:
-    """Of one record's forward pass, where parameters are taken apart or whole."""
-    apart = sum(
-        use.positions * math.prod(use.block) for uses in trace.uses.values() for _, use in uses
-    )
-    return apart + sum(trace.view.parameters[name].numel() for name in trace.whole)
-
-
-@dataclass(frozen=True)
 class Sample:
     """One norm of one layer's Jacobians.
 
-    Attributes:
-        parts: (records, probes), whose mean over probes is a record's norm, or its square; one
-            probe where the norm is exact. Of the records that have one.
-        defined: which records these are, (all records,).
-        squared: whether it is the square.
-        columns: how many columns there are, where the probes are some of them; else None.
+    The mean of ``parts``, (records, probes), over probes is a record's norm, or its square where
+    ``squared``; one probe where the norm is exact. It is of the records that have one, which are
+    ``defined``, (all records,). ``columns`` is how many columns there are, where the probes are
+    some of them; else None.
     """
 
     parts: Array
@@ -251,7 +75,7 @@ class Sample:
         """The mean over records."""
         return float(self.values.mean())
 
-    def interval(self) -> tuple[float, float]:
+    def interval(self) -> Interval:
         """An interval for the exact mean over these records: how far off the probes may be.
 
         F norms: the mean over Gaussian probes of a sum of squares is a mixture of chi-squares,
@@ -290,9 +114,167 @@ class Sample:
         return alone
 
 
-def joined(
-    value: float, first: tuple[float, float], second: tuple[float, float]
-) -> tuple[float, float]:
+@dataclass(frozen=True)
+class Measured:
+    """The sensitivity of every layer to one variable.
+
+    ``raw`` is by layer and norm: no norm where the gradients are not finite, and no largest entry
+    where there are only probes. ``bounded`` is the same over range and ψ, without layers of one
+    element, which have no range. ``method`` is for the report, and ``probes`` 0 where it is exact.
+    """
+
+    raw: dict[str, dict[Norm, Sample]]
+    bounded: dict[str, dict[Norm, Sample]]
+    method: str
+    probes: int
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A target with some records, ready to be differentiated.
+
+    Labels are as the data set holds them, outputs (records, …) of records that are each a batch of
+    its own; ``coupling`` tells what makes a record's output depend on its batch.
+    """
+
+    view: FunctionalModel
+    layers: Sequence[Layer]
+    inputs: Tensor
+    labels: Tensor
+    outputs: Tensor
+    coupling: str | None
+
+    @classmethod
+    def of(cls, target: Target, layers: Sequence[Layer], records: Records, seed: int) -> Self:
+        """Run the model on every record.
+
+        Raises:
+            AuditError: it cannot be run, or gives numbers that are not finite.
+            NotApplicable: it cannot be run on one record alone.
+        """
+        view = FunctionalModel.of(target, seed=seed)
+        inputs, labels = view.cast(records.inputs), view.cast(records.labels)
+        coupling = view.coupling(inputs, labels)
+        outputs = []
+        for k in range(len(inputs)):
+            try:
+                outputs.append(view.check(inputs[k : k + 1], labels[k : k + 1]))
+            except AuditError as error:
+                if coupling is None:
+                    raise
+                raise NotApplicable(f"{coupling}, and alone a record fails: {error}") from error
+        together = torch.cat(outputs)
+        if not together.isfinite().all():
+            raise AuditError("the model's outputs are not finite: check the checkpoint")
+        return cls(view, layers, inputs, labels, together, coupling)
+
+    @property
+    def confident(self) -> float | None:
+        """The share of records whose label has a probability above 0.999; None without one."""
+        loss, outputs = self.view.loss, self.outputs
+        one_logit = isinstance(loss, BinaryCrossEntropy) and outputs[0].numel() == 1
+        if not (isinstance(loss, CrossEntropy) or one_logit):
+            return None
+        losses = loss.per_record(outputs, self.labels)
+        return float((losses < -math.log(CONFIDENT)).double().mean())
+
+    def measure(
+        self, by: Variable, probes: int | None, *, seed: int, memory: int, progress: Progress
+    ) -> Measured:
+        """Measure all layers.
+
+        ``by`` is the point (the input) or the target (the label); ``probes`` are how many to
+        estimate from, 0 for none, None for none where that is affordable. At most ``memory`` bytes
+        are taken.
+
+        Raises:
+            AuditError: the gradients cannot be differentiated by this.
+            NotApplicable: the loss takes no real-valued labels.
+        """
+        trace, targets, points = self._traced(by, len(self.inputs))
+        records = range(len(self.inputs))
+        batch = Batch(trace, self.inputs, points, targets, records)
+        jacobians = Jacobians(batch, fastest(batch, by), by, self.layers, memory, seed)
+        work = len(records) * jacobians.size * _multiply_adds(trace)
+        if probes is None:
+            probes = 0 if work <= AFFORDABLE else PROBES
+        passes = by_probes(jacobians.size, probes, seed) if probes else exactly(jacobians.size)
+        with progress.task(_TASKS[by], len(records) * sum(len(p.plan) for p in passes)) as advance:
+            found = jacobians.norms(passes, advance)
+        wide = [layer for layer in self.layers if layer.parameters > 1]
+        raw = {layer.name: _samples(found[layer.name], passes) for layer in self.layers}
+        bounded = {layer.name: _samples(found[layer.name], passes, layer) for layer in wide}
+        methods = frozenset().union(*(norms.methods for norms in found.values()))
+        probes = 0 if passes[0].total else len(passes[0].plan)
+        return Measured(raw, bounded, "; ".join(sorted(methods)), probes)
+
+    def within(self, work: float, by: Variable) -> int:
+        """How many records like the first can be measured exactly in so many multiply-adds.
+
+        Raises:
+            AuditError: the loss has no gradient.
+            NotApplicable: the loss takes no real-valued labels.
+        """
+        trace, targets, points = self._traced(by, 1)
+        varied = targets if by == "target" else points
+        return int(work / (varied[0].numel() * _multiply_adds(trace)))
+
+    def _traced(self, by: Variable, records: int) -> tuple[Trace, Tensor, Tensor]:
+        """The trace of the first records, and all records' targets and points."""
+        try:
+            targets = (
+                self.labels if by == "point" else self.view.loss.soft(self.outputs, self.labels)
+            )
+        except AuditError as error:
+            raise NotApplicable(str(error)) from error
+        trace = Trace.of(self.view, names_of(self.layers), self.inputs[:records], targets[:records])
+        points = trace.point(self.inputs)
+        if by == "point" and not points.is_floating_point():
+            raise NotApplicable(
+                "the inputs are integers and the model has no embedding, so they cannot vary "
+                "continuously"
+            )
+        return trace, targets, points
+
+
+_TASKS: dict[Variable, str] = {
+    "point": "Sensitivity to the input",
+    "target": "Sensitivity to the label",
+}
+_PSI: dict[Norm, float] = {"f": 0.5, "1": 1.0, "inf": 0.0}
+
+
+def _samples(
+    norms: LayerNorms, passes: Sequence[Pass], layer: Layer | None = None
+) -> dict[Norm, Sample]:
+    """A layer's norms, divided by range and ψ where it is given; none if any is not finite."""
+    ranges = norms.ranges.cpu().double().numpy()
+    samples: dict[Norm, Sample] = {}
+    for taken in passes:
+        for norm in taken.norms:
+            parts = norms.samples[norm].cpu().double().numpy()
+            if not (np.isfinite(parts).all() and np.isfinite(ranges).all()):
+                return {}
+            squared = norm == "f"
+            defined = np.ones(len(parts), dtype=bool)
+            if layer is not None:
+                divisor = (ranges * layer.parameters ** _PSI[norm]) ** (2 if squared else 1)
+                defined = (ranges > 0) | (parts == 0).all(axis=1)
+                parts = parts / np.where(ranges > 0, divisor, 1)[:, None]
+            some = isinstance(taken.plan, Columns) and not taken.total
+            columns = round(taken.factor) if some else None
+            samples[norm] = Sample(parts[defined], defined, squared, columns)
+    return samples
+
+
+def _multiply_adds(trace: Trace) -> int:
+    """Of one record's forward pass, where parameters are taken apart or whole."""
+    every = (use for uses in trace.uses.values() for _, use in uses)
+    apart = sum(use.positions * math.prod(use.block) for use in every)
+    return apart + sum(trace.view.parameters[name].numel() for name in trace.whole)
+
+
+def joined(value: float, first: Interval, second: Interval) -> Interval:
     """The interval of a positive value whose error has two independent sources.
 
     Each alone has one of these intervals; distances in logarithms add in squares (G. Zou and A.

@@ -1,10 +1,8 @@
 """The gradient of one record's loss, taken apart at the places where parameters are used."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -12,7 +10,7 @@ from torch import Tensor
 from gradaudit.errors import AuditError
 from gradaudit.gradients.capture import Capture, Site
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.operations import Operation
+from gradaudit.gradients.operations import Operation, Uses
 
 _GUARD_RECORDS = 2
 _GUARD_TOLERANCE = 1e-7
@@ -23,10 +21,8 @@ _GUARD_ROUNDINGS = 1e3
 class Gradients(NamedTuple):
     """The gradient of one record's loss, or that of many with leading dimensions.
 
-    Attributes:
-        deltas: δ at every site.
-        seen: what came in at the sites where that is real-valued, by the site's index.
-        whole: gradients of the parameters that are not taken apart, by name.
+    δ at every site, what came in at the sites where that is real-valued, by the site's index, and
+    gradients of the parameters that are not taken apart, by name.
     """
 
     deltas: tuple[Tensor, ...]
@@ -39,14 +35,10 @@ class Trace:
     """Where a model's parameters are used, and its loss as a function of what can be varied.
 
     A record's loss is a function of a *point*, which is the record itself, or, where that is made
-    of tokens, a displacement of the first embedding's output.
-
-    Attributes:
-        view: the model.
-        sites: the places where parameters are taken apart, in order.
-        uses: by parameter, its sites and its operation there.
-        whole: the parameters that are differentiated by directly.
-        embedded: shape of the first embedding's output where records are tokens, else None.
+    of tokens, a displacement of the first embedding's output. ``sites`` are the places where
+    parameters are taken apart, in order, ``uses`` by parameter its sites and its operation there,
+    and ``whole`` the parameters that are differentiated by directly. ``embedded`` is the shape of
+    the first embedding's output where records are tokens, else None.
     """
 
     view: FunctionalModel
@@ -58,18 +50,12 @@ class Trace:
     @classmethod
     def of(
         cls, view: FunctionalModel, names: Sequence[str], records: Tensor, targets: Tensor
-    ) -> Trace:
+    ) -> Self:
         """Find the uses of the named parameters, and which of them the uses explain.
 
         A parameter's gradient must equal the sum over its uses, G = Σ Δ Aᵀ, on the first records;
-        one for which it does not is taken whole. So is everything if some record meets other
-        layers than the first.
-
-        Args:
-            view: the model.
-            names: trainable parameters.
-            records: (records, …) as ``view.cast`` gives them.
-            targets: (records, …) of the loss.
+        one for which it does not is taken whole. So is everything if some record meets other layers
+        than the first. Records are as ``view.cast`` gives them, targets those of the loss.
 
         Raises:
             AuditError: the loss has no gradient.
@@ -90,17 +76,15 @@ class Trace:
             len(records), *self.embedded, dtype=self.view.dtype, device=self.view.device
         )
 
-    def seeded(self, index: int) -> Trace:
+    def seeded(self, index: int) -> Self:
         """The trace with random numbers of its own for the record of this index."""
         return replace(self, view=replace(self.view, seed=self.view.seed + index))
 
     def gradients(self, point: Tensor, target: Tensor, record: Tensor) -> Gradients:
         """One record's gradients, by ``torch.func``.
 
-        Args:
-            point: as ``point`` gives it, without the records' dimension.
-            target: of the loss, without the records' dimension.
-            record: the record; used where it is made of tokens.
+        Point and target come without the records' dimension; the record is used where it is made of
+        tokens.
         """
 
         def loss(
@@ -110,10 +94,10 @@ class Trace:
             losses = self.view.loss.per_record(outputs, target.unsqueeze(0))
             return losses[0], _real(capture.seen)
 
-        (deltas, whole), seen = torch.func.grad(loss, argnums=(0, 1), has_aux=True)(
-            self.zeros(point), {name: self.view.parameters[name] for name in self.whole}
-        )
-        return Gradients(deltas, seen, whole)
+        whole = {name: self.view.parameters[name] for name in self.whole}
+        gradients = torch.func.grad(loss, argnums=(0, 1), has_aux=True)
+        (deltas, of_whole), seen = gradients(self.zeros(point), whole)
+        return Gradients(deltas, seen, of_whole)
 
     def responses(
         self, point: Tensor, record: Tensor, perturbations: tuple[Tensor, ...] | None = None
@@ -126,17 +110,13 @@ class Trace:
         """One record's gradients by plain autograd, differentiable again by point and target."""
         zeros = tuple(zero.requires_grad_() for zero in self.zeros(point))
         whole = {name: _leaf(self.view.parameters[name]) for name in self.whole}
+        leaves = [*zeros, *whole.values()]
         with torch.enable_grad():
             outputs, capture = self._run(point, record, whole, zeros)
             loss = self.view.loss.per_record(outputs, target.unsqueeze(0))[0]
-            gradients = torch.autograd.grad(
-                loss, [*zeros, *whole.values()], create_graph=True, materialize_grads=True
-            )
-        return Gradients(
-            tuple(gradients[: len(zeros)]),
-            _real(capture.seen),
-            dict(zip(whole, gradients[len(zeros) :], strict=True)),
-        )
+            slopes = torch.autograd.grad(loss, leaves, create_graph=True, materialize_grads=True)
+        of_whole = dict(zip(whole, slopes[len(zeros) :], strict=True))
+        return Gradients(tuple(slopes[: len(zeros)]), _real(capture.seen), of_whole)
 
     def tokens(self, record: Tensor) -> dict[int, Tensor]:
         """What came in at the sites where that is made of tokens, by the site's index."""
@@ -146,10 +126,8 @@ class Trace:
 
     def zeros(self, like: Tensor) -> tuple[Tensor, ...]:
         """A perturbation a site."""
-        return tuple(
-            torch.zeros(site.shape, dtype=self.view.dtype, device=like.device)
-            for site in self.sites
-        )
+        dtype, device = self.view.dtype, like.device
+        return tuple(torch.zeros(site.shape, dtype=dtype, device=device) for site in self.sites)
 
     def _run(
         self,
@@ -169,7 +147,7 @@ class Trace:
 
     def _watching(
         self, names: Iterable[str], record: Tensor, every: Sequence[str] | None = None
-    ) -> Trace:
+    ) -> Self:
         """The trace that takes these parameters apart, if all of a parameter's uses are alike."""
         watched = {name: self.view.parameters[name] for name in names}
         capture = Capture(watched)
@@ -179,13 +157,9 @@ class Trace:
         for index, site in enumerate(capture.sites):
             for name, operation in site.uses:
                 uses[name] = (*uses.get(name, ()), (index, operation))
-        return replace(
-            self,
-            sites=tuple(capture.sites),
-            uses=uses,
-            whole=tuple(name for name in every or names if name not in uses),
-            embedded=None if record.is_floating_point() else capture.embedded,
-        )
+        whole = tuple(name for name in every or names if name not in uses)
+        embedded = None if record.is_floating_point() else capture.embedded
+        return type(self)(self.view, tuple(capture.sites), uses, whole, embedded)
 
     def _explained(self, record: Tensor, target: Tensor) -> set[str]:
         """The parameters whose gradient is the sum over their uses."""
@@ -201,37 +175,27 @@ class Trace:
                 raise AuditError("the loss cannot be differentiated by the model's parameters")
             watched = [leaves[name] for name in self.uses]
             gradients = torch.autograd.grad(loss, [*zeros, *watched], materialize_grads=True)
-        deltas, wholes = (
-            gradients[: len(zeros)],
-            dict(zip(self.uses, gradients[len(zeros) :], strict=True)),
-        )
+        deltas = gradients[: len(zeros)]
+        wholes = dict(zip(self.uses, gradients[len(zeros) :], strict=True))
         return {
             name
             for name, uses in self.uses.items()
-            if _alike([operation for _, operation in uses])
+            if len({(type(operation), operation.block) for _, operation in uses}) == 1
             and _equals_the_sum(wholes[name], uses, deltas, capture.seen)
         }
 
 
 def _equals_the_sum(
-    whole: Tensor,
-    uses: Sequence[tuple[int, Operation]],
-    deltas: Sequence[Tensor],
-    seen: Sequence[Tensor],
+    whole: Tensor, uses: Uses, deltas: Sequence[Tensor], seen: Sequence[Tensor]
 ) -> bool:
     total = torch.zeros_like(whole)
     for site, operation in uses:
-        left = operation.left(deltas[site].unsqueeze(0))
-        came_in = seen[site].unsqueeze(0)
+        left, came_in = operation.left(deltas[site][None]), seen[site][None]
         block = left @ operation.right(came_in).to(left).mT
         total += operation.weight(block.detach(), came_in).reshape(whole.shape)
     size = whole.abs().max()
     tolerance = max(_GUARD_TOLERANCE, _GUARD_ROUNDINGS * torch.finfo(whole.dtype).eps)
     return bool((total - whole).abs().max() <= tolerance * size)
-
-
-def _alike(operations: Sequence[Operation]) -> bool:
-    return len({(type(operation), operation.block) for operation in operations}) == 1
 
 
 def _real(seen: Sequence[Tensor]) -> dict[int, Tensor]:

@@ -1,24 +1,49 @@
 """Rank of U = [W; ∇_Z J] of a convolution: of each group by the method that suits it, summed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from gradaudit.errors import NotApplicable
 from gradaudit.randomness import Seed, torch_rng
-from gradaudit.ranks.bound import RowSpace, confirmed
 from gradaudit.ranks.geometry import Geometry
 from gradaudit.ranks.matrix_free import Nullity, nullity
 from gradaudit.ranks.operator import MOST_ELEMENTS, NULL, Gap, ReducedU, row_basis
-from gradaudit.ranks.sides import smaller_side
+from gradaudit.ranks.sides import RowSpace, confirmed, smaller_side
 
 Method = Literal["auto", "dense", "structured", "generic"]
 Evidence = Literal["exact", "dense", "craig", "generic", "bracket"]
 _CHEAP_FLOPS = 5e8
+
+
+@dataclass(frozen=True)
+class GroupRank:
+    """Rank of U of one group, or the bracket it lies in.
+
+    Attributes:
+        low: the rank is not smaller (for ``craig`` and brackets, but for a probability).
+        high: the rank is not larger.
+        method: ``exact``, a theorem; ``dense``, singular values of Û; ``craig``, probes;
+            ``generic``, ``high`` is met by almost all weights of the real zeros and ties;
+            ``bracket``, no more than that is known.
+        bound: the upper bound by theorem.
+        touched: inputs that are read at all.
+        filters: what decided the rank of the filters.
+        deltas: what decided the rank of the output gradients.
+        spectrum: what decided the rank of Û, where it was ``dense``.
+        search: what the probes showed, where some were followed.
+    """
+
+    low: int
+    high: int
+    method: Evidence
+    bound: int
+    touched: int
+    filters: Gap
+    deltas: Gap
+    spectrum: Gap | None = None
+    search: Nullity | None = None
 
 
 @dataclass(frozen=True)
@@ -50,133 +75,59 @@ def convolution_rank(
 ) -> LayerRank:
     """Rank of U = [W; ∇_Z J] (Chen & Campbell 2021, eq. 4).
 
-    Args:
-        weight: (output channels, input channels of a group, *kernel) float64.
-        deltas: ∂J/∂Z at the convolution's output, (output channels, output positions) float64.
-        geometry: of each group.
-        groups: of the convolution.
-        method: how; ``auto`` takes what suits the layer.
-        flops: floating-point operations that may be spent, over all groups, before a bracket is
-            given; the same on every machine, unlike a time limit.
-        seed: root of the probes' randomness.
+    The weight is (output channels, input channels of a group, *kernel) float64, the geometry that
+    of each group, and ``deltas`` are ∂J/∂Z at the convolution's output, (output channels, output
+    positions) float64. The method ``auto`` takes what suits the layer. ``flops`` are the floating-
+    point operations that may be spent, over all groups, before a bracket is given; the same on
+    every machine, unlike a time limit.
 
     Raises:
         NotApplicable: Û is too large for ``dense``.
     """
-    by_filter = (
-        weight.flatten(2).transpose(1, 2).reshape(groups, -1, geometry.taps * geometry.channels)
-    )
-    by_group = deltas.reshape(groups, -1, geometry.positions)
-    return LayerRank(
-        tuple(
-            group_rank(
-                by_filter[group],
-                by_group[group],
-                geometry,
-                method=method,
-                flops=flops / groups,
-                generator=torch_rng(seed, "ranks", "group", group),
-            )
-            for group in range(groups)
-        )
-    )
+    filters = weight.flatten(2).mT.reshape(groups, -1, geometry.taps * geometry.channels)
+    gradients = deltas.reshape(groups, -1, geometry.positions)
+    ranks = []
+    for group, (rows, deltas) in enumerate(zip(filters, gradients, strict=True)):
+        generator = torch_rng(seed, "ranks", "group", group)
+        ranks.append(_group_rank(rows, deltas, geometry, method, flops / groups, generator))
+    return LayerRank(tuple(ranks))
 
 
-@dataclass(frozen=True)
-class GroupRank:
-    """Rank of U of one group, or the bracket it lies in.
-
-    Attributes:
-        low: the rank is not smaller (for ``craig`` and brackets, but for a probability).
-        high: the rank is not larger.
-        method: ``exact``, a theorem; ``dense``, singular values of Û; ``craig``, probes;
-            ``generic``, ``high`` is met by almost all weights of the real zeros and ties;
-            ``bracket``, no more than that is known.
-        bound: the upper bound by theorem.
-        touched: inputs that are read at all.
-        filters: what decided the rank of the filters.
-        deltas: what decided the rank of the output gradients.
-        spectrum: what decided the rank of Û, where it was ``dense``.
-        search: what the probes showed, where some were followed.
-    """
-
-    low: int
-    high: int
-    method: Evidence
-    bound: int
-    touched: int
-    filters: Gap
-    deltas: Gap
-    spectrum: Gap | None = None
-    search: Nullity | None = None
-
-    @classmethod
-    def of(
-        cls,
-        rows: RowSpace,
-        low: int,
-        high: int,
-        method: Evidence,
-        *,
-        bound: int | None = None,
-        spectrum: Gap | None = None,
-        search: Nullity | None = None,
-    ) -> GroupRank:
-        """With the facts about U that ``rows`` holds."""
-        operator = rows.operator
-        return cls(
-            low=low,
-            high=high,
-            method=method,
-            bound=rows.bound if bound is None else bound,
-            touched=operator.geometry.touched,
-            filters=operator.filters.gap,
-            deltas=operator.deltas.gap,
-            spectrum=spectrum,
-            search=search,
-        )
-
-
-def group_rank(
+def _group_rank(
     filters: Tensor,
     deltas: Tensor,
     geometry: Geometry,
-    *,
     method: Method,
     flops: float,
-    generator: torch.Generator,
+    generator: Generator,
 ) -> GroupRank:
-    """Rank of U of one group.
-
-    Args:
-        filters: (output channels, taps · input channels), input channels fastest.
-        deltas: (output channels, output positions).
-        geometry: of the group.
-        method: how; ``auto`` takes what suits the group.
-        flops: floating-point operations that may be spent before a bracket is given.
-        generator: what probes are drawn from.
-
-    Raises:
-        NotApplicable: Û is too large for ``dense``.
-    """
+    """Of filters (output channels, taps · input channels), input channels fastest."""
     live = geometry.live.repeat_interleave(geometry.channels)
     rows = RowSpace(ReducedU(geometry, row_basis(filters * live), row_basis(deltas)))
     if method == "dense":
         return _dense(rows)
     known = _closed_form(rows.operator)
     if known is not None:
-        return GroupRank.of(rows, known, known, "exact", bound=known)
+        return _with_facts(rows, known, known, "exact", known)
     if method == "generic" and confirmed(filters, rows):
-        return GroupRank.of(rows, rows.bound, rows.bound, "generic")
-    if method != "structured" and _affordable(rows.operator, _CHEAP_FLOPS):
+        return _with_facts(rows, rows.bound, rows.bound, "generic", rows.bound)
+    if method != "structured" and rows.operator.dense_flops <= _CHEAP_FLOPS:
         return _dense(rows)
     probed = _by_probes(rows, flops, generator)
-    if method == "structured" or _settled(probed):
+    smallest = probed.search.smallest if probed.search else None
+    settled = probed.low == probed.high and (smallest is None or smallest > NULL)
+    if method == "structured" or settled:  # without singular values that another method drops
         return probed
-    if _affordable(rows.operator, flops):
+    if rows.operator.dense_flops <= flops:
         return _dense(rows)
     generic = probed.low < probed.high and confirmed(filters, rows)
     return replace(probed, method="generic") if generic else probed
+
+
+def _with_facts(rows: RowSpace, low: int, high: int, method: Evidence, bound: int) -> GroupRank:
+    """With the facts about U that ``rows`` holds."""
+    filters, deltas = rows.operator.filters.gap, rows.operator.deltas.gap
+    return GroupRank(low, high, method, bound, rows.operator.geometry.touched, filters, deltas)
 
 
 def _closed_form(operator: ReducedU) -> int | None:
@@ -203,21 +154,12 @@ def _dense(rows: RowSpace) -> GroupRank:
             f"U would take {8e-9 * size:.3g} GB as a dense matrix; use --method auto"
         )
     gap = rows.operator.singular_values()
-    return GroupRank.of(rows, gap.rank, gap.rank, "dense", spectrum=gap)
+    return replace(_with_facts(rows, gap.rank, gap.rank, "dense", rows.bound), spectrum=gap)
 
 
-def _affordable(operator: ReducedU, flops: float) -> bool:
-    return operator.elements <= MOST_ELEMENTS and operator.dense_flops <= flops
-
-
-def _by_probes(rows: RowSpace, flops: float, generator: torch.Generator) -> GroupRank:
+def _by_probes(rows: RowSpace, flops: float, generator: Generator) -> GroupRank:
     side = smaller_side(rows)
     left = nullity(side, least=side.dimension - rows.bound, flops=flops, generator=generator)
     low, high = side.dimension - left.high, side.dimension - left.low
-    return GroupRank.of(rows, low, high, "craig" if low == high else "bracket", search=left)
-
-
-def _settled(probed: GroupRank) -> bool:
-    """Whether the probes gave one rank, without singular values that another method drops."""
-    smallest = probed.search.smallest if probed.search else None
-    return probed.low == probed.high and (smallest is None or smallest > NULL)
+    method: Evidence = "craig" if low == high else "bracket"
+    return replace(_with_facts(rows, low, high, method, rows.bound), search=left)

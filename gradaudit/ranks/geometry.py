@@ -4,14 +4,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor, nn
+
+from gradaudit.gradients.capture import padding_sides
 
 Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -20,11 +24,8 @@ Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 class Geometry:
     """How one group of a convolution reads its input; the same for all its channels.
 
-    Attributes:
-        channels: input channels of the group.
-        size: spatial positions of the input.
-        sources: (output positions, taps) int64, the input position that a tap reads, ``size``
-            where it reads zero padding.
+    ``sources``, (output positions, taps) int64, is the input position that a tap reads, ``size``
+    (the number of spatial positions of the input) where it reads zero padding.
     """
 
     channels: int
@@ -100,70 +101,21 @@ def geometry_of(
 ) -> Geometry:
     """The geometry of each group of a convolution.
 
-    Args:
-        convolution: a Conv1d, Conv2d or Conv3d.
-        shape: spatial shape of its input, without batch and channels.
-        device: where to compute with it.
+    ``shape`` is the spatial one of its input, without batch and channels.
     """
-    axes = [
-        _read_positions(
-            size,
-            kernel,
-            stride,
-            dilation,
-            _padding(convolution.padding, axis, kernel, dilation),
-            convolution.padding_mode,
-        )
-        for axis, (size, kernel, stride, dilation) in enumerate(
-            zip(
-                shape,
-                convolution.kernel_size,
-                convolution.stride,
-                convolution.dilation,
-                strict=True,
-            )
-        )
-    ]
+    size, kernel, dilation = math.prod(shape), convolution.kernel_size, convolution.dilation
+    mode = "constant" if convolution.padding_mode == "zeros" else convolution.padding_mode
+    sides = padding_sides(convolution.padding, kernel, dilation)
+    # numbers of positions, as real ones for those ways to pad that have no other
+    read = torch.arange(size, dtype=torch.float64).reshape(1, 1, *shape)
+    read = F.pad(
+        read, tuple(chain(*reversed(sides))), mode, size if mode == "constant" else None
+    ).long()
+    for axis, stride in enumerate(convolution.stride, 2):
+        spread = dilation[axis - 2]
+        read = read.unfold(axis, spread * (kernel[axis - 2] - 1) + 1, stride)[..., ::spread]
     return Geometry(
         channels=convolution.in_channels // convolution.groups,
-        size=math.prod(shape),
-        sources=_combine(axes, shape).to(device),
+        size=size,
+        sources=read.reshape(-1, math.prod(kernel)).to(device),
     )
-
-
-def _padding(
-    padding: str | Sequence[int], axis: int, kernel: int, dilation: int
-) -> tuple[int, int]:
-    if padding == "valid":
-        return 0, 0
-    if padding == "same":
-        total = dilation * (kernel - 1)
-        return total // 2, total - total // 2
-    amount = padding[axis]
-    assert isinstance(amount, int)
-    return amount, amount
-
-
-def _read_positions(
-    size: int, kernel: int, stride: int, dilation: int, padding: tuple[int, int], mode: str
-) -> Tensor:
-    before, after = padding
-    outputs = (size + before + after - dilation * (kernel - 1) - 1) // stride + 1
-    read = torch.arange(outputs)[:, None] * stride + torch.arange(kernel) * dilation - before
-    if mode == "circular":
-        return read % size
-    if mode == "replicate":
-        return read.clamp(0, size - 1)
-    if mode == "reflect":
-        return (size - 1) - ((size - 1) - read.abs()).abs()
-    return torch.where((read >= 0) & (read < size), read, -1)
-
-
-def _combine(axes: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-    """One table over all axes: (positions, taps) of flat input positions."""
-    flat, *rest = axes
-    for axis, size in zip(rest, shape[1:], strict=True):
-        outer, inner = flat[:, None, :, None], axis[None, :, None, :]
-        joined = torch.where((outer < 0) | (inner < 0), -1, outer * size + inner)
-        flat = joined.reshape(len(flat) * len(axis), -1)
-    return torch.where(flat < 0, math.prod(shape), flat)

@@ -15,30 +15,25 @@ Small residuals therefore exclude a large ν, by two laws that hold at once:
   proposition 10.4; Chen & Dongarra 2005).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from scipy.special import gammainc, gammaincinv
-from torch import Tensor
+from torch import Generator, Tensor
 
 from gradaudit.ranks.operator import EPSILON, NULL
 from gradaudit.ranks.sides import Side
 
 ALPHA = 1e-9
 """Probability that a certified rank is too high (or a bracket's lower end)."""
-
 ALPHA_SMALLEST = 1e-3
 """Probability that the least singular value is below what is stated of it."""
-
 _ROUNDING = 8 * EPSILON
 _FIRST_PROBES = 2
 _SPARE_PROBES = 8
 _MOST_PROBE_BYTES = 1 << 26
-
 _REFINEMENTS = 6
 
 
@@ -68,22 +63,39 @@ class Nullity:
     smallest: float | None
 
 
-def nullity(side: Side, *, least: int, flops: float, generator: torch.Generator) -> Nullity:
+@dataclass(frozen=True)
+class Residuals:
+    """What is left of the probes.
+
+    ``vectors`` are E = X − B Y, computed afresh, and ``coefficients`` Y, (probes, …) both; ``null``
+    are directions in E that B does not span, (k, …) orthonormal, ``others`` is the Frobenius norm
+    of E beside them, and ``iterations`` counts applications of B and Bᵀ to every probe.
+    """
+
+    vectors: Tensor
+    coefficients: Tensor
+    null: Tensor
+    others: float
+    iterations: int
+
+
+def nullity(side: Side, *, least: int, flops: float, generator: Generator) -> Nullity:
     """Nullity of a side, from as few probes as settle it.
 
-    Args:
-        side: the space.
-        least: nullity that is known to be there, from the bound.
-        flops: floating-point operations that the search may take.
-        generator: what the probes are drawn from.
+    ``least`` is the nullity that is known to be there, from the bound; the search may take
+    ``flops`` floating-point operations.
     """
-    count = _FIRST_PROBES
-    if least and _fits(side, least + _SPARE_PROBES, flops):
-        count = least + _SPARE_PROBES
+    enough = least + _SPARE_PROBES
+    count = enough if least and _fits(side, enough, flops) else _FIRST_PROBES
     low, high, looks = least, side.dimension, 0
     while True:
         looks += 1
-        left = _follow(side, count, flops, generator)
+        null, most = NULL * side.operator.geometry.scale, 10 * side.dimension
+        iterations = int(min(flops / _cost(side, count), most))
+        probes = side.probes(count, generator)
+        left = leave_residuals(
+            side, probes, enough=_enough(count), null=null, iterations=iterations
+        )
         flops -= _cost(side, count) * left.iterations
         judged = _judge(side, left)
         low = max(low, judged.low)
@@ -92,16 +104,6 @@ def nullity(side: Side, *, least: int, flops: float, generator: torch.Generator)
         settled = low == high or count <= before or left.others > _enough(before)
         if settled or not _fits(side, count, flops):
             return replace(judged, low=low, high=high, looks=looks)
-
-
-def _follow(side: Side, count: int, flops: float, generator: torch.Generator) -> Residuals:
-    return leave_residuals(
-        side,
-        side.probes(count, generator),
-        enough=_enough(count),
-        null=NULL * side.operator.geometry.scale,
-        iterations=int(min(flops / _cost(side, count), 10 * side.dimension)),
-    )
 
 
 def _enough(count: int) -> float:
@@ -114,21 +116,11 @@ def _judge(side: Side, left: Residuals) -> Nullity:
     gain = float(torch.linalg.matrix_norm(left.coefficients, 2)) * side.operator.geometry.scale
     values = torch.linalg.svdvals(left.vectors) + _ROUNDING * gain
     high = largest_nullity(values.tolist(), ALPHA, side.dimension)
-    return Nullity(
-        side=side.name,
-        low=len(left.null),
-        high=high,
-        looks=1,
-        probes=len(values),
-        iterations=left.iterations,
-        residual=left.others,
-        smallest=None if high else _smallest(len(values), float(values[0]), gain),
-    )
-
-
-def _smallest(probes: int, residual: float, gain: float) -> float:
-    """From vᵀX = vᵀE + (Bᵀv)ᵀY: the least σ = ‖Bᵀv‖ with ‖vᵀX‖ at its lower quantile."""
-    return max(0.0, least_norm(probes, ALPHA_SMALLEST) - residual) / gain
+    smallest = None
+    if not high:  # vᵀX = vᵀE + (Bᵀv)ᵀY bounds σ = ‖Bᵀv‖, with ‖vᵀX‖ at its lower quantile
+        smallest = max(0.0, least_norm(len(values), ALPHA_SMALLEST) - float(values[0])) / gain
+    low, iterations, others = len(left.null), left.iterations, left.others
+    return Nullity(side.name, low, high, 1, len(values), iterations, others, smallest)
 
 
 def _probes_for(left: Residuals) -> int:
@@ -147,36 +139,14 @@ def _fits(side: Side, count: int, flops: float) -> bool:
     return 8 * count * longest <= _MOST_PROBE_BYTES and _cost(side, count) <= flops
 
 
-@dataclass(frozen=True)
-class Residuals:
-    """What is left of the probes.
-
-    Attributes:
-        vectors: E = X − B Y, computed afresh, (probes, …).
-        coefficients: Y, (probes, …).
-        null: (k, …) orthonormal, directions in E that B does not span.
-        others: Frobenius norm of E beside ``null``.
-        iterations: applications of B and Bᵀ to every probe.
-    """
-
-    vectors: Tensor
-    coefficients: Tensor
-    null: Tensor
-    others: float
-    iterations: int
-
-
 def leave_residuals(
     side: Side, probes: Tensor, *, enough: float, null: float, iterations: int
 ) -> Residuals:
     """Subtract from the probes what B spans, until what is left is null or short enough.
 
-    Args:
-        side: gives B and Bᵀ.
-        probes: X, (probes, …).
-        enough: Frobenius norm of the residuals, beside null directions, to stop at.
-        null: a direction v with ‖Bᵀ v‖ ≤ null is one that B does not span.
-        iterations: the most applications of B and Bᵀ to every probe.
+    ``probes`` are X, (probes, …). Residuals of a Frobenius norm of ``enough``, beside null
+    directions, are short enough; a direction v with ‖Bᵀ v‖ ≤ ``null`` is one that B does not span.
+    B and Bᵀ are applied to every probe ``iterations`` times at most.
     """
     right, coefficients, done = probes, probes.new_zeros(()), 0
     for _ in range(_REFINEMENTS):
@@ -194,7 +164,7 @@ def _null_directions(side: Side, residuals: Tensor, enough: float, null: float) 
     """Orthonormal rows that B leaves over all together, of those that the residuals point at."""
     if residuals.norm() <= enough:
         return residuals[:0]
-    _, _, directions = torch.linalg.svd(side.precondition(residuals), full_matrices=False)
+    directions = torch.linalg.svd(side.precondition(residuals), full_matrices=False).Vh
     images = side.against(directions).square().sum(dim=1).cumsum(dim=0).sqrt()
     left_over: Tensor = directions[: int((images <= null).sum())]
     return left_over
@@ -234,10 +204,8 @@ def _quotient(above: Tensor, below: Tensor) -> Tensor:
 def largest_nullity(residuals: Sequence[float], alpha: float, dimension: int) -> int:
     """The largest nullity that the residuals leave possible.
 
-    Args:
-        residuals: singular values of E, one for every probe, in descending order.
-        alpha: probability that a larger nullity would have left such residuals.
-        dimension: of the space; no nullity is larger.
+    Their singular values, one for every probe, come in descending order; α is the probability that
+    a larger nullity would have left such ones.
     """
     by_norm = _first_excluded_by_norm(residuals, alpha / 2, dimension)
     by_value = _first_excluded_by_values(residuals, alpha / 2, dimension)

@@ -1,7 +1,5 @@
 """Ranks of U of all convolutions of a model, record by record, c(M), and what they rest on."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +17,6 @@ from gradaudit.ranks.matrix_free import ALPHA, ALPHA_SMALLEST, Nullity
 from gradaudit.ranks.observe import Use, uses
 from gradaudit.ranks.operator import Gap
 
-_STRONGEST: tuple[Evidence, ...] = ("exact", "dense", "craig", "generic", "bracket")
 _MEANING: dict[Evidence, str] = {
     "exact": "follows from the ranks of filters and output gradients by a theorem",
     "dense": "singular values of U, rows orthonormalised",
@@ -27,6 +24,7 @@ _MEANING: dict[Evidence, str] = {
     "generic": "upper bound, met by almost all weights with the real zeros and ties",
     "bracket": "upper bound; the rank lies in the interval",
 }
+"""Of each method, the strongest first."""
 _CLEAR_GAP = 1e3
 _ROUNDING = 1e-14
 
@@ -35,10 +33,7 @@ _ROUNDING = 1e-14
 class LayerRanks:
     """Rank of U of one convolution, for each of some records.
 
-    Attributes:
-        layer: its name.
-        inputs: n, all elements of its input.
-        records: the rank for every record.
+    ``inputs`` is n, all elements of its input.
     """
 
     layer: str
@@ -69,18 +64,10 @@ def ranks_of(
 ) -> tuple[dict[str, LayerRanks], dict[str, str]]:
     """Ranks of U of convolutions, for every record on its own.
 
-    Args:
-        model: a functional copy in float64.
-        layers: the convolutions to measure, by name.
-        inputs: (records, …), as ``model.cast`` gives them.
-        labels: (records, …).
-        method: how a rank is found.
-        flops: floating-point operations that a convolution may take for a record.
-        seed: root of the probes' randomness.
-        advance: told of every convolution that is done for a record.
-
-    Returns:
-        Ranks by layer in order of execution, and reasons for the layers that have none.
+    The model is a functional copy in float64, inputs (records, …) and labels are as it casts them,
+    and a convolution may take ``flops`` floating-point operations for a record; ``advance`` is told
+    of every one that is done. Ranks come by layer in order of execution, with reasons for the
+    layers that have none.
 
     Raises:
         AuditError: a weight or gradient is not finite.
@@ -88,8 +75,8 @@ def ranks_of(
     by_layer: dict[str, list[LayerRank]] = {}
     sizes: dict[str, int] = {}
     reasons: dict[str, str] = {}
-    for number in range(len(inputs)):
-        seen = uses(model, layers, inputs[number : number + 1], labels[number : number + 1])
+    for number, (record, label) in enumerate(zip(inputs, labels, strict=True)):
+        seen = uses(model, layers, record[None], label[None])
         reasons |= _unmeasurable(layers, seen)
         for use in seen:
             if use.layer in reasons:
@@ -103,11 +90,8 @@ def ranks_of(
             by_layer.setdefault(use.layer, []).append(rank)
             sizes[use.layer] = math.prod(use.shape)
             advance(1)
-    return {
-        name: LayerRanks(name, sizes[name], tuple(ranks))
-        for name, ranks in by_layer.items()
-        if name not in reasons
-    }, reasons
+    measured = {name: ranks for name, ranks in by_layer.items() if name not in reasons}
+    return {n: LayerRanks(n, sizes[n], tuple(ranks)) for n, ranks in measured.items()}, reasons
 
 
 def _unmeasurable(layers: Mapping[str, Convolution], seen: Sequence[Use]) -> dict[str, str]:
@@ -127,51 +111,34 @@ def _rank_of_use(
 ) -> LayerRank:
     if not (use.deltas.isfinite().all() and use.weight.isfinite().all()):
         raise AuditError(f"{use.layer}: its weights or the gradient at its output are not finite")
-    return convolution_rank(
-        use.weight,
-        use.deltas[0].flatten(1),
-        geometry_of(layer, use.shape[2:], use.weight.device),
-        layer.groups,
-        method=method,
-        flops=flops,
-        seed=seed,
-    )
+    geometry = geometry_of(layer, use.shape[2:], use.weight.device)
+    facts = use.weight, use.deltas[0].flatten(1), geometry, layer.groups
+    return convolution_rank(*facts, method=method, flops=flops, seed=seed)
 
 
 def rank_deficiency(ranks: Sequence[Sequence[int]], inputs: Sequence[int]) -> list[float]:
     """c(M) = Σ_i (d − (i−1))/d · (rank U_i − n_i), Chen & Campbell 2021, definition 2.1.
 
-    Args:
-        ranks: of each convolution in order of execution, by record.
-        inputs: n_i of each convolution.
-
-    Returns:
-        c(M) for every record.
+    Of ranks of each convolution in order of execution, by record, and n_i of each; c(M) for every
+    record.
     """
     depth = len(inputs)
+    weights = [(depth - before) / depth for before in range(depth)]
     return [
-        sum(
-            (depth - before) / depth * (rank - size)
-            for before, (rank, size) in enumerate(zip(column, inputs, strict=True))
-        )
+        sum(w * (rank - n) for w, rank, n in zip(weights, column, inputs, strict=True))
         for column in zip(*ranks, strict=True)
     ]
 
 
 def weakest_method(ranks: Sequence[LayerRank]) -> Evidence:
     """The method that says least, of all groups of some convolutions."""
-    return max((group.method for rank in ranks for group in rank.groups), key=_STRONGEST.index)
+    methods = {group.method for rank in ranks for group in rank.groups}
+    return max(methods, key=list(_MEANING).index)
 
 
 def account(ranks: Sequence[LayerRank], seed: int) -> dict[str, JsonValue]:
-    """The facts behind the ranks of one convolution, the weakest of all groups and records.
-
-    Args:
-        ranks: for one or several records.
-        seed: root of the probes' randomness.
-    """
+    """The facts behind the ranks of one convolution, the weakest of all groups and records."""
     groups = [group for rank in ranks for group in rank.groups]
-    methods = Counter(group.method for group in groups)
     facts: dict[str, JsonValue] = {
         "method": weakest_method(ranks),
         "meaning": _MEANING[weakest_method(ranks)],
@@ -182,24 +149,20 @@ def account(ranks: Sequence[LayerRank], seed: int) -> dict[str, JsonValue]:
         "output_gradients": _weakest_gap([group.deltas for group in groups]),
     }
     if len(groups) > 1:
-        facts["methods"] = {method: methods[method] for method in sorted(methods)}
-    spectra = [group.spectrum for group in groups if group.spectrum]
-    if spectra:
+        facts["methods"] = dict(sorted(Counter(group.method for group in groups).items()))
+    if spectra := [group.spectrum for group in groups if group.spectrum]:
         facts["singular_values"] = _weakest_gap(spectra)
-    searches = [group.search for group in groups if group.search]
-    if searches:
+    if searches := [group.search for group in groups if group.search]:
         facts["certificate"] = {**_certificate(searches), "seed": seed}
     return facts
 
 
 def _weakest_gap(gaps: Sequence[Gap]) -> dict[str, JsonValue]:
     """The closest calls: relative singular values on both sides of the tolerance."""
-    smallest = min(gap.smallest for gap in gaps)
-    dropped = max(gap.largest_dropped for gap in gaps)
     facts: dict[str, JsonValue] = {
         "rank": _range([gap.rank for gap in gaps]),
-        "smallest_kept": smallest,
-        "largest_dropped": dropped,
+        "smallest_kept": min(gap.smallest for gap in gaps),
+        "largest_dropped": max(gap.largest_dropped for gap in gaps),
         "tolerance": max(gap.tolerance for gap in gaps),
     }
     if any(
@@ -219,8 +182,7 @@ def _certificate(searches: Sequence[Nullity]) -> dict[str, JsonValue]:
         "residual": max(search.residual for search in searches),
         "full_rank_of": ", ".join(sorted({search.side for search in searches})),
     }
-    smallest = [search.smallest for search in searches if search.smallest is not None]
-    if smallest:
+    if smallest := [search.smallest for search in searches if search.smallest is not None]:
         facts["smallest_singular_value_at_least"] = min(smallest)
         facts["smallest_singular_value_probability"] = max(0.0, 1 - ALPHA_SMALLEST * len(smallest))
     return facts

@@ -1,4 +1,9 @@
-"""The convolutions of a model that U is defined for, and ∂J/∂Z at their outputs for one record."""
+"""Which convolutions of a model U is defined for, what they do to one record, and if they chain.
+
+A chain is told by derivatives at a record, with the graph cut behind every convolution and fully
+connected layer: activations, dropout and batch norm by running statistics pass, pooling, other
+norms, resampling and skip connections do not.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,11 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.randomness import torch_rng
 from gradaudit.ranks.geometry import Convolution
 
 Look: TypeAlias = Callable[[str, Tensor, Tensor], Tensor]
 
+_AGREE = 1e-9
 _PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -23,11 +31,9 @@ _PLAIN = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 class Use:
     """One application of a convolution while a record goes through the model.
 
-    Attributes:
-        layer: name of the convolution.
-        weight: (output channels, input channels of a group, *kernel) float64.
-        shape: of its input, (batch, channels, *spatial).
-        deltas: ∂J/∂Z at its output, (batch, output channels, *spatial) float64.
+    The weight is (output channels, input channels of a group, *kernel) float64, ``shape`` that of
+    its input, (batch, channels, *spatial), and ``deltas`` are ∂J/∂Z at its output, (batch, output
+    channels, *spatial) float64.
     """
 
     layer: str
@@ -38,21 +44,17 @@ class Use:
 
 def convolutions(model: nn.Module) -> dict[str, nn.Module]:
     """Every convolution of a model by layer name, transposed ones included."""
-    return {
-        name or "(model)": module
-        for name, module in model.named_modules()
-        if isinstance(module, _ConvNd)
-    }
+    return _named(model, _ConvNd)
+
+
+def _named(model: nn.Module, kind: type[nn.Module]) -> dict[str, nn.Module]:
+    return {n or "(model)": part for n, part in model.named_modules() if isinstance(part, kind)}
 
 
 def plain_convolutions(model: nn.Module) -> dict[str, Convolution]:
     """The convolutions of a model that U is defined for, by layer name."""
-    refused = unsuitable(model)
-    return {
-        name: module
-        for name, module in convolutions(model).items()
-        if isinstance(module, _PLAIN) and name not in refused
-    }
+    refused, every = unsuitable(model), convolutions(model).items()
+    return {n: part for n, part in every if isinstance(part, _PLAIN) and n not in refused}
 
 
 def unsuitable(model: nn.Module) -> dict[str, str]:
@@ -79,17 +81,9 @@ def fully_connected(model: FunctionalModel, record: Tensor) -> dict[str, str]:
     """What COPA says of fully connected layers, by name, instead of a rank.
 
     Its metric leaves them out, as their input is solved for in closed form; that takes a bias, and
-    a layer that is applied once a record.
-
-    Args:
-        model: a functional copy.
-        record: (1, …), as ``model.cast`` gives it.
+    a layer that is applied once a record. The record is (1, …), as ``model.cast`` gives it.
     """
-    layers = {
-        name or "(model)": module
-        for name, module in model.module.named_modules()
-        if isinstance(module, nn.Linear)
-    }
+    layers = _named(model.module, nn.Linear)
     rows: Counter[str] = Counter()
 
     def look(name: str, inputs: Tensor, output: Tensor) -> Tensor:
@@ -101,7 +95,7 @@ def fully_connected(model: FunctionalModel, record: Tensor) -> dict[str, str]:
     return {name: _in_closed_form(module, rows[name]) for name, module in layers.items()}
 
 
-def _in_closed_form(layer: nn.Linear, rows: int) -> str:
+def _in_closed_form(layer: nn.Module, rows: int) -> str:
     if rows == 0:
         return "fully connected, and not called in the forward pass"
     if rows > 1:
@@ -131,11 +125,7 @@ def uses(
 ) -> list[Use]:
     """Every application of the convolutions, in order, with ∂J/∂Z at its output.
 
-    Args:
-        model: a functional copy in float64.
-        layers: the convolutions to look at, by name.
-        record: (1, …), as ``model.cast`` gives it.
-        label: (1, …).
+    Of a model in float64, for a record (1, …), as ``model.cast`` gives it, and its label (1, …).
     """
     seen: list[tuple[str, Tensor, torch.Size]] = []
     offsets: list[Tensor] = []
@@ -169,11 +159,108 @@ def watching(modules: Mapping[str, nn.Module], look: Look) -> Iterator[None]:
     def hook(name: str, module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
         return look(name, args[0], output)
 
-    handles = [
-        module.register_forward_hook(partial(hook, name)) for name, module in modules.items()
-    ]
+    handles = [part.register_forward_hook(partial(hook, name)) for name, part in modules.items()]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+@dataclass(frozen=True)
+class _Stop:
+    """A layer met on the way: what it read, and the cut behind it."""
+
+    layer: str
+    read: Tensor
+    cut: Tensor
+
+
+def chain_of_convolutions(model: FunctionalModel, record: Tensor, seed: int) -> list[str]:
+    """The convolutions in order of execution.
+
+    Of a model in float64, by a record (1, …), as ``model.cast`` gives it; the seed is for the
+    directions in which derivatives are taken.
+
+    Raises:
+        NotApplicable: the model is no chain of convolutions and fully connected layers.
+    """
+    start = record.detach().clone().requires_grad_(record.is_floating_point())
+    stops, outputs = _run_with_cuts(model, start)
+    names = [stop.layer for stop in stops]
+    spatial = [name in convolutions(model.module) for name in names]
+    reason = _not_in_order(names, spatial)
+    passed = [_Stop("the record", start, start)]
+    for number, stop in enumerate(stops):
+        reason = reason or _misread(stop.layer, stop.read, passed)
+        if number <= sum(spatial):
+            reason = reason or _not_elementwise(stop, passed[-1], seed)
+        passed.append(stop)
+    reason = reason or _misread("the output", outputs, passed)
+    if reason:
+        raise NotApplicable(
+            f"c(M) is defined for a chain of convolutions and fully connected layers: {reason}"
+        )
+    return names[: sum(spatial)]
+
+
+def _not_in_order(names: Sequence[str], spatial: Sequence[bool]) -> str | None:
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated:
+        return f"{repeated[0]} is used more than once"
+    if all(spatial) or list(spatial) != sorted(spatial, reverse=True):
+        return "the convolutions are not followed by fully connected layers"
+    return None
+
+
+def _run_with_cuts(model: FunctionalModel, start: Tensor) -> tuple[list[_Stop], Tensor]:
+    layers = convolutions(model.module) | _named(model.module, nn.Linear)
+    stops: list[_Stop] = []
+
+    def look(name: str, inputs: Tensor, output: Tensor) -> Tensor:
+        cut = output.detach().requires_grad_()
+        stops.append(_Stop(name, inputs.clone(), cut))
+        return cut.clone()
+
+    with watching(layers, look):
+        return stops, model.outputs({}, start)
+
+
+def _misread(name: str, read: Tensor, passed: Sequence[_Stop]) -> str | None:
+    """Why what is read is not a function of the last layer passed alone, or None."""
+    pulled = _pull_back(read, passed, torch.ones_like(read))
+    pairs = zip(passed, pulled, strict=True)
+    used = [stop.layer for stop, gradient in pairs if gradient is not None]
+    last = passed[-1].layer
+    if last not in used:
+        return f"{name} does not read what {last} gives"
+    return None if used == [last] else f"a skip connection leads from {used[0]} to {name}"
+
+
+def _not_elementwise(stop: _Stop, before: _Stop, seed: int) -> str | None:
+    """Why a layer's input is not an elementwise function of what is before it, or None.
+
+    The Jacobian is diagonal where vᵀJ / v is the same for any v.
+    """
+    if stop.read.numel() != before.cut.numel():
+        return f"{stop.layer} reads {before.layer} through pooling or resampling"
+    generator = torch_rng(seed, "chain")
+    slopes = []
+    for _ in range(2):
+        drawn = torch.rand(before.cut.shape, generator=generator, dtype=torch.float64)
+        direction = 1 + drawn.to(before.cut.device)
+        (pulled,) = _pull_back(stop.read, [before], direction.reshape(stop.read.shape))
+        assert pulled is not None
+        slopes.append(pulled / direction)
+    if (slopes[0] - slopes[1]).norm() <= _AGREE * slopes[0].norm():
+        return None
+    return f"{stop.layer} does not read {before.layer} element by element (pooling, a norm, mixing)"
+
+
+def _pull_back(read: Tensor, passed: Sequence[_Stop], direction: Tensor) -> list[Tensor | None]:
+    """The direction times the Jacobian of what is read by each cut; None where none leads there."""
+    cuts = [stop.cut for stop in passed if stop.cut.requires_grad]
+    if not read.requires_grad or not cuts:
+        return [None] * len(passed)
+    pulled = iter(torch.autograd.grad(read, cuts, direction, retain_graph=True, allow_unused=True))
+    return [next(pulled) if stop.cut.requires_grad else None for stop in passed]

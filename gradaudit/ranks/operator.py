@@ -10,10 +10,10 @@ has the same row space, whatever filters and channels are zero, duplicate or dep
 before the fold are orthonormal (``RowBasis``), hence ‖Û‖ ≤ ‖P‖ (``Geometry.scale``).
 """
 
-from __future__ import annotations
-
+import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -35,11 +35,8 @@ _FLOPS_OF_CALLS = 4_000_000
 class Gap:
     """A numerical rank and the singular values on both sides of the line that decides it.
 
-    Attributes:
-        rank: how many lie above the line.
-        smallest: the smallest that counts, relative (1 at rank 0).
-        largest_dropped: the largest that does not, relative (0 where there is none).
-        tolerance: the line, relative.
+    ``smallest`` is the smallest that counts (1 at rank 0), ``largest_dropped`` the largest that
+    does not (0 where there is none), and ``tolerance`` the line, all relative.
     """
 
     rank: int
@@ -48,7 +45,7 @@ class Gap:
     tolerance: float
 
     @classmethod
-    def at(cls, values: Tensor, tolerance: float) -> Gap:
+    def at(cls, values: Tensor, tolerance: float) -> Self:
         """From relative singular values in descending order."""
         rank = int((values > tolerance).sum())
         return cls(
@@ -88,8 +85,7 @@ def row_basis(matrix: Tensor) -> RowBasis:
 
 
 def _of_unit_rows(matrix: Tensor, tolerance: float) -> RowBasis:
-    rows, columns = matrix.shape
-    if rows > columns:
+    if matrix.shape[0] > matrix.shape[1]:
         _, values, basis = torch.linalg.svd(torch.linalg.qr(matrix, mode="r").R)
     else:
         q, r = torch.linalg.qr(matrix.T)
@@ -121,11 +117,8 @@ class ReducedU:
 
     Inputs are vectors of ``columns`` elements (spatial position, then channel), outputs vectors of
     ``height`` elements: Q_w P(x) by (output position, filter), then Π P(x) Q_dᵀ by (channel, tap).
-
-    Attributes:
-        geometry: of the group.
-        filters: basis of the filters' row space, over (tap, input channel).
-        deltas: basis of the output gradients' row space, over output positions.
+    ``filters`` is the basis of the filters' row space, over (tap, input channel), ``deltas`` that
+    of the output gradients', over output positions.
     """
 
     geometry: Geometry
@@ -162,7 +155,9 @@ class ReducedU:
 
     @property
     def dense_flops(self) -> float:
-        """About the floating-point operations of ``singular_values``, the forming included."""
+        """About the floating-point operations of ``singular_values``; infinite where Û never is."""
+        if self.elements > MOST_ELEMENTS:
+            return math.inf
         low, high = sorted((self.columns, self.height))
         return 6.0 * high * low**2 + low * self.flops
 
@@ -171,11 +166,8 @@ class ReducedU:
         if not self.elements:
             return Gap.at(torch.zeros(0), NULL)
         wide = self.columns > self.height
-        unit = torch.eye(
-            min(self.columns, self.height),
-            dtype=torch.float64,
-            device=self.geometry.sources.device,
-        )
+        size, device = min(self.columns, self.height), self.geometry.sources.device
+        unit = torch.eye(size, dtype=torch.float64, device=device)
         matrix = self.apply_transposed(unit) if wide else self.apply(unit)
         return Gap.at(torch.linalg.svdvals(matrix) / self.geometry.scale, NULL)
 
@@ -196,10 +188,11 @@ class ReducedU:
 
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Views of (vectors, height): by (position, filter) and by (output channel, tap)."""
-        by_filter = outputs[:, : self._split]
-        by_filter = by_filter.view(len(outputs), self.geometry.positions, self.filters.rank)
-        by_channel = outputs[:, self._split :].view(len(outputs), self.deltas.rank, self.width)
-        return by_filter, by_channel
+        by_filter, by_channel = outputs.tensor_split([self._split], dim=1)
+        return (
+            by_filter.view(len(outputs), self.geometry.positions, self.filters.rank),
+            by_channel.view(len(outputs), self.deltas.rank, self.width),
+        )
 
     def apply(self, inputs: Tensor) -> Tensor:
         """Û of every row of ``inputs`` (vectors, columns): (vectors, height)."""
@@ -224,8 +217,8 @@ class ReducedU:
 
     def _apply_transposed(self, vector: Tensor) -> Tensor:
         geometry, q_w, q_d = self.geometry, self.filters.rows, self.deltas.rows
-        by_filter = vector[: self._split].view(geometry.positions, self.filters.rank)
-        by_channel = self.beside_filters(vector[self._split :].view(self.deltas.rank, self.width))
+        (by_filter,), (by_channel,) = self.split(vector[None])
+        by_channel = self.beside_filters(by_channel)
         padded = vector.new_zeros(geometry.size + 1, geometry.channels)
         for chunk in self._chunks:
             patches = (by_filter[chunk] @ q_w).addmm_(q_d[:, chunk].T, by_channel)

@@ -9,10 +9,10 @@ from dp_subject import FEATURES, subject, table
 from gradaudit.data.records import Attribute, Feature, Records
 from gradaudit.dp.canary import Canary, as_they_are, ascend, choose_canary, craft
 from gradaudit.dp.domain import MAX_VALUES, Domain, PrivateColumn
-from gradaudit.dp.gradients import RecordGradients
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.dp.sensitivity import (
     Design,
+    RecordGradients,
     RecordSensitivity,
     between_two_values,
     cosine_distance,

@@ -18,10 +18,8 @@ from gradaudit.dp.bounds import (
     epsilon_lower,
     epsilon_of_rates,
 )
-from gradaudit.dp.decision import best_threshold
-from gradaudit.dp.gaussian import mu_lower
-from gradaudit.dp.laws import PilotLaw, ProjectionLaw
-from gradaudit.dp.point import epsilon_point
+from gradaudit.dp.decision import PilotLaw, ProjectionLaw, best_threshold
+from gradaudit.dp.estimates import epsilon_point, mu_lower
 from gradaudit.dp.theory import epsilon_gaussian
 
 AUDITS, CHUNK = 2000, 200
@@ -99,8 +97,8 @@ def known_threshold(mechanism, trials):
         return 0.5
     if mechanism is LAPLACE:
         sample = laplace((2000,), np.random.default_rng(0))
-        return best_threshold(PilotLaw(*sample), trials, delta=DELTA).value
-    return best_threshold(ProjectionLaw((1.0,), 1.0), trials, delta=DELTA).value
+        return best_threshold(PilotLaw(*sample), trials, delta=DELTA).low
+    return best_threshold(ProjectionLaw((1.0,), 1.0), trials, delta=DELTA).low
 
 
 @pytest.mark.parametrize("trials", TRIALS)
@@ -115,7 +113,7 @@ def test_threshold_of_each_audits_own_pilot(mechanism):
     """Given the pilots, the audits are independent: a pilot may serve one audit of every chunk."""
     rng = np.random.default_rng(2)
     pilots = [PilotLaw(*mechanism.draw((PILOT,), rng)) for _ in range(CHUNK)]
-    thresholds = [best_threshold(pilot, 1000, delta=DELTA).value for pilot in pilots]
+    thresholds = [best_threshold(pilot, 1000, delta=DELTA).low for pilot in pilots]
     bound = bound_at(np.asarray(thresholds), 1000)
     assert exceedances(mechanism, 1000, 3, bound) <= TOLERATED
 

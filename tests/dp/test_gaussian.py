@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import nct
 
-from gradaudit.dp.gaussian import gaussian_bound, mu_lower, noncentrality_lower
+from gradaudit.dp.estimates import gaussian_bound, mu_lower, noncentrality_lower
 from gradaudit.dp.theory import epsilon_gaussian
 
 

@@ -3,11 +3,11 @@ import pytest
 from scipy.stats import ks_2samp, kstest
 
 from gradaudit.dp.bounds import epsilon_ceiling, epsilon_lower, lower_bound
-from gradaudit.dp.decision import best_threshold
-from gradaudit.dp.laws import (
+from gradaudit.dp.decision import (
     DistanceLaw,
     PilotLaw,
     ProjectionLaw,
+    best_threshold,
 )
 
 DELTA = 1e-5
@@ -79,13 +79,13 @@ def test_recommended_threshold_is_near_the_best_one(mu):
         return float(np.mean(epsilon_lower(*counts, 5000, delta=DELTA, alpha=0.05)))
 
     best = max(mean_bound(tau) for tau in np.linspace(mu / 2, mu / 2 + 4, 81))
-    assert mean_bound(chosen.value) == pytest.approx(best, abs=0.03)
+    assert mean_bound(chosen.low) == pytest.approx(best, abs=0.03)
     assert chosen.expected == pytest.approx(best, abs=0.1)
 
 
 def test_middle_of_a_plateau():
     chosen = best_threshold(ProjectionLaw((100.0,), 1.0), 1000, delta=DELTA)
-    assert chosen.value == pytest.approx(50, abs=1)
+    assert chosen.low == pytest.approx(50, abs=1)
     assert chosen.expected == epsilon_ceiling(1000, delta=DELTA, alpha=0.05)
 
 
@@ -105,7 +105,7 @@ def _mean_bound(law, known, audits):
     rng = np.random.default_rng(23)
     bounds = []
     for _ in range(audits):
-        threshold = best_threshold(known(rng), 5000, delta=DELTA).value
+        threshold = best_threshold(known(rng), 5000, delta=DELTA).low
         bounds.append(lower_bound(*law.sample(5000, rng), threshold, delta=DELTA).value)
     return np.mean(bounds)
 
@@ -116,7 +116,7 @@ def test_pilot_sees_less_noise_than_claimed_where_the_claimed_law_is_blind():
     pilot = PilotLaw(*real.sample(200, rng))
     bounds = [
         lower_bound(
-            *real.sample(5000, rng), best_threshold(law, 5000, delta=DELTA).value, delta=DELTA
+            *real.sample(5000, rng), best_threshold(law, 5000, delta=DELTA).low, delta=DELTA
         ).value
         for law in (claimed, pilot)
     ]
@@ -127,13 +127,13 @@ def test_pilot_sees_less_noise_than_claimed_where_the_claimed_law_is_blind():
 def test_pilot_of_a_discrete_statistic():
     rng = np.random.default_rng(31)
     null, alternative = (rng.random((2, 300)) < [[0.25], [0.75]]).astype(float)
-    assert 0 < best_threshold(PilotLaw(null, alternative), 1000, delta=0).value <= 1
+    assert 0 < best_threshold(PilotLaw(null, alternative), 1000, delta=0).low <= 1
 
 
 def test_pilot_without_variation():
     law = PilotLaw(np.zeros(10), np.ones(10))
     chosen = best_threshold(law, 1000, delta=0)
-    assert 0 < chosen.value <= 1
+    assert 0 < chosen.low <= 1
     assert chosen.expected == epsilon_ceiling(1000, delta=0, alpha=0.05)
 
 
@@ -146,4 +146,4 @@ def test_pilot_rates_are_the_larger_of_frequency_and_normal_tail():
 
 def test_distance_far_beyond_computable_tails_recommends_something():
     chosen = best_threshold(DistanceLaw((1e6,), 1.0, 30_000), 1000, delta=DELTA)
-    assert 173 < chosen.value < 1e6
+    assert 173 < chosen.low < 1e6

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gradaudit.dp.bounds import clopper_pearson_lower, clopper_pearson_upper
-from gradaudit.dp.point import epsilon_point
+from gradaudit.dp.estimates import epsilon_point
 
 DELTA = 1e-3
 

@@ -5,14 +5,13 @@ import torch
 from dp_subject import hypotheses, noise_that_no_seed_reaches, sums_under_loud_noise
 
 from gradaudit.dp.degenerate import watched_randomness
-from gradaudit.dp.mechanisms import FileMechanism
-from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
-from gradaudit.dp.releases import (
+from gradaudit.dp.hypotheses import (
     CommonNoise,
-    releases_in_chunks,
     releases_interleaved,
     reproducible,
 )
+from gradaudit.dp.mechanisms import FileMechanism
+from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 
 SEED = 11
 
@@ -20,11 +19,9 @@ SEED = 11
 def test_chunks_fit_the_memory() -> None:
     mechanism, played = ClippedNoise(clip=1, sigma=1), hypotheses(1.0)
     row = 40 * 4
-    chunks = list(
-        releases_in_chunks(
-            mechanism, played.batch(played.null), 100, torch.Generator(), memory=30 * row
-        )
-    )
+    batches, order = [played.batch(played.null)], np.zeros(100, np.intp)
+    turns = releases_interleaved(mechanism, batches, order, torch.Generator(), memory=30 * row)
+    chunks = [chunk for _, chunk in turns]
     assert sum(map(len, chunks)) == 100
     assert max(len(chunk) * row for chunk in chunks) * 6 <= 30 * row
 

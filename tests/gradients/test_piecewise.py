@@ -7,12 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.gradients.differentiation import Batch, Mapped
-from gradaudit.gradients.fast.piecewise import PiecewiseLinear
-from gradaudit.gradients.fast.tables import Tabulated
+from gradaudit.gradients.fast.piecewise import PiecewiseLinear, tabulated
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.jacobian import Jacobians
 from gradaudit.gradients.norms import NORMS, Columns, Directions, Gaussian, Norms, Pass, exactly
-from gradaudit.gradients.sources import General, Point, Source
+from gradaudit.gradients.sources import FactoredGradients, General
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target, layers_of
@@ -30,7 +29,7 @@ def batch_of(model: nn.Module, shape: tuple[int, ...], loss: Loss, outputs: int)
 
 
 def general(batch: Batch) -> General:
-    return General(Point.of(batch, Mapped()), Mapped(), "point")
+    return General(FactoredGradients.of(batch, Mapped()), Mapped(), "point")
 
 
 def gaussian(batch: Batch) -> Tensor:
@@ -81,8 +80,8 @@ CURVED = {
 }
 
 
-def norms_by(source: Source, directions: Directions) -> dict[str, Norms]:
-    return {name: moved.norms(NORMS) for name, moved in source.tangents(directions, NORMS)}
+def norms_by(source: General | PiecewiseLinear, directions: Directions) -> dict[str, Norms]:
+    return dict(source.norms(directions, NORMS))
 
 
 def together(parts: Sequence[Mapping[str, Norms]]) -> dict[str, Norms]:
@@ -103,7 +102,7 @@ def test_the_same_norms_as_by_general_tangents(name: str, loss: Loss) -> None:
     point = general(batch)
     source = PiecewiseLinear.of(point, gaussian(batch))
     assert source is not None
-    tables = [Tabulated.of(source.part(slice(k, k + 1))) for k in range(RECORDS)]
+    tables = [tabulated(source.part(slice(k, k + 1))) for k in range(RECORDS)]
     columns = batch.points[0].numel()
     for directions in Columns(range(columns)).chunks(batch.points[0], max(5, columns // 3)):
         expected = norms_by(point, directions)

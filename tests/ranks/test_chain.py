@@ -8,7 +8,7 @@ from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Mode, Target
-from gradaudit.ranks.chain import chain_of_convolutions
+from gradaudit.ranks.observe import chain_of_convolutions
 
 GENERATOR = torch.Generator().manual_seed(0)
 RECORD = torch.randn(1, 2, 6, 6, generator=GENERATOR, dtype=torch.float64)

@@ -5,10 +5,9 @@ import torch
 from ranks.reference import HAND_MADE, NULL, Case
 from torch import Tensor
 
-from gradaudit.ranks.bound import RowSpace
 from gradaudit.ranks.geometry import geometry_of
 from gradaudit.ranks.operator import ReducedU, numerical_rank, row_basis
-from gradaudit.ranks.sides import InputSide, RowSide, gram_inverse
+from gradaudit.ranks.sides import RowSpace, gram_inverse, input_side, row_side
 
 UNGROUPED = [case for case in HAND_MADE if case.layer.groups == 1]
 
@@ -55,7 +54,7 @@ def test_transposed_and_bounded(case: Case) -> None:
 def test_the_sides_have_the_dimension_that_their_probes_span(case: Case) -> None:
     operator = reduced(case)
     generator = torch.Generator().manual_seed(0)
-    for side in (InputSide(RowSpace(operator)), RowSide(RowSpace(operator))):
+    for side in (input_side(RowSpace(operator)), row_side(RowSpace(operator))):
         probes = side.probes(side.dimension + 5, generator)
         if probes.numel():
             assert rank(probes) == side.dimension

@@ -15,9 +15,8 @@ from gradaudit.attacks.layerwise.trace import chain_of
 from gradaudit.attacks.reconstruction.view import AttackerView, Update
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.ranks.chain import chain_of_convolutions
 from gradaudit.ranks.model import LayerRanks, rank_deficiency, ranks_of
-from gradaudit.ranks.observe import plain_convolutions
+from gradaudit.ranks.observe import chain_of_convolutions, plain_convolutions
 
 _CLOSE = 1e-3
 METHODS = ("r-gap", "copa")

@@ -13,9 +13,14 @@ from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
-from gradaudit.ranks.chain import chain_of_convolutions
 from gradaudit.ranks.model import LayerRanks, account, rank_deficiency, ranks_of, weakest_method
-from gradaudit.ranks.observe import convolutions, fully_connected, plain_convolutions, unsuitable
+from gradaudit.ranks.observe import (
+    chain_of_convolutions,
+    convolutions,
+    fully_connected,
+    plain_convolutions,
+    unsuitable,
+)
 from gradaudit.report import Measurement
 
 _PASSES_A_RANK = 20.0

@@ -9,8 +9,8 @@ from pydantic import JsonValue
 from gradaudit.audits.dp_audit import DpAuditOptions
 from gradaudit.audits.rows import Rows
 from gradaudit.dp.degenerate import Verdict
+from gradaudit.dp.estimates import GaussianBound
 from gradaudit.dp.game import GAUSSIAN_TRIALS, StatisticResult, TrialsResult
-from gradaudit.dp.gaussian import GaussianBound
 from gradaudit.dp.mechanisms import Mechanism
 from gradaudit.dp.run import Game
 from gradaudit.dp.theory import Relation, epsilon_classical, epsilon_composed

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from gradaudit.defenses import Chain, Defense, defenses, parse_defense
-from gradaudit.dp.mechanisms.base import Mechanism, Noiseless, Promise, ReleaseLaw
+from gradaudit.dp.theory import Relation, epsilon_gaussian, epsilon_laplace
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.noise import Noise
 from gradaudit.parts import discover
@@ -17,16 +20,113 @@ from gradaudit.specs import Spec, arguments, suggest
 from gradaudit.text import listed
 from gradaudit.user_code import first_line, load_callable
 
-__all__ = [
-    "DefenseMechanism",
-    "FileMechanism",
-    "Mechanism",
-    "Noiseless",
-    "Promise",
-    "ReleaseLaw",
-    "load_mechanism",
-    "mechanisms",
-]
+Noiseless = Callable[[Tensor, Tensor], Tensor]
+"""The release without noise, differentiable in the record: of its variants' gradients (…, elements)
+and those of its companions (others, elements) to (…, elements)."""
+
+
+@dataclass(frozen=True)
+class ReleaseLaw:
+    """A release that is a known function of the gradients plus noise of a known law.
+
+    ``scale`` is the deviation (Gaussian) or scale (Laplace) of the noise in each element of a
+    release.
+    """
+
+    noise: Noise
+    scale: float
+    noiseless: Noiseless
+
+    def epsilon(self, shifts: Tensor, delta: float) -> float:
+        """Exact epsilon of releases that noiseless lie so far apart, the largest of several.
+
+        At δ for Gaussian noise, and at 0 for Laplace noise, whose ‖g1 − g0‖₁/b is little more. The
+        shifts are (pairs, elements), and 0 < δ < 1.
+        """
+        if self.noise == "laplace":
+            return epsilon_laplace(float(shifts.abs().sum(dim=1).max()), self.scale)
+        largest = float(torch.linalg.vector_norm(shifts, dim=1).max())
+        if self.scale == 0:
+            return math.inf if largest else 0.0
+        return epsilon_gaussian(largest / self.scale, delta)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a mechanism promises, whatever the records are.
+
+    ``mu`` is the L2 sensitivity over the noise's scale. Epsilon, exact, is that of the worst pair
+    of gradients; it goes with ``delta``, 0 for Laplace noise, of which one at δ says nothing.
+    """
+
+    mu: float
+    epsilon: float
+    delta: float
+
+
+class Mechanism(ABC):
+    """A random map from the per-sample gradients of a step to the gradient that is released.
+
+    One that has a ``name`` and a ``summary`` is found, and made from ``name:clip=C,sigma=S``.
+
+    Attributes:
+        description: as the user named it.
+        noise: the law of the noise in each element, known or declared; None where it is neither.
+        noise_multiplier: σ/Δ of Gaussian noise on the sum of clipped gradients, which composes.
+        deterministic: whether it is known to draw no random numbers.
+        foreign: whether its releases are made by code that is not known here: they may depend on
+            each other, and a pilot of them is a better guide to a threshold than any law.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    description: str
+    noise: Noise | None = None
+    noise_multiplier: float | None = None
+    deterministic: ClassVar[bool] = False
+    foreign: ClassVar[bool] = True
+
+    def law(self, records: int) -> ReleaseLaw | None:
+        """The law of a release of a batch of so many records; None where it is not known.
+
+        Raises:
+            UsageError: it is known, but has no simple form.
+        """
+        return None
+
+    def promise(
+        self, relation: Relation, records: int, elements: int, delta: float
+    ) -> Promise | None:
+        """What it promises for a batch of so many records; None where nothing is known.
+
+        Neighbouring data sets replace one record, or remove one; gradients have ``elements``
+        elements, and 0 < δ < 1.
+        """
+        return None
+
+    def resized(self, clip: float | None = None, sigma: float | None = None) -> Mechanism | None:
+        """The same mechanism with another clip or sigma; None where it has none to change."""
+        return None
+
+    def laid_out(self, sizes: Mapping[str, int]) -> Mechanism:
+        """The mechanism for gradients that are made of these parameters, in order.
+
+        ``sizes`` are the elements of each.
+        """
+        return self
+
+    @abstractmethod
+    def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
+        """Release once: (records, elements) to (elements,)."""
+
+    def releases(self, per_sample_gradients: Tensor, count: int, generator: Generator) -> Tensor:
+        """Release ``count`` times from the same gradients, (count, elements)."""
+        return torch.stack([self.release(per_sample_gradients, generator) for _ in range(count)])
+
+    def elements_drawn(self, records: int, elements: int) -> int:
+        """How many numbers one release holds in memory at a time."""
+        return (records + 1) * elements
+
 
 OPTION = "--mechanism"
 
@@ -39,11 +139,8 @@ def mechanisms() -> dict[str, type[Mechanism]]:
 def load_mechanism(text: str, noise: Noise | None = None) -> Mechanism:
     """The mechanism that ``NAME:key=value,…``, ``FILE.py:NAME`` or ``package.module:NAME`` names.
 
-    A name is that of a mechanism, or of a deterministic defense.
-
-    Args:
-        text: as on the command line.
-        noise: what a mechanism from a file is declared to add.
+    A name is that of a mechanism, or of a deterministic defense. ``noise`` is what a mechanism from
+    a file is declared to add.
 
     Raises:
         UsageError: no such mechanism, file or function, or an option that it does not take.
@@ -78,10 +175,7 @@ class DefenseMechanism(Mechanism):
     """The batch's mean gradient as a deterministic defense releases it.
 
     Equal gradients are released as equal updates, so the releases of a pair either never coincide
-    (ε is infinite) or always do (ε is 0).
-
-    Attributes:
-        sizes: elements of each parameter in a gradient, in order; empty before ``laid_out``.
+    (ε is infinite) or always do (ε is 0). ``sizes`` are empty before ``laid_out``.
     """
 
     deterministic: ClassVar[bool] = True
@@ -89,9 +183,7 @@ class DefenseMechanism(Mechanism):
     def __init__(
         self, defense: Defense[Any], description: str, sizes: Mapping[str, int] | None = None
     ) -> None:
-        self.defense = defense
-        self.description = description
-        self.sizes = dict(sizes or {})
+        self.defense, self.description, self.sizes = defense, description, dict(sizes or {})
 
     @classmethod
     def parse(cls, text: str) -> DefenseMechanism:
@@ -126,20 +218,16 @@ class DefenseMechanism(Mechanism):
             )
         return DefenseMechanism(self.defense, self.description, sizes)
 
-    def release(self, per_sample_gradients: Tensor, generator: torch.Generator) -> Tensor:
+    def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
         """The defended mean: (records, elements) to (elements,)."""
         mean = per_sample_gradients.mean(dim=0, keepdim=True)
         parts = torch.split(mean, list(self.sizes.values()), dim=1)
         update = dict(zip(self.sizes, parts, strict=True))
-        records = len(per_sample_gradients)
-        defended = Chain((self.defense,)).apply(
-            update, records=records, generators=lambda index, name: generator
-        )
+        chain, records = Chain((self.defense,)), len(per_sample_gradients)
+        defended = chain.apply(update, records=records, generators=lambda _i, _n: generator)
         return torch.cat(list(defended.values()), dim=1)[0]
 
-    def releases(
-        self, per_sample_gradients: Tensor, count: int, generator: torch.Generator
-    ) -> Tensor:
+    def releases(self, per_sample_gradients: Tensor, count: int, generator: Generator) -> Tensor:
         """The same release ``count`` times, (count, elements)."""
         return self.release(per_sample_gradients, generator).expand(count, -1)
 
@@ -156,12 +244,10 @@ class FileMechanism(Mechanism):
     def __init__(
         self, function: Callable[..., Any], description: str, noise: Noise | None = None
     ) -> None:
-        self.function = function
-        self.noise = noise
+        self.function, self.description, self.noise = function, description, noise
         self.batched: Callable[..., Any] | None = getattr(function, "releases", None)
-        self.description = description
 
-    def release(self, per_sample_gradients: Tensor, generator: torch.Generator) -> Tensor:
+    def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
         """Release once: (records, elements) to (elements,).
 
         Raises:
@@ -170,9 +256,7 @@ class FileMechanism(Mechanism):
         elements = per_sample_gradients.shape[1:]
         return self._call(self.function, elements, per_sample_gradients.clone(), generator)
 
-    def releases(
-        self, per_sample_gradients: Tensor, count: int, generator: torch.Generator
-    ) -> Tensor:
+    def releases(self, per_sample_gradients: Tensor, count: int, generator: Generator) -> Tensor:
         """Release ``count`` times, (count, elements), by the batched form where there is one.
 
         Raises:
@@ -180,24 +264,20 @@ class FileMechanism(Mechanism):
         """
         if self.batched is None:
             return super().releases(per_sample_gradients, count, generator)
-        shape = (count, *per_sample_gradients.shape[1:])
-        return self._call(
-            self.batched, torch.Size(shape), per_sample_gradients.clone(), count, generator
-        )
+        shape = torch.Size((count, *per_sample_gradients.shape[1:]))
+        return self._call(self.batched, shape, per_sample_gradients.clone(), count, generator)
 
     def _call(self, function: Callable[..., Any], shape: torch.Size, *arguments: Any) -> Tensor:
+        named = f"{OPTION} {self.description}"
         try:
             released = function(*arguments)
         except Exception as error:
-            raise AuditError(
-                f"{OPTION} {self.description}: fails with {first_line(error)}"
-            ) from error
+            raise AuditError(f"{named}: fails with {first_line(error)}") from error
         if not isinstance(released, Tensor) or released.shape != shape:
             what = tuple(released.shape) if isinstance(released, Tensor) else type(released)
             raise AuditError(
-                f"{OPTION} {self.description}: returned {what}; a released gradient of shape "
-                f"{tuple(shape)} is needed"
+                f"{named}: returned {what}; a released gradient of shape {tuple(shape)} is needed"
             )
         if not released.isfinite().all():
-            raise AuditError(f"{OPTION} {self.description}: released a gradient that is not finite")
+            raise AuditError(f"{named}: released a gradient that is not finite")
         return released

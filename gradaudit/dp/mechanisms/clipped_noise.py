@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from gradaudit.dp.mechanisms.base import Mechanism, Promise, ReleaseLaw
+from gradaudit.dp.mechanisms import Mechanism, Promise, ReleaseLaw
 from gradaudit.dp.theory import Relation, epsilon_gaussian, epsilon_laplace, mu_of_mechanism
 from gradaudit.errors import UsageError
 from gradaudit.gradients.noise import clipped, draw_each, draw_noise
@@ -47,12 +46,8 @@ class ClippedNoise(Mechanism):
         if not 0 <= sigma < math.inf:
             raise UsageError(f"--mechanism: sigma={sigma} is negative or infinite")
         self.clip, self.sigma, self.noise, self.per = clip, sigma, noise, per
+        self.noise_multiplier = sigma / clip if (noise, per) == ("gaussian", "sum") else None
         self.description = f"dp:clip={clip:g},sigma={sigma:g},noise={noise},per={per}"
-
-    @property
-    def noise_multiplier(self) -> float | None:
-        """σ/Δ of Gaussian noise on the sum of clipped gradients, which composes; else None."""
-        return self.sigma / self.clip if (self.noise, self.per) == ("gaussian", "sum") else None
 
     def mean(self, per_sample_gradients: Tensor) -> Tensor:
         """The release without noise, (records, elements) to (elements,)."""
@@ -77,7 +72,8 @@ class ClippedNoise(Mechanism):
                 f"--mechanism {self.description}: the mean of several records' Laplace noise has "
                 "no simple law; use per=sum, or --companions 0"
             )
-        return ReleaseLaw(self.noise, self._scale(records), self.noiseless)
+        scale = noise_scale(self.per, self.sigma, records)
+        return ReleaseLaw(self.noise, scale, self.noiseless)
 
     def promise(self, relation: Relation, records: int, elements: int, delta: float) -> Promise:
         """The worst case: at δ for Gaussian noise, at 0 for Laplace noise.
@@ -93,32 +89,24 @@ class ClippedNoise(Mechanism):
 
     def resized(self, clip: float | None = None, sigma: float | None = None) -> ClippedNoise:
         """The same law and place of the noise with another clip or sigma."""
-        return ClippedNoise(
-            clip=self.clip if clip is None else clip,
-            sigma=self.sigma if sigma is None else sigma,
-            noise=self.noise,
-            per=self.per,
-        )
+        clip = self.clip if clip is None else clip
+        sigma = self.sigma if sigma is None else sigma
+        return ClippedNoise(clip=clip, sigma=sigma, noise=self.noise, per=self.per)
 
-    def release(self, per_sample_gradients: Tensor, generator: torch.Generator) -> Tensor:
+    def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
         """Release once: (records, elements) to (elements,)."""
         return self.releases(per_sample_gradients, 1, generator)[0]
 
-    def releases(
-        self, per_sample_gradients: Tensor, count: int, generator: torch.Generator
-    ) -> Tensor:
+    def releases(self, per_sample_gradients: Tensor, count: int, generator: Generator) -> Tensor:
         """Clip once, add fresh noise ``count`` times: (count, elements)."""
         mean = self.mean(per_sample_gradients)
         records = len(per_sample_gradients)
         if self.per != "record":
             noise = draw_noise(self.noise, mean, count, generator)
-            return noise.mul_(self._scale(records)).add_(mean)
+            return noise.mul_(noise_scale(self.per, self.sigma, records)).add_(mean)
         noise = draw_each(self.noise, mean, count, records, generator)
         return noise.mul_(self.sigma).add_(mean)
 
     def elements_drawn(self, records: int, elements: int) -> int:
         """One row of noise, or one for each record."""
         return elements * (records + 1 if self.per == "record" else 1)
-
-    def _scale(self, records: int) -> float:
-        return noise_scale(self.per, self.sigma, records)

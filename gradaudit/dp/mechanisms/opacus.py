@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from gradaudit.dp.mechanisms.base import Mechanism
+from gradaudit.dp.mechanisms import Mechanism
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.errors import UsageError
 
@@ -30,7 +30,12 @@ class OpacusMechanism(ClippedNoise):
     def __init__(self, *, clip: float, sigma: float) -> None:
         super().__init__(clip=clip, sigma=sigma, noise="gaussian", per="sum")
         self.description = f"opacus:clip={clip:g},sigma={sigma:g}"
-        self._optimizer_class = _import_optimizer()
+        try:
+            self._optimizer_class: Any = import_module("opacus.optimizers").DPOptimizer
+        except ImportError as error:
+            raise UsageError(
+                "--mechanism opacus: Opacus is not installed; install gradaudit[opacus]"
+            ) from error
 
     def resized(self, clip: float | None = None, sigma: float | None = None) -> OpacusMechanism:
         """Opacus with another clip or sigma."""
@@ -38,7 +43,7 @@ class OpacusMechanism(ClippedNoise):
             clip=self.clip if clip is None else clip, sigma=self.sigma if sigma is None else sigma
         )
 
-    def release(self, per_sample_gradients: Tensor, generator: torch.Generator) -> Tensor:
+    def release(self, per_sample_gradients: Tensor, generator: Generator) -> Tensor:
         """Let Opacus clip, sum, add noise and divide: (records, elements) to (elements,)."""
         weights = nn.Parameter(torch.zeros_like(per_sample_gradients[0]))
         optimizer = self._optimizer_class(
@@ -53,17 +58,6 @@ class OpacusMechanism(ClippedNoise):
         assert weights.grad is not None  # pre_step has just set it
         return weights.grad.detach()
 
-    def releases(
-        self, per_sample_gradients: Tensor, count: int, generator: torch.Generator
-    ) -> Tensor:
+    def releases(self, per_sample_gradients: Tensor, count: int, generator: Generator) -> Tensor:
         """One step of the optimizer for each release, (count, elements)."""
         return Mechanism.releases(self, per_sample_gradients, count, generator)
-
-
-def _import_optimizer() -> Any:
-    try:
-        return import_module("opacus.optimizers").DPOptimizer
-    except ImportError as error:
-        raise UsageError(
-            "--mechanism opacus: Opacus is not installed; install gradaudit[opacus]"
-        ) from error

@@ -1,12 +1,10 @@
 """Who trains when, and what the server makes of it: one algorithm a file."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar
 
 from gradaudit.errors import UsageError
-from gradaudit.federation.clients import Client, Workplace
-from gradaudit.federation.parameters import Server
+from gradaudit.federation.clients import Clients, Server, Workplace
 from gradaudit.parts import discover
 from gradaudit.specs import suggest
 
@@ -27,19 +25,11 @@ class Algorithm(ABC):
     one_step: ClassVar[bool] = False
 
     @abstractmethod
-    def round(
-        self, server: Server, clients: Sequence[Client], workplace: Workplace, number: int
-    ) -> float:
+    def round(self, server: Server, clients: Clients, workplace: Workplace, number: int) -> float:
         """Train one round; the server holds the outcome.
 
-        Args:
-            server: the model that is shared.
-            clients: all of them take part, in this order.
-            workplace: where they train.
-            number: of the round, from 1.
-
-        Returns:
-            Mean loss of the records that were trained on.
+        All clients take part, in this order; rounds count from 1. Returns the mean loss of the
+        records that were trained on.
 
         Raises:
             AuditError: the training diverged.

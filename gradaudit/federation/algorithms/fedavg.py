@@ -1,10 +1,7 @@
 """Federated averaging: weights are averaged after local training."""
 
-from collections.abc import Sequence
-
 from gradaudit.federation.algorithms import Algorithm
-from gradaudit.federation.clients import Client, Workplace
-from gradaudit.federation.parameters import Server, weighted_mean
+from gradaudit.federation.clients import Clients, Server, Workplace, weighted_mean
 
 
 class FedAvg(Algorithm):
@@ -22,9 +19,7 @@ class FedAvg(Algorithm):
     name = "fedavg"
     summary = "every client trains from the server's weights; the server averages what they get"
 
-    def round(
-        self, server: Server, clients: Sequence[Client], workplace: Workplace, number: int
-    ) -> float:
+    def round(self, server: Server, clients: Clients, workplace: Workplace, number: int) -> float:
         """All clients train from the same weights; the weighted mean moves the server."""
         state = server.state()
         mean = weighted_mean(workplace.training(client, state, number) for client in clients)

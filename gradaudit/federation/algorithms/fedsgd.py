@@ -1,11 +1,9 @@
 """Federated SGD: gradients are averaged."""
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from gradaudit.federation.algorithms import Algorithm
-from gradaudit.federation.clients import Client, Workplace
-from gradaudit.federation.parameters import Server, weighted_mean
+from gradaudit.federation.clients import Clients, Server, Workplace, weighted_mean
 
 
 class FedSgd(Algorithm):
@@ -23,9 +21,7 @@ class FedSgd(Algorithm):
     batch_size: ClassVar[int | None] = None
     one_step: ClassVar[bool] = True
 
-    def round(
-        self, server: Server, clients: Sequence[Client], workplace: Workplace, number: int
-    ) -> float:
+    def round(self, server: Server, clients: Clients, workplace: Workplace, number: int) -> float:
         """One step of the server along the weighted mean of the clients' gradients."""
         state = server.state()
         mean = weighted_mean(workplace.gradient(client, state, number) for client in clients)

@@ -1,10 +1,7 @@
 """Round robin: the server takes one client's update after the other."""
 
-from collections.abc import Sequence
-
 from gradaudit.federation.algorithms import Algorithm
-from gradaudit.federation.clients import Client, Workplace
-from gradaudit.federation.parameters import Server
+from gradaudit.federation.clients import Clients, Server, Workplace
 
 
 class RoundRobin(Algorithm):
@@ -19,9 +16,7 @@ class RoundRobin(Algorithm):
     name = "round-robin"
     summary = "one client after the other trains and updates the server"
 
-    def round(
-        self, server: Server, clients: Sequence[Client], workplace: Workplace, number: int
-    ) -> float:
+    def round(self, server: Server, clients: Clients, workplace: Workplace, number: int) -> float:
         """Every client trains once, each from the weights that the one before left."""
         sums, records = 0.0, 0
         for client in clients:

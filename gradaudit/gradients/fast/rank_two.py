@@ -16,12 +16,19 @@ quarters (benchmarks/fast_paths.py). Smaller matrices are formed instead, blocks
 time, without what is zero or an outer product throughout.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import Tensor
 
-from gradaudit.gradients.norms import Norm, Norms, joined, norms_of, side_by_side
+from gradaudit.gradients.norms import (
+    Norm,
+    Norms,
+    joined,
+    norms_of,
+    one_after_the_other,
+    side_by_side,
+)
 
 _FORMED_UP_TO = 1 << 16
 _BLOCK = 1 << 19
@@ -33,15 +40,8 @@ def rank_two_norms(
 ) -> Norms:
     """The norms of ȧ δᵀ + a δ̇ᵀ.
 
-    Args:
-        a: (records, in).
-        d: δ, (records, out).
-        a_dot: ȧ, (records or 1, directions, in); None for zero.
-        d_dot: δ̇, (records, directions, out).
-        wanted: which norms.
-
-    Returns:
-        As ``Norms`` says.
+    a is (records, in), δ (records, out), ȧ (records or 1, directions, in), None for zero, and δ̇
+    (records, directions, out).
     """
     if a_dot is None:
         a_dot = a.new_zeros(1, d_dot.shape[1], a.shape[1])
@@ -53,7 +53,7 @@ def rank_two_norms(
         for part in zip(*parts, strict=True):
             blocks, rest = _formed(*part)
             records.append(joined([side_by_side([norms_of(x, entries) for x in blocks]), rest]))
-        return norms | _together(records)
+        return norms | one_after_the_other(records)
     if "1" in wanted:
         norms["1"] = absolute_sums(*parts)
     if "inf" in wanted:
@@ -71,7 +71,8 @@ def squares(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
 
 def absolute_sums(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
     """Sums of absolute entries, (records, directions), by sorting directions in the plane."""
-    scale = _ratio(a.abs().amax(1)[:, None], a_dot.abs().amax(2))[:, :, None]
+    largest, moved = a.abs().amax(1)[:, None], a_dot.abs().amax(2)
+    scale = torch.where((largest > 0) & (moved > 0), largest / moved, 1)[:, :, None]
     points = torch.stack([a[:, None].expand_as(a_dot), a_dot * scale], dim=-1)
     queries = torch.stack([d_dot, (d[:, None] / scale).expand_as(d_dot)], dim=-1)
     angles, points = _upper_half(points)
@@ -89,11 +90,6 @@ def _upper_half(vectors: Tensor) -> tuple[Tensor, Tensor]:
     below = (vectors[..., 1] < 0) | ((vectors[..., 1] == 0) & (vectors[..., 0] < 0))
     turned = torch.where(below[..., None], -vectors, vectors)
     return torch.atan2(turned[..., 1], turned[..., 0]), turned
-
-
-def _ratio(a: Tensor, b: Tensor) -> Tensor:
-    """The quotient where that is a positive number, else 1."""
-    return torch.where((a > 0) & (b > 0), a / b, 1)
 
 
 def _formed(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> tuple[Iterator[Tensor], Norms]:
@@ -129,7 +125,3 @@ def _largest(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Tensor:
         entries = d_dot[n, i, None] * a + d[i, None] * a_dot[n]
         best = torch.maximum(best, entries.abs().amax())
     return best
-
-
-def _together(records: Sequence[Norms]) -> Norms:
-    return {norm: torch.cat([record[norm] for record in records]) for norm in records[0]}
