@@ -128,11 +128,7 @@ def _of_values_that_occur(question: Question) -> Question:
 
 
 def _repetition(
-    question: Question,
-    number: int,
-    permuted: bool,
-    codes: IntArray,
-    seed: np.random.SeedSequence,
+    question: Question, number: int, permuted: bool, codes: IntArray, seed: np.random.SeedSequence
 ) -> Repetition:
     splitting = sequence(seed, "split")
     parts = split(len(codes), question.users, question.shares, splitting, codes=codes)

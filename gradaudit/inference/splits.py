@@ -60,11 +60,7 @@ def _places(count: int, shares: tuple[float, ...]) -> IntArray:
 
 
 def expect_enough(
-    parts: Mapping[str, IntArray],
-    codes: IntArray,
-    values: tuple[str, ...],
-    fewest: int,
-    what: str,
+    parts: Mapping[str, IntArray], codes: IntArray, values: tuple[str, ...], fewest: int, what: str
 ) -> None:
     """Insist on ``fewest`` records of every value in every set.
 

@@ -125,11 +125,7 @@ def macro_auroc(log_probabilities: FloatArray, labels: IntArray) -> float:
 
 
 def _curve(
-    found: Usable,
-    families: Families,
-    believed: Said,
-    ranked: Said,
-    seed: np.random.SeedSequence,
+    found: Usable, families: Families, believed: Said, ranked: Said, seed: np.random.SeedSequence
 ) -> tuple[Learned, ...]:
     """What a member learns of one fold and, the mean of the turns', of all but one; and all."""
     score, prior, folds = families.sets.score, families.prior, len(families.sets.folds)

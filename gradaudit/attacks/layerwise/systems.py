@@ -202,10 +202,7 @@ def _products(stage: Stage) -> tuple[Geometry, tuple[IntArray, ...]]:
 
 
 def _sparse(
-    values: NDArray[np.float64],
-    rows: IntArray,
-    columns: IntArray,
-    shape: tuple[int, int],
+    values: NDArray[np.float64], rows: IntArray, columns: IntArray, shape: tuple[int, int]
 ) -> csr_array:
     return csr_array(coo_array((values, (rows, columns)), shape=shape))
 

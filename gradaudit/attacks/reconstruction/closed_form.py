@@ -9,11 +9,7 @@ from torch import Tensor
 from gradaudit.attacks.layerwise.closed_form import SingleLayer, inverted
 from gradaudit.attacks.layerwise.recursion import starting_record
 from gradaudit.attacks.layerwise.setting import of_one_record
-from gradaudit.attacks.reconstruction.base import (
-    Candidates,
-    Reconstruction,
-    ReconstructionOptions,
-)
+from gradaudit.attacks.reconstruction.base import Candidates, Reconstruction, ReconstructionOptions
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.progress import Progress
 

@@ -11,11 +11,7 @@ from torch import Tensor
 from gradaudit.attacks.layerwise.combined import Combined, Start
 from gradaudit.attacks.layerwise.recursion import Recovered, best_of, starting_record
 from gradaudit.attacks.layerwise.setting import Setting
-from gradaudit.attacks.reconstruction.base import (
-    Candidates,
-    Reconstruction,
-    ReconstructionOptions,
-)
+from gradaudit.attacks.reconstruction.base import Candidates, Reconstruction, ReconstructionOptions
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress

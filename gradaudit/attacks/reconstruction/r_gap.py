@@ -9,11 +9,7 @@ from pydantic import Field
 from gradaudit.attacks.layerwise.recursion import Given, Solved, Solver, best_of, share_outside
 from gradaudit.attacks.layerwise.setting import Setting
 from gradaudit.attacks.layerwise.systems import solve
-from gradaudit.attacks.reconstruction.base import (
-    Candidates,
-    Reconstruction,
-    ReconstructionOptions,
-)
+from gradaudit.attacks.reconstruction.base import Candidates, Reconstruction, ReconstructionOptions
 from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.progress import Progress
 

@@ -14,11 +14,7 @@ import torch
 from pydantic import Field, JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.base import (
-    Candidates,
-    Reconstruction,
-    ReconstructionOptions,
-)
+from gradaudit.attacks.reconstruction.base import Candidates, Reconstruction, ReconstructionOptions
 from gradaudit.attacks.reconstruction.blocks import Blocks, Evaluator
 from gradaudit.attacks.reconstruction.initial import Start, label_starts, starts
 from gradaudit.attacks.reconstruction.labels import Targets
@@ -118,8 +114,7 @@ class MatchingOptions(ReconstructionOptions):
     decay: bool = Field(True, description="Let the rate fall to a tenth at 3/8, 5/8 and 7/8.")
     init: Start = Field("normal", description="Starting records: normal, uniform, pattern, given.")
     adaptive: bool = Field(
-        False,
-        description="Compare only what is not zero in the update, as where it was pruned.",
+        False, description="Compare only what is not zero in the update, as where it was pruned."
     )
     precision: Literal["float32", "float64"] = Field("float64", description="Of the computation.")
 

@@ -129,11 +129,7 @@ class AttackerView:
         return {n: (before[n] - weights[n]) / self.training.rate for n in self.visible}
 
     def _gradient(
-        self,
-        weights: Mapping[str, Tensor],
-        names: tuple[str, ...],
-        inputs: Tensor,
-        targets: Tensor,
+        self, weights: Mapping[str, Tensor], names: tuple[str, ...], inputs: Tensor, targets: Tensor
     ) -> Update:
         def loss(chosen: Update) -> Tensor:
             return self.model.batch_loss({**weights, **chosen}, inputs, targets)
@@ -142,11 +138,7 @@ class AttackerView:
         return update
 
     def _taped_gradient(
-        self,
-        weights: Mapping[str, Tensor],
-        names: tuple[str, ...],
-        inputs: Tensor,
-        targets: Tensor,
+        self, weights: Mapping[str, Tensor], names: tuple[str, ...], inputs: Tensor, targets: Tensor
     ) -> Update:
         with torch.enable_grad():
             chosen = {
