@@ -18,10 +18,10 @@ from gradaudit.families.base import (
     FittedPrior,
     FloatArray,
     IntArray,
+    Scale,
     Training,
     normalised,
 )
-from gradaudit.families.standard import Scale
 
 TREES = 50
 _PSEUDO_VOTES = 1.0

@@ -14,8 +14,8 @@ from pydantic import JsonValue
 
 from gradaudit.accuracy import task_accuracy
 from gradaudit.attacks.inference.adversary import Adversary, Guesses, Knowledge, Scope
+from gradaudit.attacks.inference.fano import Leak, leaks
 from gradaudit.attacks.inference.game import InferenceGame
-from gradaudit.attacks.inference.noise import Leak, leaks
 from gradaudit.attacks.inference.observation import Observation, prepared_for
 from gradaudit.attacks.inference.split import Design, GameSplit
 from gradaudit.attacks.inference.training import train_rounds

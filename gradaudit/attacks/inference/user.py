@@ -27,8 +27,7 @@ from gradaudit.attacks.inference.split import Design, GameSplit, IntArray, Parts
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.families import Family
-from gradaudit.families.base import Features
-from gradaudit.families.standard import Scale
+from gradaudit.families.base import Features, Scale
 from gradaudit.inference.splits import Batches, draw_any, draw_batches
 from gradaudit.randomness import rng, torch_rng
 

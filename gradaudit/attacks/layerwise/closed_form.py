@@ -12,17 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.features import Inversion, Reader, layer_input, readers
-from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
-from gradaudit.attacks.layerwise.logits import fully_connected_input
-from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.attacks.layerwise.features import Reader, readers
+from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.randomness import torch_rng
 
@@ -75,66 +72,12 @@ class SingleLayer:
         update, name = view.update, chosen.layer
         return cls(name, update[f"{name}.weight"], update[f"{name}.bias"], chosen.of_record)
 
-    @cached_property
-    def best(self) -> int:
-        """The row with the largest bias gradient."""
-        return int(self.bias.abs().argmax())
-
-    @property
-    def kappa(self) -> float | None:
-        """κ(B̄) over all rows; None where a row's bias gradient is zero."""
-        sizes = self.bias.abs()
-        kappa = float(sizes.max() / sizes.min())
-        return kappa if math.isfinite(kappa) else None
-
-    def least_squares(self) -> Tensor:
-        """(inputs,) x̂ = Σ b̄_k w̄_k / Σ b̄_k²."""
-        return fully_connected_input(self.weight, self.bias)
-
-    def best_row(self) -> Tensor:
-        """(inputs,) w̄_k / b̄_k of the row with the largest |b̄_k|."""
-        return self.weight[self.best] / self.bias[self.best]
-
     def misfits(self, inputs: Tensor) -> list[float]:
         """‖W̄ − B̄ xᵀ‖² / ‖W̄‖² of each x in (candidates, inputs); rounding errors count as none."""
         left = self.weight - self.bias[:, None] * inputs[:, None, :]
         length = self.weight.square().sum().clamp_min(torch.finfo(torch.float64).tiny)
         misfits = left.square().sum(dim=(1, 2)) / length
         return [misfit if misfit > _ROUNDING else 0.0 for misfit in misfits.tolist()]
-
-
-@dataclass(frozen=True)
-class Inverse:
-    """A record with a layer's input.
-
-    Attributes:
-        record: in its shape.
-        residual: ‖Ψ(x) − o‖ / ‖o‖.
-        determined: condition 1, whether Ψ's Jacobian at the record has full column rank; None where
-            it is too large to tell.
-    """
-
-    record: Tensor
-    residual: float
-    determined: bool | None
-
-
-def inverted(view: AttackerView, layer: str, wanted: Tensor, begin: Tensor, steps: int) -> Inverse:
-    """The record that a layer reads as ``wanted``, by least squares from a starting record.
-
-    Args:
-        view: of one record, in float64.
-        layer: its name.
-        wanted: o, (inputs of the layer,).
-        begin: a record in its shape.
-        steps: the most of the search.
-    """
-    problem = Inversion(layer_input(view.model, layer), wanted, view.shape)
-    start = begin.flatten().cpu().numpy()
-    minimum = minimise(problem, start, steps=steps, inner=500)
-    rank = problem.rank(minimum.z)
-    record = torch.from_numpy(minimum.z).to(wanted).reshape(view.shape)
-    return Inverse(record, minimum.residual, None if rank is None else rank == len(minimum.z))
 
 
 def _unsolvable(reader: Reader, view: AttackerView) -> str | None:

@@ -15,7 +15,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from torch import Tensor, nn
 
-from gradaudit.attacks.layerwise.levenberg_marquardt import Vector
+from gradaudit.attacks.layerwise.systems import Vector
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.ranks.observe import watching
 
@@ -34,14 +34,12 @@ class Reader:
         layer: its name.
         bias: whether it has one.
         of_record: whether it reads the record itself.
-        inputs: number of elements it reads.
         times: how many vectors it is applied to for one record.
     """
 
     layer: str
     bias: bool
     of_record: bool
-    inputs: int
     times: int
 
 
@@ -65,8 +63,7 @@ def readers(model: FunctionalModel, record: Tensor) -> list[Reader]:
         Reader(
             layer=name,
             bias=layers[name].bias is not None,
-            of_record=_same(reads[0], record),
-            inputs=layers[name].in_features,
+            of_record=torch.equal(reads[0].flatten(), record.flatten()),
             times=sum(read.numel() for read in reads) // layers[name].in_features,
         )
         for name, reads in seen.items()
@@ -144,10 +141,6 @@ class Inversion:
 
     def _record(self, z: Vector) -> Tensor:
         return torch.from_numpy(z.ravel()).to(self.wanted).reshape(1, *self.shape)
-
-
-def _same(read: Tensor, record: Tensor) -> bool:
-    return read.numel() == record.numel() and torch.equal(read.flatten(), record.flatten())
 
 
 def _vector(tensor: Tensor) -> Vector:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from pydantic import Field, JsonValue
+from pydantic import Field
 from torch import Tensor
 
 from gradaudit.attacks.layerwise.combined import Combined, Start
 from gradaudit.attacks.layerwise.recursion import Recovered, best_of, starting_record
 from gradaudit.attacks.layerwise.setting import Setting
-from gradaudit.attacks.reconstruction.base import Candidates, Reconstruction, ReconstructionOptions
-from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.attacks.reconstruction.base import (
+    AttackerView,
+    Candidates,
+    Reconstruction,
+    ReconstructionOptions,
+)
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 
@@ -72,25 +76,18 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
                     recovered.append(best_of(setting, solver, box=self.options.box))
                     constrained = solver.constrained
                 advance(1)
-        records = torch.stack([self._finished(one.record) for one in recovered])
+        records = torch.stack([denoise(one.record, self.options.denoise) for one in recovered])
         return Candidates(
             inputs=records[:, None].to(view.dtype),
             labels=torch.stack([one.target for one in recovered]),
             scores=torch.tensor([one.mismatch for one in recovered], dtype=torch.float64),
             diverged=torch.tensor([not one.finite for one in recovered]),
-            details={"layers": recovered[0].layers(), "pull_back": _names(constrained)},
+            details={"layers": recovered[0].layers(), "pull_back": [*dict.fromkeys(constrained)]},
         )
 
     def steps(self, restarts: int) -> float:
         """Most of the time goes to LSMR, an iteration of which costs about a gradient."""
         return float(restarts * self.options.search_steps * _USUAL_INNER)
-
-    def _finished(self, record: Tensor) -> Tensor:
-        return denoise(record, self.options.denoise)
-
-
-def _names(layers: list[str]) -> list[JsonValue]:
-    return [*dict.fromkeys(layers)]
 
 
 _STEP = 0.25

@@ -6,10 +6,9 @@ from typing import ClassVar
 
 import torch
 
-from gradaudit.attacks.reconstruction.base import ReconstructionOptions
+from gradaudit.attacks.reconstruction.base import AttackerView, ReconstructionOptions
 from gradaudit.attacks.reconstruction.labels import Targets, infer_label
 from gradaudit.attacks.reconstruction.restarts import GradientMatching, MatchingOptions
-from gradaudit.attacks.reconstruction.view import AttackerView
 
 
 class DeepLeakage(GradientMatching):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.errors import UsageError
 from gradaudit.files import expect_file
 from gradaudit.gradients.noise import draw_noise
@@ -32,25 +32,20 @@ def starts(view: AttackerView, start: Start, restarts: int, generator: torch.Gen
     """
     shape = (restarts, view.batch, *view.shape)
     if start == "normal":
-        return _placed(view, normal(restarts, view.elements, generator).reshape(shape))
-    if start == "uniform":
-        return _placed(view, _uniform(view, shape, generator))
-    if start == "pattern":
-        return _placed(view, _tiled(view, shape, generator))
-    if view.start is None:
+        drawn = normal(restarts, view.elements, generator).reshape(shape)
+    elif start == "uniform":
+        drawn = _uniform(view, shape, generator)
+    elif start == "pattern":
+        drawn = _tiled(view, shape, generator)
+    elif view.start is None:
         raise UsageError("--init given: there is no starting point; name one with --start FILE.npy")
-    if view.start.shape != shape[1:]:
+    elif view.start.shape != shape[1:]:
         raise UsageError(
             f"--start: has shape {tuple(view.start.shape)}, the batch is {tuple(shape[1:])}"
         )
-    return _placed(view, view.start.expand(shape).clone())
-
-
-def label_starts(
-    restarts: int, size: int, view: AttackerView, generator: torch.Generator
-) -> Tensor:
-    """(restarts, size) standard normal starting numbers of free labels."""
-    return _placed(view, normal(restarts, size, generator))
+    else:
+        drawn = view.start.expand(shape).clone()
+    return drawn.to(view.model.device, view.dtype)
 
 
 def normal(rows: int, elements: int, generator: torch.Generator) -> Tensor:
@@ -85,7 +80,3 @@ def _tiled(view: AttackerView, shape: tuple[int, ...], generator: torch.Generato
     rows, columns = ceil(height / 2), ceil(width / 2)
     tile = _uniform(view, (*shape[:-2], rows, columns), generator)
     return tile.repeat(*(1,) * (len(shape) - 2), 2, 2)[..., :height, :width]
-
-
-def _placed(view: AttackerView, drawn: Tensor) -> Tensor:
-    return drawn.to(view.model.device, view.dtype)

@@ -5,12 +5,11 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
-from gradaudit.attacks.reconstruction.base import ReconstructionOptions
+from gradaudit.attacks.reconstruction.base import AttackerView, ReconstructionOptions
 from gradaudit.attacks.reconstruction.initial import Start
 from gradaudit.attacks.reconstruction.labels import Targets, infer_counts, infer_label
 from gradaudit.attacks.reconstruction.objectives import Distance
 from gradaudit.attacks.reconstruction.restarts import GradientMatching, MatchingOptions
-from gradaudit.attacks.reconstruction.view import AttackerView
 
 
 class InvertingOptions(MatchingOptions):

@@ -10,17 +10,17 @@ attacker makes up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import running
 from gradaudit.models.custom_loss import CustomLoss
+from gradaudit.ranks.observe import watching
 
 _MADE_UP = 256
 
@@ -172,20 +172,15 @@ def _by_rows(weight: Tensor) -> Tensor:
     """The class whose row points against all others; by its own sign where there are two rows."""
     if not bool(weight.any()):
         raise NotApplicable("the last layer's update is zero: its signs tell nothing")
-    if len(weight) > 2:
-        return _opposed(weight)
+    if len(weight) > 2:  # the row with the most negative products with the others
+        products = weight.double() @ weight.double().T
+        return (products.sum(dim=1) - 2 * products.diagonal()).argmin()
     if bool((weight >= 0).all(dim=1).any() and (weight <= 0).all(dim=1).any()):
         return weight.sum(dim=1).argmin()
     raise NotApplicable(
         "two classes, no bias and features of both signs: the signs of the last layer's gradient "
         "do not tell the label; give the attacker the labels with --known-labels"
     )
-
-
-def _opposed(weight: Tensor) -> Tensor:
-    """The row with the most negative products with the others, all of them proportional."""
-    products = weight.double() @ weight.double().T
-    return (products.sum(dim=1) - 2 * products.diagonal()).argmin()
 
 
 def _expect_cross_entropy(view: AttackerView) -> None:
@@ -199,20 +194,18 @@ def _expect_cross_entropy(view: AttackerView) -> None:
 def _layer_of_logits(view: AttackerView) -> str:
     """The fully connected module whose output is what the model returns for a made-up record."""
     seen: dict[str, Tensor] = {}
-    modules = dict(view.model.module.named_modules())
-    handles = [
-        module.register_forward_hook(_keeping(seen, name))
-        for name, module in modules.items()
-        if isinstance(module, nn.Linear)
-    ]
+    modules = view.model.module.named_modules()
+    layers = {name: module for name, module in modules if isinstance(module, nn.Linear)}
+
+    def keep(name: str, inputs: Tensor, output: Tensor) -> Tensor:
+        seen[name] = output.detach()
+        return output
+
     try:
-        with torch.no_grad(), running(view.model.module, view.model.mode):
+        with torch.no_grad(), running(view.model.module, view.model.mode), watching(layers, keep):
             outputs = _predictions(view, torch.zeros(1, *view.shape, dtype=torch.float64))
     except (AuditError, RuntimeError, IndexError, TypeError):
         seen.clear()
-    finally:
-        for handle in handles:
-            handle.remove()
     for name, output in reversed(seen.items()):
         if output.shape == outputs.shape and torch.equal(output, outputs):
             return name
@@ -224,10 +217,3 @@ def _layer_of_logits(view: AttackerView) -> str:
 def _predictions(view: AttackerView, records: Tensor) -> Tensor:
     """The logits of made-up records."""
     return view.model.loss.predictions(view.model.outputs({}, view.model.cast(records)))
-
-
-def _keeping(seen: dict[str, Tensor], name: str) -> Callable[[nn.Module, object, Tensor], None]:
-    def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
-        seen[name] = output.detach()
-
-    return hook

@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gradaudit.attacks.reconstruction.base import AttackerView, Update
 from gradaudit.attacks.reconstruction.labels import Targets
-from gradaudit.attacks.reconstruction.view import AttackerView, Update
 from gradaudit.errors import NotApplicable
 
 Distance = Literal["l2", "cosine"]

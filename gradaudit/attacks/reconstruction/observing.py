@@ -6,7 +6,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.view import AttackerView, LocalTraining, Update
+from gradaudit.attacks.reconstruction.base import AttackerView, LocalTraining, Update
 from gradaudit.data.records import Records
 from gradaudit.defenses.modules.target import seen_by_outsiders
 from gradaudit.errors import NotApplicable
@@ -89,7 +89,7 @@ class ThreatModel:
         inputs, labels = model.cast(batch.inputs), model.cast(batch.labels)
         outputs = model.loss.predictions(model.check(inputs, labels))
         classes = 0 if labels.is_floating_point() else outputs[0].numel()
-        bounds = value_range(batch)
+        sharing = self.sharing
         view = AttackerView(
             model=model,
             update={name: part.to(model.device, model.dtype) for name, part in update.items()},
@@ -99,8 +99,10 @@ class ThreatModel:
             label_shape=tuple(labels.shape[1:]),
             discrete=batch.discrete,
             labels=_shuffled(labels, classes) if self.known_labels else None,
-            bounds=bounds,
-            training=self._training(),
+            bounds=value_range(batch),
+            training=None
+            if sharing.algorithm == "fedsgd"
+            else LocalTraining(sharing.epochs, sharing.rate, sharing.local_batch),
             start=self.start,
         )
         return replace(view, knowledge=self._knowledge(view))
@@ -115,12 +117,6 @@ class ThreatModel:
             for name in layer.parameter_names
         ]
         return {name: update[name] for name in names if name in update}
-
-    def _training(self) -> LocalTraining | None:
-        sharing = self.sharing
-        if sharing.algorithm == "fedsgd":
-            return None
-        return LocalTraining(sharing.epochs, sharing.rate, sharing.local_batch)
 
     def _knowledge(self, view: AttackerView) -> dict[str, JsonValue]:
         every = [layer.name for layer in self.target.layers]

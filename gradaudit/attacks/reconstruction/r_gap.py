@@ -6,11 +6,16 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from gradaudit.attacks.layerwise.recursion import Given, Solved, Solver, best_of, share_outside
+from gradaudit.attacks.layerwise.chain import Activation, Stage
+from gradaudit.attacks.layerwise.recursion import Solved, Solver, best_of, share_outside
 from gradaudit.attacks.layerwise.setting import Setting
-from gradaudit.attacks.layerwise.systems import solve
-from gradaudit.attacks.reconstruction.base import Candidates, Reconstruction, ReconstructionOptions
-from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.attacks.layerwise.systems import System, solve
+from gradaudit.attacks.reconstruction.base import (
+    AttackerView,
+    Candidates,
+    Reconstruction,
+    ReconstructionOptions,
+)
 from gradaudit.progress import Progress
 
 _USUAL_STEPS = 3000
@@ -82,15 +87,11 @@ class LeastSquares(Solver):
     iterations: int = 20_000
     dense: bool | None = None
 
-    def solve(self, given: Given) -> Solved:
+    def solve(
+        self, stage: Stage, system: System, before: Activation, previous: Stage | None
+    ) -> Solved:
         """The shortest input among those that fit best."""
-        matrix, right = given.system.balanced()
-        solution = solve(matrix, right, iterations=self.iterations, dense=self.dense)
-        x = torch.from_numpy(solution.x).to(given.stage.weight)
-        return Solved(
-            given.stage.layer,
-            x,
-            residual=solution.residual,
-            iterations=solution.iterations,
-            outside=share_outside(given.before, x),
-        )
+        found = solve(*system.balanced(), iterations=self.iterations, dense=self.dense)
+        x = torch.from_numpy(found.x).to(stage.weight)
+        outside = share_outside(before, x)
+        return Solved(stage.layer, x, None, found.residual, found.iterations, outside)

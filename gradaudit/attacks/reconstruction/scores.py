@@ -85,7 +85,7 @@ def ssim(truth: Tensor, reconstructed: Tensor) -> Tensor:
     lead = reconstructed.shape[:-3]
     x = truth.expand(reconstructed.shape).reshape(-1, 1, *reconstructed.shape[-2:])
     y = reconstructed.reshape(x.shape)
-    window = gaussian_window(window_for(tuple(reconstructed.shape[-2:])), x)
+    window = _gaussian(window_for(tuple(reconstructed.shape[-2:])), x)
     mean_x, mean_y, xx, yy, xy = (F.conv2d(t, window) for t in (x, y, x * x, y * y, x * y))
     covariance = xy - mean_x * mean_y
     variances = xx - mean_x.square() + yy - mean_y.square()
@@ -107,7 +107,7 @@ def window_for(size: tuple[int, ...]) -> int:
     return width
 
 
-def gaussian_window(width: int, like: Tensor) -> Tensor:
+def _gaussian(width: int, like: Tensor) -> Tensor:
     """(1, 1, width, width) Gaussian weights that sum to one."""
     offsets = torch.arange(width, dtype=like.dtype, device=like.device) - width // 2
     line = (-offsets.square() / (2 * SIGMA**2)).exp()

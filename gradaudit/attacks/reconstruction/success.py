@@ -11,11 +11,10 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.attempts import attack
-from gradaudit.attacks.reconstruction.base import Candidates
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Update
 from gradaudit.attacks.reconstruction.initial import starts
 from gradaudit.attacks.reconstruction.observing import Observed, value_range
 from gradaudit.attacks.reconstruction.scores import assigned, ssim, window_for
-from gradaudit.attacks.reconstruction.view import AttackerView, Update
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
@@ -92,7 +91,9 @@ def similarities(
     refused: dict[str, str] = {}
     truths = [batch.records for batch in observed]
     for name, method in methods.items():
-        views = [_labelled(batch.view, method) for batch in observed]
+        views = [batch.view for batch in observed]
+        if method.searches_labels:  # they are told to no attack that does
+            views = [replace(view, labels=None) for view in views]
         candidates, why = _candidates(method, views, restarts, seed, progress, jobs)
         if any(made is not None for made in candidates):
             own[name] = _compared(truths, candidates, restarts)
@@ -123,20 +124,10 @@ def ssim_of(truth: Tensor, candidates: Tensor) -> FloatArray:
     truth = truth.detach().double()
     size = max(1, _CHUNK // truth.numel())
     chunks = [
-        ssim(truth, _in_order(truth, chunk.detach().double().to(truth.device)))
-        for chunk in torch.split(candidates, size)
+        ssim(truth, chunk if len(truth) == 1 else assigned(truth, chunk))
+        for chunk in torch.split(candidates.detach().double().to(truth.device), size)
     ]
-    compared: FloatArray = torch.cat(chunks).T.cpu().numpy()
-    return compared
-
-
-def _in_order(truth: Tensor, candidates: Tensor) -> Tensor:
-    return candidates if len(truth) == 1 else assigned(truth, candidates)
-
-
-def _labelled(view: AttackerView, method: Method) -> AttackerView:
-    """Labels are told to no attack that searches them."""
-    return replace(view, labels=None) if method.searches_labels else view
+    return np.asarray(torch.cat(chunks).T.cpu().numpy())
 
 
 def _candidates(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.attempts import answer_of, attempt
-from gradaudit.attacks.reconstruction.base import Candidates
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates
 from gradaudit.attacks.reconstruction.dlg import DeepLeakage, ImprovedDeepLeakage
 from gradaudit.attacks.reconstruction.initial import Start, starts
 from gradaudit.attacks.reconstruction.inverting_gradients import (
@@ -15,7 +15,6 @@ from gradaudit.attacks.reconstruction.inverting_gradients import (
     InvertingOptions,
 )
 from gradaudit.attacks.reconstruction.restarts import GradientMatching, MatchingOptions
-from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Silent
 from tests.attacks.reconstruction.scenes import cnn, drawn, mlp, observed, records, view
