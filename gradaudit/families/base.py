@@ -98,7 +98,6 @@ class Projection:
     weights lie in that span.
 
     Attributes:
-        scale: what standardises.
         basis: (kept, directions), largest spread first.
     """
 

@@ -30,7 +30,6 @@ class Layerwise:
 
     Attributes:
         observe: makes the interceptor of some layers.
-        layers: to measure.
         reduction: asked for, or None.
         others: how many other clients' updates each batch's is mixed with. They draw from the set
             of the batch, so that no record is in two sets.

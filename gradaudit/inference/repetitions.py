@@ -7,7 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.errors import NotApplicable
-from gradaudit.inference.splits import Batches, IntArray, Users, draw_batches, expect_enough, split
+from gradaudit.inference.splits import (
+    Batches,
+    IntArray,
+    Users,
+    draw_batches,
+    expect_enough,
+    owners,
+    split,
+)
 from gradaudit.randomness import Word, rng, sequence
 
 FOLDS = 3
@@ -28,8 +36,6 @@ class Question:
     """Which attribute of which records is asked about, and how often.
 
     Attributes:
-        attribute: its name.
-        values: names of its values.
         codes: (records,) of all records, indices into ``values``.
         users: (records,) or None.
         pool: indices of the records to use.
@@ -37,8 +43,6 @@ class Question:
         batches: of each value, to fit on in a turn; half as many to choose on, and twice as many
             to score on.
         shadow: records of the adversary, for fitting and choosing; None is all but the score set's.
-        repeats: how many repetitions.
-        seed: the root of all draws.
     """
 
     attribute: str
@@ -182,10 +186,7 @@ def _held(question: Question, drawn: Batches) -> float:
 
 
 def _names(question: Question) -> IntArray:
-    """A number for every record, or for its user."""
-    if question.users is None:
-        return np.arange(len(question.codes))
-    return np.unique(question.users, return_inverse=True)[1].astype(np.int64)
+    return owners(question.users, len(question.codes))
 
 
 def _permuted(question: Question, seed: np.random.SeedSequence) -> IntArray:

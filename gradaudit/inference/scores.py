@@ -108,7 +108,6 @@ class Trials:
 
     Attributes:
         labels: (trials,) the true values.
-        draws: the batches behind the trials.
     """
 
     labels: IntArray
@@ -121,7 +120,6 @@ class Scores:
 
     Attributes:
         repetitions: what was to be guessed in each.
-        confidence: of the intervals.
     """
 
     repetitions: Sequence[Trials]

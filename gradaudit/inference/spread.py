@@ -94,7 +94,6 @@ class Sampled:
 
     Attributes:
         scored: records in each score set.
-        fitted: records of the adversary.
         disjoint: how many batches of the rarest value all of them make that share no record or
             user, about.
     """

@@ -147,7 +147,6 @@ class Learned(NamedTuple):
     """What is learned with a share of the adversary's batches.
 
     Attributes:
-        share: of them.
         information: in nats.
         auroc: averaged over values, each against the rest.
     """
@@ -291,7 +290,6 @@ class Estimator:
     """Who estimates.
 
     Attributes:
-        members: names of the families.
         prior: ``uniform``, or ``empirical`` for the frequencies among the adversary's records.
         paper: the softmax of a forest's votes, uncalibrated (Mo et al. 2021, eq. 8).
         curve: whether to fit on fewer batches too, where the attribute is not permuted.

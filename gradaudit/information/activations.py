@@ -46,7 +46,6 @@ class Activations:
 
     Attributes:
         view: the model as a pure function.
-        layers: whose activations are wanted.
         inputs: (records, …).
         widths: elements of each layer that has activations, by name.
         chunk: records that run through the model at once.
@@ -225,11 +224,7 @@ class Bound:
 
 
 class Pairs:
-    """Squared Euclidean distances between all pairs of points, from blocks of their elements.
-
-    Args:
-        records: how many points there are.
-    """
+    """Squared Euclidean distances between all pairs of points, from blocks of their elements."""
 
     def __init__(self, records: int) -> None:
         self._gram = np.zeros((records, records))

@@ -191,7 +191,6 @@ class Permuting:
     """Distances between the row spaces of groups whose labels are permuted.
 
     Attributes:
-        stream: gives the gradients.
         means: of the observed groups, by layer.
         splits: the comparisons, with as many permutations each.
         memory: bytes that permuted means may take.

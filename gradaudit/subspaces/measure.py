@@ -50,8 +50,6 @@ class Comparison:
 
     Attributes:
         target: the model; it is left as it was.
-        records: those looked at.
-        layers: whose gradients are compared.
         splits: groups of the records, large enough to be compared.
         seed: what dropout in training mode draws from.
         memory: bytes that gradients, sums or bases held at one time may take.

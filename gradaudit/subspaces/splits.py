@@ -31,10 +31,8 @@ class Split:
     """The records with a value of an attribute, and the rest.
 
     Attributes:
-        attribute: its name.
         value: the value; None where the attribute has but two.
         member: (records,) whether a record has the value.
-        permuted: whose labels are permuted.
         orders: (permutations, records); under a permutation, record i has the label of the record
             that ``orders`` has at i.
         refusal: why the two groups cannot be compared, if so.
@@ -66,12 +64,6 @@ def splits_of(
     """Every value of every attribute against the rest; an attribute of two values once.
 
     Attributes whose labels are permuted alike share their permutations.
-
-    Args:
-        records: those to be looked at.
-        names: the attributes.
-        permutations: how many to draw.
-        seed: that draws them.
     """
     users = np.arange(len(records))
     if records.users is not None:

@@ -123,12 +123,9 @@ class Adversary:
     """Who plays a game, by one or several predictive families.
 
     Attributes:
-        game: which one.
-        split: the batches.
         observations: one of each round, oldest first.
         families: predictive families to choose from, by the adversary's own held-out batches.
         knowledge: what it knows beside the updates.
-        seed: of the fits.
     """
 
     game: InferenceGame
@@ -194,8 +191,8 @@ class Adversary:
 
     def _chosen(self, answers: Mapping[str, Sequence[Answers]], source: str) -> Guesses:
         """The guesses of the family with the least log loss on the held-out batches."""
-        each = [self._combined(name, rounds, source) for name, rounds in answers.items()]
-        return min(each, key=lambda guess: guess.held_out_loss)
+        guesses = [self._combined(name, rounds, source) for name, rounds in answers.items()]
+        return min(guesses, key=lambda guess: guess.held_out_loss)
 
     def _combined(self, name: str, rounds: Sequence[Answers], source: str) -> Guesses:
         """The guesses of all rounds, and their held-out log loss after calibration."""

@@ -34,7 +34,6 @@ class Findings:
     """What came of one repetition.
 
     Attributes:
-        split: the batches.
         strongest: the adversary of the headline: adaptive, where there are defenses and it plays.
         static: the one that does not know the defenses, where another one is the headline.
         imputation: what the known columns alone say, where there are any.
@@ -54,7 +53,6 @@ class Experiment:
     """What came of all repetitions.
 
     Attributes:
-        repetitions: one for each.
         leaks: what noise lets through, by layer and round, in the first.
         facts: what the adversary was given, for the report.
     """
@@ -74,11 +72,12 @@ def run_experiment(
         UsageError: an option does not go with the records or the checkpoints.
         AuditError: the model cannot be run on the records.
     """
-    records = game.prepared(subject.records)
-    repetitions = [
-        _Repetition.of(subject, records, game, design, seed, index)
-        for index in range(design.repeats)
-    ]
+    records, repetitions = game.prepared(subject.records), []
+    for index in range(design.repeats):
+        draws = sequence(seed, "inference", game.name, "repetition", index)
+        share = replace(design, trials=len(range(index, design.trials, design.repeats)))
+        split = game.split(subject.records, share, draws)
+        repetitions.append(_Repetition(subject, records, game, share, split, draws))
     units = sum(repetition.units for repetition in repetitions)
     findings: list[Findings] = []
     with progress.task(f"attack {game.name}", units) as advance:
@@ -95,13 +94,8 @@ def run_experiment(
 class _Repetition:
     """One repetition, whose batches are drawn and not guessed yet.
 
-    Attributes:
-        subject: what is attacked.
-        records: the subject's as the clients feed them to the model.
-        game: which one.
-        design: of this repetition alone.
-        split: its batches.
-        seed: of all that is drawn.
+    ``records`` are the subject's as the clients feed them to the model, ``design`` is that of this
+    repetition alone.
     """
 
     subject: Subject
@@ -110,23 +104,6 @@ class _Repetition:
     design: Design
     split: GameSplit
     seed: np.random.SeedSequence
-
-    @classmethod
-    def of(
-        cls,
-        subject: Subject,
-        records: Records,
-        game: InferenceGame,
-        design: Design,
-        seed: int,
-        index: int,
-    ) -> _Repetition:
-        """Split the records anew; raises as the game's ``split``."""
-        own = sequence(seed, "inference", game.name, "repetition", index)
-        trials = len(np.arange(index, design.trials, design.repeats))
-        share = replace(design, trials=trials)
-        split = game.split(subject.records, share, own)
-        return cls(subject, records, game, share, split, own)
 
     @property
     def adaptive(self) -> bool:
@@ -159,16 +136,10 @@ class _Repetition:
 
     def findings(self, observations: Sequence[Observation], advance: Advance) -> Findings:
         """Every adversary's guesses."""
-        secret = getattr(self.game, "attribute", "")
+        secret, fits = getattr(self.game, "attribute", ""), sequence(self.seed, "fits")
         knowledge = Knowledge.of(self.subject.records, self.design.knows, secret)
-        adversary = Adversary(
-            self.game,
-            self.split,
-            observations,
-            self.design.families,
-            knowledge,
-            sequence(self.seed, "fits"),
-        )
+        families = self.design.families
+        adversary = Adversary(self.game, self.split, observations, families, knowledge, fits)
         return Findings(
             split=self.split,
             strongest=adversary.guesses(adaptive=self.adaptive, advance=advance),

@@ -124,6 +124,7 @@ class _Samples(NamedTuple):
     """
 
     gram: NDArray[np.float64]
+    """(samples, samples) inner products about the mean."""
     elements: int
     labels: NDArray[np.int64]
 

@@ -102,7 +102,6 @@ class AttributeBased(InferenceGame):
     """Games about a named attribute, guessed by a predictive family trained on balanced batches.
 
     Attributes:
-        attribute: its name.
         fewest: records that a value must have to stand by itself; rarer ones are merged.
     """
 
@@ -181,7 +180,9 @@ class AttributeBased(InferenceGame):
             )
         parts = split_parts(secret, design, seed)
         _expect_shadow(secret, parts.shadow, design)
-        prior = _prior(secret, design)
+        values = len(secret.values)
+        frequencies = np.bincount(secret.codes, minlength=values) / len(secret.codes)
+        prior = np.full(values, 1 / values) if design.prior == "uniform" else frequencies
         generator = rng(seed, "batches")
         observed = _in_shares(secret, parts.private, design, prior, generator)
         return GameSplit(
@@ -239,13 +240,6 @@ class PropertyGame(AttributeBased):
         positions = list(held[0])
         inputs[:, positions] = inputs[:, positions].mean(dim=0)
         return replace(records, inputs=inputs)
-
-
-def _prior(secret: Secret, design: Design) -> FloatArray:
-    """π, (values,)."""
-    if design.prior == "uniform":
-        return np.full(len(secret.values), 1 / len(secret.values))
-    return np.bincount(secret.codes, minlength=len(secret.values)) / len(secret.codes)
 
 
 def _in_shares(

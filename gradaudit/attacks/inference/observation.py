@@ -78,14 +78,7 @@ _MOST = 1000
 
 
 class _Looked(NamedTuple):
-    """Batches whose updates are looked at.
-
-    Attributes:
-        batches: (batches, k).
-        seed: of what is random in them.
-        others: records of the other clients.
-        values: (batches,) what their clients protect.
-    """
+    """Batches (batches, k) whose updates are looked at, with what their clients protect."""
 
     batches: IntArray
     seed: int
@@ -117,13 +110,9 @@ class Observation:
     """One round as an adversary sees it.
 
     Attributes:
-        target: the round's model.
         records: as the clients feed them to it.
-        layers: whose updates are looked at.
-        sharing: how clients share.
         reduce: of each layer's update, as ``Interceptor`` takes it.
         memory: bytes that one chunk of work may take.
-        seed: of noise and reductions.
     """
 
     target: Target

@@ -73,7 +73,6 @@ def train_rounds(
 
 
 def _step(target: Target, update: dict[str, torch.Tensor], rate: float) -> None:
-    """One step of SGD on the target's model, which is a copy."""
     with torch.no_grad():
         for name, parameter in target.model.named_parameters():
             if name in update:

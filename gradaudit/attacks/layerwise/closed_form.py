@@ -32,7 +32,6 @@ class SingleLayer:
     """Gradients of a fully connected layer that is used for one vector.
 
     Attributes:
-        name: of the layer.
         weight: W̄, gradient of its weight, (rows, inputs).
         bias: B̄, gradient of its bias, (rows,).
         of_record: whether its input is the record itself.

@@ -175,7 +175,6 @@ class Combined(Solver):
 
     Attributes:
         start: where a search starts, and which of several solutions is taken: the closest one.
-        steps: the most of the search.
         inner: the most iterations of LSMR in a step.
         constrained: the layers at whose input a pull-back constraint was met.
     """

@@ -31,8 +31,6 @@ class Reader:
     """A fully connected layer and what it reads of one record.
 
     Attributes:
-        layer: its name.
-        bias: whether it has one.
         of_record: whether it reads the record itself.
         times: how many vectors it is applied to for one record.
     """
@@ -95,7 +93,6 @@ class Inversion:
     Attributes:
         read: Ψ.
         wanted: o, (inputs of the layer,).
-        shape: of a record.
     """
 
     read: Callable[[Tensor], Tensor]

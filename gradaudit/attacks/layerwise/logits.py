@@ -122,10 +122,6 @@ def roots(left: Function, right: float) -> list[float]:
 
     The brackets are neighbours on a logarithmic grid. Where the left side turns between two points
     of it, its extremum is sought, so that two roots close together are not missed.
-
-    Args:
-        left: a continuous function.
-        right: the constant.
     """
 
     def difference(t: float) -> float:

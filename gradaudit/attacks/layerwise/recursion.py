@@ -29,11 +29,9 @@ class Solved:
     """One layer's input, as it was solved for.
 
     Attributes:
-        layer: its name.
         x: (inputs,) the input.
         z: (inputs,) what the activation before it was applied to; None: to be inverted.
         residual: ‖U x − V‖ / ‖V‖, NaN for a fully connected layer.
-        iterations: of the solver.
         outside: share of x that no value of the activation before it can be.
         determined: whether the layer's equations have one solution, however it is sought; None
             where that was not asked.

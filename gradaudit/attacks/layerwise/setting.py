@@ -28,12 +28,7 @@ _FLOPS = 1e9
 
 @dataclass(frozen=True)
 class Setting:
-    """A view of one record's gradient, in float64, of a model that is a chain.
-
-    Attributes:
-        view: what the attacker has.
-        chain: the model.
-    """
+    """A view of one record's gradient, in float64, of a model that is a chain."""
 
     view: AttackerView
     chain: Chain
@@ -41,10 +36,6 @@ class Setting:
     @classmethod
     def of(cls, view: AttackerView, attack: str) -> Setting:
         """The setting of an attack.
-
-        Args:
-            view: what the attacker has.
-            attack: its name, for refusals.
 
         Raises:
             NotApplicable: the model is no chain, the update is of several records or steps, or
@@ -132,10 +123,6 @@ class Setting:
 
 def of_one_record(view: AttackerView, attack: str) -> AttackerView:
     """The view in float64, on the CPU where its device has none, if it is of one record's gradient.
-
-    Args:
-        view: what the attacker has.
-        attack: its name, for refusals.
 
     Raises:
         NotApplicable: it is not.

@@ -44,9 +44,7 @@ class Minimum:
     """Where a search ended.
 
     Attributes:
-        z: the point.
         residual: length of the residuals over the problem's scale.
-        steps: accepted and refused ones.
     """
 
     z: Vector

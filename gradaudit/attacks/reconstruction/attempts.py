@@ -27,7 +27,6 @@ class Attempt:
     """What a method made of a batch, and how close it came.
 
     Attributes:
-        candidates: as the attacker has them.
         scores: (restarts,) by metric, against the truth; empty where there is none.
         labels: (restarts,) share of the labels that the attacker named; None where it names none
             or was told them.

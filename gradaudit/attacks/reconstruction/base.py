@@ -50,7 +50,6 @@ class AttackerView:
         shape: of one record.
         classes: number of classes, 0 where targets are real numbers.
         label_shape: of one record's target where targets are real numbers.
-        discrete: whether records are tokens.
         labels: the batch's labels where the attacker knows them, in any order.
         bounds: smallest and largest value of an input where the attacker knows them, as for
             pictures in [0, 1].

@@ -117,8 +117,6 @@ class Blocks:
     """Blocks of restarts.
 
     Attributes:
-        objective: that is minimised.
-        descent: how.
         kept: numbers that the descent keeps of a restart.
         evaluations: of a restart, at most.
     """

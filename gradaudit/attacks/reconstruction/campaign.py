@@ -34,9 +34,7 @@ class Choice:
     """Which updates are attacked.
 
     Attributes:
-        batch_size: records behind an update.
         batches: how many updates, of records drawn without replacement.
-        records: these records instead, by number.
         update: a captured update instead, see ``captured_update``.
         rate: learning rate between the two checkpoints of a captured update.
     """
@@ -53,11 +51,6 @@ class Campaign:
     """What is attacked.
 
     Attributes:
-        observed: the attacked updates.
-        scored: whether the truth is known.
-        restarts: of every attack.
-        seed: root of the attacks' randomness.
-        facts: what every row says.
         jobs: worker processes that batches, or restarts, are shared out among.
     """
 

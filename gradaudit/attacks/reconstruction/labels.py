@@ -30,7 +30,6 @@ class Targets:
     """The batch's labels as numbers that an optimiser moves, or fixed ones.
 
     Attributes:
-        view: what the attacker has.
         fixed: (k,) or (k, …) labels that are not optimised; None where they are.
     """
 
@@ -88,7 +87,6 @@ class LastLayer:
     """The gradient of the fully connected layer whose outputs are the logits.
 
     Attributes:
-        name: as in ``named_modules``.
         weight: (classes, features), or None where it was not shared.
         bias: (classes,), or None where there is none or it was not shared.
     """

@@ -26,9 +26,6 @@ class Objective:
     (Geiping et al. 2020, equation 4), which no scale of the update changes.
 
     Attributes:
-        view: what the attacker has.
-        targets: its labels, free or fixed.
-        distance: between updates.
         tv: weight of the total variation of pictures.
         adaptive: compare only where the shared update is not zero.
     """

@@ -21,9 +21,7 @@ class Observed:
     """An attacked batch.
 
     Attributes:
-        view: what the attacker has.
         records: the truth (k, …), for the audit alone.
-        labels: the true labels.
         clean: the same part of the update as it was before a defense changed it but by a factor,
             for the audit alone; None where nothing defends it, or it was captured.
     """
@@ -39,8 +37,6 @@ class ThreatModel:
     """What clients share, and what an attacker sees of it and knows beside it.
 
     Attributes:
-        target: the client's model.
-        sharing: how updates are made.
         layers: those whose updates the attacker uses.
         known_labels: whether the attacker is told the labels.
         start: a starting point that the attacker brings along.

@@ -80,7 +80,6 @@ class LeastSquares(Solver):
     Least squares on both blocks, each scaled to rows of length one on the average.
 
     Attributes:
-        iterations: the most of LSMR.
         dense: by singular values or by LSMR; None: by size.
     """
 

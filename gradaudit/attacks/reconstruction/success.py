@@ -34,7 +34,6 @@ class Similarities:
     """What a family of attacks made of updates.
 
     Attributes:
-        members: the attacks that apply.
         own: (members, updates, records, restarts) SSIM to the record behind the update; NaN where a
             restart diverged, or the attack says nothing about that update.
         others: the same against the records of the next update; None where there is only one.
