@@ -16,7 +16,7 @@ from scipy import stats
 from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.usable import Learned, Usable
 from gradaudit.statistics import CONFIDENCE
-from gradaudit.statistics.intervals import resampled
+from gradaudit.statistics.intervals import Interval, resampled
 
 FloatArray = NDArray[np.float64]
 
@@ -81,8 +81,6 @@ def _distance(auroc: float) -> float:
     """Of two normal laws of unit variance, in deviations."""
     return float(np.sqrt(2) * stats.norm.ppf(min(max(auroc, 0.5), _SURE)))
 
-
-Interval = tuple[float, float]
 
 FEWEST = 20
 """Disjoint batches of the rarest value below which an interval is not to be trusted."""

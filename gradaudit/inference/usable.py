@@ -48,11 +48,6 @@ class Sets:
     score: Labelled
     independent: float | None = None
 
-    @property
-    def chosen_on(self) -> IntArray:
-        """Values of the folds' batches, one fold after the other."""
-        return np.concatenate([fold.labels for fold in self.folds])
-
 
 @dataclass(frozen=True)
 class Said:
@@ -107,13 +102,8 @@ class Families:
         if self.paper:
             return said
         labels = np.concatenate([fold.labels for fold in self.sets.folds[-len(said.folds) :]])
-        believe = calibration(
-            np.concatenate(said.folds),
-            labels,
-            self.prior,
-            class_weights(labels, self.prior),
-            self.sets.independent,
-        )
+        weights, answers = class_weights(labels, self.prior), np.concatenate(said.folds)
+        believe = calibration(answers, labels, self.prior, weights, self.sets.independent)
         return Said(tuple(map(believe, said.folds)), tuple(map(believe, said.turns)))
 
     @cached_property
@@ -210,17 +200,16 @@ def usable_information(
     families = Families(sets, prior, paper)
     said = {name: families.said(name, sequence(seed, "family", name)) for name in names}
     believed = {name: families.believed(each) for name, each in said.items()}
+    labels = np.concatenate([fold.labels for fold in sets.folds])
     losses = {
-        name: _loss(np.concatenate(each.folds), sets.chosen_on, prior)
-        for name, each in believed.items()
+        name: _loss(np.concatenate(each.folds), labels, prior) for name, each in believed.items()
     }
     chosen = min(losses, key=lambda name: losses[name])
     ranks = {name: _ranks(each, sets) for name, each in said.items()}
     ranker = max(list(ranks)[1:] or [chosen], key=lambda name: ranks[name])
+    gained = _gained(believed[chosen].score, sets.score, prior)
     found = Usable(
-        information=0.0
-        if chosen == IGNORANT
-        else _gained(believed[chosen].score, sets.score, prior),
+        information=0.0 if chosen == IGNORANT else gained,
         entropy=entropy(prior),
         auroc=macro_auroc(said[ranker].score, sets.score.labels),
         family=chosen,

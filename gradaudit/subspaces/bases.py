@@ -49,13 +49,11 @@ def principal_coordinates(matrix: Array) -> Array:
     if columns > 2 * rows:
         energies, vectors = np.linalg.eigh(matrix @ matrix.T)
         if energies[0] > _MODERATE * energies[-1]:
-            quick: Array = vectors[:, ::-1] * np.sqrt(energies[::-1])
-            return quick
+            return np.asarray(vectors[:, ::-1] * np.sqrt(energies[::-1]))
         matrix = joint_triangle(None, matrix)
     left, values, _ = np.linalg.svd(matrix, full_matrices=False)
     kept = values > negligible((rows, columns)) * values.max(initial=0.0)
-    found: Array = left[:, kept] * values[kept]
-    return found
+    return np.asarray(left[:, kept] * values[kept])
 
 
 def directions_holding(share: float, energies: Array) -> int:

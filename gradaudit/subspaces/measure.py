@@ -196,11 +196,10 @@ def _compare(coordinates: Array, energies: Array, split: Split, memory: int) -> 
         for some in _portions(split.orders, coordinates.size, memory)
     ]
     together = {name: np.concatenate([each[name] for each in permuted]) for name in permuted[0]}
-    share = float(energies[:k].sum() / energies.sum())
     facts: dict[str, JsonValue] = {
         "k": k,
         "dimensions": len(energies),
-        "energy_share": share,
+        "energy_share": float(energies[:k].sum() / energies.sum()),
         "k_for_95_percent": holding,
     }
     compared = Compared(angles, together, facts)
@@ -211,19 +210,13 @@ def _compare(coordinates: Array, energies: Array, split: Split, memory: int) -> 
 def _angles(coordinates: Array, members: NDArray[np.bool_], k: int, floor: float) -> Array:
     """Angles (labellings, k) between the groups of each labelling (labellings, records)."""
     padded = np.pad(coordinates, ((0, 1), (0, 0)))
-    bases = [
-        leading_directions(padded[_indices(rows)], k, floor, reliable=_ROUGHLY)
-        for rows in (members, ~members)
-    ]
-    return quick_angles(bases[0], bases[1])
-
-
-def _indices(members: NDArray[np.bool_]) -> Orders:
-    """The members of each labelling, (labellings, most members), filled up with a row past all."""
-    sizes = members.sum(axis=1)
-    found = np.full((len(members), sizes.max()), members.shape[1])
-    found[np.arange(sizes.max()) < sizes[:, None]] = np.nonzero(members)[1]
-    return found
+    bases = []
+    for group in (members, ~members):  # filled up with a row past all
+        sizes = group.sum(axis=1)
+        rows = np.full((len(group), sizes.max()), len(coordinates))
+        rows[np.arange(sizes.max()) < sizes[:, None]] = np.nonzero(group)[1]
+        bases.append(leading_directions(padded[rows], k, floor, reliable=_ROUGHLY))
+    return quick_angles(*bases)
 
 
 def _portions(orders: Orders, size: int, memory: int) -> Iterator[Orders]:

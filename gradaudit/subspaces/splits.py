@@ -65,9 +65,8 @@ def splits_of(
 
     Attributes whose labels are permuted alike share their permutations.
     """
-    users = np.arange(len(records))
-    if records.users is not None:
-        users = np.unique(records.users, return_inverse=True)[1]
+    named = records.users
+    users = np.arange(len(records)) if named is None else np.unique(named, return_inverse=True)[1]
     orders: dict[Permuted, Orders] = {}
     found: list[Split] = []
     for name in names:
@@ -139,15 +138,11 @@ def _refusal(name: str, member: NDArray[np.bool_], permuted: Permuted, users: Or
             f"one group of {name} has {smaller} of the {len(labels)} {whose} looked at, and "
             f"{FEWEST} are needed; look at more with --samples"
         )
-    if permuted == "records of each user" and _log_labellings(member, users) < _LOG_LABELLINGS:
+    held, inside = np.bincount(users), np.bincount(users, weights=member)
+    log_labellings = gammaln(held + 1) - gammaln(inside + 1) - gammaln(held - inside + 1)
+    if permuted == "records of each user" and log_labellings.sum() < _LOG_LABELLINGS:
         return (
             f"{name} varies within too few of the users looked at, and only labels of one user's "
             "records can be permuted; look at more with --samples"
         )
     return None
-
-
-def _log_labellings(member: NDArray[np.bool_], users: Orders) -> float:
-    """The logarithm of how many ways there are to permute labels within users."""
-    own, inside = np.bincount(users), np.bincount(users, weights=member)
-    return float((gammaln(own + 1) - gammaln(inside + 1) - gammaln(own - inside + 1)).sum())

@@ -141,5 +141,4 @@ class Inversion:
 
 
 def _vector(tensor: Tensor) -> Vector:
-    vector: Vector = tensor.detach().to("cpu", torch.float64).numpy()
-    return vector
+    return np.asarray(tensor.detach().to("cpu", torch.float64).numpy())

@@ -77,8 +77,7 @@ def without_bias(
 
     def left(t: NDArray[np.float64]) -> NDArray[np.float64]:
         z = torch.from_numpy(t).to(direction)[:, None] * direction
-        values: NDArray[np.float64] = t * (output_gradient(z) @ u).cpu().numpy()
-        return values
+        return np.asarray(t * (output_gradient(z) @ u).cpu().numpy())
 
     return [LastLayer(u * length / t, t * v) for t in roots(left, length)]
 

@@ -82,8 +82,7 @@ def _step(problem: Problem, z: Vector, left: Vector, damping: float, inner: int)
     result = lsmr(
         problem.jacobian(z), -left, damp=damping, atol=1e-13, btol=1e-13, conlim=0, maxiter=inner
     )
-    step: Vector = result[0]
-    return step
+    return np.asarray(result[0])
 
 
 IntArray = NDArray[np.int64]
@@ -276,5 +275,4 @@ def _scale(matrix: csr_array) -> float:
 
 
 def _array(tensor: Tensor) -> NDArray[np.float64]:
-    array: NDArray[np.float64] = tensor.detach().to("cpu", torch.float64).numpy()
-    return array
+    return np.asarray(tensor.detach().to("cpu", torch.float64).numpy())

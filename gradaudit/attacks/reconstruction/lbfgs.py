@@ -155,8 +155,7 @@ class _Search:
         )
         moved = np.abs(self.high.step - self.low.step)[rows] * furthest
         least = torch.finfo(self.points.dtype).eps * np.maximum(size, 1e-8)
-        exhausted: BoolArray = (self.trials[rows] >= MOST_TRIALS) | (moved <= least)
-        return exhausted
+        return np.asarray((self.trials[rows] >= MOST_TRIALS) | (moved <= least))
 
     def _finish(self, rows: IntArray) -> None:
         """Move to the best step that the line search found and set out in the next direction."""
@@ -229,8 +228,7 @@ class _Search:
 
 def _numbers(*columns: Tensor) -> FloatArray:
     """(columns, rows) in float64 on the CPU, in one transfer."""
-    numbers: FloatArray = torch.stack(columns).double().cpu().numpy()
-    return numbers
+    return np.asarray(torch.stack(columns).double().cpu().numpy())
 
 
 @dataclass

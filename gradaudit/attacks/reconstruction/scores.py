@@ -164,8 +164,7 @@ def labels_in_common(truth: IntArray, candidates: IntArray) -> IntArray:
     classes = np.union1d(truth, candidates)
     counts = (candidates[:, :, None] == classes).sum(axis=1)
     wanted = (truth[:, None] == classes).sum(axis=0)
-    shared: IntArray = np.minimum(counts, wanted).sum(axis=1)
-    return shared
+    return np.asarray(np.minimum(counts, wanted).sum(axis=1))
 
 
 @dataclass(frozen=True)
