@@ -255,7 +255,6 @@ def _curve(
 
 
 def _gained(log_probabilities: FloatArray, batches: Labelled, prior: FloatArray) -> float:
-    """Nats that are gained over the prior."""
     return entropy(prior) - _loss(log_probabilities, batches.labels, prior)
 
 

@@ -89,7 +89,6 @@ def leading_directions(
 
 
 def _by_values(matrices: Array, k: int, floor: float) -> Array:
-    """Bases (…, d, k) by singular value decompositions."""
     _, values, right = np.linalg.svd(matrices, full_matrices=False)
     least = np.maximum(floor, negligible(matrices.shape[-2:]) * values[..., :1])
     kept = values[..., :k] > least

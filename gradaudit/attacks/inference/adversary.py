@@ -176,7 +176,6 @@ class Adversary:
         return {**guesses, None: best}
 
     def _answers(self, own: Features, released: Features, seed: int) -> dict[str, Answers]:
-        """What each family says of a round."""
         return {
             name: self.game.answers(self.split, family(name), own, released, seed)
             for name in self.families
@@ -190,7 +189,6 @@ class Adversary:
         return of_batches(self.split.own), of_batches(self.split.observed.indices)
 
     def _chosen(self, answers: Mapping[str, Sequence[Answers]], source: str) -> Guesses:
-        """The guesses of the family with the least log loss on the held-out batches."""
         guesses = [self._combined(name, rounds, source) for name, rounds in answers.items()]
         return min(guesses, key=lambda guess: guess.held_out_loss)
 

@@ -118,7 +118,6 @@ class _Repetition:
         return count * (2 + self.adaptive) + own
 
     def observations(self, advance: Advance) -> list[Observation]:
-        """The rounds as they are seen, oldest first."""
         targets = self._targets(_count_rounds(self.subject, self.design), advance)
         seeds = [number(self.seed, "round", index) for index in range(len(targets))]
         return [
@@ -135,7 +134,6 @@ class _Repetition:
         ]
 
     def findings(self, observations: Sequence[Observation], advance: Advance) -> Findings:
-        """Every adversary's guesses."""
         secret, fits = getattr(self.game, "attribute", ""), sequence(self.seed, "fits")
         knowledge = Knowledge.of(self.subject.records, self.design.knows, secret)
         families = self.design.families
@@ -149,7 +147,6 @@ class _Repetition:
         )
 
     def facts(self, observations: Sequence[Observation]) -> dict[str, JsonValue]:
-        """What the report says of the adversary and of the game."""
         split, design = self.split, self.design
         trains = trains_rounds(self.subject)
         facts: dict[str, JsonValue] = {
@@ -182,7 +179,6 @@ class _Repetition:
         return facts
 
     def _targets(self, count: int, advance: Advance) -> Sequence[Target]:
-        """The rounds' models, oldest first."""
         subject, seed = self.subject, number(self.seed, "training")
         if not trains_rounds(subject):
             return subject.targets[-count:]

@@ -261,7 +261,6 @@ def _in_shares(
 def _balanced(
     secret: Secret, pool: IntArray, design: Design, batches: int, generator: np.random.Generator
 ) -> Batches:
-    """About as many batches of each value; none of an empty pool."""
     if not len(pool):
         return no_batches(design.batch_size)
     values = len(secret.values)

@@ -88,7 +88,6 @@ class _Looked(NamedTuple):
     def features(
         self, interceptor: Interceptor, fit: IntArray | None = None
     ) -> Iterator[tuple[Layer, Tensor]]:
-        """Each layer's features, with components fitted on these records."""
         return interceptor.features(
             self.batches, fit=fit, seed=self.seed, others=self.others, values=self.values
         )
@@ -220,7 +219,6 @@ class Observation:
         return ours, others
 
     def _mine(self, split: GameSplit) -> _Looked:
-        """The adversary's own batches."""
         return _Looked(
             split.own, number(self.seed, "own updates"), split.parts.shadow, split.own_values
         )

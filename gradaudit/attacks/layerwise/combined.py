@@ -81,12 +81,7 @@ def pull_back_of(stage: Stage | None, seed: int = 0) -> PullBack | None:
 
 
 def column_rank(stage: Stage, seed: int = 0) -> int:
-    """The rank of a convolution's W, at least.
-
-    Args:
-        stage: a convolution.
-        seed: of the probes by which it is found.
-    """
+    """The rank of a convolution's W, at least."""
     assert stage.convolution is not None
     weight = stage.weight.detach().cpu().double()
     nothing = torch.zeros(len(weight), stage.outputs // len(weight), dtype=torch.float64)

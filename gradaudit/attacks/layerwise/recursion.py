@@ -68,12 +68,6 @@ def unroll(
 ) -> list[Solved]:
     """Every layer's input, the last layer's first, so that the record comes last.
 
-    Args:
-        chain: the network.
-        update: gradients by parameter name.
-        last: what happened at the last layer.
-        solver: of convolutions.
-
     Raises:
         NotApplicable: a gradient is zero where it is needed, or a system is too large.
     """
@@ -164,12 +158,7 @@ class Recovered:
 
 
 def best_of(setting: Setting, solver: Solver, *, box: bool) -> Recovered:
-    """The record whose gradient comes closest to what was shared.
-
-    Args:
-        setting: of the attack.
-        solver: of convolutions.
-        box: whether to move the record into the known range of values.
+    """The record, moved into a known box if wanted, whose gradient is closest to what was shared.
 
     Raises:
         NotApplicable: nothing can have happened at the last layer that gives its gradient.

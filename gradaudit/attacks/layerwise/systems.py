@@ -53,14 +53,7 @@ class Minimum:
 
 
 def minimise(problem: Problem, start: Vector, *, steps: int, inner: int) -> Minimum:
-    """The end of the search from a start.
-
-    Args:
-        problem: what is minimised.
-        start: where from.
-        steps: the most of the outer iteration.
-        inner: the most iterations of LSMR in one of them.
-    """
+    """The end of the search from a start, in steps of so many inner iterations of LSMR at most."""
     z, left = start, problem.residuals(start)
     length, damping, taken = float(np.linalg.norm(left)), 1e-3, 0
     while taken < steps and length > _SOLVED * problem.scale and damping <= _MOST_DAMPING:

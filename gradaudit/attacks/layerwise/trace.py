@@ -48,11 +48,6 @@ _FAMILIES = {"pool": "it has pooling", "norm": "it has a normalisation", "drop":
 def chain_of(model: FunctionalModel, input_shape: tuple[int, ...], attack: str) -> Chain:
     """The chain of layers that a model is.
 
-    Args:
-        model: a functional copy in float64.
-        input_shape: of one record.
-        attack: its name, for the refusal.
-
     Raises:
         NotApplicable: the model is no chain of convolutions and fully connected layers with
             invertible activations.
@@ -208,7 +203,6 @@ def _full_shape(node: fx.Node) -> tuple[int, ...]:
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
-    """Of one record."""
     return _full_shape(node)[1:]
 
 

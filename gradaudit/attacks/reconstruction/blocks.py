@@ -75,7 +75,6 @@ class Evaluator:
 
 
 def _mapped(objective: Objective) -> Evaluation:
-    """Values and gradients at points mapped over together."""
     several = torch.func.vmap(torch.func.grad_and_value(objective), randomness="same")
 
     def evaluate(points: Tensor) -> tuple[Tensor, Tensor]:
@@ -171,7 +170,6 @@ class Blocks:
 def _in_a_worker(
     objective: Objective, descent: Descent, points: Tensor, advance: Advance
 ) -> Minimum:
-    """One block in a worker."""
     return descent(Evaluator(objective), points, advance)
 
 

@@ -133,7 +133,6 @@ def _gradient(u: Tensor) -> Tensor:
 
 
 def _adjoint(dual: Tensor) -> Tensor:
-    """The adjoint of ``_gradient``."""
     down, right = dual
     adjoint = torch.zeros_like(down)
     adjoint[..., :-1, :] -= down[..., :-1, :]

@@ -213,5 +213,4 @@ def _layer_of_logits(view: AttackerView) -> str:
 
 
 def _predictions(view: AttackerView, records: Tensor) -> Tensor:
-    """The logits of made-up records."""
     return view.model.loss.predictions(view.model.outputs({}, view.model.cast(records)))

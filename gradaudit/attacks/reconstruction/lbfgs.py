@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -119,13 +120,11 @@ class _Search:
         return int(np.where(self.done, outer, np.minimum(spent, outer)).sum())
 
     def running(self, outer: int, tolerance: float) -> bool:
-        """Whether some rows go on."""
         self.done |= self.start.value <= tolerance
         self.done |= (self.steps >= outer * INNER) | (self.seen >= outer * EVALUATIONS)
         return not self.done.all()
 
     def tick(self, evaluate: Evaluation) -> None:
-        """Evaluate one trial of every running row and act on it."""
         rows = np.flatnonzero(~self.done)
         at, step = self._at(rows), self.step[rows]
         direction = self.directions[at]
@@ -213,7 +212,6 @@ class _Search:
         return torch.from_numpy(numbers).to(self.points)[:, None]
 
     def minimum(self) -> Minimum:
-        """Where every row stands."""
         like = self.points
         broken = torch.from_numpy(self.broken).to(like.device)
         values = torch.from_numpy(self.start.value).to(like)
@@ -251,20 +249,15 @@ class End:
 
     def store(self, index: NDArray[np.int64], other: End) -> None:
         """Write rows back."""
-        self.step[index], self.value[index], self.slope[index] = (
-            other.step,
-            other.value,
-            other.slope,
-        )
+        for name in ("step", "value", "slope"):
+            getattr(self, name)[index] = getattr(other, name)
 
 
-@dataclass
-class Decision:
-    """What a trial means, by row."""
+class Decision(NamedTuple):
+    """What a trial means, by row: ``better`` is one that is the new low end."""
 
     accepted: BoolArray
     better: BoolArray
-    """The trial is the new low end."""
 
 
 def judge(start: End, low: End, high: End, trial: End) -> Decision:
@@ -289,13 +282,7 @@ def judge(start: End, low: End, high: End, trial: End) -> Decision:
 
 @np.errstate(all="ignore")
 def next_step(before: End, low: End, high: End) -> FloatArray:
-    """The next trial step: inside the bracket, or further out where there is none.
-
-    Args:
-        before: the low end before the last trial.
-        low: the low end.
-        high: the other end.
-    """
+    """The next trial step: inside the bracket, or further out where there is none."""
     open_ended = np.isinf(high.step)
     near, far = np.minimum(low.step, high.step), np.maximum(low.step, high.step)
     margin = _MARGIN * (far - near)

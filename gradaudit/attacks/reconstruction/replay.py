@@ -169,7 +169,6 @@ def _shortened(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _fold(module: fx.GraphModule) -> None:
-    """Put the results of operations on constants in their place."""
     known: dict[fx.Node, Any] = {}
     for node in list(module.graph.nodes):
         if node.op == "get_attr":
