@@ -7,8 +7,7 @@ import torch
 from pydantic import Field, JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.closed_form import SingleLayer
-from gradaudit.attacks.layerwise.features import Inversion, layer_input
+from gradaudit.attacks.layerwise.closed_form import Inversion, SingleLayer, layer_input
 from gradaudit.attacks.layerwise.logits import fully_connected_input
 from gradaudit.attacks.layerwise.recursion import starting_record
 from gradaudit.attacks.layerwise.setting import of_one_record

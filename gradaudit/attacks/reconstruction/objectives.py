@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView, Update
-from gradaudit.attacks.reconstruction.labels import Targets
+from gradaudit.attacks.reconstruction.unknowns import Targets
 from gradaudit.errors import NotApplicable
 
 Distance = Literal["l2", "cosine"]

@@ -22,10 +22,9 @@ from gradaudit.attacks.reconstruction.base import (
     ReconstructionOptions,
 )
 from gradaudit.attacks.reconstruction.blocks import Blocks, Evaluator
-from gradaudit.attacks.reconstruction.initial import Start, normal, starts
-from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, HISTORY, minimise
 from gradaudit.attacks.reconstruction.objectives import Distance, Evaluation, Minimum, Objective
+from gradaudit.attacks.reconstruction.unknowns import Start, Targets, normal, starts
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Advance, Progress
 

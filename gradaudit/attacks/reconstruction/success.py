@@ -12,9 +12,9 @@ from torch import Tensor
 from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.attempts import attack
 from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Update
-from gradaudit.attacks.reconstruction.initial import starts
 from gradaudit.attacks.reconstruction.observing import Observed, value_range
 from gradaudit.attacks.reconstruction.scores import assigned, ssim, window_for
+from gradaudit.attacks.reconstruction.unknowns import starts
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
