@@ -20,7 +20,6 @@ from gradaudit.randomness import Seed
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Features = NDArray[np.floating]
-
 _FLAT = 1e-6
 """A column that varies by less than this share of its largest entry is rounding, and constant."""
 _IN_CACHE = 1 << 17

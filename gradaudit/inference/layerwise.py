@@ -19,8 +19,6 @@ from gradaudit.workers import shared_out
 
 _TOGETHER = 8
 """Repetitions whose batches are observed in one pass over the records."""
-
-
 Observe = Callable[[Sequence[Layer]], Interceptor]
 
 

@@ -22,7 +22,6 @@ from gradaudit.statistics.u_statistic import Draws, disjoint, pooled, project
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
 FALSE_POSITIVES = 0.01
 
 

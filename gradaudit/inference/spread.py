@@ -19,7 +19,6 @@ from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.intervals import Interval, resampled
 
 FloatArray = NDArray[np.float64]
-
 _GRID = np.linspace(-9, 9, 2001)
 _SURE = 1 - 1e-12
 _APART = 1e-3

@@ -30,7 +30,6 @@ from gradaudit.models.target import Layer, Target
 from gradaudit.statistics import CONFIDENCE
 
 Array = NDArray[np.float64]
-
 UPPER, LOWER = 1.0, 4.0
 """The α of the upper and of the lower bound."""
 _TRIAL = 2

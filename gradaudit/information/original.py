@@ -17,7 +17,6 @@ from gradaudit.randomness import rng
 from gradaudit.statistics import CONFIDENCE
 
 FloatArray = NDArray[np.float64]
-
 THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 17))
 """On SSIM, from 0.05 to 0.8 (figure 2)."""
 FEWEST = 5

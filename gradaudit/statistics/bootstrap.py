@@ -19,7 +19,6 @@ from gradaudit.randomness import rng
 from gradaudit.statistics import CONFIDENCE
 
 Array = NDArray[np.float64]
-
 REPLICATES = 2000
 FEWEST = 4
 """Records below which redraws that repeat one record are too many."""

@@ -10,7 +10,6 @@ from gradaudit.statistics import CONFIDENCE
 
 FloatArray = NDArray[np.float64]
 Interval = tuple[float, float]
-
 _CLUSTERS = 5
 """That have a member of the rarer kind, below which their variance is not to be trusted."""
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-
 _MODERATE = 1e-7
 """Smallest eigenvalue of a Gram matrix over the largest, from which coordinates are exact to 1e-9.
 The vectors are then so far from depending on each other that no angle between two groups of them

@@ -18,7 +18,6 @@ from pydantic import JsonValue
 from gradaudit.errors import NotApplicable
 
 Array = NDArray[np.float64]
-
 DISTANCES: Mapping[str, Callable[[Array], Array]] = {
     "grassmann": lambda angles: np.sqrt(np.square(angles).sum(axis=-1)),
     "asimov": lambda angles: angles.max(axis=-1, initial=0.0),
@@ -27,10 +26,8 @@ DISTANCES: Mapping[str, Callable[[Array], Array]] = {
 }
 """Of principal angles (…, k) in radians: K. Ye and L.-H. Lim, "Schubert varieties and distances
 between subspaces of different dimensions" (2016), table 2."""
-
 _SMALL = 1e-2
 """Angles below this are taken from their sines; others are exact to 1e-14 by their cosines."""
-
 STATISTIC = "grassmann"
 """The distance that the permutation test orders by."""
 _TIES = 1e-6

@@ -23,7 +23,6 @@ from gradaudit.subspaces.comparing import distances, principal_angles, quick_ang
 from gradaudit.subspaces.splits import Split
 
 Array = NDArray[np.float64]
-
 NOT_FINITE = "its gradients are not finite; look at the weights and the inputs"
 _ROUGHLY = 1e-6
 _BYTES = 8

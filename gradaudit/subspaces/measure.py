@@ -37,7 +37,6 @@ from gradaudit.subspaces.splits import Orders, Split
 
 Outcome = Mapping[int, Compared | GradauditError]
 """Of a layer: what was found of each split, by its number, or why nothing was."""
-
 Array = NDArray[np.float64]
 ENERGY = 0.95
 _AT_ONCE = 64

@@ -21,7 +21,6 @@ from gradaudit.randomness import rng
 FEWEST = 5
 """Records, or users, that a group needs: two groups of five can be told apart in 252 ways."""
 _LOG_LABELLINGS = float(np.log(252))
-
 Orders = NDArray[np.int64]
 Permuted = Literal["records", "users", "records of each user"]
 

@@ -11,14 +11,11 @@ from gradaudit.errors import UsageError
 
 Shape = tuple[int, int, int]
 """Channels, height and width of one record."""
-
 Padding = Literal["same", "valid"]
 """``same``: half the kernel on each side; ``valid``: none."""
-
 Activation = Literal[
     "relu", "leaky-relu", "elu", "gelu", "silu", "softplus", "tanh", "sigmoid", "none"
 ]
-
 _ACTIVATIONS: dict[Activation, type[nn.Module]] = {
     "relu": nn.ReLU,
     "leaky-relu": nn.LeakyReLU,

@@ -66,9 +66,9 @@ def train_rounds(
     """
     generator = torch_rng(seed, "training")
     plain = SharingProtocol()
-    for number in range(rounds):
+    for index in range(rounds):
         yield target
-        if number + 1 == rounds:
+        if index + 1 == rounds:
             return
         sharing = defended(target)
         target = replace(target, model=copy.deepcopy(target.model))

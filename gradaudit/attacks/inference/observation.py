@@ -31,7 +31,6 @@ def prepared(
     records: Records,
     batches: NDArray[np.int64],
     values: NDArray[np.int64],
-    classes: int,
     *,
     seed: int = 0,
     towards: int | None = None,
@@ -44,8 +43,7 @@ def prepared(
         target: the model of the round.
         records: the data.
         batches: (batches, k) shadow records.
-        values: (batches,) private value of each batch, from 0.
-        classes: how many values there are.
+        values: (batches,) private value of each batch, from 0; all of them occur.
         seed: of noise before the perturbation, and of the classifier.
         towards: the value that updates are to be taken for (user inference).
         memory: bytes that one chunk of work may take.
@@ -57,18 +55,14 @@ def prepared(
             before = replace(
                 sharing, defenses=tuple(chain[:index]), others=0, fraction=None, elements=None
             )
+            layers = parameters_as_layers(target, names)
             observer = Interceptor(
-                target,
-                records,
-                parameters_as_layers(target, names),
-                sharing=before,
-                reduce="none",
-                memory=memory,
-                seed=seed,
+                target, records, layers, sharing=before, reduce="none", memory=memory, seed=seed
             )
-            found = observer.whole(batches, fit=np.unique(batches), seed=seed)
+            updates = observer.whole(batches, fit=np.unique(batches), seed=seed)
             labels = torch.from_numpy(np.asarray(values, dtype=np.int64))
-            chain[index] = defense.prepare(found, labels, classes, seed, towards=towards)
+            classes = int(values.max()) + 1
+            chain[index] = defense.prepare(updates, labels, classes, seed, towards=towards)
     return replace(sharing, defenses=tuple(chain))
 
 
@@ -256,15 +250,8 @@ def prepared_for(
 
     Against user inference it is targeted at one of the shadow users (Li et al. 2024, 6.1).
     """
-    labels = split.shadow.labels
+    batches, values = split.shadow
+    towards = None if split.candidates is None else 0
     return prepared(
-        sharing,
-        target,
-        records,
-        split.shadow.indices,
-        labels,
-        int(labels.max()) + 1,
-        seed=seed,
-        towards=None if split.candidates is None else 0,
-        memory=memory,
+        sharing, target, records, batches, values, seed=seed, towards=towards, memory=memory
     )

@@ -24,7 +24,6 @@ from scipy.special import log_softmax
 from gradaudit.families import log_loss
 
 Posteriors = NDArray[np.float64]
-
 _HOTTEST = 8.0
 """Natural logarithm of the largest temperature that is looked at; the smallest is 0.
 

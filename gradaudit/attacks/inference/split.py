@@ -16,7 +16,6 @@ from gradaudit.sharing.protocol import SharingProtocol
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 Prior = Literal["empirical", "uniform"]
-
 PRIVATE = 5000
 """Records that the private set holds at most (Li et al. 2024, section 5.1.4)."""
 SHARES = (0.4, 0.2, 0.4)

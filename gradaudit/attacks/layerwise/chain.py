@@ -22,7 +22,6 @@ from torch import Tensor
 from gradaudit.ranks.geometry import Convolution
 
 Elementwise = Callable[[Tensor], Tensor]
-
 MARGIN = 1e-12
 """Least distance from the ends of a range at which an inverse is taken."""
 

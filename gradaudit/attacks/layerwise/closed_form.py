@@ -24,7 +24,7 @@ from pydantic import JsonValue
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from torch import Tensor, nn
 
-from gradaudit.attacks.layerwise.systems import Vector
+from gradaudit.attacks.layerwise.systems import Vector, float64
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.gradients.functional import FunctionalModel
@@ -33,7 +33,6 @@ from gradaudit.ranks.observe import watching
 
 MATRIX_ELEMENTS = 1_000_000
 """The largest Jacobian that is formed for a search."""
-
 JACOBIAN_ELEMENTS = 20_000_000
 """The largest Jacobian whose rank is taken."""
 
@@ -119,20 +118,20 @@ class Inversion:
     def residuals(self, z: Vector) -> Vector:
         """Ψ(x) − o."""
         with torch.no_grad():
-            return _vector(self.read(self._record(z)) - self.wanted)
+            return float64(self.read(self._record(z)) - self.wanted)
 
     def jacobian(self, z: Vector) -> LinearOperator:
         """Of Ψ at x, as a matrix where it is small."""
         record = self._record(z)
         if len(z) * len(self.wanted) <= MATRIX_ELEMENTS:
-            return aslinearoperator(_vector(self._matrix(record)))
+            return aslinearoperator(float64(self._matrix(record)))
         pull = torch.func.vjp(self.read, record)[1]
 
         def apply(step: Vector) -> Vector:
-            return _vector(torch.func.jvp(self.read, (record,), (self._record(step),))[1])
+            return float64(torch.func.jvp(self.read, (record,), (self._record(step),))[1])
 
         def transposed(left: Vector) -> Vector:
-            return _vector(pull(torch.from_numpy(left.ravel()).to(record))[0].flatten())
+            return float64(pull(torch.from_numpy(left.ravel()).to(record))[0].flatten())
 
         shape = (len(self.wanted), len(z))
         return LinearOperator(shape, matvec=apply, rmatvec=transposed, dtype=np.float64)
@@ -150,10 +149,6 @@ class Inversion:
 
     def _record(self, z: Vector) -> Tensor:
         return torch.from_numpy(z.ravel()).to(self.wanted).reshape(1, *self.shape)
-
-
-def _vector(tensor: Tensor) -> Vector:
-    return np.asarray(tensor.detach().to("cpu", torch.float64).numpy())
 
 
 _ROUNDING = 1e-24

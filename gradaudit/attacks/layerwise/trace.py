@@ -19,7 +19,6 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.ranks.geometry import Convolution
 
 _Make: TypeAlias = Callable[..., Activation]
-
 _KEEPS_ORDER = {
     "view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "clone", "alias", "detach",
     "_to_copy", "contiguous", "lift_fresh_copy",

@@ -27,7 +27,6 @@ __all__ = [
     "load_methods",
     "reconstructions",
 ]
-
 Method = Reconstruction[Any]
 OPTION = "--method"
 _FLAGS = {"rate": "learning-rate"}

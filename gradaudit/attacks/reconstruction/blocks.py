@@ -28,8 +28,6 @@ from gradaudit.workers import shared_out
 
 MOST_COLUMNS = 1 << 16
 """Elements of an unfolded input up to which a convolution becomes a product."""
-
-
 MEMORY = 1 << 30
 """Bytes that the blocks which are worked on at one time may take."""
 _LEAST_ROWS, _MOST_ROWS, _MOST_ROWS_ON_A_GPU = 4, 8, 32

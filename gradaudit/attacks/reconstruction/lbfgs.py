@@ -25,7 +25,6 @@ from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
-
 INNER, EVALUATIONS = 20, 25
 """Of one outer step, as in torch's L-BFGS."""
 HISTORY = 100

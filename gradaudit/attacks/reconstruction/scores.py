@@ -19,7 +19,6 @@ from torch import Tensor
 from gradaudit.errors import NotApplicable
 
 IntArray = NDArray[np.int64]
-
 WINDOW, SIGMA = 11, 1.5
 _SMALLEST = 3
 _C1, _C2 = 0.01**2, 0.03**2

@@ -21,7 +21,6 @@ from gradaudit.progress import Progress
 from gradaudit.randomness import sequence, torch_rng
 
 FloatArray = NDArray[np.float64]
-
 Kind = Literal["normal", "uniform", "pattern", "blank"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Random reconstructions: where attacks start, cut to the range of values, and one colour."""

@@ -29,7 +29,6 @@ from gradaudit.ranks.observe import watching
 
 _MAX_BYTES = 1 << 30
 """Of a file with a starting point."""
-
 Start = Literal["normal", "uniform", "pattern", "given"]
 
 
