@@ -8,9 +8,9 @@ independent, with Student's quantile, which keeps its level near 0 and 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,14 +133,8 @@ class Scores:
         Args:
             posteriors: of each repetition, (trials, values) log-probabilities.
         """
-        shares = self._false_positives
-        found = self._pooled(
-            [
-                _of_rates(posterior, trials.labels, shares)
-                for posterior, trials in zip(posteriors, self.repetitions, strict=True)
-            ]
-        )
-        asr, area, strict, at, lax = (self._rate(*each) for each in found)
+        rates = self._pooled(posteriors, partial(_of_rates, self._false_positives))
+        asr, area, strict, at, lax = (self._rate(*rate) for rate in rates)
         return {
             "asr": asr,
             "auroc": area,
@@ -150,10 +144,7 @@ class Scores:
     def log_loss(self, posteriors: Sequence[FloatArray]) -> Score:
         """Mean of −log p of the true value, in nats."""
         ((value, variance),) = self._pooled(
-            [
-                _means(losses(posterior, trials.labels)[:, None])
-                for posterior, trials in zip(posteriors, self.repetitions, strict=True)
-            ]
+            posteriors, lambda posterior, labels: _means(losses(posterior, labels)[:, None])
         )
         margin = self._quantile * float(np.sqrt(variance))
         return Score(value, (max(value - margin, 0.0), value + margin))
@@ -194,14 +185,20 @@ class Scores:
         )
         return low, FALSE_POSITIVES, max(high, FALSE_POSITIVES)
 
-    def _pooled(self, each: Sequence[tuple[FloatArray, FloatArray]]) -> list[tuple[float, float]]:
-        """(value, variance) of every score."""
-        projected = [
-            project(values, errors, trials.draws)
-            for (values, errors), trials in zip(each, self.repetitions, strict=True)
-        ]
-        means, variances = pooled(projected)
-        return [(float(v), float(s)) for v, s in zip(means, variances, strict=True)]
+    def _pooled(
+        self,
+        posteriors: Sequence[FloatArray],
+        scores: Callable[[FloatArray, IntArray], tuple[FloatArray, FloatArray]],
+    ) -> list[tuple[float, float]]:
+        """(value, variance) of every score, from its values and its errors by trial."""
+        pairs = zip(posteriors, self.repetitions, strict=True)
+        means, variances = pooled(
+            [
+                project(*scores(posterior, trials.labels), trials.draws)
+                for posterior, trials in pairs
+            ]
+        )
+        return list(zip(means.tolist(), variances.tolist(), strict=True))
 
     def _rate(self, value: float, variance: float) -> Score:
         """A rate, as of so many independent trials as its variance says.
@@ -229,7 +226,7 @@ def _rest(counts: NDArray[np.generic]) -> float:
 
 
 def _of_rates(
-    posterior: FloatArray, labels: IntArray, shares: Sequence[float]
+    shares: Sequence[float], posterior: FloatArray, labels: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """ASR, AUROC, true positive rates at shares of false ones: values and errors by trial."""
     hits, hit_errors = _means(success(posterior, labels)[:, None])

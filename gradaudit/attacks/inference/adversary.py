@@ -183,8 +183,6 @@ class Adversary:
 
     def _known(self) -> tuple[FloatArray, FloatArray]:
         """φ of the adversary's own batches and of the observed ones."""
-        if not self.knowledge:
-            raise UsageError("--knows: name the columns that the adversary knows")
         of_batches = self.knowledge.of_batches
         return of_batches(self.split.own), of_batches(self.split.observed.indices)
 

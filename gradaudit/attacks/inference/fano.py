@@ -115,13 +115,7 @@ def _of_round(
 
 
 class _Samples(NamedTuple):
-    """Gradients of some of the trials, before the noise and in units of it.
-
-    Attributes:
-        gram: (samples, samples) inner products about the mean, float64.
-        elements: of a gradient.
-        labels: (samples,) the true values.
-    """
+    """Gradients of some of the trials, before the noise and in units of it, and the true values."""
 
     gram: NDArray[np.float64]
     """(samples, samples) inner products about the mean."""
