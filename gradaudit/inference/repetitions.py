@@ -7,15 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.errors import NotApplicable
-from gradaudit.inference.splits import (
-    Batches,
-    IntArray,
-    Users,
-    draw_batches,
-    expect_enough,
-    owners,
-    split,
-)
+from gradaudit.inference import splits
+from gradaudit.inference.splits import Batches, IntArray, Users
 from gradaudit.randomness import Word, rng, sequence
 
 FOLDS = 3
@@ -135,13 +128,17 @@ def _repetition(
     question: Question, number: int, permuted: bool, codes: IntArray, seed: np.random.SeedSequence
 ) -> Repetition:
     splitting = sequence(seed, "split")
-    parts = split(len(codes), question.users, question.shares, splitting, codes=codes)
+    parts = splits.split(len(codes), question.users, question.shares, splitting, codes=codes)
     named = dict(zip((*_FOLD_NAMES, "the score set"), parts, strict=True))
-    expect_enough(named, codes, question.values, max(question.size, FEWEST), question.attribute)
+    splits.expect_enough(
+        named, codes, question.values, max(question.size, FEWEST), question.attribute
+    )
     generator = rng(seed, "batches")
     half = (question.batches + 1) // 2
     drawn = tuple(
-        draw_batches(codes, part, question.size, count, generator, values=len(question.values))
+        splits.draw_batches(
+            codes, part, question.size, count, generator, values=len(question.values)
+        )
         for part, count in zip(parts, (*[half] * FOLDS, SCORED_TIMES * half), strict=True)
     )
     folds = np.concatenate(parts[:-1])
@@ -186,7 +183,7 @@ def _held(question: Question, drawn: Batches) -> float:
 
 
 def _names(question: Question) -> IntArray:
-    return owners(question.users, len(question.codes))
+    return splits.owners(question.users, len(question.codes))
 
 
 def _permuted(question: Question, seed: np.random.SeedSequence) -> IntArray:

@@ -1,7 +1,6 @@
 """The closed form: a fully connected layer's input from the gradients of its weight and bias."""
 
 from math import isfinite
-from typing import ClassVar
 
 import torch
 from pydantic import Field, JsonValue
@@ -12,18 +11,14 @@ from gradaudit.attacks.layerwise.logits import fully_connected_input
 from gradaudit.attacks.layerwise.recursion import starting_record
 from gradaudit.attacks.layerwise.setting import of_one_record
 from gradaudit.attacks.layerwise.systems import minimise
-from gradaudit.attacks.reconstruction.base import (
-    AttackerView,
-    Candidates,
-    Reconstruction,
-    ReconstructionOptions,
-)
+from gradaudit.attacks.reconstruction import base
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
 from gradaudit.progress import Progress
 
 _LATER = "the layer's input; the record behind it is determined where condition 1 holds"
 
 
-class ClosedFormOptions(ReconstructionOptions):
+class ClosedFormOptions(base.ReconstructionOptions):
     """Options of the closed form."""
 
     layer: str | None = Field(
@@ -49,8 +44,8 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
 
     name = "closed-form"
     summary = "Divide a fully connected layer's gradients (Fan et al. 2020, theorem 2.1)."
-    Options: ClassVar[type[ReconstructionOptions]] = ClosedFormOptions
-    restarts: ClassVar[bool] = False
+    Options = ClosedFormOptions
+    restarts = False
 
     def calls(self) -> float:
         """A later layer's input is searched for twice."""

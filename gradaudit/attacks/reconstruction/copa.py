@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -11,12 +9,8 @@ from torch import Tensor
 from gradaudit.attacks.layerwise.combined import Combined, Start
 from gradaudit.attacks.layerwise.recursion import Recovered, best_of, starting_record
 from gradaudit.attacks.layerwise.setting import Setting
-from gradaudit.attacks.reconstruction.base import (
-    AttackerView,
-    Candidates,
-    Reconstruction,
-    ReconstructionOptions,
-)
+from gradaudit.attacks.reconstruction import base
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 
@@ -24,7 +18,7 @@ _USUAL_INNER = 500
 """Iterations of LSMR in a step of the search."""
 
 
-class CombinedOptions(ReconstructionOptions):
+class CombinedOptions(base.ReconstructionOptions):
     """Options of COPA."""
 
     search_steps: int = Field(20, ge=1, description="most steps of the search in a layer")
@@ -50,7 +44,7 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
 
     name = "copa"
     summary = "R-GAP's systems over what the layers before can give (Chen & Campbell 2021)."
-    Options: ClassVar[type[ReconstructionOptions]] = CombinedOptions
+    Options = CombinedOptions
 
     def run(
         self,

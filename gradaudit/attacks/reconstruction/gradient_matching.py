@@ -1,11 +1,11 @@
 """Attacks that match gradients: Deep Leakage, the improved one, and Inverting Gradients."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
 
-from gradaudit.attacks.reconstruction.base import AttackerView, ReconstructionOptions
+from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.attacks.reconstruction.objectives import Distance
 from gradaudit.attacks.reconstruction.restarts import GradientMatching, MatchingOptions
 from gradaudit.attacks.reconstruction.unknowns import Start, Targets, infer_counts, infer_label
@@ -85,7 +85,7 @@ class InvertingGradients(GradientMatching):
 
     name = "inverting-gradients"
     summary = "Match the gradient's direction under total variation (Geiping et al. 2020)."
-    Options: ClassVar[type[ReconstructionOptions]] = InvertingOptions
+    Options = InvertingOptions
     default_steps = 2400
     reads_labels = True
 

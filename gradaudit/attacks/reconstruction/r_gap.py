@@ -1,7 +1,6 @@
 """R-GAP: a chain of layers solved backwards, each as a linear system."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -10,19 +9,15 @@ from gradaudit.attacks.layerwise.chain import Activation, Stage
 from gradaudit.attacks.layerwise.recursion import Solved, Solver, best_of, share_outside
 from gradaudit.attacks.layerwise.setting import Setting
 from gradaudit.attacks.layerwise.systems import System, solve
-from gradaudit.attacks.reconstruction.base import (
-    AttackerView,
-    Candidates,
-    Reconstruction,
-    ReconstructionOptions,
-)
+from gradaudit.attacks.reconstruction import base
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
 from gradaudit.progress import Progress
 
 _USUAL_STEPS = 3000
 """Iterations of LSMR that the layers of a small network take together."""
 
 
-class RecursiveOptions(ReconstructionOptions):
+class RecursiveOptions(base.ReconstructionOptions):
     """Options of R-GAP."""
 
     solver_steps: int = Field(20_000, ge=1, description="most iterations of LSMR for a layer")
@@ -43,8 +38,8 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
 
     name = "r-gap"
     summary = "Solve one layer after another as a linear system (Zhu & Blaschko 2021)."
-    Options: ClassVar[type[ReconstructionOptions]] = RecursiveOptions
-    restarts: ClassVar[bool] = False
+    Options = RecursiveOptions
+    restarts = False
 
     def run(
         self,

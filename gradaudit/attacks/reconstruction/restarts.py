@@ -9,18 +9,14 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.base import (
-    AttackerView,
-    Candidates,
-    Reconstruction,
-    ReconstructionOptions,
-)
+from gradaudit.attacks.reconstruction import base
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
 from gradaudit.attacks.reconstruction.blocks import Blocks, Evaluator
 from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, HISTORY, minimise
 from gradaudit.attacks.reconstruction.objectives import Distance, Evaluation, Minimum, Objective
@@ -104,7 +100,7 @@ _KEPT_BY_LBFGS, _KEPT_BY_ADAM = 2 * HISTORY, 6
 """Vectors of the size of a point that an optimiser keeps of each."""
 
 
-class MatchingOptions(ReconstructionOptions):
+class MatchingOptions(base.ReconstructionOptions):
     """Options of every attack that matches gradients."""
 
     objective: Distance = Field("l2", description="Distance of updates: l2 or cosine.")
@@ -150,7 +146,7 @@ class GradientMatching(Reconstruction[MatchingOptions]):
     """
 
     splits = True
-    Options: ClassVar[type[ReconstructionOptions]] = MatchingOptions
+    Options = MatchingOptions
 
     @abstractmethod
     def targets(self, view: AttackerView, generator: torch.Generator) -> Targets:
