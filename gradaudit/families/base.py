@@ -134,9 +134,6 @@ class Projection:
         return found
 
 
-__all__ = ["Features", "FloatArray", "IntArray"]
-
-
 class Fitted(ABC):
     """A member of a family, fitted.
 

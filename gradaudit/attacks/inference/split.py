@@ -103,6 +103,8 @@ class Secret:
 
     def behind(self, batches: IntArray) -> IntArray:
         """The records of batches, or their users: (batches, k)."""
+        if self.users is None:
+            return batches
         return owners(self.users, len(self.codes))[batches]
 
 
@@ -198,8 +200,11 @@ def _hold_out(
 ) -> tuple[IntArray, IntArray]:
     """Shadow records to fit on and to hold out: none where a value would be left too few."""
     quota = max(design.shadow // len(secret.values), 1)
-    fit, held, whole = [], [], []
-    away = _users_to_hold_out(members, secret, design, generator)
+    fit, held, whole, away = [], [], [], None
+    if secret.users is not None:
+        shares, seed = (1 - design.held_out, design.held_out), int(generator.integers(1 << 62))
+        codes, users = secret.codes[members], secret.users[members]
+        away = members[split(len(members), users, shares, seed, codes=codes)[1]]
     for value in range(len(secret.values)):
         of_value = generator.permutation(secret.having(value, members))
         cut = round(min(len(of_value), quota) * design.held_out)
@@ -210,17 +215,6 @@ def _hold_out(
     if min(map(len, fit + held)) < 2 * design.batch_size:
         return np.sort(np.concatenate(whole)), np.zeros(0, dtype=np.int64)
     return np.sort(np.concatenate(fit)), np.sort(np.concatenate(held))
-
-
-def _users_to_hold_out(
-    members: IntArray, secret: Secret, design: Design, generator: np.random.Generator
-) -> IntArray | None:
-    """All records of a share of the members' users; None where there are no users."""
-    if secret.users is None:
-        return None
-    shares, seed = (1 - design.held_out, design.held_out), int(generator.integers(1 << 62))
-    codes, users = secret.codes[members], secret.users[members]
-    return members[split(len(members), users, shares, seed, codes=codes)[1]]
 
 
 def _private_quotas(counts: IntArray, design: Design, secret: str) -> IntArray:

@@ -12,6 +12,7 @@ is the truth: all of them are found, by brackets, and tried.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -143,16 +144,9 @@ def _with_extrema(
     """The points, in order of size, with those where the difference comes closest to zero."""
     size = np.abs(values)
     turns = np.flatnonzero((size[1:-1] < size[:-2]) & (size[1:-1] < size[2:])) + 1
-    extrema = [
-        _closest(difference, points[n - 1 : n + 2], float(np.sign(values[n]))) for n in turns
-    ]
+    extrema = []
+    for n in turns:
+        low, high = sorted((float(points[n - 1]), float(points[n + 1])))
+        toward = partial(lambda sign, t: sign * difference(float(t)), float(np.sign(values[n])))
+        extrema.append(float(minimize_scalar(toward, bounds=(low, high)).x))
     return np.sort(np.concatenate([points, extrema]))
-
-
-def _closest(
-    difference: Callable[[float], float], points: NDArray[np.float64], sign: float
-) -> float:
-    """Where a difference of this sign is smallest between the outer ones of three points."""
-    low, high = sorted((float(points[0]), float(points[2])))
-    end = minimize_scalar(lambda t: sign * difference(float(t)), bounds=(low, high))
-    return float(end.x)

@@ -35,6 +35,7 @@ class Choice:
 
     Attributes:
         batches: how many updates, of records drawn without replacement.
+        records: these records instead, by number.
         update: a captured update instead, see ``captured_update``.
         rate: learning rate between the two checkpoints of a captured update.
     """
@@ -51,6 +52,7 @@ class Campaign:
     """What is attacked.
 
     Attributes:
+        scored: whether the truth is known.
         jobs: worker processes that batches, or restarts, are shared out among.
     """
 

@@ -56,7 +56,12 @@ class ThreatModel:
             NotApplicable: updates are only seen mixed or in part.
             UsageError: the defenses cannot be applied to this model.
         """
-        _expect_whole(self.sharing)
+        sharing = self.sharing
+        if sharing.others or sharing.fraction is not None or sharing.elements is not None:
+            raise NotApplicable(
+                "reconstruction needs a client's own and whole update; leave out --others, "
+                "--fraction and --elements (--layer shows an attack on some layers)"
+            )
         again = torch.Generator(generator.device)
         again.set_state(generator.get_state())
         update = share(
@@ -144,11 +149,3 @@ def value_range(records: Records) -> tuple[float, float] | None:
 def _shuffled(labels: Tensor, classes: int) -> Tensor:
     """Class labels without their order in the batch, which an update does not have either."""
     return labels.sort().values if classes and labels.dim() == 1 else labels
-
-
-def _expect_whole(sharing: SharingProtocol) -> None:
-    if sharing.others or sharing.fraction is not None or sharing.elements is not None:
-        raise NotApplicable(
-            "reconstruction needs a client's own and whole update; leave out --others, "
-            "--fraction and --elements (--layer shows an attack on some layers)"
-        )

@@ -228,13 +228,8 @@ def infer_counts(view: AttackerView, generator: torch.Generator) -> Tensor:
     noise = torch.rand(_MADE_UP, *view.shape, generator=generator, dtype=torch.float64)
     outputs = _predictions(view, low + (high - low) * noise)
     expected = view.batch * (outputs.softmax(dim=1).mean(dim=0) - bias)
-    return _rounded(expected, view.batch)
-
-
-def _rounded(expected: Tensor, total: int) -> Tensor:
-    """Whole counts closest to the expected ones, one label at a time to the largest remainder."""
     counts = torch.zeros_like(expected)
-    for _ in range(total):
+    for _ in range(view.batch):  # whole numbers, one label at a time to the largest remainder
         counts[(expected - counts).argmax()] += 1
     return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts.long())
 
