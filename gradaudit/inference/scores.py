@@ -122,7 +122,6 @@ class Scores:
     """
 
     repetitions: Sequence[Trials]
-    confidence: float = CONFIDENCE
 
     def rates(self, posteriors: Sequence[FloatArray]) -> dict[str, Score]:
         """ASR, AUROC and true positive rate at 1 % false positives, by name.
@@ -170,7 +169,7 @@ class Scores:
     def _quantile(self) -> float:
         """Student's, with a degree of freedom for each disjoint batch less one for each mean."""
         free = max(float(self.disjoint.sum()) - len(self.disjoint), 1.0)
-        return float(stats.t.ppf((1 + self.confidence) / 2, free))
+        return float(stats.t.ppf((1 + CONFIDENCE) / 2, free))
 
     @property
     def _false_positives(self) -> tuple[float, float, float]:

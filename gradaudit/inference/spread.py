@@ -15,7 +15,6 @@ from scipy import stats
 
 from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.usable import Learned, Usable
-from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.intervals import Interval, resampled
 
 FloatArray = NDArray[np.float64]
@@ -105,9 +104,7 @@ class Sampled:
         scored, fitted = len(repetition.parts[-1]), len(repetition.adversary)
         return cls(scored, fitted, repetition.disjoint)
 
-    def interval(
-        self, values: FloatArray, ignorant: float, confidence: float = CONFIDENCE
-    ) -> Interval:
+    def interval(self, values: FloatArray, ignorant: float) -> Interval:
         """Interval of a mean over repetitions for another sample of as many records.
 
         What it estimates is the mean over such samples: what an adversary learns who has as many
@@ -118,10 +115,9 @@ class Sampled:
         Args:
             values: (R,) of the repetitions.
             ignorant: the value of who knows nothing.
-            confidence: of the interval.
         """
         least = abs(float(values.mean()) - ignorant) / self.disjoint
-        return resampled(values, self.scored, self.fitted, confidence, least=least)
+        return resampled(values, self.scored, self.fitted, least=least)
 
 
 def information_interval(found: Sequence[Usable], sampled: Sampled) -> Interval:

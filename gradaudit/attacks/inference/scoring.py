@@ -25,7 +25,7 @@ class Scorer:
     """
 
     splits: Sequence[GameSplit]
-    confidence: float = CONFIDENCE
+    confidence = CONFIDENCE
 
     def scores(self, posteriors: Sequence[FloatArray]) -> dict[str, Score]:
         """``METRICS`` of normalised log-posteriors (trials, values) of each repetition."""
@@ -104,4 +104,4 @@ class Scorer:
             if split.candidates is not None:  # they are dealt anew to every trial: one stratum
                 strata, members = np.zeros_like(labels), split.clusters
             trials.append(Trials(labels, Draws.of(members, strata, split.clusters, names)))
-        return Scores(trials, self.confidence)
+        return Scores(trials)
