@@ -78,14 +78,14 @@ class Layers:
         self.shape = (channels, *after)
         return self._activate(f"conv{number}", self.activation)
 
-    def pool(self, size: int = 2) -> Self:
-        """A max-pool; what does not fill a window is dropped."""
+    def pool(self) -> Self:
+        """A max-pool of width 2; what does not fill a window is dropped."""
         channels, *sizes = self.shape
         number = self._next("pool")
-        after = [length // size for length in sizes]
-        self._fits(after, f"pool{number} of width {size}")
+        after = [length // 2 for length in sizes]
+        self._fits(after, f"pool{number} of width 2")
         kind = nn.MaxPool1d if len(sizes) == 1 else nn.MaxPool2d
-        self.model.add_module(f"pool{number}", kind(size))
+        self.model.add_module(f"pool{number}", kind(2))
         self.shape = (channels, *after)
         return self
 

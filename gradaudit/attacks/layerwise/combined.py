@@ -65,28 +65,22 @@ class PullBack:
         return np.asarray(self.matrix @ y + self.offset)
 
 
-def pull_back_of(stage: Stage | None, seed: int = 0) -> PullBack | None:
-    """The constraint that a stage puts on its output, None where it puts none.
-
-    Args:
-        stage: the stage before the one that is solved, None where that is the first.
-        seed: of the probes by which the rank is found.
-    """
+def pull_back_of(stage: Stage | None) -> PullBack | None:
+    """The constraint that a stage puts on its output; None where it puts none or there is none."""
     if stage is None or stage.convolution is None or stage.inputs >= stage.outputs:
         return None
-    if column_rank(stage, seed) < stage.inputs:
+    if column_rank(stage) < stage.inputs:
         return None
     return PullBack(weights_matrix(stage), stage.offset.cpu().double().numpy())
 
 
-def column_rank(stage: Stage, seed: int = 0) -> int:
+def column_rank(stage: Stage) -> int:
     """The rank of a convolution's W, at least."""
     assert stage.convolution is not None
     weight = stage.weight.detach().cpu().double()
     nothing = torch.zeros(len(weight), stage.outputs // len(weight), dtype=torch.float64)
     geometry = geometry_of(stage.convolution, stage.input_shape[1:])
-    rank = convolution_rank(weight, nothing, geometry, stage.convolution.groups, seed=seed)
-    return rank.low
+    return convolution_rank(weight, nothing, geometry, stage.convolution.groups, seed=0).low
 
 
 @dataclass(frozen=True)
@@ -169,13 +163,11 @@ class Combined(Solver):
 
     Attributes:
         start: where a search starts, and which of several solutions is taken: the closest one.
-        inner: the most iterations of LSMR in a step.
         constrained: the layers at whose input a pull-back constraint was met.
     """
 
     start: Start
     steps: int = 20
-    inner: int = 1000
     constrained: list[str] = field(default_factory=list)
 
     def solve(
@@ -207,7 +199,7 @@ class Combined(Solver):
 
     def _search(self, stage: Stage, objective: Objective, z: Vector, determined: bool) -> Solved:
         begin = objective.unknown_of(z)
-        minimum = minimise(objective, begin, steps=self.steps, inner=self.inner)
+        minimum = minimise(objective, begin, steps=self.steps, inner=1000)
         end = torch.from_numpy(objective.z_of(minimum.z)).to(stage.weight)
         x = objective.activation.value(end)
         residual, steps = minimum.residual, minimum.steps

@@ -41,7 +41,6 @@ def minimise(
     start: Tensor,
     outer: int,
     *,
-    history: int = HISTORY,
     tolerance: float = 0.0,
     advance: Callable[[int], None] = lambda units: None,
 ) -> Minimum:
@@ -51,11 +50,10 @@ def minimise(
         evaluate: the function and its gradient, of rows.
         start: (rows, n).
         outer: outer steps, each of up to 20 steps or 25 evaluations.
-        history: pairs of differences that a direction is made of.
         tolerance: a problem is done where its value is no larger.
         advance: told of every outer step that a row has used up.
     """
-    search, reported = _Search.begin(evaluate, start, history), 0
+    search, reported = _Search.begin(evaluate, start), 0
     while True:
         running = search.running(outer, tolerance)
         spent = search.spent(outer)
@@ -88,7 +86,7 @@ class _Search:
     broken: BoolArray
 
     @classmethod
-    def begin(cls, evaluate: Evaluation, start: Tensor, history: int) -> _Search:
+    def begin(cls, evaluate: Evaluation, start: Tensor) -> _Search:
         values, gradients = evaluate(start)
         fine = values.isfinite() & gradients.isfinite().all(dim=1)
         none, count = np.zeros(len(start)), np.zeros(len(start), dtype=np.int64)
@@ -98,7 +96,7 @@ class _Search:
             gradients=gradients.clone(),
             directions=torch.zeros_like(start),
             best=gradients.clone(),
-            memory=Memory.empty(start, history),
+            memory=Memory.empty(start, HISTORY),
             start=End(none.copy(), numbers, none.copy()),
             low=End(none.copy(), numbers.copy(), none.copy()),
             high=End(none.copy(), none.copy(), none.copy()),

@@ -73,19 +73,15 @@ class LeastSquares(Solver):
     """A convolution's input as the shortest solution of [W; ∇_Z J] x = [z; ∇_W J]: R-GAP's step.
 
     Least squares on both blocks, each scaled to rows of length one on the average.
-
-    Attributes:
-        dense: by singular values or by LSMR; None: by size.
     """
 
     iterations: int = 20_000
-    dense: bool | None = None
 
     def solve(
         self, stage: Stage, system: System, before: Activation, previous: Stage | None
     ) -> Solved:
         """The shortest input among those that fit best."""
-        found = solve(*system.balanced(), iterations=self.iterations, dense=self.dense)
+        found = solve(*system.balanced(), iterations=self.iterations)
         x = torch.from_numpy(found.x).to(stage.weight)
         outside = share_outside(before, x)
         return Solved(stage.layer, x, None, found.residual, found.iterations, outside)
