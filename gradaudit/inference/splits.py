@@ -46,7 +46,8 @@ def split(
     places = np.empty(len(first), dtype=np.int64)
     for stratum in np.unique(strata[first]):
         members = order[strata[first][order] == stratum]
-        places[members] = _places(len(members), shares)
+        ends = np.round(np.cumsum(shares) / np.sum(shares) * len(members))
+        places[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
     of_record = places[names]
     return tuple(
         np.flatnonzero(of_record == place).astype(np.int64) for place in range(len(shares))
@@ -58,12 +59,6 @@ def owners(users: Users | None, records: int) -> IntArray:
     if users is None:
         return np.arange(records)
     return np.unique(users, return_inverse=True)[1].astype(np.int64)
-
-
-def _places(count: int, shares: tuple[float, ...]) -> IntArray:
-    """Which set each of ``count`` shuffled members goes to."""
-    ends = np.round(np.cumsum(shares) / np.sum(shares) * count)
-    return np.searchsorted(ends, np.arange(count), side="right").astype(np.int64)
 
 
 def expect_enough(

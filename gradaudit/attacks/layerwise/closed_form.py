@@ -193,8 +193,13 @@ class SingleLayer:
                 raise UsageError(f"layer={wanted}: no fully connected layer of the model has it")
         reasons = {reader.layer: _unsolvable(reader, view) for reader in candidates}
         usable = [reader for reader in candidates if reasons[reader.layer] is None]
+        if not reasons:
+            raise NotApplicable("the closed form is for fully connected layers; the model has none")
         if not usable:
-            raise NotApplicable(_refusal(reasons))
+            listed = "; ".join(f"{layer} {reason}" for layer, reason in reasons.items())
+            raise NotApplicable(
+                f"the closed form can be used on no fully connected layer: {listed}"
+            )
         chosen = next((reader for reader in usable if reader.of_record), usable[0])
         update, name = view.update, chosen.layer
         return cls(name, update[f"{name}.weight"], update[f"{name}.bias"], chosen.of_record)
@@ -218,13 +223,6 @@ def _unsolvable(reader: Reader, view: AttackerView) -> str | None:
     if not bool(view.update[f"{name}.bias"].any()):
         return "has a bias gradient of zero"
     return None
-
-
-def _refusal(reasons: dict[str, str | None]) -> str:
-    if not reasons:
-        return "the closed form is for fully connected layers; the model has none"
-    listed = "; ".join(f"{layer} {reason}" for layer, reason in reasons.items())
-    return f"the closed form can be used on no fully connected layer: {listed}"
 
 
 @dataclass(frozen=True)

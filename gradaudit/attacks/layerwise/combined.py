@@ -66,7 +66,10 @@ class PullBack:
 
 
 def pull_back_of(stage: Stage | None) -> PullBack | None:
-    """The constraint that a stage puts on its output; None where it puts none or there is none."""
+    """The constraint that a stage puts on its output, None where it puts none.
+
+    ``stage`` is the one before the one that is solved, None where that is the first.
+    """
     if stage is None or stage.convolution is None or stage.inputs >= stage.outputs:
         return None
     if column_rank(stage) < stage.inputs:

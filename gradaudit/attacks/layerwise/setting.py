@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -106,12 +106,13 @@ class Setting:
                     f"the update of {stage.layer}'s bias was not shared, so that the scale of its "
                     "output's gradient is not known"
                 )
-        misses: list[float] = []
+        ranked: list[tuple[float, tuple[LastLayer, Tensor]]] = []
         for end, target in cases:
             z = stage.linear(end.x) + stage.offset
             expected = self.output_gradient(target, z[None])[0]
-            misses.append(float((expected - end.delta).norm() / end.delta.norm()))
-        return _plausible(cases, misses)
+            ranked.append((float((expected - end.delta).norm() / end.delta.norm()), (end, target)))
+        ranked.sort(key=lambda case: case[0])
+        return [case for miss, case in ranked if miss <= max(_CLOSE, ranked[0][0])]
 
     def mismatch(self, record: Tensor, target: Tensor) -> float:
         """‖ĝ − g‖² / ‖g‖² between the gradient that a record would have and what was shared."""
@@ -143,14 +144,6 @@ def of_one_record(view: AttackerView, attack: str) -> AttackerView:
         raise NotApplicable(f"{attack} solves for real numbers; these records are of tokens")
     device = view.model.device
     return view.in_precision(torch.float64, torch.device("cpu") if device.type == "mps" else device)
-
-
-def _plausible(
-    cases: Iterable[tuple[LastLayer, Tensor]], misses: list[float]
-) -> list[tuple[LastLayer, Tensor]]:
-    """The ends that explain the last layer's gradient, or the best one where none does."""
-    ranked = sorted(zip(misses, cases, strict=True), key=lambda pair: pair[0])
-    return [end for miss, end in ranked if miss <= max(_CLOSE, ranked[0][0])]
 
 
 def prospects(view: AttackerView, record: Tensor, label: Tensor, seed: int) -> dict[str, JsonValue]:

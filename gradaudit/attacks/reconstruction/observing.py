@@ -91,6 +91,8 @@ class ThreatModel:
         outputs = model.loss.predictions(model.check(inputs, labels))
         classes = 0 if labels.is_floating_point() else outputs[0].numel()
         sharing = self.sharing
+        # class labels without their order in the batch, which an update does not have either
+        told = labels.sort().values if classes and labels.dim() == 1 else labels
         view = AttackerView(
             model=model,
             update={name: part.to(model.device, model.dtype) for name, part in update.items()},
@@ -99,7 +101,7 @@ class ThreatModel:
             classes=classes,
             label_shape=tuple(labels.shape[1:]),
             discrete=batch.discrete,
-            labels=_shuffled(labels, classes) if self.known_labels else None,
+            labels=told if self.known_labels else None,
             bounds=value_range(batch),
             training=None
             if sharing.algorithm == "fedsgd"
@@ -144,8 +146,3 @@ def value_range(records: Records) -> tuple[float, float] | None:
     if inputs.dim() != 4 or inputs.shape[1] not in (1, 3) or records.discrete:
         return None
     return (0.0, 1.0) if bool(((inputs >= 0) & (inputs <= 1)).all()) else None
-
-
-def _shuffled(labels: Tensor, classes: int) -> Tensor:
-    """Class labels without their order in the batch, which an update does not have either."""
-    return labels.sort().values if classes and labels.dim() == 1 else labels
