@@ -3,9 +3,8 @@
 It guesses from every layer and from the whole update, after all rounds. Beside the updates it may
 know columns of the records, φ(x).
 
-Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
-(2024), section 4.1; that columns alone may give an attribute away is the imputation of
-B. Jayaraman and D. Evans, "Are attribute inference attacks just imputation?" (2022).
+Source: Li et al. 2024, section 4.1; that columns alone may give an attribute away is the imputation
+of B. Jayaraman and D. Evans, "Are attribute inference attacks just imputation?" (2022).
 """
 
 from __future__ import annotations

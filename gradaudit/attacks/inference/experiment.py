@@ -5,8 +5,7 @@ played several times, each time with all sets, batches and fits drawn anew.
 
 Where only a model and data are given, rounds are trained by the audit itself: SGD with learning
 rate 0.01 on the private set, one epoch a round, every step with the defended gradient; the first
-round sees the model as it is given (Z. Li et al., "Analyzing inference privacy risks through
-gradients in machine learning", 2024, definition 3.1 and section 5.1.4).
+round sees the model as it is given (Li et al. 2024, definition 3.1 and section 5.1.4).
 """
 
 from __future__ import annotations

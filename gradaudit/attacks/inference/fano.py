@@ -8,9 +8,9 @@ It holds for an upper bound on I only. One is known where Gaussian noise was add
 most I(g; g̃), and that at most ½ ln det(I + Cov(g)/σ²). An information estimated from a classifier
 is a lower bound; what follows from it is an estimate and no bound.
 
-Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
-(2024), equations 5 and 7, with H₂(e) kept instead of ln 2; C. Guo et al., "Analyzing privacy
-leakage in machine learning via multiple hypothesis testing: a lesson from Fano" (2023).
+Source: Li et al. 2024, equations 5 and 7, with H₂(e) kept instead of ln 2; C. Guo et al.,
+"Analyzing privacy leakage in machine learning via multiple hypothesis testing: a lesson from Fano"
+(2023).
 """
 
 from __future__ import annotations

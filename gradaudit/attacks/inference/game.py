@@ -1,7 +1,10 @@
-"""The unified inference game (Li et al. 2024, definition 3.1), and those of attribute and property.
+"""The unified inference game (definition 3.1), and those of attribute and property.
 
 Attribute inference: the secret is a column of the inputs. Property inference: it goes with the
 records, but is no input (section 3.2).
+
+Source, here "Li et al. 2024": Z. Li et al., "Analyzing inference privacy risks through gradients in
+machine learning" (2024).
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ is thrown away, and a candidate's probability is by distance in the encoder's sp
 
     P(a|g̃) = exp(−‖f(g_a) − f(g̃)‖₂) / Σ_i exp(−‖f(g_i) − f(g̃)‖₂).
 
-Source: J. Snell et al., "Prototypical networks for few-shot learning" (2017), as Z. Li et al.,
-"Analyzing inference privacy risks through gradients in machine learning" (2024), section 4.1, use
-it: a fully connected encoder with one hidden layer, 50 dimensions.
+Source: J. Snell et al., "Prototypical networks for few-shot learning" (2017), as Li et al. 2024,
+section 4.1, use it: a fully connected encoder with one hidden layer, 50 dimensions.
 """
 
 from __future__ import annotations
