@@ -28,7 +28,6 @@ class Layerwise:
 
     Attributes:
         observe: makes the interceptor of some layers.
-        reduction: asked for, or None.
         others: how many other clients' updates each batch's is mixed with. They draw from the set
             of the batch, so that no record is in two sets.
         seed: root of defenses' noise and of fits.

@@ -115,11 +115,7 @@ class Trials:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores over repetitions of a game on other splits of the same records.
-
-    Attributes:
-        repetitions: what was to be guessed in each.
-    """
+    """Scores over repetitions of a game on other splits of the same records."""
 
     repetitions: Sequence[Trials]
 

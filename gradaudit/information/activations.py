@@ -44,7 +44,6 @@ class Activations:
     to; where it is used several times, all outputs side by side in the order of the calls.
 
     Attributes:
-        view: the model as a pure function.
         inputs: (records, …).
         widths: elements of each layer that has activations, by name.
         chunk: records that run through the model at once.

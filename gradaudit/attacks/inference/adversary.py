@@ -124,7 +124,6 @@ class Adversary:
     Attributes:
         observations: one of each round, oldest first.
         families: predictive families to choose from, by the adversary's own held-out batches.
-        knowledge: what it knows beside the updates.
     """
 
     game: InferenceGame

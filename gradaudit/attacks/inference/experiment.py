@@ -121,7 +121,6 @@ class Experiment:
 
     Attributes:
         leaks: what noise lets through, by layer and round, in the first.
-        facts: what the adversary was given, for the report.
     """
 
     repetitions: tuple[Findings, ...]

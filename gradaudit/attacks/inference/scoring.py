@@ -18,11 +18,7 @@ GAINS = ("auroc_gain", "advantage_gain")
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores posteriors of the trials of a game's repetitions.
-
-    Attributes:
-        splits: one for each repetition, of the same records.
-    """
+    """Scores posteriors of the trials of a game's repetitions."""
 
     splits: Sequence[GameSplit]
     confidence = CONFIDENCE

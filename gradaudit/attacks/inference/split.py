@@ -37,7 +37,6 @@ class Design:
         bins: m, ratio bins.
         reduce: of each layer's update.
         rounds: how many to observe; None is all checkpoints, or three of its own.
-        learning_rate: of rounds that are trained here.
         adaptive: whether an adversary plays who knows the defenses.
         repeats: how many splits of the records it is played on; the trials are dealt among them.
     """
@@ -83,7 +82,6 @@ class Secret:
     """What the records of batches are asked about.
 
     Attributes:
-        values: names of what it can be.
         codes: (records,) indices into ``values``.
         users: (records,) whose record each is; None where nobody says.
     """
@@ -113,14 +111,12 @@ class GameSplit:
     """Everything drawn for a game on one split of the records, before any gradient is computed.
 
     Attributes:
-        values: names of what it can be.
         prior: π, (values,), all positive.
         shadow: batches that the adversary fits on, with the secret of each.
         held: batches of its other records; may be none.
         observed: batches whose gradients are released, (trials, k), with the true values.
         clusters: records or users behind each trial, (trials, k); of candidates, all their users.
         candidates: the candidates' own batches, (trials · values, k), trial by trial; or none.
-        notes: what else the report should say.
     """
 
     secret: str

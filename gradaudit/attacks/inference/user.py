@@ -171,7 +171,6 @@ class Encoder:
     """A trained encoder of gradients.
 
     Attributes:
-        scale: what standardises features.
         network: features kept by ``scale`` to ``DIMENSIONS``.
     """
 

@@ -135,7 +135,6 @@ class Stage:
 
     Attributes:
         layer: name of the layer, as in ``named_modules``.
-        bias: its bias, None where it has none.
         input_shape: of X for one record; (inputs,) of a fully connected layer.
         output_shape: of Z for one record.
         convolution: geometry of a convolution (its own weights mean nothing), None for a fully

@@ -123,7 +123,6 @@ class Recovered:
         record: in its shape, float64; inside the known range where that is wanted.
         target: (1, …) the target that goes with it.
         mismatch: between its gradient and what was shared.
-        solved: every layer's input on the way.
         tried: how many ends at the last layer were gone through.
     """
 

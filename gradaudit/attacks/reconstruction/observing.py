@@ -38,7 +38,6 @@ class ThreatModel:
 
     Attributes:
         layers: those whose updates the attacker uses.
-        known_labels: whether the attacker is told the labels.
         start: a starting point that the attacker brings along.
     """
 

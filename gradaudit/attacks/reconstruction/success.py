@@ -36,7 +36,6 @@ class Similarities:
         own: (members, updates, records, restarts) SSIM to the record behind the update; NaN where a
             restart diverged, or the attack says nothing about that update.
         others: the same against the records of the next update; None where there is only one.
-        refused: why other attacks do not apply.
     """
 
     members: tuple[str, ...]
