@@ -18,8 +18,9 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
+from gradaudit.attacks.layerwise.chain import Activation, Stage
 from gradaudit.attacks.layerwise.combined import Combined, Start
-from gradaudit.attacks.layerwise.recursion import Given, Recovered, Solved, Solver, best_of
+from gradaudit.attacks.layerwise.recursion import Recovered, Solved, Solver, best_of
 from gradaudit.attacks.layerwise.setting import Setting
 from gradaudit.attacks.layerwise.systems import System
 from gradaudit.attacks.reconstruction.observing import ThreatModel
@@ -63,12 +64,14 @@ class Timed(Solver):
     seconds: dict[str, float] = field(default_factory=dict)
     systems: dict[str, System] = field(default_factory=dict)
 
-    def solve(self, given: Given) -> Solved:
+    def solve(
+        self, stage: Stage, system: System, before: Activation, previous: Stage | None
+    ) -> Solved:
         """As the solver does it."""
         begun = time.process_time()
-        found = self.solver.solve(given)
-        self.seconds[given.stage.layer] = time.process_time() - begun
-        self.systems[given.stage.layer] = given.system
+        found = self.solver.solve(stage, system, before, previous)
+        self.seconds[stage.layer] = time.process_time() - begun
+        self.systems[stage.layer] = system
         return found
 
 

@@ -25,12 +25,12 @@ import torch
 
 from gradaudit.accuracy import task_accuracy
 from gradaudit.attacks.inference.distribution import DistributionGame
+from gradaudit.attacks.inference.experiment import train_rounds
 from gradaudit.attacks.inference.game import AttributeGame, InferenceGame, PropertyGame
 from gradaudit.attacks.inference.observation import Observation, prepared_for
 from gradaudit.attacks.inference.rounds import combine
 from gradaudit.attacks.inference.scoring import Scorer
 from gradaudit.attacks.inference.split import Design, FloatArray, GameSplit
-from gradaudit.attacks.inference.training import train_rounds
 from gradaudit.data import load_records
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense

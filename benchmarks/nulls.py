@@ -28,8 +28,7 @@ from scipy import optimize, stats
 import gradaudit
 from gradaudit.data import load_records
 from gradaudit.data.records import Attribute, Records
-from gradaudit.inference.members import Labelled, Sets
-from gradaudit.inference.usable import usable_information
+from gradaudit.inference.usable import Labelled, Sets, usable_information
 from gradaudit.report import Measurement, Report
 from gradaudit.statistics.intervals import student
 

@@ -33,11 +33,11 @@ from torch import Tensor
 from gradaudit import zoo
 from gradaudit.attacks.reconstruction import lbfgs
 from gradaudit.attacks.reconstruction.blocks import Blocks
-from gradaudit.attacks.reconstruction.dlg import DeepLeakage
-from gradaudit.attacks.reconstruction.labels import Targets
+from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
 from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum, Objective
 from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.attacks.reconstruction.restarts import MatchingOptions
+from gradaudit.attacks.reconstruction.unknowns import Targets
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target

@@ -19,7 +19,7 @@ OPENED_IN = {
     "pickle.loads": set(),
     "cloudpickle.loads": {"gradaudit.workers"},
     "joblib.load": set(),
-    "np.load": {"gradaudit.attacks.reconstruction.initial"},
+    "np.load": {"gradaudit.attacks.reconstruction.unknowns"},
     "npy.read_array": {"gradaudit.data.common.arrays"},
     "zipfile.ZipFile": {
         "gradaudit.data.common.arrays",

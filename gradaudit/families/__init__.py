@@ -1,4 +1,4 @@
-"""Predictive families: one a file, found by discovery."""
+"""Predictive families, found by discovery."""
 
 from gradaudit.errors import UsageError
 from gradaudit.families.base import Family, Fitted, log_loss, under_prior

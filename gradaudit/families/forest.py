@@ -11,17 +11,8 @@ import numpy as np
 from sklearn import config_context
 from sklearn.tree import DecisionTreeRegressor
 
-from gradaudit.families.base import (
-    Family,
-    Features,
-    Fitted,
-    FittedPrior,
-    FloatArray,
-    IntArray,
-    Training,
-    normalised,
-)
-from gradaudit.families.standard import Scale
+from gradaudit.families import base
+from gradaudit.families.base import Family, Features, Fitted, FloatArray, IntArray, Scale, Training
 
 TREES = 50
 _PSEUDO_VOTES = 1.0
@@ -71,7 +62,7 @@ class Forest(Family):
         """Grow the trees, one after the other: the same ones however many workers there are."""
         scale = training.scale
         if not scale.kept.any():
-            return FittedPrior(training.prior)
+            return base.FittedPrior(training.prior)
         rows, labels = scale.columns(training.features), training.labels
         shares = np.eye(len(training.prior))[labels]
         trees = []
@@ -135,7 +126,7 @@ class PaperForest(Fitted):
 
     def log_probabilities(self, features: Features) -> FloatArray:
         """Votes less their log-sum-exp, (rows, classes)."""
-        return normalised(self.forest.votes(features))
+        return base.normalised(self.forest.votes(features))
 
 
 def ceiling(values: int) -> float:

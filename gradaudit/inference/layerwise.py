@@ -19,8 +19,6 @@ from gradaudit.workers import shared_out
 
 _TOGETHER = 8
 """Repetitions whose batches are observed in one pass over the records."""
-
-
 Observe = Callable[[Sequence[Layer]], Interceptor]
 
 
@@ -30,8 +28,6 @@ class Layerwise:
 
     Attributes:
         observe: makes the interceptor of some layers.
-        layers: to measure.
-        reduction: asked for, or None.
         others: how many other clients' updates each batch's is mixed with. They draw from the set
             of the batch, so that no record is in two sets.
         seed: root of defenses' noise and of fits.
@@ -77,9 +73,10 @@ class Layerwise:
         self.notes.update({interceptor.note} - {""})
         for start in range(0, len(planned), together):
             group = planned[start : start + together]
-            ends = np.cumsum([len(_indices(each)) for each in group])[:-1]
+            drawn = [np.concatenate([part.indices for part in each.batches]) for each in group]
+            ends = np.cumsum(list(map(len, drawn)))[:-1]
             for layer, rows in interceptor.features(
-                np.concatenate([_indices(each) for each in group]),
+                np.concatenate(drawn),
                 fit=group[0].adversary if fitted else None,
                 seed=number(self.seed, "updates", *group[0].words),
                 others=np.concatenate([self._others(each) for each in group]),
@@ -97,7 +94,3 @@ class Layerwise:
 
     def _fits(self, layer: Layer, repetition: Repetition) -> np.random.SeedSequence:
         return sequence(self.seed, "fits", layer.name, *repetition.words)
-
-
-def _indices(repetition: Repetition) -> NDArray[np.int64]:
-    return np.concatenate([batches.indices for batches in repetition.batches])

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradaudit.errors import NotApplicable
-from gradaudit.inference.splits import Batches, IntArray, Users, draw_batches, expect_enough, split
+from gradaudit.inference import splits
+from gradaudit.inference.splits import Batches, IntArray, Users
 from gradaudit.randomness import Word, rng, sequence
 
 FOLDS = 3
@@ -28,8 +29,6 @@ class Question:
     """Which attribute of which records is asked about, and how often.
 
     Attributes:
-        attribute: its name.
-        values: names of its values.
         codes: (records,) of all records, indices into ``values``.
         users: (records,) or None.
         pool: indices of the records to use.
@@ -37,8 +36,6 @@ class Question:
         batches: of each value, to fit on in a turn; half as many to choose on, and twice as many
             to score on.
         shadow: records of the adversary, for fitting and choosing; None is all but the score set's.
-        repeats: how many repetitions.
-        seed: the root of all draws.
     """
 
     attribute: str
@@ -128,20 +125,20 @@ def _of_values_that_occur(question: Question) -> Question:
 
 
 def _repetition(
-    question: Question,
-    number: int,
-    permuted: bool,
-    codes: IntArray,
-    seed: np.random.SeedSequence,
+    question: Question, number: int, permuted: bool, codes: IntArray, seed: np.random.SeedSequence
 ) -> Repetition:
     splitting = sequence(seed, "split")
-    parts = split(len(codes), question.users, question.shares, splitting, codes=codes)
+    parts = splits.split(len(codes), question.users, question.shares, splitting, codes=codes)
     named = dict(zip((*_FOLD_NAMES, "the score set"), parts, strict=True))
-    expect_enough(named, codes, question.values, max(question.size, FEWEST), question.attribute)
+    splits.expect_enough(
+        named, codes, question.values, max(question.size, FEWEST), question.attribute
+    )
     generator = rng(seed, "batches")
     half = (question.batches + 1) // 2
     drawn = tuple(
-        draw_batches(codes, part, question.size, count, generator, values=len(question.values))
+        splits.draw_batches(
+            codes, part, question.size, count, generator, values=len(question.values)
+        )
         for part, count in zip(parts, (*[half] * FOLDS, SCORED_TIMES * half), strict=True)
     )
     folds = np.concatenate(parts[:-1])
@@ -186,10 +183,7 @@ def _held(question: Question, drawn: Batches) -> float:
 
 
 def _names(question: Question) -> IntArray:
-    """A number for every record, or for its user."""
-    if question.users is None:
-        return np.arange(len(question.codes))
-    return np.unique(question.users, return_inverse=True)[1].astype(np.int64)
+    return splits.owners(question.users, len(question.codes))
 
 
 def _permuted(question: Question, seed: np.random.SeedSequence) -> IntArray:

@@ -8,9 +8,9 @@ independent, with Student's quantile, which keeps its level near 0 and 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from gradaudit.statistics.u_statistic import Draws, disjoint, pooled, project
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
 FALSE_POSITIVES = 0.01
 
 
@@ -108,7 +107,6 @@ class Trials:
 
     Attributes:
         labels: (trials,) the true values.
-        draws: the batches behind the trials.
     """
 
     labels: IntArray
@@ -117,15 +115,9 @@ class Trials:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores over repetitions of a game on other splits of the same records.
-
-    Attributes:
-        repetitions: what was to be guessed in each.
-        confidence: of the intervals.
-    """
+    """Scores over repetitions of a game on other splits of the same records."""
 
     repetitions: Sequence[Trials]
-    confidence: float = CONFIDENCE
 
     def rates(self, posteriors: Sequence[FloatArray]) -> dict[str, Score]:
         """ASR, AUROC and true positive rate at 1 % false positives, by name.
@@ -136,14 +128,8 @@ class Scores:
         Args:
             posteriors: of each repetition, (trials, values) log-probabilities.
         """
-        shares = self._false_positives
-        found = self._pooled(
-            [
-                _of_rates(posterior, trials.labels, shares)
-                for posterior, trials in zip(posteriors, self.repetitions, strict=True)
-            ]
-        )
-        asr, area, strict, at, lax = (self._rate(*each) for each in found)
+        rates = self._pooled(posteriors, partial(_of_rates, self._false_positives))
+        asr, area, strict, at, lax = (self._rate(*rate) for rate in rates)
         return {
             "asr": asr,
             "auroc": area,
@@ -153,10 +139,7 @@ class Scores:
     def log_loss(self, posteriors: Sequence[FloatArray]) -> Score:
         """Mean of −log p of the true value, in nats."""
         ((value, variance),) = self._pooled(
-            [
-                _means(losses(posterior, trials.labels)[:, None])
-                for posterior, trials in zip(posteriors, self.repetitions, strict=True)
-            ]
+            posteriors, lambda posterior, labels: _means(losses(posterior, labels)[:, None])
         )
         margin = self._quantile * float(np.sqrt(variance))
         return Score(value, (max(value - margin, 0.0), value + margin))
@@ -182,7 +165,7 @@ class Scores:
     def _quantile(self) -> float:
         """Student's, with a degree of freedom for each disjoint batch less one for each mean."""
         free = max(float(self.disjoint.sum()) - len(self.disjoint), 1.0)
-        return float(stats.t.ppf((1 + self.confidence) / 2, free))
+        return float(stats.t.ppf((1 + CONFIDENCE) / 2, free))
 
     @property
     def _false_positives(self) -> tuple[float, float, float]:
@@ -197,14 +180,20 @@ class Scores:
         )
         return low, FALSE_POSITIVES, max(high, FALSE_POSITIVES)
 
-    def _pooled(self, each: Sequence[tuple[FloatArray, FloatArray]]) -> list[tuple[float, float]]:
-        """(value, variance) of every score."""
-        projected = [
-            project(values, errors, trials.draws)
-            for (values, errors), trials in zip(each, self.repetitions, strict=True)
-        ]
-        means, variances = pooled(projected)
-        return [(float(v), float(s)) for v, s in zip(means, variances, strict=True)]
+    def _pooled(
+        self,
+        posteriors: Sequence[FloatArray],
+        scores: Callable[[FloatArray, IntArray], tuple[FloatArray, FloatArray]],
+    ) -> list[tuple[float, float]]:
+        """(value, variance) of every score, from its values and its errors by trial."""
+        pairs = zip(posteriors, self.repetitions, strict=True)
+        means, variances = pooled(
+            [
+                project(*scores(posterior, trials.labels), trials.draws)
+                for posterior, trials in pairs
+            ]
+        )
+        return list(zip(means.tolist(), variances.tolist(), strict=True))
 
     def _rate(self, value: float, variance: float) -> Score:
         """A rate, as of so many independent trials as its variance says.
@@ -232,7 +221,7 @@ def _rest(counts: NDArray[np.generic]) -> float:
 
 
 def _of_rates(
-    posterior: FloatArray, labels: IntArray, shares: Sequence[float]
+    shares: Sequence[float], posterior: FloatArray, labels: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """ASR, AUROC, true positive rates at shares of false ones: values and errors by trial."""
     hits, hit_errors = _means(success(posterior, labels)[:, None])

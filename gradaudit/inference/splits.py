@@ -38,7 +38,7 @@ def split(
         codes: (records,) values that shall have the same shares in every set. A user counts with
             the first of its records.
     """
-    names = np.arange(records) if users is None else np.unique(users, return_inverse=True)[1]
+    names = owners(users, records)
     _, first = np.unique(names, return_index=True)
     strata = np.zeros(records, dtype=np.int64) if codes is None else codes
     order = np.random.default_rng(seed).permutation(len(first))
@@ -46,25 +46,23 @@ def split(
     places = np.empty(len(first), dtype=np.int64)
     for stratum in np.unique(strata[first]):
         members = order[strata[first][order] == stratum]
-        places[members] = _places(len(members), shares)
+        ends = np.round(np.cumsum(shares) / np.sum(shares) * len(members))
+        places[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
     of_record = places[names]
     return tuple(
         np.flatnonzero(of_record == place).astype(np.int64) for place in range(len(shares))
     )
 
 
-def _places(count: int, shares: tuple[float, ...]) -> IntArray:
-    """Which set each of ``count`` shuffled members goes to."""
-    ends = np.round(np.cumsum(shares) / np.sum(shares) * count)
-    return np.searchsorted(ends, np.arange(count), side="right").astype(np.int64)
+def owners(users: Users | None, records: int) -> IntArray:
+    """(records,) a number for every record, or for its user where there are any."""
+    if users is None:
+        return np.arange(records)
+    return np.unique(users, return_inverse=True)[1].astype(np.int64)
 
 
 def expect_enough(
-    parts: Mapping[str, IntArray],
-    codes: IntArray,
-    values: tuple[str, ...],
-    fewest: int,
-    what: str,
+    parts: Mapping[str, IntArray], codes: IntArray, values: tuple[str, ...], fewest: int, what: str
 ) -> None:
     """Insist on ``fewest`` records of every value in every set.
 
@@ -165,9 +163,9 @@ def shuffled(
     """
     if users is None:
         return generator.permutation(codes)
-    names = np.unique(users, return_inverse=True)[1]
+    names = owners(users, len(codes))
     rows = np.split(np.argsort(names, kind="stable"), np.cumsum(np.bincount(names))[:-1])
-    found = np.empty_like(codes)
-    for own, donor in zip(rows, generator.permutation(len(rows)), strict=True):
-        found[own] = np.resize(generator.permutation(codes[rows[donor]]), len(own))
-    return found
+    dealt = np.empty_like(codes)
+    for taking, donor in zip(rows, generator.permutation(len(rows)), strict=True):
+        dealt[taking] = np.resize(generator.permutation(codes[rows[donor]]), len(taking))
+    return dealt

@@ -15,11 +15,9 @@ from scipy import stats
 
 from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.usable import Learned, Usable
-from gradaudit.statistics import CONFIDENCE
-from gradaudit.statistics.intervals import resampled
+from gradaudit.statistics.intervals import Interval, resampled
 
 FloatArray = NDArray[np.float64]
-
 _GRID = np.linspace(-9, 9, 2001)
 _SURE = 1 - 1e-12
 _APART = 1e-3
@@ -82,8 +80,6 @@ def _distance(auroc: float) -> float:
     return float(np.sqrt(2) * stats.norm.ppf(min(max(auroc, 0.5), _SURE)))
 
 
-Interval = tuple[float, float]
-
 FEWEST = 20
 """Disjoint batches of the rarest value below which an interval is not to be trusted."""
 
@@ -94,7 +90,6 @@ class Sampled:
 
     Attributes:
         scored: records in each score set.
-        fitted: records of the adversary.
         disjoint: how many batches of the rarest value all of them make that share no record or
             user, about.
     """
@@ -109,9 +104,7 @@ class Sampled:
         scored, fitted = len(repetition.parts[-1]), len(repetition.adversary)
         return cls(scored, fitted, repetition.disjoint)
 
-    def interval(
-        self, values: FloatArray, ignorant: float, confidence: float = CONFIDENCE
-    ) -> Interval:
+    def interval(self, values: FloatArray, ignorant: float) -> Interval:
         """Interval of a mean over repetitions for another sample of as many records.
 
         What it estimates is the mean over such samples: what an adversary learns who has as many
@@ -122,10 +115,9 @@ class Sampled:
         Args:
             values: (R,) of the repetitions.
             ignorant: the value of who knows nothing.
-            confidence: of the interval.
         """
         least = abs(float(values.mean()) - ignorant) / self.disjoint
-        return resampled(values, self.scored, self.fitted, confidence, least=least)
+        return resampled(values, self.scored, self.fitted, least=least)
 
 
 def information_interval(found: Sequence[Usable], sampled: Sampled) -> Interval:

@@ -30,7 +30,6 @@ from gradaudit.models.target import Layer, Target
 from gradaudit.statistics import CONFIDENCE
 
 Array = NDArray[np.float64]
-
 UPPER, LOWER = 1.0, 4.0
 """The α of the upper and of the lower bound."""
 _TRIAL = 2
@@ -45,8 +44,6 @@ class Activations:
     to; where it is used several times, all outputs side by side in the order of the calls.
 
     Attributes:
-        view: the model as a pure function.
-        layers: whose activations are wanted.
         inputs: (records, …).
         widths: elements of each layer that has activations, by name.
         chunk: records that run through the model at once.
@@ -114,10 +111,9 @@ def _agree(together: Tensor | None, alone: list[Tensor | None]) -> bool:
     if together is None or len(single) < len(alone) or len({output.shape for output in single}) > 1:
         return False
     expected = torch.cat(single)
-    tolerance = torch.finfo(expected.dtype).eps ** 0.5
-    return together.shape == expected.shape and torch.allclose(
-        together, expected, rtol=tolerance, atol=tolerance, equal_nan=True
-    )
+    off = torch.finfo(expected.dtype).eps ** 0.5
+    same = together.shape == expected.shape
+    return same and torch.allclose(together, expected, rtol=off, atol=off, equal_nan=True)
 
 
 def _run(view: FunctionalModel, layers: Sequence[Layer], records: Tensor) -> dict[str, Tensor]:
@@ -225,11 +221,7 @@ class Bound:
 
 
 class Pairs:
-    """Squared Euclidean distances between all pairs of points, from blocks of their elements.
-
-    Args:
-        records: how many points there are.
-    """
+    """Squared Euclidean distances between all pairs of points, from blocks of their elements."""
 
     def __init__(self, records: int) -> None:
         self._gram = np.zeros((records, records))
@@ -263,30 +255,16 @@ def information(distances: Array, sigma2: float, alpha: float, memory: int = 1 <
     """
     count = len(distances)
     total, without = 0.0, np.zeros(count)
-    for rows, kernels in _kernels(distances, 2 * alpha * sigma2, memory):
+    step = max(1, memory // (8 * 3 * count))
+    for start in range(0, count, step):
+        # a row's largest term is its own, exp(0) = 1: sums neither vanish nor overflow, and taking
+        # another record's term away from a sum leaves at least 1
+        rows = np.arange(start, min(start + step, count))
+        kernels = np.exp(distances[rows] / (-2 * alpha * sigma2))
         sums = kernels.sum(axis=1)
         total += float(np.log2(sums / count).sum())
         others = sums[:, None] - kernels
         others[np.arange(len(rows)), rows] = 1.0  # a record left out has no term of its own
         without += np.log2(others).sum(axis=0)
-    return Bound(_clipped(-total / count, count), np.log2(count - 1) - without / (count - 1))
-
-
-def _kernels(
-    distances: Array, width: float, memory: int
-) -> Iterator[tuple[NDArray[np.int64], Array]]:
-    """exp(−distances/width) for some rows at a time.
-
-    A row's largest term is its own, exp(0) = 1: sums neither vanish nor overflow, and taking
-    another record's term away from a sum leaves at least 1.
-    """
-    count = len(distances)
-    step = max(1, memory // (8 * 3 * count))
-    for start in range(0, count, step):
-        rows = np.arange(start, min(start + step, count), dtype=np.int64)
-        yield rows, np.exp(distances[rows] / -width)
-
-
-def _clipped(bits: float, count: int) -> float:
-    """Rounding may leave 0 or log2 N by a hair."""
-    return float(min(max(bits, 0.0), np.log2(count)))
+    bits = float(np.clip(-total / count, 0.0, np.log2(count)))  # rounding may leave them by a hair
+    return Bound(bits, np.log2(count - 1) - without / (count - 1))

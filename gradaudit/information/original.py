@@ -17,7 +17,6 @@ from gradaudit.randomness import rng
 from gradaudit.statistics import CONFIDENCE
 
 FloatArray = NDArray[np.float64]
-
 THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 17))
 """On SSIM, from 0.05 to 0.8 (figure 2)."""
 FEWEST = 5
@@ -27,8 +26,7 @@ _DRAWS = 10_000
 
 def log_success(successes: FloatArray, restarts: int) -> FloatArray:
     """Log of f = (s + ½) / (R + 1), for s successes of R restarts: finite even for none."""
-    logarithms: FloatArray = np.log((successes + 0.5) / (restarts + 1))
-    return logarithms
+    return np.asarray(np.log((successes + 0.5) / (restarts + 1)))
 
 
 def ceiling(restarts: int) -> float:
@@ -73,27 +71,23 @@ class Tally:
     @property
     def gains(self) -> FloatArray:
         """(thresholds, members, updates) mean over an update's records of ln f[g]."""
-        means: FloatArray = log_success(self.successes, self.restarts).mean(axis=-1)
-        return means
+        return np.asarray(log_success(self.successes, self.restarts).mean(axis=-1))
 
     @property
     def priors(self) -> FloatArray:
         """(thresholds, kinds, updates) mean of ln f[∅], with the guesses' rate over R rounds."""
-        means: FloatArray = log_success(self.restarts * self.guessed, self.restarts).mean(axis=-1)
-        return means
+        return np.asarray(log_success(self.restarts * self.guessed, self.restarts).mean(axis=-1))
 
     @property
     def comparable(self) -> NDArray[np.bool_]:
         """(thresholds,) whether any reconstruction or any guess succeeds."""
         most = self.successes.max(axis=(1, 2, 3)), self.guessed.max(axis=(1, 2, 3))
-        mask: NDArray[np.bool_] = np.maximum(*most) > 0
-        return mask
+        return np.asarray(np.maximum(*most) > 0)
 
     @property
     def rates(self) -> FloatArray:
         """(thresholds, members, updates) share of an update's restarts that succeed."""
-        shares: FloatArray = self.successes.mean(axis=-1) / self.restarts
-        return shares
+        return np.asarray(self.successes.mean(axis=-1) / self.restarts)
 
 
 @dataclass(frozen=True)
@@ -113,14 +107,12 @@ class Original:
     @property
     def best(self) -> NDArray[np.int64]:
         """(thresholds,) the member with the most."""
-        indices: NDArray[np.int64] = self.members.argmax(axis=1)
-        return indices
+        return np.asarray(self.members.argmax(axis=1))
 
     @property
     def values(self) -> FloatArray:
         """(thresholds,) of the whole family: guessing is in it, so never negative."""
-        values: FloatArray = np.maximum(self.members.max(axis=1), 0.0)
-        return values
+        return np.asarray(np.maximum(self.members.max(axis=1), 0.0))
 
 
 def information(tally: Tally) -> Original:
@@ -172,5 +164,4 @@ def spread(tally: Tally, seed: int) -> Spread | None:
 def _percentiles(draws: FloatArray, clusters: int) -> FloatArray:
     quantile = stats.t.ppf((1 + CONFIDENCE) / 2, clusters - 1)
     tail = float(stats.norm.sf(quantile * math.sqrt(clusters / (clusters - 1))))
-    percentiles: FloatArray = np.quantile(draws, (tail, 1 - tail), axis=1).T
-    return percentiles
+    return np.asarray(np.quantile(draws, (tail, 1 - tail), axis=1).T)

@@ -19,7 +19,6 @@ from gradaudit.randomness import rng
 from gradaudit.statistics import CONFIDENCE
 
 Array = NDArray[np.float64]
-
 REPLICATES = 2000
 FEWEST = 4
 """Records below which redraws that repeat one record are too many."""
@@ -35,7 +34,7 @@ def drawn(count: int, seed: int) -> Array:
 
 
 def ratio_interval(
-    numerators: Array, denominators: Array, draws: Array, confidence: float = CONFIDENCE
+    numerators: Array, denominators: Array, draws: Array
 ) -> tuple[float, float] | None:
     """Bootstrap-t interval, in logarithms, of a ratio of means; with ones below, of a mean.
 
@@ -43,7 +42,6 @@ def ratio_interval(
         numerators: (records,), not negative.
         denominators: (records,), not negative and not all zero.
         draws: (replicates, records) as ``drawn`` gives them.
-        confidence: of the interval.
 
     Returns:
         The interval, of no width where all records agree; None of fewer than four records.
@@ -64,7 +62,7 @@ def ratio_interval(
         kept = spread > _SAME * squares
         own = np.sqrt(spread[kept]) / below[kept] / (ratio + change[kept])
         studentised = np.log1p(change[kept] / ratio) / own
-    low, high = np.quantile(studentised, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(studentised, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     reach = error / ratio
     return ratio * _exp(-high * reach), ratio * _exp(-low * reach)
 

@@ -32,10 +32,7 @@ _LARGEST = 1 - 1e-15
 
 
 def pearson(
-    x: FloatArray,
-    y: FloatArray,
-    confidence: float = CONFIDENCE,
-    clusters: Sequence[int] | None = None,
+    x: FloatArray, y: FloatArray, clusters: Sequence[int] | None = None
 ) -> Correlation | None:
     """Correlation of points (n,), or None of fewer than five, or of ones that do not vary.
 
@@ -48,7 +45,6 @@ def pearson(
     Args:
         x: (n,).
         y: (n,).
-        confidence: of the interval.
         clusters: (n,) number of each point's cluster, two of them or more; None for none.
     """
     if len(x) < FEWEST_POINTS or np.ptp(x) == 0 or np.ptp(y) == 0:
@@ -56,15 +52,15 @@ def pearson(
     r = _r(x, y)
     ranks = float(stats.spearmanr(x, y).statistic)
     if clusters is not None:
-        return Correlation(r, *_clustered(x, y, np.asarray(clusters), confidence), len(x), ranks)
-    margin = float(stats.norm.ppf((1 + confidence) / 2)) / np.sqrt(len(x) - 3)
+        return Correlation(r, *_clustered(x, y, np.asarray(clusters)), len(x), ranks)
+    margin = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) / np.sqrt(len(x) - 3)
     t = r * float(np.sqrt((len(x) - 2) / (1 - r**2)))
     p = float(stats.pearsonr(x, y).pvalue)
     return Correlation(r, t, p, _around(r, margin), len(x), ranks)
 
 
 def _clustered(
-    x: FloatArray, y: FloatArray, clusters: NDArray[np.int64], confidence: float
+    x: FloatArray, y: FloatArray, clusters: NDArray[np.int64]
 ) -> tuple[float, float, tuple[float, float]]:
     """t, p and interval by a jackknife; (0, 1, (−1, 1)) where all rests on one cluster."""
     rest = [clusters != one for one in np.unique(clusters)]
@@ -76,7 +72,7 @@ def _clustered(
     r = _r(x, y)
     t = float(np.arctanh(r)) / max(error, 1e-300)
     law = stats.t(free)
-    return t, float(2 * law.sf(abs(t))), _around(r, float(law.ppf((1 + confidence) / 2)) * error)
+    return t, float(2 * law.sf(abs(t))), _around(r, float(law.ppf((1 + CONFIDENCE) / 2)) * error)
 
 
 def _r(x: FloatArray, y: FloatArray) -> float:

@@ -10,24 +10,16 @@ from gradaudit.statistics import CONFIDENCE
 
 FloatArray = NDArray[np.float64]
 Interval = tuple[float, float]
-
 _CLUSTERS = 5
 """That have a member of the rarer kind, below which their variance is not to be trusted."""
 
 
-def student(values: FloatArray, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def student(values: FloatArray) -> Interval:
     """Student's interval of the mean of independent values, (values,) of two or more."""
-    return _around_mean(values, 1 / len(values), confidence, 0.0)
+    return _around_mean(values, 1 / len(values), 0.0)
 
 
-def resampled(
-    values: FloatArray,
-    scored: int,
-    fitted: int,
-    confidence: float = CONFIDENCE,
-    *,
-    least: float = 0.0,
-) -> tuple[float, float]:
+def resampled(values: FloatArray, scored: int, fitted: int, *, least: float = 0.0) -> Interval:
     """Student's interval for new records, where repetitions only split the same ones anew.
 
     The variance is s²(1/R + scored/fitted) instead of s²/R: Nadeau and Bengio, "Inference for the
@@ -37,16 +29,13 @@ def resampled(
         values: (R,) of the repetitions.
         scored: records in each score set.
         fitted: records in each set that was fitted on.
-        confidence: of the interval.
         least: standard error, at least, for values that are alike at the edge of their range.
     """
-    return _around_mean(values, 1 / len(values) + scored / fitted, confidence, least)
+    return _around_mean(values, 1 / len(values) + scored / fitted, least)
 
 
-def _around_mean(
-    values: FloatArray, factor: float, confidence: float, least: float
-) -> tuple[float, float]:
-    quantile = float(t.ppf((1 + confidence) / 2, len(values) - 1))
+def _around_mean(values: FloatArray, factor: float, least: float) -> Interval:
+    quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
     margin = quantile * max(float(np.sqrt(values.var(ddof=1) * factor)), least)
     return float(values.mean()) - margin, float(values.mean()) + margin
 
@@ -65,9 +54,9 @@ def wilson(rate: float, count: float, quantile: float) -> Interval:
     return max(centre - margin, 0.0), min(centre + margin, 1.0)
 
 
-def clopper_pearson(hits: float, count: float, confidence: float = CONFIDENCE) -> Interval:
+def clopper_pearson(hits: float, count: float) -> Interval:
     """Exact two-sided interval of a share of ``count`` trials; counts need not be whole."""
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     low = float(beta.ppf(tail, hits, count - hits + 1)) if hits > 0 else 0.0
     high = float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0
     return low, high
@@ -85,9 +74,7 @@ def difference(one: float, of_one: Interval, other: float, of_other: Interval) -
     return gap - low, gap + high
 
 
-def clustered(
-    shares: FloatArray, sizes: FloatArray, confidence: float = CONFIDENCE
-) -> tuple[float, Interval]:
+def clustered(shares: FloatArray, sizes: FloatArray) -> tuple[float, Interval]:
     """A share over clusters whose members are dependent, and its interval.
 
     Wilson's on the effective count p(1 − p) over the variance between clusters, with Student's
@@ -100,14 +87,13 @@ def clustered(
     Args:
         shares: (clusters,) of each cluster's members.
         sizes: (clusters,) how many members each has.
-        confidence: of the interval.
     """
     weights = sizes / sizes.sum()
     alike, number = np.ptp(shares) == 0, len(shares)
     rate = float(shares[0] if alike else weights @ shares)
     if number < 2:
         return rate, (0.0, 1.0)
-    quantile = float(t.ppf((1 + confidence) / 2, number - 1))
+    quantile = float(t.ppf((1 + CONFIDENCE) / 2, number - 1))
     if alike:
         return rate, wilson(rate, number, quantile)
     variance = number / (number - 1) * float((weights**2) @ (shares - rate) ** 2)

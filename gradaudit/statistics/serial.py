@@ -16,7 +16,6 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.stats import rankdata
 
 FloatArray = NDArray[np.float64]
-
 PERMUTATIONS = 999
 """Independent values are taken for dependent once in a thousand times."""
 _DECIMALS = 6

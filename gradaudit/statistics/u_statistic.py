@@ -35,7 +35,6 @@ from scipy import sparse
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
 _FEWEST_OUT = 0.25
 """A record that is in more than three quarters of the batches says nothing by being in one."""
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-
 _MODERATE = 1e-7
 """Smallest eigenvalue of a Gram matrix over the largest, from which coordinates are exact to 1e-9.
 The vectors are then so far from depending on each other that no angle between two groups of them
@@ -49,13 +48,11 @@ def principal_coordinates(matrix: Array) -> Array:
     if columns > 2 * rows:
         energies, vectors = np.linalg.eigh(matrix @ matrix.T)
         if energies[0] > _MODERATE * energies[-1]:
-            quick: Array = vectors[:, ::-1] * np.sqrt(energies[::-1])
-            return quick
+            return np.asarray(vectors[:, ::-1] * np.sqrt(energies[::-1]))
         matrix = joint_triangle(None, matrix)
     left, values, _ = np.linalg.svd(matrix, full_matrices=False)
     kept = values > negligible((rows, columns)) * values.max(initial=0.0)
-    found: Array = left[:, kept] * values[kept]
-    return found
+    return np.asarray(left[:, kept] * values[kept])
 
 
 def directions_holding(share: float, energies: Array) -> int:
@@ -91,7 +88,6 @@ def leading_directions(
 
 
 def _by_values(matrices: Array, k: int, floor: float) -> Array:
-    """Bases (…, d, k) by singular value decompositions."""
     _, values, right = np.linalg.svd(matrices, full_matrices=False)
     least = np.maximum(floor, negligible(matrices.shape[-2:]) * values[..., :1])
     kept = values[..., :k] > least

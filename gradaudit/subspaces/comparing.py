@@ -18,7 +18,6 @@ from pydantic import JsonValue
 from gradaudit.errors import NotApplicable
 
 Array = NDArray[np.float64]
-
 DISTANCES: Mapping[str, Callable[[Array], Array]] = {
     "grassmann": lambda angles: np.sqrt(np.square(angles).sum(axis=-1)),
     "asimov": lambda angles: angles.max(axis=-1, initial=0.0),
@@ -27,10 +26,8 @@ DISTANCES: Mapping[str, Callable[[Array], Array]] = {
 }
 """Of principal angles (…, k) in radians: K. Ye and L.-H. Lim, "Schubert varieties and distances
 between subspaces of different dimensions" (2016), table 2."""
-
 _SMALL = 1e-2
 """Angles below this are taken from their sines; others are exact to 1e-14 by their cosines."""
-
 STATISTIC = "grassmann"
 """The distance that the permutation test orders by."""
 _TIES = 1e-6
@@ -62,8 +59,7 @@ def principal_angles(first: Array, second: Array) -> Array:
 def quick_angles(first: Array, second: Array) -> Array:
     """The same of many pairs of bases, (…, dimensions, k), to within 1e-7."""
     cosines = np.linalg.svd(np.swapaxes(first, -1, -2) @ second, compute_uv=False)
-    angles: Array = np.arccos(np.clip(cosines, 0.0, 1.0))
-    return angles
+    return np.asarray(np.arccos(np.clip(cosines, 0.0, 1.0)))
 
 
 @dataclass(frozen=True)
@@ -113,7 +109,8 @@ class Compared:
 
     def p_value(self, name: str) -> float:
         """Share of labellings with at least the observed distance: (1 + b) / (1 + N)."""
-        return _reaching(self.among(name))
+        distances = self.among(name)
+        return float((distances >= distances[0]).mean())
 
 
 def distances(angles: Array) -> dict[str, Array]:
@@ -160,13 +157,8 @@ def most_significant(compared: Sequence[Compared]) -> int:
     return int(np.argmax([_standardised(each.among(STATISTIC))[0] for each in compared]))
 
 
-def _reaching(values: Array) -> float:
-    return float((values >= values[0]).mean())
-
-
 def _standardised(values: Array) -> Array:
     """In standard deviations from the mean; zeros where all are equal."""
     if np.ptp(values) == 0:  # their standard deviation may be a rounding error
         return np.zeros_like(values)
-    found: Array = (values - values.mean()) / values.std()
-    return found
+    return np.asarray((values - values.mean()) / values.std())

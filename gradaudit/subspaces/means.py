@@ -23,7 +23,6 @@ from gradaudit.subspaces.comparing import distances, principal_angles, quick_ang
 from gradaudit.subspaces.splits import Split
 
 Array = NDArray[np.float64]
-
 NOT_FINITE = "its gradients are not finite; look at the weights and the inputs"
 _ROUGHLY = 1e-6
 _BYTES = 8
@@ -144,19 +143,13 @@ class Means:
 
     def angles(self, number: int, split: Split, k: int) -> Array:
         """Principal angles (k,) between the row spaces of a split's groups."""
-        first, second = (
-            leading_directions(mean, k, self.floor)
-            for mean in self.matrices(self.sums[number], split.member)
-        )
-        return principal_angles(first, second)
+        means = self.matrices(self.sums[number], split.member)
+        return principal_angles(*(leading_directions(mean, k, self.floor) for mean in means))
 
     def quick_angles(self, sums: Array, members: NDArray[np.bool_], k: int) -> Array:
         """The same under permutations, (permutations, k), from the permuted groups' sums."""
-        first, second = (
-            leading_directions(mean, k, self.floor, reliable=_ROUGHLY)
-            for mean in self.matrices(sums, members)
-        )
-        return quick_angles(first, second)
+        means, rough = self.matrices(sums, members), {"reliable": _ROUGHLY}
+        return quick_angles(*(leading_directions(mean, k, self.floor, **rough) for mean in means))
 
 
 def mean_gradients(
@@ -191,7 +184,6 @@ class Permuting:
     """Distances between the row spaces of groups whose labels are permuted.
 
     Attributes:
-        stream: gives the gradients.
         means: of the observed groups, by layer.
         splits: the comparisons, with as many permutations each.
         memory: bytes that permuted means may take.
@@ -234,7 +226,8 @@ class Permuting:
             The same keys in the same order, with their distances.
         """
         keys = {str(position): key for position, key in enumerate(ranks)}
-        costs = {each: self._bytes(name) for each, (name, _) in keys.items()}
+        numbers = {key: self.means[name].total.size for key, (name, _) in keys.items()}
+        costs = {key: _BYTES * _COPIES * size for key, size in numbers.items()}
         parts: list[dict[str, Array]] = []
         for pieces in passes(dict.fromkeys(keys, self.count), self.memory, costs):
             sums = self._sums([(*keys[piece.layer], piece) for piece in pieces])
@@ -261,7 +254,3 @@ class Permuting:
         """Who has the value under a piece of the permutations, (width, records)."""
         split = self.splits[number]
         return split.member[split.orders[piece.start : piece.stop]]
-
-    def _bytes(self, name: str) -> int:
-        """What one permutation of a layer takes."""
-        return _BYTES * _COPIES * self.means[name].total.size

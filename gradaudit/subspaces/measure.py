@@ -24,20 +24,13 @@ from gradaudit.gradients.memory import column_blocks
 from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
-from gradaudit.subspaces.bases import (
-    directions_holding,
-    joint_triangle,
-    leading_directions,
-    negligible,
-    principal_coordinates,
-)
+from gradaudit.subspaces import bases
 from gradaudit.subspaces.comparing import Compared, distances, principal_angles, quick_angles
 from gradaudit.subspaces.means import NOT_FINITE, MatrixForm, Permuting, mean_gradients
 from gradaudit.subspaces.splits import Orders, Split
 
 Outcome = Mapping[int, Compared | GradauditError]
 """Of a layer: what was found of each split, by its number, or why nothing was."""
-
 Array = NDArray[np.float64]
 ENERGY = 0.95
 _AT_ONCE = 64
@@ -50,8 +43,6 @@ class Comparison:
 
     Attributes:
         target: the model; it is left as it was.
-        records: those looked at.
-        layers: whose gradients are compared.
         splits: groups of the records, large enough to be compared.
         seed: what dropout in training mode draws from.
         memory: bytes that gradients, sums or bases held at one time may take.
@@ -84,7 +75,9 @@ class Comparison:
         vectors: NDArray[np.float64] | None = None
         for piece, block in column_blocks(self._stream, widths, len(self.records), self.memory):
             whole = piece.width == widths[piece.layer]
-            vectors = block if whole else joint_triangle(vectors if piece.start else None, block)
+            vectors = (
+                block if whole else bases.joint_triangle(vectors if piece.start else None, block)
+            )
             if piece.stop == widths[piece.layer]:
                 yield piece.layer, self._of_samples(vectors)
 
@@ -164,7 +157,7 @@ def compare_samples(
     Raises:
         NotApplicable: the gradients are zero.
     """
-    coordinates = principal_coordinates(vectors)
+    coordinates = bases.principal_coordinates(vectors)
     energies = np.square(coordinates).sum(axis=0)
     if not len(energies):
         raise NotApplicable("the gradients of all records looked at are zero")
@@ -186,11 +179,12 @@ def _compare(coordinates: Array, energies: Array, split: Split, memory: int) -> 
     Raises:
         NotApplicable: all labellings give the same distance.
     """
-    holding = directions_holding(ENERGY, energies)
+    holding = bases.directions_holding(ENERGY, energies)
     k = min(holding, split.smallest)
-    floor = negligible(coordinates.shape) * float(np.sqrt(energies[0]))
+    floor = bases.negligible(coordinates.shape) * float(np.sqrt(energies[0]))
     inside, outside = (
-        leading_directions(coordinates[rows], k, floor) for rows in (split.member, ~split.member)
+        bases.leading_directions(coordinates[rows], k, floor)
+        for rows in (split.member, ~split.member)
     )
     angles = principal_angles(inside, outside)
     permuted = [
@@ -198,11 +192,10 @@ def _compare(coordinates: Array, energies: Array, split: Split, memory: int) -> 
         for some in _portions(split.orders, coordinates.size, memory)
     ]
     together = {name: np.concatenate([each[name] for each in permuted]) for name in permuted[0]}
-    share = float(energies[:k].sum() / energies.sum())
     facts: dict[str, JsonValue] = {
         "k": k,
         "dimensions": len(energies),
-        "energy_share": share,
+        "energy_share": float(energies[:k].sum() / energies.sum()),
         "k_for_95_percent": holding,
     }
     compared = Compared(angles, together, facts)
@@ -213,19 +206,13 @@ def _compare(coordinates: Array, energies: Array, split: Split, memory: int) -> 
 def _angles(coordinates: Array, members: NDArray[np.bool_], k: int, floor: float) -> Array:
     """Angles (labellings, k) between the groups of each labelling (labellings, records)."""
     padded = np.pad(coordinates, ((0, 1), (0, 0)))
-    bases = [
-        leading_directions(padded[_indices(rows)], k, floor, reliable=_ROUGHLY)
-        for rows in (members, ~members)
-    ]
-    return quick_angles(bases[0], bases[1])
-
-
-def _indices(members: NDArray[np.bool_]) -> Orders:
-    """The members of each labelling, (labellings, most members), filled up with a row past all."""
-    sizes = members.sum(axis=1)
-    found = np.full((len(members), sizes.max()), members.shape[1])
-    found[np.arange(sizes.max()) < sizes[:, None]] = np.nonzero(members)[1]
-    return found
+    directions = []
+    for group in (members, ~members):  # filled up with a row past all
+        sizes = group.sum(axis=1)
+        rows = np.full((len(group), sizes.max()), len(coordinates))
+        rows[np.arange(sizes.max()) < sizes[:, None]] = np.nonzero(group)[1]
+        directions.append(bases.leading_directions(padded[rows], k, floor, reliable=_ROUGHLY))
+    return quick_angles(*directions)
 
 
 def _portions(orders: Orders, size: int, memory: int) -> Iterator[Orders]:

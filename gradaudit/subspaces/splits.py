@@ -21,7 +21,6 @@ from gradaudit.randomness import rng
 FEWEST = 5
 """Records, or users, that a group needs: two groups of five can be told apart in 252 ways."""
 _LOG_LABELLINGS = float(np.log(252))
-
 Orders = NDArray[np.int64]
 Permuted = Literal["records", "users", "records of each user"]
 
@@ -31,10 +30,8 @@ class Split:
     """The records with a value of an attribute, and the rest.
 
     Attributes:
-        attribute: its name.
         value: the value; None where the attribute has but two.
         member: (records,) whether a record has the value.
-        permuted: whose labels are permuted.
         orders: (permutations, records); under a permutation, record i has the label of the record
             that ``orders`` has at i.
         refusal: why the two groups cannot be compared, if so.
@@ -66,16 +63,9 @@ def splits_of(
     """Every value of every attribute against the rest; an attribute of two values once.
 
     Attributes whose labels are permuted alike share their permutations.
-
-    Args:
-        records: those to be looked at.
-        names: the attributes.
-        permutations: how many to draw.
-        seed: that draws them.
     """
-    users = np.arange(len(records))
-    if records.users is not None:
-        users = np.unique(records.users, return_inverse=True)[1]
+    named = records.users
+    users = np.arange(len(records)) if named is None else np.unique(named, return_inverse=True)[1]
     orders: dict[Permuted, Orders] = {}
     found: list[Split] = []
     for name in names:
@@ -147,15 +137,11 @@ def _refusal(name: str, member: NDArray[np.bool_], permuted: Permuted, users: Or
             f"one group of {name} has {smaller} of the {len(labels)} {whose} looked at, and "
             f"{FEWEST} are needed; look at more with --samples"
         )
-    if permuted == "records of each user" and _log_labellings(member, users) < _LOG_LABELLINGS:
+    held, inside = np.bincount(users), np.bincount(users, weights=member)
+    log_labellings = gammaln(held + 1) - gammaln(inside + 1) - gammaln(held - inside + 1)
+    if permuted == "records of each user" and log_labellings.sum() < _LOG_LABELLINGS:
         return (
             f"{name} varies within too few of the users looked at, and only labels of one user's "
             "records can be permuted; look at more with --samples"
         )
     return None
-
-
-def _log_labellings(member: NDArray[np.bool_], users: Orders) -> float:
-    """The logarithm of how many ways there are to permute labels within users."""
-    own, inside = np.bincount(users), np.bincount(users, weights=member)
-    return float((gammaln(own + 1) - gammaln(inside + 1) - gammaln(own - inside + 1)).sum())

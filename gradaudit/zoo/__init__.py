@@ -1,14 +1,12 @@
-"""The papers' architectures, one a file: ``build(**options)`` and a docstring with the source.
+"""The papers' architectures; a function's name with dashes is the architecture's.
 
-A file's name with dashes is the architecture's name. Listing them imports neither them nor torch.
+Listing them imports neither them nor torch.
 """
 
 import ast
 import importlib
-import importlib.util
-import pkgutil
 from collections.abc import Callable
-from importlib.abc import InspectLoader
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradaudit.errors import UsageError
@@ -20,8 +18,12 @@ if TYPE_CHECKING:
 
 def zoo_names() -> dict[str, str]:
     """Every architecture with its one-line summary, in alphabetical order."""
-    modules = [name for _, name, _ in pkgutil.iter_modules(__path__) if not name.startswith("_")]
-    return {name.replace("_", "-"): _summary(name) for name in sorted(modules)}
+    source = Path(__file__).with_name("architectures.py").read_text(encoding="utf-8")
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    return {
+        node.name.replace("_", "-"): (ast.get_docstring(node) or "").split("\n")[0]
+        for node in sorted(functions, key=lambda node: node.name)
+    }
 
 
 def factory(name: str) -> "Callable[..., nn.Module]":
@@ -33,8 +35,8 @@ def factory(name: str) -> "Callable[..., nn.Module]":
     names = zoo_names()
     if name not in names:
         raise UsageError(f"zoo:{name}: unknown{suggest(name, names)}; known: {', '.join(names)}")
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    return module.build  # type: ignore[no-any-return]
+    architectures = importlib.import_module(f"{__name__}.architectures")
+    return getattr(architectures, name.replace("-", "_"))  # type: ignore[no-any-return]
 
 
 def build(name: str, **options: object) -> "nn.Module":
@@ -44,11 +46,3 @@ def build(name: str, **options: object) -> "nn.Module":
         UsageError: there is no such architecture, or an option's value does not fit it.
     """
     return factory(name)(**options)
-
-
-def _summary(module: str) -> str:
-    spec = importlib.util.find_spec(f"{__name__}.{module}")
-    assert spec is not None
-    assert isinstance(spec.loader, InspectLoader)
-    source = spec.loader.get_source(spec.name) or ""
-    return (ast.get_docstring(ast.parse(source)) or "").split("\n")[0]

@@ -139,7 +139,7 @@ def test_it_is_prepared_on_the_updates_of_shadow_batches() -> None:
     draws = np.random.default_rng(0)
     batches = np.stack([draws.choice(np.flatnonzero(labels.numpy() == v), 4) for v in values])
     sharing = SharingProtocol(defenses=(parse_defense("perturb:bound=0.05,step=0.02"),))
-    ready = prepared(sharing, target, records, batches, values, 2)
+    ready = prepared(sharing, target, records, batches, values)
     batch = torch.arange(0, 16, 2)
     plain = share(target, inputs[batch], records.labels[batch], SharingProtocol(), DRAWS)
     moved = share(target, inputs[batch], records.labels[batch], ready, DRAWS)
@@ -160,7 +160,7 @@ def test_clients_move_their_updates_away_from_what_is_true(memory: int) -> None:
     batches = np.array([[0], [1], [2], [0], [1]])
     values = np.array([0, 1, 0, 1, -1])
     ready = prepared(
-        SharingProtocol((parse_defense("perturb"),)), target, records, batches, values % 2, 2
+        SharingProtocol((parse_defense("perturb"),)), target, records, batches, values % 2
     )
     (defense,) = ready.defenses
 

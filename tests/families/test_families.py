@@ -6,9 +6,8 @@ from sklearn.linear_model import LogisticRegression
 
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.families import families, family, log_loss, under_prior
-from gradaudit.families.base import normalised
+from gradaudit.families.base import Projection, Scale, normalised
 from gradaudit.families.forest import FittedForest, PaperForest, ceiling
-from gradaudit.families.standard import Projection, Scale
 
 NAMES = ("discriminant", "extra-trees", "forest", "logistic", "mlp", "prior")
 UNIFORM = np.array([0.5, 0.5])

@@ -7,8 +7,7 @@ import pytest
 from scipy.optimize import brentq
 
 from gradaudit.families.forest import ceiling
-from gradaudit.inference.members import Labelled, Sets, class_weights
-from gradaudit.inference.usable import entropy, usable_information
+from gradaudit.inference.usable import Labelled, Sets, class_weights, entropy, usable_information
 from gradaudit.statistics.intervals import student
 
 UNIFORM = np.array([0.5, 0.5])

@@ -3,9 +3,8 @@
 It guesses from every layer and from the whole update, after all rounds. Beside the updates it may
 know columns of the records, φ(x).
 
-Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
-(2024), section 4.1; that columns alone may give an attribute away is the imputation of
-B. Jayaraman and D. Evans, "Are attribute inference attacks just imputation?" (2022).
+Source: Li et al. 2024, section 4.1; that columns alone may give an attribute away is the imputation
+of B. Jayaraman and D. Evans, "Are attribute inference attacks just imputation?" (2022).
 """
 
 from __future__ import annotations
@@ -123,12 +122,8 @@ class Adversary:
     """Who plays a game, by one or several predictive families.
 
     Attributes:
-        game: which one.
-        split: the batches.
         observations: one of each round, oldest first.
         families: predictive families to choose from, by the adversary's own held-out batches.
-        knowledge: what it knows beside the updates.
-        seed: of the fits.
     """
 
     game: InferenceGame
@@ -179,7 +174,6 @@ class Adversary:
         return {**guesses, None: best}
 
     def _answers(self, own: Features, released: Features, seed: int) -> dict[str, Answers]:
-        """What each family says of a round."""
         return {
             name: self.game.answers(self.split, family(name), own, released, seed)
             for name in self.families
@@ -187,15 +181,12 @@ class Adversary:
 
     def _known(self) -> tuple[FloatArray, FloatArray]:
         """φ of the adversary's own batches and of the observed ones."""
-        if not self.knowledge:
-            raise UsageError("--knows: name the columns that the adversary knows")
         of_batches = self.knowledge.of_batches
         return of_batches(self.split.own), of_batches(self.split.observed.indices)
 
     def _chosen(self, answers: Mapping[str, Sequence[Answers]], source: str) -> Guesses:
-        """The guesses of the family with the least log loss on the held-out batches."""
-        each = [self._combined(name, rounds, source) for name, rounds in answers.items()]
-        return min(each, key=lambda guess: guess.held_out_loss)
+        guesses = [self._combined(name, rounds, source) for name, rounds in answers.items()]
+        return min(guesses, key=lambda guess: guess.held_out_loss)
 
     def _combined(self, name: str, rounds: Sequence[Answers], source: str) -> Guesses:
         """The guesses of all rounds, and their held-out log loss after calibration."""

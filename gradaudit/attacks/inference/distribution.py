@@ -1,12 +1,9 @@
 """Distributional inference: how many of a batch's records have a value (Li et al. 2024, 3.2).
 
-Ratio bins are ordered, and guessed by classifiers of "more than i".
-
-Source: E. Frank and M. Hall, "A simple approach to ordinal classification" (2001), as Z. Li et al.,
-"Analyzing inference privacy risks through gradients in machine learning" (2024), section 4.1, use
-it on ratio bins. The differences P(a > i − 1) − P(a > i) are negative where the classifiers
-disagree; they are clipped at zero and every value keeps a small share, so that each row is a
-distribution with finite logarithms.
+Ratio bins are ordered, and guessed by classifiers of "more than i": E. Frank and M. Hall, "A simple
+approach to ordinal classification" (2001), as in section 4.1. The differences P(a > i − 1) −
+P(a > i) are negative where the classifiers disagree; they are clipped at zero and every value keeps
+a small share, so that each row is a distribution with finite logarithms.
 """
 
 from __future__ import annotations

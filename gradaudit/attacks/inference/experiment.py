@@ -2,30 +2,97 @@
 
 A game holds for one split of the records: another shadow set makes another adversary. So it is
 played several times, each time with all sets, batches and fits drawn anew.
+
+Where only a model and data are given, rounds are trained by the audit itself: SGD with learning
+rate 0.01 on the private set, one epoch a round, every step with the defended gradient; the first
+round sees the model as it is given (Li et al. 2024, definition 3.1 and section 5.1.4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.accuracy import task_accuracy
 from gradaudit.attacks.inference.adversary import Adversary, Guesses, Knowledge, Scope
+from gradaudit.attacks.inference.fano import Leak, leaks
 from gradaudit.attacks.inference.game import InferenceGame
-from gradaudit.attacks.inference.noise import Leak, leaks
 from gradaudit.attacks.inference.observation import Observation, prepared_for
 from gradaudit.attacks.inference.split import Design, GameSplit
-from gradaudit.attacks.inference.training import train_rounds
 from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
-from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.models.target import Target
 from gradaudit.progress import Advance, Progress
-from gradaudit.randomness import number, sequence
+from gradaudit.randomness import number, sequence, torch_rng
 from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.share import share
+
+_BATCH = 32
+
+
+def train_rounds(
+    target: Target,
+    records: Records,
+    rows: NDArray[np.int64],
+    rounds: int,
+    *,
+    defended: Callable[[Target], SharingProtocol],
+    rate: float = 0.01,
+    seed: int = 0,
+    advance: Advance = lambda units: None,
+) -> Iterator[Target]:
+    """The target as every round sees it: as given, then after each epoch but the last.
+
+    Args:
+        target: the model to begin with; it is left as it was.
+        records: all of them.
+        rows: indices of the private training set.
+        rounds: how many to yield.
+        defended: what is done to the gradient of every step of an epoch, by the model that the
+            epoch begins with. Layers that are never shared are trained without, on the client.
+        rate: learning rate.
+        seed: of the order of the records and of noise.
+        advance: told of every epoch.
+
+    Raises:
+        AuditError: the training diverged.
+    """
+    generator = torch_rng(seed, "training")
+    plain = SharingProtocol()
+    for index in range(rounds):
+        yield target
+        if index + 1 == rounds:
+            return
+        sharing = defended(target)
+        target = replace(target, model=copy.deepcopy(target.model))
+        order = torch.from_numpy(rows)[torch.randperm(len(rows), generator=generator)]
+        for step in torch.split(order, _BATCH):
+            inputs, labels = records.inputs[step], records.labels[step]
+            update = share(target, inputs, labels, sharing, generator)
+            if sharing.hidden:
+                update = {**share(target, inputs, labels, plain, generator), **update}
+            _step(target, update, rate)
+        advance(1)
+
+
+def _step(target: Target, update: dict[str, torch.Tensor], rate: float) -> None:
+    with torch.no_grad():
+        for name, parameter in target.model.named_parameters():
+            if name in update:
+                parameter.sub_(update[name].to(parameter), alpha=rate)
+                if not torch.isfinite(parameter).all():
+                    raise AuditError(
+                        f"training its own rounds diverged in {name}; give checkpoints with "
+                        "--checkpoint, or a smaller --learning-rate"
+                    )
+
 
 OWN_ROUNDS = 3
 
@@ -35,7 +102,6 @@ class Findings:
     """What came of one repetition.
 
     Attributes:
-        split: the batches.
         strongest: the adversary of the headline: adaptive, where there are defenses and it plays.
         static: the one that does not know the defenses, where another one is the headline.
         imputation: what the known columns alone say, where there are any.
@@ -55,9 +121,7 @@ class Experiment:
     """What came of all repetitions.
 
     Attributes:
-        repetitions: one for each.
         leaks: what noise lets through, by layer and round, in the first.
-        facts: what the adversary was given, for the report.
     """
 
     repetitions: tuple[Findings, ...]
@@ -75,11 +139,12 @@ def run_experiment(
         UsageError: an option does not go with the records or the checkpoints.
         AuditError: the model cannot be run on the records.
     """
-    records = game.prepared(subject.records)
-    repetitions = [
-        _Repetition.of(subject, records, game, design, seed, index)
-        for index in range(design.repeats)
-    ]
+    records, repetitions = game.prepared(subject.records), []
+    for index in range(design.repeats):
+        draws = sequence(seed, "inference", game.name, "repetition", index)
+        share = replace(design, trials=len(range(index, design.trials, design.repeats)))
+        split = game.split(subject.records, share, draws)
+        repetitions.append(_Repetition(subject, records, game, share, split, draws))
     units = sum(repetition.units for repetition in repetitions)
     findings: list[Findings] = []
     with progress.task(f"attack {game.name}", units) as advance:
@@ -96,13 +161,8 @@ def run_experiment(
 class _Repetition:
     """One repetition, whose batches are drawn and not guessed yet.
 
-    Attributes:
-        subject: what is attacked.
-        records: the subject's as the clients feed them to the model.
-        game: which one.
-        design: of this repetition alone.
-        split: its batches.
-        seed: of all that is drawn.
+    ``records`` are the subject's as the clients feed them to the model, ``design`` is that of this
+    repetition alone.
     """
 
     subject: Subject
@@ -111,23 +171,6 @@ class _Repetition:
     design: Design
     split: GameSplit
     seed: np.random.SeedSequence
-
-    @classmethod
-    def of(
-        cls,
-        subject: Subject,
-        records: Records,
-        game: InferenceGame,
-        design: Design,
-        seed: int,
-        index: int,
-    ) -> _Repetition:
-        """Split the records anew; raises as the game's ``split``."""
-        own = sequence(seed, "inference", game.name, "repetition", index)
-        trials = len(np.arange(index, design.trials, design.repeats))
-        share = replace(design, trials=trials)
-        split = game.split(subject.records, share, own)
-        return cls(subject, records, game, share, split, own)
 
     @property
     def adaptive(self) -> bool:
@@ -142,7 +185,6 @@ class _Repetition:
         return count * (2 + self.adaptive) + own
 
     def observations(self, advance: Advance) -> list[Observation]:
-        """The rounds as they are seen, oldest first."""
         targets = self._targets(_count_rounds(self.subject, self.design), advance)
         seeds = [number(self.seed, "round", index) for index in range(len(targets))]
         return [
@@ -159,17 +201,10 @@ class _Repetition:
         ]
 
     def findings(self, observations: Sequence[Observation], advance: Advance) -> Findings:
-        """Every adversary's guesses."""
-        secret = getattr(self.game, "attribute", "")
+        secret, fits = getattr(self.game, "attribute", ""), sequence(self.seed, "fits")
         knowledge = Knowledge.of(self.subject.records, self.design.knows, secret)
-        adversary = Adversary(
-            self.game,
-            self.split,
-            observations,
-            self.design.families,
-            knowledge,
-            sequence(self.seed, "fits"),
-        )
+        families = self.design.families
+        adversary = Adversary(self.game, self.split, observations, families, knowledge, fits)
         return Findings(
             split=self.split,
             strongest=adversary.guesses(adaptive=self.adaptive, advance=advance),
@@ -179,7 +214,6 @@ class _Repetition:
         )
 
     def facts(self, observations: Sequence[Observation]) -> dict[str, JsonValue]:
-        """What the report says of the adversary and of the game."""
         split, design = self.split, self.design
         trains = trains_rounds(self.subject)
         facts: dict[str, JsonValue] = {
@@ -212,7 +246,6 @@ class _Repetition:
         return facts
 
     def _targets(self, count: int, advance: Advance) -> Sequence[Target]:
-        """The rounds' models, oldest first."""
         subject, seed = self.subject, number(self.seed, "training")
         if not trains_rounds(subject):
             return subject.targets[-count:]

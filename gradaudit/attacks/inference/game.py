@@ -1,7 +1,10 @@
-"""The unified inference game (Li et al. 2024, definition 3.1), and those of attribute and property.
+"""The unified inference game (definition 3.1), and those of attribute and property.
 
 Attribute inference: the secret is a column of the inputs. Property inference: it goes with the
 records, but is no input (section 3.2).
+
+Source, here "Li et al. 2024": Z. Li et al., "Analyzing inference privacy risks through gradients in
+machine learning" (2024).
 """
 
 from __future__ import annotations
@@ -102,7 +105,6 @@ class AttributeBased(InferenceGame):
     """Games about a named attribute, guessed by a predictive family trained on balanced batches.
 
     Attributes:
-        attribute: its name.
         fewest: records that a value must have to stand by itself; rarer ones are merged.
     """
 
@@ -181,7 +183,9 @@ class AttributeBased(InferenceGame):
             )
         parts = split_parts(secret, design, seed)
         _expect_shadow(secret, parts.shadow, design)
-        prior = _prior(secret, design)
+        values = len(secret.values)
+        frequencies = np.bincount(secret.codes, minlength=values) / len(secret.codes)
+        prior = np.full(values, 1 / values) if design.prior == "uniform" else frequencies
         generator = rng(seed, "batches")
         observed = _in_shares(secret, parts.private, design, prior, generator)
         return GameSplit(
@@ -241,13 +245,6 @@ class PropertyGame(AttributeBased):
         return replace(records, inputs=inputs)
 
 
-def _prior(secret: Secret, design: Design) -> FloatArray:
-    """π, (values,)."""
-    if design.prior == "uniform":
-        return np.full(len(secret.values), 1 / len(secret.values))
-    return np.bincount(secret.codes, minlength=len(secret.values)) / len(secret.codes)
-
-
 def _in_shares(
     secret: Secret,
     pool: IntArray,
@@ -267,7 +264,6 @@ def _in_shares(
 def _balanced(
     secret: Secret, pool: IntArray, design: Design, batches: int, generator: np.random.Generator
 ) -> Batches:
-    """About as many batches of each value; none of an empty pool."""
     if not len(pool):
         return no_batches(design.batch_size)
     values = len(secret.values)

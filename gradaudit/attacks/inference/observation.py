@@ -30,7 +30,6 @@ def prepared(
     records: Records,
     batches: NDArray[np.int64],
     values: NDArray[np.int64],
-    classes: int,
     *,
     seed: int = 0,
     towards: int | None = None,
@@ -43,8 +42,7 @@ def prepared(
         target: the model of the round.
         records: the data.
         batches: (batches, k) shadow records.
-        values: (batches,) private value of each batch, from 0.
-        classes: how many values there are.
+        values: (batches,) private value of each batch, from 0; all of them occur.
         seed: of noise before the perturbation, and of the classifier.
         towards: the value that updates are to be taken for (user inference).
         memory: bytes that one chunk of work may take.
@@ -56,17 +54,13 @@ def prepared(
             before = replace(
                 sharing, defenses=tuple(chain[:index]), others=0, fraction=None, elements=None
             )
+            layers = parameters_as_layers(target, names)
             observer = Interceptor(
-                target,
-                records,
-                parameters_as_layers(target, names),
-                sharing=before,
-                reduce="none",
-                memory=memory,
-                seed=seed,
+                target, records, layers, sharing=before, reduce="none", memory=memory, seed=seed
             )
-            layers = observer.features(batches, fit=np.unique(batches), seed=seed)
-            shadows = torch.cat([features for _, features in layers], dim=1)
+            observed = observer.features(batches, fit=np.unique(batches), seed=seed)
+            shadows = torch.cat([features for _, features in observed], dim=1)
+            classes = int(values.max()) + 1
             labels = torch.from_numpy(np.asarray(values, dtype=np.int64))
             chain[index] = defense.prepare(shadows, labels, classes, seed, towards=towards)
     return replace(sharing, defenses=tuple(chain))
@@ -78,14 +72,7 @@ _MOST = 1000
 
 
 class _Looked(NamedTuple):
-    """Batches whose updates are looked at.
-
-    Attributes:
-        batches: (batches, k).
-        seed: of what is random in them.
-        others: records of the other clients.
-        values: (batches,) what their clients protect.
-    """
+    """Batches (batches, k) whose updates are looked at, with what their clients protect."""
 
     batches: IntArray
     seed: int
@@ -95,7 +82,6 @@ class _Looked(NamedTuple):
     def features(
         self, interceptor: Interceptor, fit: IntArray | None = None
     ) -> Iterator[tuple[Layer, Tensor]]:
-        """Each layer's features, with components fitted on these records."""
         return interceptor.features(
             self.batches, fit=fit, seed=self.seed, others=self.others, values=self.values
         )
@@ -117,13 +103,9 @@ class Observation:
     """One round as an adversary sees it.
 
     Attributes:
-        target: the round's model.
         records: as the clients feed them to it.
-        layers: whose updates are looked at.
-        sharing: how clients share.
         reduce: of each layer's update, as ``Interceptor`` takes it.
         memory: bytes that one chunk of work may take.
-        seed: of noise and reductions.
     """
 
     target: Target
@@ -231,7 +213,6 @@ class Observation:
         return ours, others
 
     def _mine(self, split: GameSplit) -> _Looked:
-        """The adversary's own batches."""
         return _Looked(
             split.own, number(self.seed, "own updates"), split.parts.shadow, split.own_values
         )
@@ -269,15 +250,8 @@ def prepared_for(
 
     Against user inference it is targeted at one of the shadow users (Li et al. 2024, 6.1).
     """
-    labels = split.shadow.labels
+    batches, values = split.shadow
+    towards = None if split.candidates is None else 0
     return prepared(
-        sharing,
-        target,
-        records,
-        split.shadow.indices,
-        labels,
-        int(labels.max()) + 1,
-        seed=seed,
-        towards=None if split.candidates is None else 0,
-        memory=memory,
+        sharing, target, records, batches, values, seed=seed, towards=towards, memory=memory
     )

@@ -1,9 +1,8 @@
 """Several rounds' posteriors of one secret as one, by Bayes' rule.
 
-Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
-(2024), equation 4, which subtracts (|R| − 1) log π: that is right only where every round's
-classifier was trained under the prior π itself. A classifier trained on balanced batches answers
-under π_train, which is what has to come off each round:
+Source: Li et al. 2024, equation 4, which subtracts (|R| − 1) log π: that is right only where every
+round's classifier was trained under the prior π itself. A classifier trained on balanced batches
+answers under π_train, which is what has to come off each round:
 
     log P(a|G) = Σ_r [log P_r(a|g_r) − log π_train(a)] + log π(a) + C.
 
@@ -24,7 +23,6 @@ from scipy.special import log_softmax
 from gradaudit.families import log_loss
 
 Posteriors = NDArray[np.float64]
-
 _HOTTEST = 8.0
 """Natural logarithm of the largest temperature that is looked at; the smallest is 0.
 

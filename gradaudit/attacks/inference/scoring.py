@@ -18,15 +18,10 @@ GAINS = ("auroc_gain", "advantage_gain")
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores posteriors of the trials of a game's repetitions.
-
-    Attributes:
-        splits: one for each repetition, of the same records.
-        confidence: of the intervals.
-    """
+    """Scores posteriors of the trials of a game's repetitions."""
 
     splits: Sequence[GameSplit]
-    confidence: float = CONFIDENCE
+    confidence = CONFIDENCE
 
     def scores(self, posteriors: Sequence[FloatArray]) -> dict[str, Score]:
         """``METRICS`` of normalised log-posteriors (trials, values) of each repetition."""
@@ -98,15 +93,11 @@ class Scorer:
     @cached_property
     def _scores(self) -> Scores:
         names = max(int(split.clusters.max()) for split in self.splits) + 1
-        return Scores([_trials(split, names) for split in self.splits], self.confidence)
-
-
-def _trials(split: GameSplit, names: int) -> Trials:
-    """Of candidates, who are dealt anew to every trial, the strata are one."""
-    labels, clusters = split.observed.labels, split.clusters
-    if split.candidates is not None:
-        draws = Draws.of(clusters, np.zeros_like(labels), clusters, names)
-    else:
-        strata = np.unique(labels, return_inverse=True)[1].astype(np.int64)
-        draws = Draws.of(split.observed.indices, strata, clusters, names)
-    return Trials(labels, draws)
+        trials = []
+        for split in self.splits:
+            labels, members = split.observed.labels, split.observed.indices
+            strata = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+            if split.candidates is not None:  # they are dealt anew to every trial: one stratum
+                strata, members = np.zeros_like(labels), split.clusters
+            trials.append(Trials(labels, Draws.of(members, strata, split.clusters, names)))
+        return Scores(trials)

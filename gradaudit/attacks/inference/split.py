@@ -9,14 +9,13 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.errors import NotApplicable
-from gradaudit.inference.splits import Batches, Users, expect_enough, split
+from gradaudit.inference.splits import Batches, Users, expect_enough, owners, split
 from gradaudit.randomness import rng, sequence
 from gradaudit.sharing.protocol import SharingProtocol
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 Prior = Literal["empirical", "uniform"]
-
 PRIVATE = 5000
 """Records that the private set holds at most (Li et al. 2024, section 5.1.4)."""
 SHARES = (0.4, 0.2, 0.4)
@@ -36,14 +35,9 @@ class Design:
         prior: of the secret: its frequencies among all records, or uniform.
         private: records of the private set, at most.
         bins: m, ratio bins.
-        candidates: users to choose from.
-        sharing: how clients share.
         reduce: of each layer's update.
         rounds: how many to observe; None is all checkpoints, or three of its own.
-        learning_rate: of rounds that are trained here.
         adaptive: whether an adversary plays who knows the defenses.
-        knows: columns that adversaries know.
-        families: predictive families.
         repeats: how many splits of the records it is played on; the trials are dealt among them.
     """
 
@@ -88,8 +82,6 @@ class Secret:
     """What the records of batches are asked about.
 
     Attributes:
-        name: in words.
-        values: names of what it can be.
         codes: (records,) indices into ``values``.
         users: (records,) whose record each is; None where nobody says.
     """
@@ -101,19 +93,17 @@ class Secret:
 
     def having(self, value: int, pool: IntArray) -> IntArray:
         """The records of a pool that have a value."""
-        members: IntArray = pool[self.codes[pool] == value]
-        return members
+        return np.asarray(pool[self.codes[pool] == value])
 
     def counts(self, pool: IntArray) -> IntArray:
         """How many records of a pool have each value, (values,)."""
-        counts: IntArray = np.bincount(self.codes[pool], minlength=len(self.values))
-        return counts
+        return np.bincount(self.codes[pool], minlength=len(self.values))
 
     def behind(self, batches: IntArray) -> IntArray:
         """The records of batches, or their users: (batches, k)."""
         if self.users is None:
             return batches
-        return np.unique(self.users, return_inverse=True)[1].astype(np.int64)[batches]
+        return owners(self.users, len(self.codes))[batches]
 
 
 @dataclass(frozen=True)
@@ -121,16 +111,12 @@ class GameSplit:
     """Everything drawn for a game on one split of the records, before any gradient is computed.
 
     Attributes:
-        secret: what is guessed, in words.
-        values: names of what it can be.
         prior: π, (values,), all positive.
-        parts: who has which records.
         shadow: batches that the adversary fits on, with the secret of each.
         held: batches of its other records; may be none.
         observed: batches whose gradients are released, (trials, k), with the true values.
         clusters: records or users behind each trial, (trials, k); of candidates, all their users.
         candidates: the candidates' own batches, (trials · values, k), trial by trial; or none.
-        notes: what else the report should say.
     """
 
     secret: str
@@ -210,8 +196,11 @@ def _hold_out(
 ) -> tuple[IntArray, IntArray]:
     """Shadow records to fit on and to hold out: none where a value would be left too few."""
     quota = max(design.shadow // len(secret.values), 1)
-    fit, held, whole = [], [], []
-    away = _users_to_hold_out(members, secret, design, generator)
+    fit, held, whole, away = [], [], [], None
+    if secret.users is not None:
+        shares, seed = (1 - design.held_out, design.held_out), int(generator.integers(1 << 62))
+        codes, users = secret.codes[members], secret.users[members]
+        away = members[split(len(members), users, shares, seed, codes=codes)[1]]
     for value in range(len(secret.values)):
         of_value = generator.permutation(secret.having(value, members))
         cut = round(min(len(of_value), quota) * design.held_out)
@@ -222,17 +211,6 @@ def _hold_out(
     if min(map(len, fit + held)) < 2 * design.batch_size:
         return np.sort(np.concatenate(whole)), np.zeros(0, dtype=np.int64)
     return np.sort(np.concatenate(fit)), np.sort(np.concatenate(held))
-
-
-def _users_to_hold_out(
-    members: IntArray, secret: Secret, design: Design, generator: np.random.Generator
-) -> IntArray | None:
-    """All records of a share of the members' users; None where there are no users."""
-    if secret.users is None:
-        return None
-    shares, seed = (1 - design.held_out, design.held_out), int(generator.integers(1 << 62))
-    codes, users = secret.codes[members], secret.users[members]
-    return members[split(len(members), users, shares, seed, codes=codes)[1]]
 
 
 def _private_quotas(counts: IntArray, design: Design, secret: str) -> IntArray:
@@ -258,10 +236,15 @@ def _private_quotas(counts: IntArray, design: Design, secret: str) -> IntArray:
         if not (short := wanted < least).any():
             break
         few |= short
-    quotas = np.floor(wanted).astype(np.int64)
-    missing = design.private - int(quotas.sum())
-    quotas[np.argsort(quotas - wanted, kind="stable")[:missing]] += 1
-    return quotas
+    return _whole(wanted, design.private)
+
+
+def _whole(shares: FloatArray, total: int) -> IntArray:
+    """Whole numbers of this sum, the largest remainders rounded up."""
+    counts = np.floor(shares).astype(np.int64)
+    missing = total - int(counts.sum())
+    counts[np.argsort(counts - shares, kind="stable")[:missing]] += 1
+    return counts
 
 
 def trials_of(prior: FloatArray, trials: int) -> IntArray:
@@ -270,9 +253,7 @@ def trials_of(prior: FloatArray, trials: int) -> IntArray:
     Fewer trials than values become one of each.
     """
     trials = max(trials, len(prior))
-    counts = np.floor(prior * trials).astype(np.int64)
-    missing = trials - int(counts.sum())
-    counts[np.argsort(counts - prior * trials, kind="stable")[:missing]] += 1
+    counts = _whole(prior * trials, trials)
     while not counts.all():
         counts[counts.argmax()] -= 1
         counts[counts.argmin()] += 1

@@ -6,9 +6,8 @@ is thrown away, and a candidate's probability is by distance in the encoder's sp
 
     P(a|g̃) = exp(−‖f(g_a) − f(g̃)‖₂) / Σ_i exp(−‖f(g_i) − f(g̃)‖₂).
 
-Source: J. Snell et al., "Prototypical networks for few-shot learning" (2017), as Z. Li et al.,
-"Analyzing inference privacy risks through gradients in machine learning" (2024), section 4.1, use
-it: a fully connected encoder with one hidden layer, 50 dimensions.
+Source: J. Snell et al., "Prototypical networks for few-shot learning" (2017), as Li et al. 2024,
+section 4.1, use it: a fully connected encoder with one hidden layer, 50 dimensions.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from gradaudit.attacks.inference.split import Design, GameSplit, IntArray, Parts
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.families import Family
-from gradaudit.families.base import Features
-from gradaudit.families.standard import Scale
+from gradaudit.families.base import Features, Scale
 from gradaudit.inference.splits import Batches, draw_any, draw_batches
 from gradaudit.randomness import rng, torch_rng
 
@@ -53,20 +51,20 @@ class UserGame(InferenceGame):
         generator = rng(seed, "batches")
         shadow_users, targets = _dealt_users(codes, eligible, design, generator)
         shadow = _shadow_batches(codes, shadow_users, design, generator)
-        candidates, secrets = _candidates(targets, design, generator)
+        drawn = draw_any(targets, design.candidates, design.trials, generator)
+        candidates = generator.permuted(drawn, axis=1)
+        secrets = generator.integers(0, design.candidates, design.trials)
         batches, observed = _candidate_batches(codes, candidates, secrets, design, generator)
-        prior = np.full(design.candidates, 1 / design.candidates)
-        none = np.zeros(0, dtype=np.int64)
-        rest = np.isin(codes, np.concatenate([shadow_users, targets]), invert=True)
+        shadow_records, private = (np.isin(codes, users) for users in (shadow_users, targets))
         return GameSplit(
             secret="user",
             values=tuple(f"candidate {i + 1}" for i in range(design.candidates)),
-            prior=prior,
+            prior=np.full(design.candidates, 1 / design.candidates),
             parts=Parts(
-                np.flatnonzero(np.isin(codes, shadow_users)),
-                none,
-                np.flatnonzero(rest),
-                np.flatnonzero(np.isin(codes, targets)),
+                shadow=np.flatnonzero(shadow_records),
+                held=np.zeros(0, dtype=np.int64),
+                test=np.flatnonzero(~(shadow_records | private)),
+                private=np.flatnonzero(private),
             ),
             shadow=shadow,
             held=no_batches(design.batch_size),
@@ -138,16 +136,6 @@ def _shadow_batches(
     return draw_batches(numbers[codes], pool, design.batch_size, each, generator, values=len(users))
 
 
-def _candidates(
-    targets: IntArray, design: Design, generator: np.random.Generator
-) -> tuple[IntArray, NDArray[np.int64]]:
-    """Distinct users (trials, candidates), and which of them is the true one (trials,)."""
-    drawn = draw_any(targets, design.candidates, design.trials, generator)
-    return generator.permuted(drawn, axis=1), generator.integers(
-        0, design.candidates, design.trials
-    )
-
-
 def _candidate_batches(
     codes: IntArray,
     candidates: IntArray,
@@ -183,7 +171,6 @@ class Encoder:
     """A trained encoder of gradients.
 
     Attributes:
-        scale: what standardises features.
         network: features kept by ``scale`` to ``DIMENSIONS``.
     """
 
@@ -205,17 +192,22 @@ class Encoder:
         scale = Scale.of(features)
         inputs = torch.from_numpy(scale(features)).to(torch.float32)
         labels = torch.from_numpy(users)
-        encoder = _encoder(inputs.shape[1])
-        classifier = _linear(DIMENSIONS, int(users.max()) + 1)
-        _initialise((encoder, classifier), generator)
-        _train(nn.Sequential(encoder, classifier), inputs, labels, generator)
+        hidden = _linear(inputs.shape[1], HIDDEN)
+        encoder = nn.Sequential(hidden, nn.ReLU(), _linear(HIDDEN, DIMENSIONS))
+        model = nn.Sequential(encoder, _linear(DIMENSIONS, int(users.max()) + 1))
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                nn.init.kaiming_normal_(parameter, nonlinearity="relu", generator=generator)
+            else:
+                nn.init.zeros_(parameter)
+        _train(model, inputs, labels, generator)
         return cls(scale, encoder.eval())
 
     def __call__(self, features: NDArray[np.floating]) -> Tensor:
         """Embeddings (batches, ``DIMENSIONS``)."""
         with torch.no_grad():
-            found: Tensor = self.network(torch.from_numpy(self.scale(features)).to(torch.float32))
-        return found.to(torch.float64)
+            embedded: Tensor = self.network(torch.from_numpy(self.scale(features)).float())
+        return embedded.double()
 
 
 def candidate_posterior(observed: Tensor, candidates: Tensor) -> NDArray[np.float64]:
@@ -232,24 +224,10 @@ def candidate_posterior(observed: Tensor, candidates: Tensor) -> NDArray[np.floa
     return np.asarray(torch.log_softmax(-distances, dim=1).cpu().numpy(), dtype=np.float64)
 
 
-def _encoder(inputs: int) -> nn.Sequential:
-    return nn.Sequential(_linear(inputs, HIDDEN), nn.ReLU(), _linear(HIDDEN, DIMENSIONS))
-
-
 def _linear(inputs: int, outputs: int) -> nn.Linear:
     """A layer whose weights are not drawn yet: global random numbers stay as they are."""
     empty: nn.Linear = skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
     return empty
-
-
-def _initialise(modules: tuple[nn.Module, ...], generator: torch.Generator) -> None:
-    """He's normal weights and zero biases, from the generator alone."""
-    for module in modules:
-        for parameter in module.parameters():
-            if parameter.dim() > 1:
-                nn.init.kaiming_normal_(parameter, nonlinearity="relu", generator=generator)
-            else:
-                nn.init.zeros_(parameter)
 
 
 def _train(model: nn.Module, inputs: Tensor, labels: Tensor, generator: torch.Generator) -> None:

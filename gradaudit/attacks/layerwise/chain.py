@@ -22,7 +22,6 @@ from torch import Tensor
 from gradaudit.ranks.geometry import Convolution
 
 Elementwise = Callable[[Tensor], Tensor]
-
 MARGIN = 1e-12
 """Least distance from the ends of a range at which an inverse is taken."""
 
@@ -136,13 +135,8 @@ class Stage:
 
     Attributes:
         layer: name of the layer, as in ``named_modules``.
-        weight: its weight.
-        bias: its bias, None where it has none.
-        weight_name: qualified name of the weight.
-        bias_name: qualified name of the bias.
         input_shape: of X for one record; (inputs,) of a fully connected layer.
         output_shape: of Z for one record.
-        activation: A.
         convolution: geometry of a convolution (its own weights mean nothing), None for a fully
             connected layer.
     """
@@ -201,8 +195,6 @@ class Chain:
 
     Attributes:
         entrance: what happens elementwise to a record before the first layer.
-        stages: at least one.
-        input_shape: of a record.
     """
 
     entrance: Activation

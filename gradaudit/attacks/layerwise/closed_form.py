@@ -5,26 +5,151 @@ matrix of the bias gradients of the rows I of a fully connected layer, each repe
 input, W_I the weight gradients and E what was added. Where r = ‖B⁻¹E_B‖₂ ≥ 1 the *bound* is void;
 the attack is not: least squares weighs rows by b̄², so that rows in which noise drowns the bias
 gradient, which make r large, hardly count.
+
+Theorem 2.1: the closed form gives the layer's input o; with Ψ the layers before it the record is
+Ψ⁻¹(o), which is determined near the record where Ψ's Jacobian has full column rank (condition 1).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import JsonValue
-from torch import Tensor
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
+from torch import Tensor, nn
 
-from gradaudit.attacks.layerwise.features import Inversion, Reader, layer_input, readers
-from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
-from gradaudit.attacks.layerwise.logits import fully_connected_input
-from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.attacks.layerwise.systems import Vector, float64
+from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.randomness import torch_rng
+from gradaudit.ranks.observe import watching
+
+MATRIX_ELEMENTS = 1_000_000
+"""The largest Jacobian that is formed for a search."""
+JACOBIAN_ELEMENTS = 20_000_000
+"""The largest Jacobian whose rank is taken."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A fully connected layer and what it reads of one record.
+
+    Attributes:
+        of_record: whether it reads the record itself.
+        times: how many vectors it is applied to for one record.
+    """
+
+    layer: str
+    bias: bool
+    of_record: bool
+    times: int
+
+
+def readers(model: FunctionalModel, record: Tensor) -> list[Reader]:
+    """The fully connected layers of a model, in the order in which they first run.
+
+    Args:
+        model: a functional copy.
+        record: (1, …), any values that differ from each other.
+    """
+    layers = {name: m for name, m in model.module.named_modules() if type(m) is nn.Linear}
+    seen: dict[str, list[Tensor]] = {}
+
+    def look(name: str, inputs: Tensor, output: Tensor) -> Tensor:
+        seen.setdefault(name, []).append(inputs.detach())
+        return output
+
+    with torch.no_grad(), watching(layers, look):
+        model.outputs({}, record)
+    return [
+        Reader(
+            layer=name,
+            bias=layers[name].bias is not None,
+            of_record=torch.equal(reads[0].flatten(), record.flatten()),
+            times=sum(read.numel() for read in reads) // layers[name].in_features,
+        )
+        for name, reads in seen.items()
+    ]
+
+
+def layer_input(model: FunctionalModel, layer: str) -> Callable[[Tensor], Tensor]:
+    """Ψ: what a layer reads, flat, of a record (1, …)."""
+    module = model.module.get_submodule(layer)
+
+    def read(record: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+
+        def look(_: str, inputs: Tensor, output: Tensor) -> Tensor:
+            seen.append(inputs)
+            return output
+
+        with watching({layer: module}, look):
+            model.outputs({}, record)
+        return seen[0].flatten()
+
+    return read
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """Ψ(x) = o as a least squares problem in the flat record x.
+
+    Attributes:
+        read: Ψ.
+        wanted: o, (inputs of the layer,).
+    """
+
+    read: Callable[[Tensor], Tensor]
+    wanted: Tensor
+    shape: tuple[int, ...]
+
+    @cached_property
+    def scale(self) -> float:
+        """‖o‖."""
+        return float(self.wanted.norm()) or 1.0
+
+    def residuals(self, z: Vector) -> Vector:
+        """Ψ(x) − o."""
+        with torch.no_grad():
+            return float64(self.read(self._record(z)) - self.wanted)
+
+    def jacobian(self, z: Vector) -> LinearOperator:
+        """Of Ψ at x, as a matrix where it is small."""
+        record = self._record(z)
+        if len(z) * len(self.wanted) <= MATRIX_ELEMENTS:
+            return aslinearoperator(float64(self._matrix(record)))
+        pull = torch.func.vjp(self.read, record)[1]
+
+        def apply(step: Vector) -> Vector:
+            return float64(torch.func.jvp(self.read, (record,), (self._record(step),))[1])
+
+        def transposed(left: Vector) -> Vector:
+            return float64(pull(torch.from_numpy(left.ravel()).to(record))[0].flatten())
+
+        shape = (len(self.wanted), len(z))
+        return LinearOperator(shape, matvec=apply, rmatvec=transposed, dtype=np.float64)
+
+    def rank(self, z: Vector) -> int | None:
+        """Rank of Ψ's Jacobian at x; None where it is larger than ``JACOBIAN_ELEMENTS``."""
+        if math.prod(self.shape) * len(self.wanted) > JACOBIAN_ELEMENTS:
+            return None
+        return int(torch.linalg.matrix_rank(self._matrix(self._record(z))))
+
+    def _matrix(self, record: Tensor) -> Tensor:
+        """The Jacobian, (inputs of the layer, elements of the record)."""
+        jacobian: Tensor = torch.func.jacrev(self.read, chunk_size=64)(record)
+        return jacobian.reshape(len(self.wanted), -1)
+
+    def _record(self, z: Vector) -> Tensor:
+        return torch.from_numpy(z.ravel()).to(self.wanted).reshape(1, *self.shape)
+
 
 _ROUNDING = 1e-24
 Region = Literal["red", "white", "green"]
@@ -35,7 +160,6 @@ class SingleLayer:
     """Gradients of a fully connected layer that is used for one vector.
 
     Attributes:
-        name: of the layer.
         weight: W̄, gradient of its weight, (rows, inputs).
         bias: B̄, gradient of its bias, (rows,).
         of_record: whether its input is the record itself.
@@ -69,31 +193,16 @@ class SingleLayer:
                 raise UsageError(f"layer={wanted}: no fully connected layer of the model has it")
         reasons = {reader.layer: _unsolvable(reader, view) for reader in candidates}
         usable = [reader for reader in candidates if reasons[reader.layer] is None]
+        if not reasons:
+            raise NotApplicable("the closed form is for fully connected layers; the model has none")
         if not usable:
-            raise NotApplicable(_refusal(reasons))
+            listed = "; ".join(f"{layer} {reason}" for layer, reason in reasons.items())
+            raise NotApplicable(
+                f"the closed form can be used on no fully connected layer: {listed}"
+            )
         chosen = next((reader for reader in usable if reader.of_record), usable[0])
         update, name = view.update, chosen.layer
         return cls(name, update[f"{name}.weight"], update[f"{name}.bias"], chosen.of_record)
-
-    @cached_property
-    def best(self) -> int:
-        """The row with the largest bias gradient."""
-        return int(self.bias.abs().argmax())
-
-    @property
-    def kappa(self) -> float | None:
-        """κ(B̄) over all rows; None where a row's bias gradient is zero."""
-        sizes = self.bias.abs()
-        kappa = float(sizes.max() / sizes.min())
-        return kappa if math.isfinite(kappa) else None
-
-    def least_squares(self) -> Tensor:
-        """(inputs,) x̂ = Σ b̄_k w̄_k / Σ b̄_k²."""
-        return fully_connected_input(self.weight, self.bias)
-
-    def best_row(self) -> Tensor:
-        """(inputs,) w̄_k / b̄_k of the row with the largest |b̄_k|."""
-        return self.weight[self.best] / self.bias[self.best]
 
     def misfits(self, inputs: Tensor) -> list[float]:
         """‖W̄ − B̄ xᵀ‖² / ‖W̄‖² of each x in (candidates, inputs); rounding errors count as none."""
@@ -101,40 +210,6 @@ class SingleLayer:
         length = self.weight.square().sum().clamp_min(torch.finfo(torch.float64).tiny)
         misfits = left.square().sum(dim=(1, 2)) / length
         return [misfit if misfit > _ROUNDING else 0.0 for misfit in misfits.tolist()]
-
-
-@dataclass(frozen=True)
-class Inverse:
-    """A record with a layer's input.
-
-    Attributes:
-        record: in its shape.
-        residual: ‖Ψ(x) − o‖ / ‖o‖.
-        determined: condition 1, whether Ψ's Jacobian at the record has full column rank; None where
-            it is too large to tell.
-    """
-
-    record: Tensor
-    residual: float
-    determined: bool | None
-
-
-def inverted(view: AttackerView, layer: str, wanted: Tensor, begin: Tensor, steps: int) -> Inverse:
-    """The record that a layer reads as ``wanted``, by least squares from a starting record.
-
-    Args:
-        view: of one record, in float64.
-        layer: its name.
-        wanted: o, (inputs of the layer,).
-        begin: a record in its shape.
-        steps: the most of the search.
-    """
-    problem = Inversion(layer_input(view.model, layer), wanted, view.shape)
-    start = begin.flatten().cpu().numpy()
-    minimum = minimise(problem, start, steps=steps, inner=500)
-    rank = problem.rank(minimum.z)
-    record = torch.from_numpy(minimum.z).to(wanted).reshape(view.shape)
-    return Inverse(record, minimum.residual, None if rank is None else rank == len(minimum.z))
 
 
 def _unsolvable(reader: Reader, view: AttackerView) -> str | None:
@@ -148,13 +223,6 @@ def _unsolvable(reader: Reader, view: AttackerView) -> str | None:
     if not bool(view.update[f"{name}.bias"].any()):
         return "has a bias gradient of zero"
     return None
-
-
-def _refusal(reasons: dict[str, str | None]) -> str:
-    if not reasons:
-        return "the closed form is for fully connected layers; the model has none"
-    listed = "; ".join(f"{layer} {reason}" for layer, reason in reasons.items())
-    return f"the closed form can be used on no fully connected layer: {listed}"
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator, splu
 from torch import Tensor
 
 from gradaudit.attacks.layerwise.chain import Activation, Chain, Stage
-from gradaudit.attacks.layerwise.levenberg_marquardt import Vector, minimise
-from gradaudit.attacks.layerwise.recursion import Given, Solved, Solver, share_outside
-from gradaudit.attacks.layerwise.systems import Solution, solve, weights_matrix
+from gradaudit.attacks.layerwise.recursion import Solved, Solver, share_outside
+from gradaudit.attacks.layerwise.systems import System, Vector, minimise, solve, weights_matrix
 from gradaudit.ranks.convolution import convolution_rank
 from gradaudit.ranks.geometry import geometry_of
 
 _SAME = 1e-6
-
 _ROOM = 1e-2
 """From the ends of an activation's range, where its slope vanishes and a search stands still."""
 
@@ -52,55 +49,41 @@ class PullBack:
     """
 
     matrix: csr_array
-    offset: NDArray[np.float64]
+    offset: Vector
 
     @cached_property
     def _factors(self) -> Any:
-        return splu(
-            (self.matrix.T @ self.matrix).tocsc(),
-            permc_spec="MMD_AT_PLUS_A",
-            diag_pivot_thresh=0.0,
-            options={"SymmetricMode": True},
-        )
+        normal, options = (self.matrix.T @ self.matrix).tocsc(), {"SymmetricMode": True}
+        return splu(normal, "MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
 
-    def preimage(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+    def preimage(self, z: Vector) -> Vector:
         """W⁺ (z − B), the input (inputs,) whose output comes closest to z (outputs,)."""
-        y: NDArray[np.float64] = self._factors.solve(self.matrix.T @ (z - self.offset))
-        return y
+        return np.asarray(self._factors.solve(self.matrix.T @ (z - self.offset)))
 
-    def image(self, y: NDArray[np.float64]) -> NDArray[np.float64]:
+    def image(self, y: Vector) -> Vector:
         """W y + B, (outputs,): every z that fulfils the constraint is one."""
-        z: NDArray[np.float64] = self.matrix @ y + self.offset
-        return z
+        return np.asarray(self.matrix @ y + self.offset)
 
 
-def pull_back_of(stage: Stage | None, seed: int = 0) -> PullBack | None:
+def pull_back_of(stage: Stage | None) -> PullBack | None:
     """The constraint that a stage puts on its output, None where it puts none.
 
-    Args:
-        stage: the stage before the one that is solved, None where that is the first.
-        seed: of the probes by which the rank is found.
+    ``stage`` is the one before the one that is solved, None where that is the first.
     """
     if stage is None or stage.convolution is None or stage.inputs >= stage.outputs:
         return None
-    if column_rank(stage, seed) < stage.inputs:
+    if column_rank(stage) < stage.inputs:
         return None
     return PullBack(weights_matrix(stage), stage.offset.cpu().double().numpy())
 
 
-def column_rank(stage: Stage, seed: int = 0) -> int:
-    """The rank of a convolution's W, at least.
-
-    Args:
-        stage: a convolution.
-        seed: of the probes by which it is found.
-    """
+def column_rank(stage: Stage) -> int:
+    """The rank of a convolution's W, at least."""
     assert stage.convolution is not None
     weight = stage.weight.detach().cpu().double()
     nothing = torch.zeros(len(weight), stage.outputs // len(weight), dtype=torch.float64)
     geometry = geometry_of(stage.convolution, stage.input_shape[1:])
-    rank = convolution_rank(weight, nothing, geometry, stage.convolution.groups, seed=seed)
-    return rank.low
+    return convolution_rank(weight, nothing, geometry, stage.convolution.groups, seed=0).low
 
 
 @dataclass(frozen=True)
@@ -135,8 +118,7 @@ class Objective:
     def residuals(self, z: Vector) -> Vector:
         """(rows,) at an unknown."""
         x: Vector = self.activation.value(torch.from_numpy(self.z_of(z))).numpy()
-        left: Vector = self.matrix @ x - self.right
-        return left
+        return np.asarray(self.matrix @ x - self.right)
 
     def jacobian(self, z: Vector) -> LinearOperator:
         """U A′ (W) at an unknown."""
@@ -145,8 +127,7 @@ class Objective:
 
         def apply(step: Vector) -> Vector:
             inner = step if before is None else before @ step
-            outer: Vector = self.matrix @ (slope * inner.ravel())
-            return outer
+            return np.asarray(self.matrix @ (slope * inner.ravel()))
 
         def transposed(left: Vector) -> Vector:
             inner: Vector = slope * (self.matrix.T @ left.ravel())
@@ -185,55 +166,47 @@ class Combined(Solver):
 
     Attributes:
         start: where a search starts, and which of several solutions is taken: the closest one.
-        steps: the most of the search.
-        inner: the most iterations of LSMR in a step.
         constrained: the layers at whose input a pull-back constraint was met.
     """
 
     start: Start
     steps: int = 20
-    inner: int = 1000
     constrained: list[str] = field(default_factory=list)
 
-    def solve(self, given: Given) -> Solved:
+    def solve(
+        self, stage: Stage, system: System, before: Activation, previous: Stage | None
+    ) -> Solved:
         """Eq. 6 for the first layer, 7 where the pull-back constraint is defined, else 5."""
-        layer, previous = given.stage.layer, given.previous
-        matrix, right = given.system.balanced()
-        begin: Vector = self.start.inputs[layer].cpu().numpy()
-        linear = solve(matrix, right, begin)
-        determined = determines(matrix, right, linear.x)
-        if previous is None:
-            return self._solved(given, linear, determined)
-        constraint = pull_back_of(previous)
-        self.constrained.extend([layer] * (constraint is not None))
-        objective = Objective(matrix, right, given.before, constraint)
-        if determined:
-            return self._only_solution(given, objective, linear)
-        z = self.start.outputs[previous.layer].cpu().numpy()
-        return self._search(given, objective, z, determined)
-
-    def _only_solution(self, given: Given, objective: Objective, linear: Solution) -> Solved:
-        """U x = V determines x: nothing is left to search where the layer before can give it."""
+        matrix, right = system.balanced()
+        linear = solve(matrix, right, self.start.inputs[stage.layer].cpu().numpy())
         x = torch.from_numpy(linear.x)
-        z: Vector = given.before.inverse(x).numpy()
-        again = objective.z_of(objective.unknown_of(z))
-        if _alike(again, z) and share_outside(given.before, x) == 0:
-            return self._solved(given, linear, True)
-        return self._search(given, objective, given.before.inverse(x, _ROOM).numpy(), True)
+        determined = determines(matrix, right, linear.x)
+        end = x.to(stage.weight)
+        outside = share_outside(before, end)
+        solved = Solved(
+            stage.layer, end, None, linear.residual, linear.iterations, outside, determined
+        )
+        if previous is None:
+            return solved
+        constraint = pull_back_of(previous)
+        self.constrained.extend([stage.layer] * (constraint is not None))
+        objective = Objective(matrix, right, before, constraint)
+        z: Vector = self.start.outputs[previous.layer].cpu().numpy()
+        if determined:  # nothing is left to search where the layer before can give the input
+            z = before.inverse(x).numpy()
+            again = objective.z_of(objective.unknown_of(z))
+            if _alike(again, z) and share_outside(before, x) == 0:
+                return solved
+            z = before.inverse(x, _ROOM).numpy()
+        return self._search(stage, objective, z, determined)
 
-    def _search(self, given: Given, objective: Objective, z: Vector, determined: bool) -> Solved:
+    def _search(self, stage: Stage, objective: Objective, z: Vector, determined: bool) -> Solved:
         begin = objective.unknown_of(z)
-        minimum = minimise(objective, begin, steps=self.steps, inner=self.inner)
-        end = torch.from_numpy(objective.z_of(minimum.z)).to(given.stage.weight)
-        x = given.before.value(end)
-        layer = given.stage.layer
-        return Solved(layer, x, end, minimum.residual, minimum.steps, determined=determined)
-
-    def _solved(self, given: Given, linear: Solution, determined: bool) -> Solved:
-        x = torch.from_numpy(linear.x).to(given.stage.weight)
-        outside = share_outside(given.before, x)
-        layer, used = given.stage.layer, linear.iterations
-        return Solved(layer, x, None, linear.residual, used, outside, determined)
+        minimum = minimise(objective, begin, steps=self.steps, inner=1000)
+        end = torch.from_numpy(objective.z_of(minimum.z)).to(stage.weight)
+        x = objective.activation.value(end)
+        residual, steps = minimum.residual, minimum.steps
+        return Solved(stage.layer, x, end, residual, steps, determined=determined)
 
 
 def determines(matrix: csr_array, right: Vector, x: Vector) -> bool:

@@ -12,6 +12,7 @@ is the truth: all of them are found, by brackets, and tried.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -24,10 +25,8 @@ from gradaudit.errors import NotApplicable
 
 OutputGradient: TypeAlias = Callable[[Tensor], Tensor]
 """∂J/∂z of (logits, …) for outputs z (logits, …)."""
-
 Function: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """Of (points,) to (points,)."""
-
 _RANK_ONE = 1e-4
 _GRID = np.logspace(-6, 6, 1201)
 _PRECISION = float(4 * np.finfo(np.float64).eps)
@@ -77,8 +76,7 @@ def without_bias(
 
     def left(t: NDArray[np.float64]) -> NDArray[np.float64]:
         z = torch.from_numpy(t).to(direction)[:, None] * direction
-        values: NDArray[np.float64] = t * (output_gradient(z) @ u).cpu().numpy()
-        return values
+        return np.asarray(t * (output_gradient(z) @ u).cpu().numpy())
 
     return [LastLayer(u * length / t, t * v) for t in roots(left, length)]
 
@@ -122,10 +120,6 @@ def roots(left: Function, right: float) -> list[float]:
 
     The brackets are neighbours on a logarithmic grid. Where the left side turns between two points
     of it, its extremum is sought, so that two roots close together are not missed.
-
-    Args:
-        left: a continuous function.
-        right: the constant.
     """
 
     def difference(t: float) -> float:
@@ -150,16 +144,9 @@ def _with_extrema(
     """The points, in order of size, with those where the difference comes closest to zero."""
     size = np.abs(values)
     turns = np.flatnonzero((size[1:-1] < size[:-2]) & (size[1:-1] < size[2:])) + 1
-    extrema = [
-        _closest(difference, points[n - 1 : n + 2], float(np.sign(values[n]))) for n in turns
-    ]
+    extrema = []
+    for n in turns:
+        low, high = sorted((float(points[n - 1]), float(points[n + 1])))
+        toward = partial(lambda sign, t: sign * difference(float(t)), float(np.sign(values[n])))
+        extrema.append(float(minimize_scalar(toward, bounds=(low, high)).x))
     return np.sort(np.concatenate([points, extrema]))
-
-
-def _closest(
-    difference: Callable[[float], float], points: NDArray[np.float64], sign: float
-) -> float:
-    """Where a difference of this sign is smallest between the outer ones of three points."""
-    low, high = sorted((float(points[0]), float(points[2])))
-    end = minimize_scalar(lambda t: sign * difference(float(t)), bounds=(low, high))
-    return float(end.x)

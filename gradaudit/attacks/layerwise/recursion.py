@@ -20,25 +20,8 @@ from gradaudit.attacks.layerwise.chain import Activation, Chain, Stage
 from gradaudit.attacks.layerwise.logits import LastLayer, fully_connected_input
 from gradaudit.attacks.layerwise.setting import Setting
 from gradaudit.attacks.layerwise.systems import System, system_of
-from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.errors import NotApplicable
-
-
-@dataclass(frozen=True)
-class Given:
-    """What is known of a convolution when it is to be solved for its input.
-
-    Attributes:
-        stage: the convolution.
-        system: U and V.
-        before: the activation that its input went through.
-        previous: the stage before it, None for the first one.
-    """
-
-    stage: Stage
-    system: System
-    before: Activation
-    previous: Stage | None
 
 
 @dataclass(frozen=True)
@@ -46,11 +29,9 @@ class Solved:
     """One layer's input, as it was solved for.
 
     Attributes:
-        layer: its name.
         x: (inputs,) the input.
         z: (inputs,) what the activation before it was applied to; None: to be inverted.
         residual: ‖U x − V‖ / ‖V‖, NaN for a fully connected layer.
-        iterations: of the solver.
         outside: share of x that no value of the activation before it can be.
         determined: whether the layer's equations have one solution, however it is sought; None
             where that was not asked.
@@ -69,20 +50,23 @@ class Solver(ABC):
     """How a convolution is solved for its input."""
 
     @abstractmethod
-    def solve(self, given: Given) -> Solved:
-        """The input of a convolution."""
+    def solve(
+        self, stage: Stage, system: System, before: Activation, previous: Stage | None
+    ) -> Solved:
+        """The input of a convolution.
+
+        Args:
+            stage: the convolution.
+            system: U and V.
+            before: the activation that its input went through.
+            previous: the stage before it, None for the first one.
+        """
 
 
 def unroll(
     chain: Chain, update: Mapping[str, Tensor], last: LastLayer, solver: Solver
 ) -> list[Solved]:
     """Every layer's input, the last layer's first, so that the record comes last.
-
-    Args:
-        chain: the network.
-        update: gradients by parameter name.
-        last: what happened at the last layer.
-        solver: of convolutions.
 
     Raises:
         NotApplicable: a gradient is zero where it is needed, or a system is too large.
@@ -97,13 +81,6 @@ def unroll(
         delta = stages[number + 1].transposed(delta) * stage.activation.slope(z)
         solved.append(_solve(chain, number, z, delta, update, solver))
     return solved
-
-
-def record_of(chain: Chain, solved: list[Solved]) -> Tensor:
-    """The record, in its shape."""
-    first = solved[-1]
-    x = chain.entrance.inverse(first.x) if first.z is None else first.z
-    return x.reshape(chain.input_shape)
 
 
 def _solve(
@@ -123,7 +100,7 @@ def _solve(
     system = system_of(stage, z - stage.offset, delta, gradient)
     previous = chain.stages[number - 1] if number else None
     before = previous.activation if previous else chain.entrance
-    return solver.solve(Given(stage, system, before, previous))
+    return solver.solve(stage, system, before, previous)
 
 
 def _read(chain: Chain, number: int, x: Tensor) -> Solved:
@@ -146,7 +123,6 @@ class Recovered:
         record: in its shape, float64; inside the known range where that is wanted.
         target: (1, …) the target that goes with it.
         mismatch: between its gradient and what was shared.
-        solved: every layer's input on the way.
         tried: how many ends at the last layer were gone through.
     """
 
@@ -181,12 +157,7 @@ class Recovered:
 
 
 def best_of(setting: Setting, solver: Solver, *, box: bool) -> Recovered:
-    """The record whose gradient comes closest to what was shared.
-
-    Args:
-        setting: of the attack.
-        solver: of convolutions.
-        box: whether to move the record into the known range of values.
+    """The record, moved into a known box if wanted, whose gradient is closest to what was shared.
 
     Raises:
         NotApplicable: nothing can have happened at the last layer that gives its gradient.
@@ -197,7 +168,9 @@ def best_of(setting: Setting, solver: Solver, *, box: bool) -> Recovered:
     recovered = []
     for last, target in ends:
         solved = unroll(setting.chain, setting.view.update, last, solver)
-        record = record_of(setting.chain, solved)
+        x, z = solved[-1].x, solved[-1].z
+        record = setting.chain.entrance.inverse(x) if z is None else z
+        record = record.reshape(setting.chain.input_shape)
         record = setting.view.clipped(record) if box else record
         mismatch = setting.mismatch(record, target)
         recovered.append(Recovered(record, target, mismatch, solved, len(ends)))
@@ -217,10 +190,7 @@ def starting_record(view: AttackerView, generator: torch.Generator | None) -> Te
     low, high = view.bounds or (0.0, 0.0)
     if generator is None:
         return torch.full(view.shape, (low + high) / 2, dtype=view.dtype, device=view.model.device)
-    if view.bounds is None:
-        drawn = torch.randn(view.shape, generator=generator, dtype=torch.float64)
-    else:
-        drawn = low + (high - low) * torch.rand(
-            view.shape, generator=generator, dtype=torch.float64
-        )
+    draw = torch.randn if view.bounds is None else torch.rand
+    drawn = draw(view.shape, generator=generator, dtype=torch.float64)
+    drawn = drawn if view.bounds is None else low + (high - low) * drawn
     return drawn.to(view.model.device)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.chain import Chain, Stage
-from gradaudit.attacks.layerwise.logits import LastLayer, OutputGradient, with_bias, without_bias
+from gradaudit.attacks.layerwise.chain import Chain
+from gradaudit.attacks.layerwise.logits import LastLayer, with_bias, without_bias
 from gradaudit.attacks.layerwise.trace import chain_of
-from gradaudit.attacks.reconstruction.view import AttackerView, Update
+from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.ranks.model import LayerRanks, rank_deficiency, ranks_of
@@ -26,12 +27,7 @@ _FLOPS = 1e9
 
 @dataclass(frozen=True)
 class Setting:
-    """A view of one record's gradient, in float64, of a model that is a chain.
-
-    Attributes:
-        view: what the attacker has.
-        chain: the model.
-    """
+    """A view of one record's gradient, in float64, of a model that is a chain."""
 
     view: AttackerView
     chain: Chain
@@ -39,10 +35,6 @@ class Setting:
     @classmethod
     def of(cls, view: AttackerView, attack: str) -> Setting:
         """The setting of an attack.
-
-        Args:
-            view: what the attacker has.
-            attack: its name, for refusals.
 
         Raises:
             NotApplicable: the model is no chain, the update is of several records or steps, or
@@ -74,7 +66,7 @@ class Setting:
             )
         return [torch.tensor([label]) for label in range(max(2, view.classes))]
 
-    def output_gradient(self, logits: Tensor, target: Tensor) -> Tensor:
+    def output_gradient(self, target: Tensor, logits: Tensor) -> Tensor:
         """∂J/∂z at the last layer for outputs z (points, outputs), by one target (1, …)."""
         activation, loss = self.chain.stages[-1].activation, self.view.model.loss
 
@@ -106,14 +98,20 @@ class Setting:
                     "length, which is not known; give --rate"
                 )
             elif stage.bias is None:
-                ends = without_bias(weight, stage.weight, self._by(target))
+                ends = without_bias(weight, stage.weight, partial(self.output_gradient, target))
                 cases.extend((end, target) for end in ends)
             else:
                 raise NotApplicable(
                     f"the update of {stage.layer}'s bias was not shared, so that the scale of its "
                     "output's gradient is not known"
                 )
-        return _plausible(cases, [self._mismatch(stage, *end) for end in cases])
+        ranked: list[tuple[float, tuple[LastLayer, Tensor]]] = []
+        for end, target in cases:
+            z = stage.linear(end.x) + stage.offset
+            expected = self.output_gradient(target, z[None])[0]
+            ranked.append((float((expected - end.delta).norm() / end.delta.norm()), (end, target)))
+        ranked.sort(key=lambda case: case[0])
+        return [case for miss, case in ranked if miss <= max(_CLOSE, ranked[0][0])]
 
     def mismatch(self, record: Tensor, target: Tensor) -> float:
         """‖ĝ − g‖² / ‖g‖² between the gradient that a record would have and what was shared."""
@@ -122,21 +120,9 @@ class Setting:
         missed = sum(float((simulated[n] - update[n]).square().sum()) for n in update)
         return missed / (sum(float(part.square().sum()) for part in update.values()) or 1.0)
 
-    def _by(self, target: Tensor) -> OutputGradient:
-        return lambda z: self.output_gradient(z, target)
-
-    def _mismatch(self, stage: Stage, end: LastLayer, target: Tensor) -> float:
-        z = stage.linear(end.x) + stage.offset
-        expected = self.output_gradient(z[None], target)[0]
-        return float((expected - end.delta).norm() / end.delta.norm())
-
 
 def of_one_record(view: AttackerView, attack: str) -> AttackerView:
-    """The view in float64, after a look whether it is of one record's gradient.
-
-    Args:
-        view: what the attacker has.
-        attack: its name, for refusals.
+    """The view in float64, on the CPU where its device has none, if it is of one record's gradient.
 
     Raises:
         NotApplicable: it is not.
@@ -155,35 +141,8 @@ def of_one_record(view: AttackerView, attack: str) -> AttackerView:
         raise AuditError(f"{attack}: the update has values that are not finite")
     if view.discrete:
         raise NotApplicable(f"{attack} solves for real numbers; these records are of tokens")
-    model = in_float64(view.model)
-    return replace(view, model=model, update=_float64(view.update, model.device))
-
-
-def in_float64(model: FunctionalModel) -> FunctionalModel:
-    """The model in float64, on the CPU where its device has none."""
-    device = torch.device("cpu") if model.device.type == "mps" else model.device
-    return replace(
-        model,
-        parameters=_float64(model.parameters, device),
-        constants=_float64(model.constants, device),
-        dtype=torch.float64,
-        device=device,
-    )
-
-
-def _float64(tensors: Update, device: torch.device) -> Update:
-    return {
-        name: tensor.to(device, torch.float64 if tensor.is_floating_point() else tensor.dtype)
-        for name, tensor in tensors.items()
-    }
-
-
-def _plausible(
-    cases: Iterable[tuple[LastLayer, Tensor]], misses: list[float]
-) -> list[tuple[LastLayer, Tensor]]:
-    """The ends that explain the last layer's gradient, or the best one where none does."""
-    ranked = sorted(zip(misses, cases, strict=True), key=lambda pair: pair[0])
-    return [end for miss, end in ranked if miss <= max(_CLOSE, ranked[0][0])]
+    device = view.model.device
+    return view.in_precision(torch.float64, torch.device("cpu") if device.type == "mps" else device)
 
 
 def prospects(view: AttackerView, record: Tensor, label: Tensor, seed: int) -> dict[str, JsonValue]:

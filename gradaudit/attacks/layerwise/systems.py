@@ -5,23 +5,81 @@ read by an output and few by an element of a filter, so that about 2 % of U is n
 """
 
 from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, vstack
-from scipy.sparse.linalg import lsmr
+from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 
 from gradaudit.attacks.layerwise.chain import Stage
 from gradaudit.errors import NotApplicable
 from gradaudit.ranks.geometry import Geometry, geometry_of
 
-IntArray = NDArray[np.int64]
+Vector: TypeAlias = NDArray[np.float64]
+_SOLVED = 1e-12
+_STALLED = 1e-12
+_MOST_DAMPING = 1e6
 
+
+class Problem(Protocol):
+    """What is minimised: half the squared length of the residuals."""
+
+    @property
+    def scale(self) -> float:
+        """A length that residuals are compared to."""
+
+    def residuals(self, z: Vector) -> Vector:
+        """(residuals,) at z."""
+
+    def jacobian(self, z: Vector) -> LinearOperator:
+        """Of the residuals at z."""
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """Where a search ended.
+
+    Attributes:
+        residual: length of the residuals over the problem's scale.
+    """
+
+    z: Vector
+    residual: float
+    steps: int
+
+
+def minimise(problem: Problem, start: Vector, *, steps: int, inner: int) -> Minimum:
+    """The end of the search from a start, in steps of so many inner iterations of LSMR at most."""
+    z, left = start, problem.residuals(start)
+    length, damping, taken = float(np.linalg.norm(left)), 1e-3, 0
+    while taken < steps and length > _SOLVED * problem.scale and damping <= _MOST_DAMPING:
+        tried = z + _step(problem, z, left, damping, inner)
+        tried_left = problem.residuals(tried)
+        tried_length = float(np.linalg.norm(tried_left))
+        taken += 1
+        gained = length - tried_length
+        if gained > 0:
+            z, left, length, damping = tried, tried_left, tried_length, damping / 10
+        else:
+            damping *= 10
+        if 0 < gained <= _STALLED * length:
+            break
+    return Minimum(z, length / problem.scale, taken)
+
+
+def _step(problem: Problem, z: Vector, left: Vector, damping: float, inner: int) -> Vector:
+    result = lsmr(
+        problem.jacobian(z), -left, damp=damping, atol=1e-13, btol=1e-13, conlim=0, maxiter=inner
+    )
+    return np.asarray(result[0])
+
+
+IntArray = NDArray[np.int64]
 MOST_ENTRIES = 60_000_000
 """Entries of a sparse system, 16 bytes each."""
-
 DENSE_ELEMENTS = 4_000_000
 """Up to this size a system is solved by its singular values."""
 
@@ -41,11 +99,6 @@ class System:
     gradients: csr_array
     outputs: NDArray[np.float64]
     weight_gradient: NDArray[np.float64]
-
-    @property
-    def columns(self) -> int:
-        """Number of unknowns."""
-        return int(self.weights.shape[1])
 
     def balanced(self) -> tuple[csr_array, NDArray[np.float64]]:
         """U and V, each block divided by the root mean square of its rows' lengths.
@@ -89,17 +142,18 @@ def system_of(stage: Stage, z: Tensor, delta: Tensor, weight_gradient: Tensor) -
     return System(
         weights_matrix(stage),
         gradients_matrix(stage, delta),
-        _array(z),
-        _array(weight_gradient.flatten()),
+        float64(z),
+        float64(weight_gradient.flatten()),
     )
 
 
 def weights_matrix(stage: Stage) -> csr_array:
     """W of a convolution, (outputs, inputs), both in the order of the flattened tensors."""
     geometry, (out, channel, at, tap, columns) = _products(stage)
-    filters = _array(stage.weight).reshape(len(stage.weight), geometry.channels, -1)
+    filters = float64(stage.weight).reshape(len(stage.weight), geometry.channels, -1)
     rows = out * geometry.positions + at
-    return _sparse(filters[out, channel, tap], rows, columns, (stage.outputs, stage.inputs))
+    shape = stage.outputs, stage.inputs
+    return csr_array(coo_array((filters[out, channel, tap], (rows, columns)), shape=shape))
 
 
 def gradients_matrix(stage: Stage, delta: Tensor) -> csr_array:
@@ -110,9 +164,10 @@ def gradients_matrix(stage: Stage, delta: Tensor) -> csr_array:
         delta: ∇_Z J, (outputs,).
     """
     geometry, (out, channel, at, tap, columns) = _products(stage)
-    deltas = _array(delta).reshape(len(stage.weight), geometry.positions)
+    deltas = float64(delta).reshape(len(stage.weight), geometry.positions)
     rows = (out * geometry.channels + channel) * geometry.taps + tap
-    return _sparse(deltas[out, at], rows, columns, (stage.weight.numel(), stage.inputs))
+    shape = stage.weight.numel(), stage.inputs
+    return csr_array(coo_array((deltas[out, at], (rows, columns)), shape=shape))
 
 
 def solve(
@@ -143,8 +198,9 @@ def solve(
         step, used = np.linalg.lstsq(matrix.toarray(), left, rcond=1e-12)[0], 0
     else:
         step, used = _lsmr(matrix, left, iterations, rough)
-    x = start + step
-    return Solution(x, _relative(matrix @ x - right, right), used)
+    x, length = start + step, float(np.linalg.norm(right))
+    residual = float(np.linalg.norm(matrix @ x - right)) / length if length else 0.0
+    return Solution(x, residual, used)
 
 
 def _lsmr(
@@ -168,30 +224,20 @@ def _lsmr(
     return x, used
 
 
-def _relative(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
-    length = float(np.linalg.norm(right))
-    return float(np.linalg.norm(left)) / length if length else 0.0
-
-
-def _geometry(stage: Stage) -> Geometry:
-    assert stage.convolution is not None
-    geometry = geometry_of(stage.convolution, stage.input_shape[1:])
-    entries = 2 * len(stage.weight) * geometry.channels * geometry.sources.numel()
-    if entries > MOST_ENTRIES:
-        raise NotApplicable(
-            f"{stage.layer}: its linear system has {entries:.2g} entries; "
-            f"systems of up to {MOST_ENTRIES:.2g} are solved"
-        )
-    return geometry
-
-
 def _products(stage: Stage) -> tuple[Geometry, tuple[IntArray, ...]]:
     """Every product of a weight and an input: filter, its channel, output position, tap, input.
 
     Reads of padding are left out. A group of filters sees channels of its own.
     """
     assert stage.convolution is not None
-    geometry, filters = _geometry(stage), len(stage.weight)
+    geometry = geometry_of(stage.convolution, stage.input_shape[1:])
+    filters = len(stage.weight)
+    entries = 2 * filters * geometry.channels * geometry.sources.numel()
+    if entries > MOST_ENTRIES:
+        raise NotApplicable(
+            f"{stage.layer}: its linear system has {entries:.2g} entries; "
+            f"systems of up to {MOST_ENTRIES:.2g} are solved"
+        )
     sources = geometry.sources.cpu().numpy()
     at, tap = np.nonzero(sources < geometry.size)
     shape = (filters, geometry.channels, len(at))
@@ -201,19 +247,10 @@ def _products(stage: Stage) -> tuple[Geometry, tuple[IntArray, ...]]:
     return geometry, (out, channel, at[read], tap[read], columns)
 
 
-def _sparse(
-    values: NDArray[np.float64],
-    rows: IntArray,
-    columns: IntArray,
-    shape: tuple[int, int],
-) -> csr_array:
-    return csr_array(coo_array((values, (rows, columns)), shape=shape))
-
-
 def _scale(matrix: csr_array) -> float:
     return float(np.sqrt(matrix.power(2).sum() / matrix.shape[0])) or 1.0
 
 
-def _array(tensor: Tensor) -> NDArray[np.float64]:
-    array: NDArray[np.float64] = tensor.detach().to("cpu", torch.float64).numpy()
-    return array
+def float64(tensor: Tensor) -> Vector:
+    """A tensor of any shape as an array."""
+    return np.asarray(tensor.detach().to("cpu", torch.float64).numpy())

@@ -19,7 +19,6 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.ranks.geometry import Convolution
 
 _Make: TypeAlias = Callable[..., Activation]
-
 _KEEPS_ORDER = {
     "view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "clone", "alias", "detach",
     "_to_copy", "contiguous", "lift_fresh_copy",
@@ -47,11 +46,6 @@ _FAMILIES = {"pool": "it has pooling", "norm": "it has a normalisation", "drop":
 
 def chain_of(model: FunctionalModel, input_shape: tuple[int, ...], attack: str) -> Chain:
     """The chain of layers that a model is.
-
-    Args:
-        model: a functional copy in float64.
-        input_shape: of one record.
-        attack: its name, for the refusal.
 
     Raises:
         NotApplicable: the model is no chain of convolutions and fully connected layers with
@@ -96,10 +90,11 @@ class _Reader:
             return
         if operation in _ACTIVATIONS:
             here.append(_ACTIVATIONS[operation](*node.args[1:]))
-        elif operation == "convolution":
-            self.layers.append((self._convolution(node, before), []))
-        elif operation in ("addmm", "mm"):
-            self.layers.append((self._fully_connected(node, operation, before), []))
+        elif operation in ("convolution", "addmm", "mm"):
+            convolving = operation == "convolution"
+            fields = (self._convolution if convolving else self._fully_connected)(node, before)
+            shapes = {"input_shape": _shape(before), "output_shape": _shape(node)}
+            self.layers.append((fields | shapes, []))
         else:
             raise _NoChain(_reason(operation))
 
@@ -109,26 +104,17 @@ class _Reader:
             raise _NoChain("it has a transposed convolution")
         parameters = self._parameters(weight, bias)
         module = _described(parameters["weight"], stride, padding, dilation, groups)
-        return {
-            **parameters,
-            "input_shape": _shape(before),
-            "output_shape": _shape(node),
-            "convolution": module,
-        }
+        return {**parameters, "convolution": module}
 
-    def _fully_connected(self, node: fx.Node, operation: str, before: fx.Node) -> dict[str, Any]:
-        bias, data, weight = node.args if operation == "addmm" else (None, *node.args)
+    def _fully_connected(self, node: fx.Node, before: fx.Node) -> dict[str, Any]:
+        bias, data, weight = node.args if len(node.args) == 3 else (None, *node.args)
         if data is not before or node.kwargs:
             raise _NoChain("it multiplies by something else than a weight")
         if not (isinstance(weight, fx.Node) and _operation(weight) == "t"):
             raise _NoChain("a weight is stored transposed")
         if len(_full_shape(before)) != 2 or _full_shape(before)[0] != 1:
             raise _NoChain("a fully connected layer is used at several positions of a record")
-        return {
-            **self._parameters(weight.args[0], bias),
-            "input_shape": _shape(before),
-            "output_shape": _shape(node),
-        }
+        return self._parameters(weight.args[0], bias)
 
     def _parameters(self, weight: Any, bias: Any) -> dict[str, Any]:
         if weight not in self.names or (bias is not None and bias not in self.names):
@@ -208,7 +194,6 @@ def _full_shape(node: fx.Node) -> tuple[int, ...]:
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
-    """Of one record."""
     return _full_shape(node)[1:]
 
 

@@ -7,8 +7,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gradaudit.attacks.reconstruction.base import Candidates, Reconstruction
-from gradaudit.attacks.reconstruction.view import AttackerView, LocalTraining
+from gradaudit.attacks.reconstruction.base import (
+    AttackerView,
+    Candidates,
+    LocalTraining,
+    Reconstruction,
+)
 from gradaudit.errors import UsageError
 from gradaudit.parts import discover
 from gradaudit.specs import suggest
@@ -23,7 +27,6 @@ __all__ = [
     "load_methods",
     "reconstructions",
 ]
-
 Method = Reconstruction[Any]
 OPTION = "--method"
 _FLAGS = {"rate": "learning-rate"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,11 +11,10 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method
-from gradaudit.attacks.reconstruction.base import Candidates
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates
 from gradaudit.attacks.reconstruction.observing import Observed
 from gradaudit.attacks.reconstruction.restarts import GradientMatching
 from gradaudit.attacks.reconstruction.scores import assigned, labels_in_common, scores_of
-from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 from gradaudit.randomness import torch_rng
@@ -30,7 +27,6 @@ class Attempt:
     """What a method made of a batch, and how close it came.
 
     Attributes:
-        candidates: as the attacker has them.
         scores: (restarts,) by metric, against the truth; empty where there is none.
         labels: (restarts,) share of the labels that the attacker named; None where it names none
             or was told them.
@@ -48,8 +44,7 @@ class Attempt:
     @property
     def usable(self) -> NDArray[np.bool_]:
         """(restarts,) those that did not diverge."""
-        mask: NDArray[np.bool_] = self.candidates.usable.cpu().numpy()
-        return mask
+        return np.asarray(self.candidates.usable.cpu().numpy())
 
 
 def attempt(
@@ -141,10 +136,14 @@ def attack(
     jobs: int = 1,
 ) -> Candidates:
     """Run a method in one thread, so that its numbers do not depend on the machine's cores."""
-    generator = torch_rng(seed, "start")
-    with one_thread(), threadpool_limits(1):
-        count = restarts if method.restarts else 1
-        return method.run(view, count, generator, progress, jobs)
+    count, generator = restarts if method.restarts else 1, torch_rng(seed, "start")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            return method.run(view, count, generator, progress, jobs)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def answer_of(attempt: Attempt, observed: Observed) -> Tensor | None:
@@ -155,21 +154,9 @@ def answer_of(attempt: Attempt, observed: Observed) -> Tensor | None:
     return assigned(observed.records.cpu(), candidate)[0]
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch compute in one thread, and as before afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _label_shares(view: AttackerView, truth: Tensor, named: Tensor | None) -> FloatArray | None:
-    if named is None or view.labels is not None or named.is_floating_point():
-        return None
-    if truth.is_floating_point() or truth.dim() != 1:
+    real = truth.is_floating_point() or truth.dim() != 1
+    if named is None or view.labels is not None or named.is_floating_point() or real:
         return None
     common = labels_in_common(truth.cpu().numpy(), named.cpu().numpy())
     return common / len(truth)

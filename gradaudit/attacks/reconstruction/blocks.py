@@ -8,11 +8,12 @@ block's numbers are the same wherever it is worked on.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,8 +28,6 @@ from gradaudit.workers import shared_out
 
 MOST_COLUMNS = 1 << 16
 """Elements of an unfolded input up to which a convolution becomes a product."""
-
-
 MEMORY = 1 << 30
 """Bytes that the blocks which are worked on at one time may take."""
 _LEAST_ROWS, _MOST_ROWS, _MOST_ROWS_ON_A_GPU = 4, 8, 32
@@ -60,7 +59,11 @@ class Evaluator:
                 return self._several(points)
             except (RuntimeError, NotImplementedError):
                 self._mapped = False
-        return _joined([self._alone(part) for part in torch.split(points, 1)])
+        if len(points) == 1:
+            return self._alone(points)
+        pairs = [self._alone(part) for part in torch.split(points, 1)]
+        values, gradients = zip(*pairs, strict=True)
+        return torch.cat(values), torch.cat(gradients)
 
     def anew(self) -> Evaluator:
         """Itself, as if it had evaluated nothing; what it recorded is kept."""
@@ -70,7 +73,6 @@ class Evaluator:
 
 
 def _mapped(objective: Objective) -> Evaluation:
-    """Values and gradients at points mapped over together."""
     several = torch.func.vmap(torch.func.grad_and_value(objective), randomness="same")
 
     def evaluate(points: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,13 +81,6 @@ def _mapped(objective: Objective) -> Evaluation:
         return values.detach(), gradients.detach()
 
     return evaluate
-
-
-def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    if len(parts) == 1:
-        return parts[0]
-    values, gradients = zip(*parts, strict=True)
-    return torch.cat(values), torch.cat(gradients)
 
 
 def _alone(objective: Objective, point: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,12 +105,8 @@ def blocks_of(restarts: int) -> int:
     return ceil(restarts / rows_of(restarts))
 
 
-class Descent(Protocol):
-    """What every block goes through; it can be shipped to another process."""
-
-    def __call__(self, evaluate: Evaluation, points: Tensor, advance: Advance) -> Minimum:
-        """Minimise from points (rows, unknowns)."""
-        ...
+Descent = Callable[[Evaluation, Tensor, Advance], Minimum]
+"""What every block goes through from points (rows, unknowns); it can be shipped to a process."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +114,6 @@ class Blocks:
     """Blocks of restarts.
 
     Attributes:
-        objective: that is minimised.
-        descent: how.
         kept: numbers that the descent keeps of a restart.
         evaluations: of a restart, at most.
     """
@@ -179,7 +168,6 @@ class Blocks:
 def _in_a_worker(
     objective: Objective, descent: Descent, points: Tensor, advance: Advance
 ) -> Minimum:
-    """One block in a worker."""
     return descent(Evaluator(objective), points, advance)
 
 

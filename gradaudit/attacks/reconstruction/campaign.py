@@ -8,7 +8,6 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
@@ -18,7 +17,6 @@ from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
 from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import UsageError
-from gradaudit.models.target import Target
 from gradaudit.progress import Advance, Progress, Silent
 from gradaudit.randomness import rng, sequence, torch_rng
 from gradaudit.sharing.captured import Captured, captured_update
@@ -36,7 +34,6 @@ class Choice:
     """Which updates are attacked.
 
     Attributes:
-        batch_size: records behind an update.
         batches: how many updates, of records drawn without replacement.
         records: these records instead, by number.
         update: a captured update instead, see ``captured_update``.
@@ -55,11 +52,7 @@ class Campaign:
     """What is attacked.
 
     Attributes:
-        observed: the attacked updates.
         scored: whether the truth is known.
-        restarts: of every attack.
-        seed: root of the attacks' randomness.
-        facts: what every row says.
         jobs: worker processes that batches, or restarts, are shared out among.
     """
 
@@ -80,7 +73,7 @@ class Campaign:
             UsageError: there are no such records, or too few.
             CheckpointError: a captured update is refused.
         """
-        batches = chosen_batches(subject, choice)
+        batches, device = chosen_batches(subject, choice), threat.target.device
         facts: dict[str, JsonValue] = {"chosen_by": "the attacker's own score"}
         if choice.update is not None:
             captured = captured_update(choice.update, threat.target, choice.rate)
@@ -89,7 +82,10 @@ class Campaign:
             facts["update"] = captured.details
         else:
             observed = [
-                threat.observed(batch, _draws(subject.seed, index, threat.target))
+                threat.observed(
+                    batch,
+                    torch_rng(subject.seed, "reconstruction", "update", index, device=device),
+                )
                 for index, batch in enumerate(batches)
             ]
         facts["knowledge"] = dict(observed[0].view.knowledge)
@@ -202,7 +198,3 @@ def _captured(threat: ThreatModel, batch: Records, captured: Captured) -> Observ
         knowledge = {**view.knowledge, "length": "unknown, as the learning rate is"}
         view = replace(view, length_known=False, knowledge=knowledge)
     return Observed(view, batch.inputs, batch.labels)
-
-
-def _draws(seed: int, index: int, target: Target) -> torch.Generator:
-    return torch_rng(seed, "reconstruction", "update", index, device=target.device)

@@ -1,26 +1,24 @@
 """The closed form: a fully connected layer's input from the gradients of its weight and bias."""
 
-from typing import ClassVar
+from math import isfinite
 
 import torch
 from pydantic import Field, JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.closed_form import SingleLayer, inverted
+from gradaudit.attacks.layerwise.closed_form import Inversion, SingleLayer, layer_input
+from gradaudit.attacks.layerwise.logits import fully_connected_input
 from gradaudit.attacks.layerwise.recursion import starting_record
 from gradaudit.attacks.layerwise.setting import of_one_record
-from gradaudit.attacks.reconstruction.base import (
-    Candidates,
-    Reconstruction,
-    ReconstructionOptions,
-)
-from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.attacks.layerwise.systems import minimise
+from gradaudit.attacks.reconstruction import base
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
 from gradaudit.progress import Progress
 
 _LATER = "the layer's input; the record behind it is determined where condition 1 holds"
 
 
-class ClosedFormOptions(ReconstructionOptions):
+class ClosedFormOptions(base.ReconstructionOptions):
     """Options of the closed form."""
 
     layer: str | None = Field(
@@ -46,8 +44,8 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
 
     name = "closed-form"
     summary = "Divide a fully connected layer's gradients (Fan et al. 2020, theorem 2.1)."
-    Options: ClassVar[type[ReconstructionOptions]] = ClosedFormOptions
-    restarts: ClassVar[bool] = False
+    Options = ClosedFormOptions
+    restarts = False
 
     def calls(self) -> float:
         """A later layer's input is searched for twice."""
@@ -64,31 +62,41 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
         """Least squares over all rows, then the best row."""
         view = of_one_record(view, self.name)
         layer = SingleLayer.of(view, self.options.layer)
-        inputs = torch.stack([layer.least_squares(), layer.best_row()])
+        sizes = layer.bias.abs()
+        best, kappa = int(sizes.argmax()), float(sizes.max() / sizes.min())
+        least_squares = fully_connected_input(layer.weight, layer.bias)
+        inputs = torch.stack([least_squares, layer.weight[best] / layer.bias[best]])
         details: dict[str, JsonValue] = {
             "layer": layer.name,
-            "candidates": ["least squares over all rows", f"row {layer.best} alone"],
-            "kappa": layer.kappa,
+            "candidates": ["least squares over all rows", f"row {best} alone"],
+            "kappa": kappa if isfinite(kappa) else None,
             "recovers": "the record" if layer.of_record else _LATER,
         }
-        records = inputs.reshape(2, 1, *view.shape) if layer.of_record else inputs
+        records = inputs
         if not layer.of_record:
-            begin = starting_record(view, None)
-            inverses = [
-                inverted(view, layer.name, wanted, begin, self.options.search_steps)
-                for wanted in inputs
-            ]
-            records = torch.stack([one.record for one in inverses])[:, None]
-            details["condition_1"] = inverses[0].determined
-            details["residual"] = inverses[0].residual
+            records, behind = self._behind(view, layer.name, inputs)
+            details |= behind
+        records = records.reshape(2, 1, *view.shape)
         return Candidates(
             inputs=(view.clipped(records) if self.options.box else records).to(view.dtype),
-            labels=None if view.labels is None else _repeated(view.labels),
+            labels=None if view.labels is None else view.labels.expand(2, *view.labels.shape),
             scores=torch.tensor(layer.misfits(inputs), dtype=torch.float64),
             diverged=~records.flatten(1).isfinite().all(dim=1),
             details=details,
         )
 
+    def _behind(
+        self, view: AttackerView, layer: str, inputs: Tensor
+    ) -> tuple[Tensor, dict[str, JsonValue]]:
+        """Flat records that a layer reads as (candidates, inputs), and of the first condition 1.
 
-def _repeated(labels: Tensor) -> Tensor:
-    return labels.expand(2, *labels.shape)
+        Its Jacobian's rank is not taken where that is too large.
+        """
+        begin = starting_record(view, None).flatten().cpu().numpy()
+        read, steps = layer_input(view.model, layer), self.options.search_steps
+        problems = [Inversion(read, wanted, view.shape) for wanted in inputs]
+        minima = [minimise(problem, begin, steps=steps, inner=500) for problem in problems]
+        rank = problems[0].rank(minima[0].z)
+        records = torch.stack([torch.from_numpy(minimum.z).to(inputs) for minimum in minima])
+        determined = None if rank is None else rank == len(begin)
+        return records, {"condition_1": determined, "residual": minima[0].residual}

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
-from pydantic import Field, JsonValue
+from pydantic import Field
 from torch import Tensor
 
 from gradaudit.attacks.layerwise.combined import Combined, Start
 from gradaudit.attacks.layerwise.recursion import Recovered, best_of, starting_record
 from gradaudit.attacks.layerwise.setting import Setting
-from gradaudit.attacks.reconstruction.base import (
-    Candidates,
-    Reconstruction,
-    ReconstructionOptions,
-)
-from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.attacks.reconstruction import base
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 
@@ -24,7 +18,7 @@ _USUAL_INNER = 500
 """Iterations of LSMR in a step of the search."""
 
 
-class CombinedOptions(ReconstructionOptions):
+class CombinedOptions(base.ReconstructionOptions):
     """Options of COPA."""
 
     search_steps: int = Field(20, ge=1, description="most steps of the search in a layer")
@@ -50,7 +44,7 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
 
     name = "copa"
     summary = "R-GAP's systems over what the layers before can give (Chen & Campbell 2021)."
-    Options: ClassVar[type[ReconstructionOptions]] = CombinedOptions
+    Options = CombinedOptions
 
     def run(
         self,
@@ -76,25 +70,18 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
                     recovered.append(best_of(setting, solver, box=self.options.box))
                     constrained = solver.constrained
                 advance(1)
-        records = torch.stack([self._finished(one.record) for one in recovered])
+        records = torch.stack([denoise(one.record, self.options.denoise) for one in recovered])
         return Candidates(
             inputs=records[:, None].to(view.dtype),
             labels=torch.stack([one.target for one in recovered]),
             scores=torch.tensor([one.mismatch for one in recovered], dtype=torch.float64),
             diverged=torch.tensor([not one.finite for one in recovered]),
-            details={"layers": recovered[0].layers(), "pull_back": _names(constrained)},
+            details={"layers": recovered[0].layers(), "pull_back": [*dict.fromkeys(constrained)]},
         )
 
     def steps(self, restarts: int) -> float:
         """Most of the time goes to LSMR, an iteration of which costs about a gradient."""
         return float(restarts * self.options.search_steps * _USUAL_INNER)
-
-    def _finished(self, record: Tensor) -> Tensor:
-        return denoise(record, self.options.denoise)
-
-
-def _names(layers: list[str]) -> list[JsonValue]:
-    return [*dict.fromkeys(layers)]
 
 
 _STEP = 0.25
@@ -140,7 +127,6 @@ def _gradient(u: Tensor) -> Tensor:
 
 
 def _adjoint(dual: Tensor) -> Tensor:
-    """The adjoint of ``_gradient``."""
     down, right = dual
     adjoint = torch.zeros_like(down)
     adjoint[..., :-1, :] -= down[..., :-1, :]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +25,6 @@ from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
-
 INNER, EVALUATIONS = 20, 25
 """Of one outer step, as in torch's L-BFGS."""
 HISTORY = 100
@@ -41,7 +41,6 @@ def minimise(
     start: Tensor,
     outer: int,
     *,
-    history: int = HISTORY,
     tolerance: float = 0.0,
     advance: Callable[[int], None] = lambda units: None,
 ) -> Minimum:
@@ -51,11 +50,10 @@ def minimise(
         evaluate: the function and its gradient, of rows.
         start: (rows, n).
         outer: outer steps, each of up to 20 steps or 25 evaluations.
-        history: pairs of differences that a direction is made of.
         tolerance: a problem is done where its value is no larger.
         advance: told of every outer step that a row has used up.
     """
-    search, reported = _Search.begin(evaluate, start, history), 0
+    search, reported = _Search.begin(evaluate, start), 0
     while True:
         running = search.running(outer, tolerance)
         spent = search.spent(outer)
@@ -88,7 +86,7 @@ class _Search:
     broken: BoolArray
 
     @classmethod
-    def begin(cls, evaluate: Evaluation, start: Tensor, history: int) -> _Search:
+    def begin(cls, evaluate: Evaluation, start: Tensor) -> _Search:
         values, gradients = evaluate(start)
         fine = values.isfinite() & gradients.isfinite().all(dim=1)
         none, count = np.zeros(len(start)), np.zeros(len(start), dtype=np.int64)
@@ -98,7 +96,7 @@ class _Search:
             gradients=gradients.clone(),
             directions=torch.zeros_like(start),
             best=gradients.clone(),
-            memory=Memory.empty(start, history),
+            memory=Memory.empty(start, HISTORY),
             start=End(none.copy(), numbers, none.copy()),
             low=End(none.copy(), numbers.copy(), none.copy()),
             high=End(none.copy(), none.copy(), none.copy()),
@@ -119,13 +117,11 @@ class _Search:
         return int(np.where(self.done, outer, np.minimum(spent, outer)).sum())
 
     def running(self, outer: int, tolerance: float) -> bool:
-        """Whether some rows go on."""
         self.done |= self.start.value <= tolerance
         self.done |= (self.steps >= outer * INNER) | (self.seen >= outer * EVALUATIONS)
         return not self.done.all()
 
     def tick(self, evaluate: Evaluation) -> None:
-        """Evaluate one trial of every running row and act on it."""
         rows = np.flatnonzero(~self.done)
         at, step = self._at(rows), self.step[rows]
         direction = self.directions[at]
@@ -155,8 +151,7 @@ class _Search:
         )
         moved = np.abs(self.high.step - self.low.step)[rows] * furthest
         least = torch.finfo(self.points.dtype).eps * np.maximum(size, 1e-8)
-        exhausted: BoolArray = (self.trials[rows] >= MOST_TRIALS) | (moved <= least)
-        return exhausted
+        return np.asarray((self.trials[rows] >= MOST_TRIALS) | (moved <= least))
 
     def _finish(self, rows: IntArray) -> None:
         """Move to the best step that the line search found and set out in the next direction."""
@@ -214,7 +209,6 @@ class _Search:
         return torch.from_numpy(numbers).to(self.points)[:, None]
 
     def minimum(self) -> Minimum:
-        """Where every row stands."""
         like = self.points
         broken = torch.from_numpy(self.broken).to(like.device)
         values = torch.from_numpy(self.start.value).to(like)
@@ -229,8 +223,7 @@ class _Search:
 
 def _numbers(*columns: Tensor) -> FloatArray:
     """(columns, rows) in float64 on the CPU, in one transfer."""
-    numbers: FloatArray = torch.stack(columns).double().cpu().numpy()
-    return numbers
+    return np.asarray(torch.stack(columns).double().cpu().numpy())
 
 
 @dataclass
@@ -253,20 +246,15 @@ class End:
 
     def store(self, index: NDArray[np.int64], other: End) -> None:
         """Write rows back."""
-        self.step[index], self.value[index], self.slope[index] = (
-            other.step,
-            other.value,
-            other.slope,
-        )
+        for name in ("step", "value", "slope"):
+            getattr(self, name)[index] = getattr(other, name)
 
 
-@dataclass
-class Decision:
-    """What a trial means, by row."""
+class Decision(NamedTuple):
+    """What a trial means, by row: ``better`` is one that is the new low end."""
 
     accepted: BoolArray
     better: BoolArray
-    """The trial is the new low end."""
 
 
 def judge(start: End, low: End, high: End, trial: End) -> Decision:
@@ -291,13 +279,7 @@ def judge(start: End, low: End, high: End, trial: End) -> Decision:
 
 @np.errstate(all="ignore")
 def next_step(before: End, low: End, high: End) -> FloatArray:
-    """The next trial step: inside the bracket, or further out where there is none.
-
-    Args:
-        before: the low end before the last trial.
-        low: the low end.
-        high: the other end.
-    """
+    """The next trial step: inside the bracket, or further out where there is none."""
     open_ended = np.isinf(high.step)
     near, far = np.minimum(low.step, high.step), np.maximum(low.step, high.step)
     margin = _MARGIN * (far - near)

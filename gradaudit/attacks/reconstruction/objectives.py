@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.labels import Targets
-from gradaudit.attacks.reconstruction.view import AttackerView, Update
+from gradaudit.attacks.reconstruction.base import AttackerView, Update
+from gradaudit.attacks.reconstruction.unknowns import Targets
 from gradaudit.errors import NotApplicable
 
 Distance = Literal["l2", "cosine"]
@@ -26,9 +26,6 @@ class Objective:
     (Geiping et al. 2020, equation 4), which no scale of the update changes.
 
     Attributes:
-        view: what the attacker has.
-        targets: its labels, free or fixed.
-        distance: between updates.
         tv: weight of the total variation of pictures.
         adaptive: compare only where the shared update is not zero.
     """

@@ -6,7 +6,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.view import AttackerView, LocalTraining, Update
+from gradaudit.attacks.reconstruction.base import AttackerView, LocalTraining, Update
 from gradaudit.data.records import Records
 from gradaudit.defenses.subject import seen_by_outsiders
 from gradaudit.errors import NotApplicable
@@ -21,9 +21,7 @@ class Observed:
     """An attacked batch.
 
     Attributes:
-        view: what the attacker has.
         records: the truth (k, …), for the audit alone.
-        labels: the true labels.
         clean: the same part of the update as it was before a defense changed it but by a factor,
             for the audit alone; None where nothing defends it, or it was captured.
     """
@@ -39,10 +37,7 @@ class ThreatModel:
     """What clients share, and what an attacker sees of it and knows beside it.
 
     Attributes:
-        target: the client's model.
-        sharing: how updates are made.
         layers: those whose updates the attacker uses.
-        known_labels: whether the attacker is told the labels.
         start: a starting point that the attacker brings along.
     """
 
@@ -60,7 +55,12 @@ class ThreatModel:
             NotApplicable: updates are only seen mixed or in part.
             UsageError: the defenses cannot be applied to this model.
         """
-        _expect_whole(self.sharing)
+        sharing = self.sharing
+        if sharing.others or sharing.fraction is not None or sharing.elements is not None:
+            raise NotApplicable(
+                "reconstruction needs a client's own and whole update; leave out --others, "
+                "--fraction and --elements (--layer shows an attack on some layers)"
+            )
         again = torch.Generator(generator.device)
         again.set_state(generator.get_state())
         update = share(
@@ -89,7 +89,9 @@ class ThreatModel:
         inputs, labels = model.cast(batch.inputs), model.cast(batch.labels)
         outputs = model.loss.predictions(model.check(inputs, labels))
         classes = 0 if labels.is_floating_point() else outputs[0].numel()
-        bounds = value_range(batch)
+        sharing = self.sharing
+        # class labels without their order in the batch, which an update does not have either
+        told = labels.sort().values if classes and labels.dim() == 1 else labels
         view = AttackerView(
             model=model,
             update={name: part.to(model.device, model.dtype) for name, part in update.items()},
@@ -98,9 +100,11 @@ class ThreatModel:
             classes=classes,
             label_shape=tuple(labels.shape[1:]),
             discrete=batch.discrete,
-            labels=_shuffled(labels, classes) if self.known_labels else None,
-            bounds=bounds,
-            training=self._training(),
+            labels=told if self.known_labels else None,
+            bounds=value_range(batch),
+            training=None
+            if sharing.algorithm == "fedsgd"
+            else LocalTraining(sharing.epochs, sharing.rate, sharing.local_batch),
             start=self.start,
         )
         return replace(view, knowledge=self._knowledge(view))
@@ -115,12 +119,6 @@ class ThreatModel:
             for name in layer.parameter_names
         ]
         return {name: update[name] for name in names if name in update}
-
-    def _training(self) -> LocalTraining | None:
-        sharing = self.sharing
-        if sharing.algorithm == "fedsgd":
-            return None
-        return LocalTraining(sharing.epochs, sharing.rate, sharing.local_batch)
 
     def _knowledge(self, view: AttackerView) -> dict[str, JsonValue]:
         every = [layer.name for layer in self.target.layers]
@@ -147,16 +145,3 @@ def value_range(records: Records) -> tuple[float, float] | None:
     if inputs.dim() != 4 or inputs.shape[1] not in (1, 3) or records.discrete:
         return None
     return (0.0, 1.0) if bool(((inputs >= 0) & (inputs <= 1)).all()) else None
-
-
-def _shuffled(labels: Tensor, classes: int) -> Tensor:
-    """Class labels without their order in the batch, which an update does not have either."""
-    return labels.sort().values if classes and labels.dim() == 1 else labels
-
-
-def _expect_whole(sharing: SharingProtocol) -> None:
-    if sharing.others or sharing.fraction is not None or sharing.elements is not None:
-        raise NotApplicable(
-            "reconstruction needs a client's own and whole update; leave out --others, "
-            "--fraction and --elements (--layer shows an attack on some layers)"
-        )

@@ -58,16 +58,13 @@ def draw_examples(folder: Path, name: str, truth: Tensor | None, reconstructions
         left = _GAP + column * cell
         ink.text((left, _LINE), title, fill=_INK, font=font)
         for row, picture in enumerate(pictures):
-            enlarged = _image(picture).resize((width, height), Image.Resampling.NEAREST)
+            pixels = (picture.detach().cpu().double().clamp(0, 1) * 255).round()
+            shown = pixels.numpy().astype(np.uint8).transpose(1, 2, 0)
+            image = Image.fromarray(shown[..., 0] if shown.shape[2] == 1 else shown).convert("RGB")
+            enlarged = image.resize((width, height), Image.Resampling.NEAREST)
             sheet.paste(enlarged, (left, 2 * _LINE + row * (height + _GAP)))
     content = io.BytesIO()
     sheet.save(content, format="PNG")
     path = folder / f"{name}.png"
     write_atomically(path, content.getvalue())
     return path
-
-
-def _image(picture: Tensor) -> Image.Image:
-    pixels = (picture.detach().cpu().double().clamp(0, 1) * 255).round().numpy()
-    shown = pixels.astype(np.uint8).transpose(1, 2, 0)
-    return Image.fromarray(shown[..., 0] if shown.shape[2] == 1 else shown).convert("RGB")

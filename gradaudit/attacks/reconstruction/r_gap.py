@@ -1,27 +1,23 @@
 """R-GAP: a chain of layers solved backwards, each as a linear system."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from pydantic import Field
 
-from gradaudit.attacks.layerwise.recursion import Given, Solved, Solver, best_of, share_outside
+from gradaudit.attacks.layerwise.chain import Activation, Stage
+from gradaudit.attacks.layerwise.recursion import Solved, Solver, best_of, share_outside
 from gradaudit.attacks.layerwise.setting import Setting
-from gradaudit.attacks.layerwise.systems import solve
-from gradaudit.attacks.reconstruction.base import (
-    Candidates,
-    Reconstruction,
-    ReconstructionOptions,
-)
-from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.attacks.layerwise.systems import System, solve
+from gradaudit.attacks.reconstruction import base
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
 from gradaudit.progress import Progress
 
 _USUAL_STEPS = 3000
 """Iterations of LSMR that the layers of a small network take together."""
 
 
-class RecursiveOptions(ReconstructionOptions):
+class RecursiveOptions(base.ReconstructionOptions):
     """Options of R-GAP."""
 
     solver_steps: int = Field(20_000, ge=1, description="most iterations of LSMR for a layer")
@@ -42,8 +38,8 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
 
     name = "r-gap"
     summary = "Solve one layer after another as a linear system (Zhu & Blaschko 2021)."
-    Options: ClassVar[type[ReconstructionOptions]] = RecursiveOptions
-    restarts: ClassVar[bool] = False
+    Options = RecursiveOptions
+    restarts = False
 
     def run(
         self,
@@ -77,24 +73,15 @@ class LeastSquares(Solver):
     """A convolution's input as the shortest solution of [W; ∇_Z J] x = [z; ∇_W J]: R-GAP's step.
 
     Least squares on both blocks, each scaled to rows of length one on the average.
-
-    Attributes:
-        iterations: the most of LSMR.
-        dense: by singular values or by LSMR; None: by size.
     """
 
     iterations: int = 20_000
-    dense: bool | None = None
 
-    def solve(self, given: Given) -> Solved:
+    def solve(
+        self, stage: Stage, system: System, before: Activation, previous: Stage | None
+    ) -> Solved:
         """The shortest input among those that fit best."""
-        matrix, right = given.system.balanced()
-        solution = solve(matrix, right, iterations=self.iterations, dense=self.dense)
-        x = torch.from_numpy(solution.x).to(given.stage.weight)
-        return Solved(
-            given.stage.layer,
-            x,
-            residual=solution.residual,
-            iterations=solution.iterations,
-            outside=share_outside(given.before, x),
-        )
+        found = solve(*system.balanced(), iterations=self.iterations)
+        x = torch.from_numpy(found.x).to(stage.weight)
+        outside = share_outside(before, x)
+        return Solved(stage.layer, x, None, found.residual, found.iterations, outside)

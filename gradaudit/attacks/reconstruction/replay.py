@@ -21,7 +21,6 @@ from gradaudit.attacks.reconstruction.objectives import Evaluation
 WORTH = 50
 """Evaluations of as many points after which a recording is made. It costs 7 to 22 of them, and
 those that follow run 1.2 to 1.6 times as fast (benchmarks/fast_paths.py)."""
-
 _UNREPEATABLE = {
     torch.Tag.nondeterministic_seeded,
     torch.Tag.dynamic_output_shape,
@@ -169,7 +168,6 @@ def _shortened(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _fold(module: fx.GraphModule) -> None:
-    """Put the results of operations on constants in their place."""
     known: dict[fx.Node, Any] = {}
     for node in list(module.graph.nodes):
         if node.op == "get_attr":

@@ -8,23 +8,19 @@ rate falls to a tenth at 3/8, 5/8 and 7/8 of the iterations: J. Geiping et al., 
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from functools import partial
+from typing import Literal
 
 import torch
 from pydantic import Field, JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.base import (
-    Candidates,
-    Reconstruction,
-    ReconstructionOptions,
-)
+from gradaudit.attacks.reconstruction import base
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
 from gradaudit.attacks.reconstruction.blocks import Blocks, Evaluator
-from gradaudit.attacks.reconstruction.initial import Start, label_starts, starts
-from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, HISTORY, minimise
 from gradaudit.attacks.reconstruction.objectives import Distance, Evaluation, Minimum, Objective
-from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.attacks.reconstruction.unknowns import Start, Targets, normal, starts
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Advance, Progress
 
@@ -104,7 +100,7 @@ _KEPT_BY_LBFGS, _KEPT_BY_ADAM = 2 * HISTORY, 6
 """Vectors of the size of a point that an optimiser keeps of each."""
 
 
-class MatchingOptions(ReconstructionOptions):
+class MatchingOptions(base.ReconstructionOptions):
     """Options of every attack that matches gradients."""
 
     objective: Distance = Field("l2", description="Distance of updates: l2 or cosine.")
@@ -118,8 +114,7 @@ class MatchingOptions(ReconstructionOptions):
     decay: bool = Field(True, description="Let the rate fall to a tenth at 3/8, 5/8 and 7/8.")
     init: Start = Field("normal", description="Starting records: normal, uniform, pattern, given.")
     adaptive: bool = Field(
-        False,
-        description="Compare only what is not zero in the update, as where it was pruned.",
+        False, description="Compare only what is not zero in the update, as where it was pruned."
     )
     precision: Literal["float32", "float64"] = Field("float64", description="Of the computation.")
 
@@ -135,13 +130,11 @@ class Optimisation:
         """Minimise from points (rows, unknowns)."""
         options, objective = self.options, self.objective
         if options.optimiser == "lbfgs":
-            tolerance = 0.0 if objective.tv else _EXPLAINED[points.dtype]
-            return minimise(
-                evaluate, points, options.iterations, tolerance=tolerance, advance=advance
-            )
+            limit = 0.0 if objective.tv else _EXPLAINED[points.dtype]
+            return minimise(evaluate, points, options.iterations, tolerance=limit, advance=advance)
         pace = Pace(options.rate, options.decay, signed=options.optimiser == "signed-adam")
-        project = objective.inside if options.box else _as_it_is
-        return descend(evaluate, points, options.iterations, pace, project=project, advance=advance)
+        descent = partial(descend, project=objective.inside) if options.box else descend
+        return descent(evaluate, points, options.iterations, pace, advance=advance)
 
 
 class GradientMatching(Reconstruction[MatchingOptions]):
@@ -153,7 +146,7 @@ class GradientMatching(Reconstruction[MatchingOptions]):
     """
 
     splits = True
-    Options: ClassVar[type[ReconstructionOptions]] = MatchingOptions
+    Options = MatchingOptions
 
     @abstractmethod
     def targets(self, view: AttackerView, generator: torch.Generator) -> Targets:
@@ -185,29 +178,32 @@ class GradientMatching(Reconstruction[MatchingOptions]):
             view, targets, options.objective, self.weight_of_tv(view), options.adaptive
         )
         apart = torch.Generator().manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
-        free = label_starts(restarts, targets.size, view, apart)
         records = starts(view, options.init, restarts, generator).flatten(1)
+        free = normal(restarts, targets.size, apart).to(records)
         points = torch.cat([records, free], dim=1)
         with progress.task(self.name, restarts * options.iterations) as advance:
             minimum = self.blocks(objective).minimised(points, jobs, advance)
         return self._candidates(objective, minimum)
 
+    @property
+    def _evaluations(self) -> int:
+        """Of a restart, at most."""
+        lbfgs = self.options.optimiser == "lbfgs"
+        return self.options.iterations * (EVALUATIONS if lbfgs else 1)
+
     def steps(self, restarts: int) -> float:
         """Evaluations differentiate twice."""
-        evaluations = EVALUATIONS if self.options.optimiser == "lbfgs" else 1
-        return _PASSES * restarts * self.options.iterations * evaluations
+        return _PASSES * restarts * self._evaluations
 
     def calls(self) -> float:
         """Restarts are evaluated together."""
-        evaluations = EVALUATIONS if self.options.optimiser == "lbfgs" else 1
-        return _CALLS * self.options.iterations * evaluations
+        return _CALLS * self._evaluations
 
     def blocks(self, objective: Objective) -> Blocks:
         """The search for a minimum, from blocks of starting points."""
-        lbfgs = self.options.optimiser == "lbfgs"
-        kept = objective.unknowns * (_KEPT_BY_LBFGS if lbfgs else _KEPT_BY_ADAM)
-        evaluations = self.options.iterations * (EVALUATIONS if lbfgs else 1)
-        return Blocks(objective, Optimisation(objective, self.options), kept, evaluations)
+        vectors = _KEPT_BY_LBFGS if self.options.optimiser == "lbfgs" else _KEPT_BY_ADAM
+        optimisation = Optimisation(objective, self.options)
+        return Blocks(objective, optimisation, objective.unknowns * vectors, self._evaluations)
 
     def _candidates(self, objective: Objective, minimum: Minimum) -> Candidates:
         view = objective.view
@@ -264,7 +260,3 @@ def _flatness(objective: Objective, points: Tensor) -> str | None:
         "the objective has no gradient in the records: the update does not change with them to "
         "first order (piecewise linear units that are off, or layers without a curved activation)"
     )
-
-
-def _as_it_is(points: Tensor) -> Tensor:
-    return points

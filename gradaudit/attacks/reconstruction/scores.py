@@ -19,7 +19,6 @@ from torch import Tensor
 from gradaudit.errors import NotApplicable
 
 IntArray = NDArray[np.int64]
-
 WINDOW, SIGMA = 11, 1.5
 _SMALLEST = 3
 _C1, _C2 = 0.01**2, 0.03**2
@@ -85,7 +84,7 @@ def ssim(truth: Tensor, reconstructed: Tensor) -> Tensor:
     lead = reconstructed.shape[:-3]
     x = truth.expand(reconstructed.shape).reshape(-1, 1, *reconstructed.shape[-2:])
     y = reconstructed.reshape(x.shape)
-    window = gaussian_window(window_for(tuple(reconstructed.shape[-2:])), x)
+    window = _gaussian(window_for(tuple(reconstructed.shape[-2:])), x)
     mean_x, mean_y, xx, yy, xy = (F.conv2d(t, window) for t in (x, y, x * x, y * y, x * y))
     covariance = xy - mean_x * mean_y
     variances = xx - mean_x.square() + yy - mean_y.square()
@@ -107,7 +106,7 @@ def window_for(size: tuple[int, ...]) -> int:
     return width
 
 
-def gaussian_window(width: int, like: Tensor) -> Tensor:
+def _gaussian(width: int, like: Tensor) -> Tensor:
     """(1, 1, width, width) Gaussian weights that sum to one."""
     offsets = torch.arange(width, dtype=like.dtype, device=like.device) - width // 2
     line = (-offsets.square() / (2 * SIGMA**2)).exp()
@@ -164,8 +163,7 @@ def labels_in_common(truth: IntArray, candidates: IntArray) -> IntArray:
     classes = np.union1d(truth, candidates)
     counts = (candidates[:, :, None] == classes).sum(axis=1)
     wanted = (truth[:, None] == classes).sum(axis=0)
-    shared: IntArray = np.minimum(counts, wanted).sum(axis=1)
-    return shared
+    return np.asarray(np.minimum(counts, wanted).sum(axis=1))
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,16 @@ from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.attempts import attack
-from gradaudit.attacks.reconstruction.base import Candidates
-from gradaudit.attacks.reconstruction.initial import starts
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Update
 from gradaudit.attacks.reconstruction.observing import Observed, value_range
 from gradaudit.attacks.reconstruction.scores import assigned, ssim, window_for
-from gradaudit.attacks.reconstruction.view import AttackerView, Update
+from gradaudit.attacks.reconstruction.unknowns import starts
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 from gradaudit.randomness import sequence, torch_rng
 
 FloatArray = NDArray[np.float64]
-
 Kind = Literal["normal", "uniform", "pattern", "blank"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Random reconstructions: where attacks start, cut to the range of values, and one colour."""
@@ -35,11 +33,9 @@ class Similarities:
     """What a family of attacks made of updates.
 
     Attributes:
-        members: the attacks that apply.
         own: (members, updates, records, restarts) SSIM to the record behind the update; NaN where a
             restart diverged, or the attack says nothing about that update.
         others: the same against the records of the next update; None where there is only one.
-        refused: why other attacks do not apply.
     """
 
     members: tuple[str, ...]
@@ -92,7 +88,9 @@ def similarities(
     refused: dict[str, str] = {}
     truths = [batch.records for batch in observed]
     for name, method in methods.items():
-        views = [_labelled(batch.view, method) for batch in observed]
+        views = [batch.view for batch in observed]
+        if method.searches_labels:  # they are told to no attack that does
+            views = [replace(view, labels=None) for view in views]
         candidates, why = _candidates(method, views, restarts, seed, progress, jobs)
         if any(made is not None for made in candidates):
             own[name] = _compared(truths, candidates, restarts)
@@ -123,20 +121,10 @@ def ssim_of(truth: Tensor, candidates: Tensor) -> FloatArray:
     truth = truth.detach().double()
     size = max(1, _CHUNK // truth.numel())
     chunks = [
-        ssim(truth, _in_order(truth, chunk.detach().double().to(truth.device)))
-        for chunk in torch.split(candidates, size)
+        ssim(truth, chunk if len(truth) == 1 else assigned(truth, chunk))
+        for chunk in torch.split(candidates.detach().double().to(truth.device), size)
     ]
-    compared: FloatArray = torch.cat(chunks).T.cpu().numpy()
-    return compared
-
-
-def _in_order(truth: Tensor, candidates: Tensor) -> Tensor:
-    return candidates if len(truth) == 1 else assigned(truth, candidates)
-
-
-def _labelled(view: AttackerView, method: Method) -> AttackerView:
-    """Labels are told to no attack that searches them."""
-    return replace(view, labels=None) if method.searches_labels else view
+    return np.asarray(torch.cat(chunks).T.cpu().numpy())
 
 
 def _candidates(

@@ -8,8 +8,7 @@ from pydantic import JsonValue
 
 from gradaudit.attacks.inference.adversary import Guesses, Scope
 from gradaudit.attacks.inference.experiment import Experiment
-from gradaudit.attacks.inference.fano import advantage_bound, entropy
-from gradaudit.attacks.inference.noise import Leak, together
+from gradaudit.attacks.inference.fano import Leak, advantage_bound, entropy, together
 from gradaudit.attacks.inference.scoring import GAINS, Scorer
 from gradaudit.attacks.inference.split import FloatArray
 from gradaudit.audits.rows import Details, Rows

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise.chain import Chain
 from gradaudit.attacks.layerwise.trace import chain_of
-from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss
 from gradaudit.models.target import Target

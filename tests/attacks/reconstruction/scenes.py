@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
-from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.data.records import Records
 from gradaudit.models.losses import CrossEntropy, Loss
 from gradaudit.models.target import Target

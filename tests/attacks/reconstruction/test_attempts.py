@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from gradaudit.attacks.reconstruction.attempts import recovered_labels
-from gradaudit.attacks.reconstruction.dlg import DeepLeakage, ImprovedDeepLeakage
+from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage, ImprovedDeepLeakage
 from gradaudit.attacks.reconstruction.restarts import MatchingOptions
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable

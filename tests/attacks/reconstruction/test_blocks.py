@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from gradaudit.attacks.reconstruction import blocks
 from gradaudit.attacks.reconstruction.base import Candidates
 from gradaudit.attacks.reconstruction.blocks import Blocks, Evaluator, blocks_of
-from gradaudit.attacks.reconstruction.dlg import DeepLeakage
-from gradaudit.attacks.reconstruction.inverting_gradients import (
+from gradaudit.attacks.reconstruction.gradient_matching import (
+    DeepLeakage,
     InvertingGradients,
     InvertingOptions,
 )
-from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.lbfgs import minimise
 from gradaudit.attacks.reconstruction.objectives import Minimum, Objective
 from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
@@ -24,6 +23,7 @@ from gradaudit.attacks.reconstruction.restarts import (
     MatchingOptions,
     Optimisation,
 )
+from gradaudit.attacks.reconstruction.unknowns import Targets
 from gradaudit.progress import Silent
 from tests.attacks.reconstruction.scenes import cnn, mlp, records, view
 

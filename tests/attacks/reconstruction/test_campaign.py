@@ -6,7 +6,7 @@ import pytest
 from gradaudit.attacks.reconstruction import campaign
 from gradaudit.attacks.reconstruction.attempts import attempt, rebuilt, recovered_labels
 from gradaudit.attacks.reconstruction.campaign import Attack, Campaign
-from gradaudit.attacks.reconstruction.dlg import DeepLeakage
+from gradaudit.attacks.reconstruction.gradient_matching import DeepLeakage
 from gradaudit.attacks.reconstruction.restarts import MatchingOptions
 from gradaudit.progress import Silent
 from gradaudit.workers import cloudpickle

@@ -2,14 +2,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gradaudit.attacks.reconstruction.base import LocalTraining
 from gradaudit.attacks.reconstruction.blocks import Evaluator
-from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.objectives import (
     Distance,
     Objective,
     total_variation,
 )
-from gradaudit.attacks.reconstruction.view import LocalTraining
+from gradaudit.attacks.reconstruction.unknowns import Targets
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.models.custom_loss import CustomLoss

@@ -9,8 +9,8 @@ from gradaudit.attacks.reconstruction.blocks import (
     SmallConvolutionsAsProducts,
     product_of,
 )
-from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.objectives import Objective
+from gradaudit.attacks.reconstruction.unknowns import Targets
 from tests.attacks.reconstruction.scenes import cnn, records, view
 
 LAYERS = [

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.blocks import Evaluator
-from gradaudit.attacks.reconstruction.labels import Targets
 from gradaudit.attacks.reconstruction.objectives import Distance, Evaluation, Objective
 from gradaudit.attacks.reconstruction.replay import Replayed, recorded
+from gradaudit.attacks.reconstruction.unknowns import Targets
 from tests.attacks.reconstruction.scenes import cnn, drawn, finite_differences, records, view
 
 

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.attempts import answer_of, attempt
-from gradaudit.attacks.reconstruction.base import Candidates
-from gradaudit.attacks.reconstruction.dlg import DeepLeakage, ImprovedDeepLeakage
-from gradaudit.attacks.reconstruction.initial import Start, starts
-from gradaudit.attacks.reconstruction.inverting_gradients import (
+from gradaudit.attacks.reconstruction.base import AttackerView, Candidates
+from gradaudit.attacks.reconstruction.gradient_matching import (
+    DeepLeakage,
+    ImprovedDeepLeakage,
     InvertingGradients,
     InvertingOptions,
 )
 from gradaudit.attacks.reconstruction.restarts import GradientMatching, MatchingOptions
-from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.attacks.reconstruction.unknowns import Start, starts
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Silent
 from tests.attacks.reconstruction.scenes import cnn, drawn, mlp, observed, records, view

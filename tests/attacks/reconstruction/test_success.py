@@ -5,7 +5,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.base import Candidates, Reconstruction, ReconstructionOptions
+from gradaudit.attacks.reconstruction.base import (
+    AttackerView,
+    Candidates,
+    Reconstruction,
+    ReconstructionOptions,
+)
 from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
 from gradaudit.attacks.reconstruction.scores import ssim
 from gradaudit.attacks.reconstruction.success import (
@@ -15,7 +20,6 @@ from gradaudit.attacks.reconstruction.success import (
     similarities,
     ssim_of,
 )
-from gradaudit.attacks.reconstruction.view import AttackerView
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy

@@ -1,23 +1,21 @@
-"""Layers in a row, each fitted to the size that the one before it leaves."""
+"""Layers in a row, each fitted to the size that the one before it leaves, and their weights."""
 
 from collections import Counter
 from math import prod
 from typing import Literal, Self
 
+import torch
 from torch import nn
 
 from gradaudit.errors import UsageError
 
 Shape = tuple[int, int, int]
 """Channels, height and width of one record."""
-
 Padding = Literal["same", "valid"]
 """``same``: half the kernel on each side; ``valid``: none."""
-
 Activation = Literal[
     "relu", "leaky-relu", "elu", "gelu", "silu", "softplus", "tanh", "sigmoid", "none"
 ]
-
 _ACTIVATIONS: dict[Activation, type[nn.Module]] = {
     "relu": nn.ReLU,
     "leaky-relu": nn.LeakyReLU,
@@ -31,7 +29,7 @@ _ACTIVATIONS: dict[Activation, type[nn.Module]] = {
 }
 
 
-class Chain:
+class Layers:
     """Builds an ``nn.Sequential`` with layers named conv1, pool1, …, fc1, …, output.
 
     Args:
@@ -74,18 +72,20 @@ class Chain:
         layer = kind(before, channels, kernel, stride=stride, padding=margin, bias=bias)
         self.model.add_module(f"conv{number}", layer)
         if norm_groups is not None:
-            self.model.add_module(f"norm{number}", _group_norm(norm_groups, channels))
+            if norm_groups < 1 or channels % norm_groups:
+                raise UsageError(f"groups={norm_groups} does not divide {channels} channels")
+            self.model.add_module(f"norm{number}", nn.GroupNorm(norm_groups, channels))
         self.shape = (channels, *after)
         return self._activate(f"conv{number}", self.activation)
 
-    def pool(self, size: int = 2) -> Self:
-        """A max-pool; what does not fill a window is dropped."""
+    def pool(self) -> Self:
+        """A max-pool of width 2; what does not fill a window is dropped."""
         channels, *sizes = self.shape
         number = self._next("pool")
-        after = [length // size for length in sizes]
-        self._fits(after, f"pool{number} of width {size}")
+        after = [length // 2 for length in sizes]
+        self._fits(after, f"pool{number} of width 2")
         kind = nn.MaxPool1d if len(sizes) == 1 else nn.MaxPool2d
-        self.model.add_module(f"pool{number}", kind(size))
+        self.model.add_module(f"pool{number}", kind(2))
         self.shape = (channels, *after)
         return self
 
@@ -111,7 +111,9 @@ class Chain:
         self.shape = (units,)
 
     def _activate(self, layer: str, activation: Activation) -> Self:
-        self.model.add_module(f"{layer}_{activation}", _activation(activation))
+        if activation not in _ACTIVATIONS:
+            raise UsageError(f"activation={activation!r} is not one of {', '.join(_ACTIVATIONS)}")
+        self.model.add_module(f"{layer}_{activation}", _ACTIVATIONS[activation]())
         return self
 
     def _next(self, kind: str) -> str:
@@ -131,12 +133,6 @@ def show(shape: tuple[int, ...]) -> str:
     return "x".join(str(size) for size in shape)
 
 
-def _activation(name: Activation) -> nn.Module:
-    if name not in _ACTIVATIONS:
-        raise UsageError(f"activation={name!r} is not one of {', '.join(_ACTIVATIONS)}")
-    return _ACTIVATIONS[name]()
-
-
 def _margin(padding: int | Padding, kernel: int) -> int:
     if isinstance(padding, int):
         return padding
@@ -148,7 +144,26 @@ def _check_sizes(sizes: tuple[int, ...]) -> None:
         raise UsageError(f"{show(sizes)!r}: sizes and counts must be positive")
 
 
-def _group_norm(groups: int, channels: int) -> nn.GroupNorm:
-    if groups < 1 or channels % groups:
-        raise UsageError(f"groups={groups} does not divide {channels} channels")
-    return nn.GroupNorm(groups, channels)
+def initialise(model: nn.Sequential, init: str) -> nn.Sequential:
+    """Redraw every parameter in place as ``init`` says, from torch's global generator.
+
+    Args:
+        model: any model.
+        init: ``default`` leaves it; ``uniform:B`` draws weights and biases from uniform(−B, B).
+
+    Raises:
+        UsageError: ``init`` is neither.
+    """
+    if init == "default":
+        return model
+    law, _, number = init.partition(":")
+    try:
+        bound = float(number)
+    except ValueError:
+        bound = 0.0
+    if law != "uniform" or not 0 < bound < float("inf"):
+        raise UsageError(f"init={init!r}: write default, or uniform:B with a positive bound B")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.uniform_(-bound, bound)
+    return model

@@ -1,4 +1,4 @@
-"""The labels of an attacked batch: known, optimised with the records, or read off the last layer.
+"""Where an attack's records begin, and its labels: known, optimised, or read off the last layer.
 
 Source of the rule of signs: B. Zhao, K. R. Mopuri and H. Bilen, "iDLG: Improved deep leakage from
 gradients" (2020), equation 3: with cross-entropy, row c of the last layer's gradient is
@@ -10,17 +10,90 @@ attacker makes up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
+from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.view import AttackerView
-from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.attacks.reconstruction.base import AttackerView
+from gradaudit.errors import AuditError, NotApplicable, UsageError
+from gradaudit.files import expect_file
 from gradaudit.gradients.functional import running
+from gradaudit.gradients.noise import draw_noise
 from gradaudit.models.custom_loss import CustomLoss
+from gradaudit.ranks.observe import watching
+
+_MAX_BYTES = 1 << 30
+"""Of a file with a starting point."""
+Start = Literal["normal", "uniform", "pattern", "given"]
+
+
+def starts(view: AttackerView, start: Start, restarts: int, generator: torch.Generator) -> Tensor:
+    """Starting records, (restarts, k, …), all drawn before anything is split into chunks.
+
+    ``normal`` is the standard normal law of Deep Leakage from Gradients; ``uniform`` goes over the
+    known range of values, or [0, 1]; ``pattern`` repeats one random tile of half a picture's sides
+    (W. Wei et al., "A framework for evaluating gradient leakage attacks", 2020); ``given`` is the
+    attacker's own guess, the same for every restart.
+
+    Raises:
+        UsageError: a pattern for records that are no pictures, or no guess was given.
+    """
+    shape = (restarts, view.batch, *view.shape)
+    if start == "normal":
+        drawn = normal(restarts, view.elements, generator).reshape(shape)
+    elif start == "uniform":
+        drawn = _uniform(view, shape, generator)
+    elif start == "pattern":
+        drawn = _tiled(view, shape, generator)
+    elif view.start is None:
+        raise UsageError("--init given: there is no starting point; name one with --start FILE.npy")
+    elif view.start.shape != shape[1:]:
+        raise UsageError(
+            f"--start: has shape {tuple(view.start.shape)}, the batch is {tuple(shape[1:])}"
+        )
+    else:
+        drawn = view.start.expand(shape).clone()
+    return drawn.to(view.model.device, view.dtype)
+
+
+def normal(rows: int, elements: int, generator: torch.Generator) -> Tensor:
+    """(rows, elements) standard normal numbers; the first rows do not depend on how many follow."""
+    like = torch.empty(elements, dtype=torch.float64)
+    return draw_noise("gaussian", like, rows, generator) if elements else like.new_empty(rows, 0)
+
+
+def read_start(path: Path) -> Tensor:
+    """A starting point from a .npy file, float64.
+
+    Raises:
+        UsageError: it is none.
+    """
+    path = expect_file(path, _MAX_BYTES)
+    try:
+        array = np.load(path, allow_pickle=False, mmap_mode="r")
+        return torch.from_numpy(np.array(array, dtype=np.float64))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--start {path}: is no readable .npy array of numbers") from error
+
+
+def _uniform(view: AttackerView, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    low, high = view.bounds or (0.0, 1.0)
+    return low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def _tiled(view: AttackerView, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    if len(view.shape) != 3:
+        raise UsageError("--init pattern: the records are no pictures; use normal or uniform")
+    height, width = shape[-2:]
+    rows, columns = ceil(height / 2), ceil(width / 2)
+    tile = _uniform(view, (*shape[:-2], rows, columns), generator)
+    return tile.repeat(*(1,) * (len(shape) - 2), 2, 2)[..., :height, :width]
+
 
 _MADE_UP = 256
 
@@ -30,7 +103,6 @@ class Targets:
     """The batch's labels as numbers that an optimiser moves, or fixed ones.
 
     Attributes:
-        view: what the attacker has.
         fixed: (k,) or (k, …) labels that are not optimised; None where they are.
     """
 
@@ -88,7 +160,6 @@ class LastLayer:
     """The gradient of the fully connected layer whose outputs are the logits.
 
     Attributes:
-        name: as in ``named_modules``.
         weight: (classes, features), or None where it was not shared.
         bias: (classes,), or None where there is none or it was not shared.
     """
@@ -157,13 +228,8 @@ def infer_counts(view: AttackerView, generator: torch.Generator) -> Tensor:
     noise = torch.rand(_MADE_UP, *view.shape, generator=generator, dtype=torch.float64)
     outputs = _predictions(view, low + (high - low) * noise)
     expected = view.batch * (outputs.softmax(dim=1).mean(dim=0) - bias)
-    return _rounded(expected, view.batch)
-
-
-def _rounded(expected: Tensor, total: int) -> Tensor:
-    """Whole counts closest to the expected ones, one label at a time to the largest remainder."""
     counts = torch.zeros_like(expected)
-    for _ in range(total):
+    for _ in range(view.batch):  # whole numbers, one label at a time to the largest remainder
         counts[(expected - counts).argmax()] += 1
     return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts.long())
 
@@ -172,20 +238,15 @@ def _by_rows(weight: Tensor) -> Tensor:
     """The class whose row points against all others; by its own sign where there are two rows."""
     if not bool(weight.any()):
         raise NotApplicable("the last layer's update is zero: its signs tell nothing")
-    if len(weight) > 2:
-        return _opposed(weight)
+    if len(weight) > 2:  # the row with the most negative products with the others
+        products = weight.double() @ weight.double().T
+        return (products.sum(dim=1) - 2 * products.diagonal()).argmin()
     if bool((weight >= 0).all(dim=1).any() and (weight <= 0).all(dim=1).any()):
         return weight.sum(dim=1).argmin()
     raise NotApplicable(
         "two classes, no bias and features of both signs: the signs of the last layer's gradient "
         "do not tell the label; give the attacker the labels with --known-labels"
     )
-
-
-def _opposed(weight: Tensor) -> Tensor:
-    """The row with the most negative products with the others, all of them proportional."""
-    products = weight.double() @ weight.double().T
-    return (products.sum(dim=1) - 2 * products.diagonal()).argmin()
 
 
 def _expect_cross_entropy(view: AttackerView) -> None:
@@ -199,20 +260,18 @@ def _expect_cross_entropy(view: AttackerView) -> None:
 def _layer_of_logits(view: AttackerView) -> str:
     """The fully connected module whose output is what the model returns for a made-up record."""
     seen: dict[str, Tensor] = {}
-    modules = dict(view.model.module.named_modules())
-    handles = [
-        module.register_forward_hook(_keeping(seen, name))
-        for name, module in modules.items()
-        if isinstance(module, nn.Linear)
-    ]
+    modules = view.model.module.named_modules()
+    layers = {name: module for name, module in modules if isinstance(module, nn.Linear)}
+
+    def keep(name: str, inputs: Tensor, output: Tensor) -> Tensor:
+        seen[name] = output.detach()
+        return output
+
     try:
-        with torch.no_grad(), running(view.model.module, view.model.mode):
+        with torch.no_grad(), running(view.model.module, view.model.mode), watching(layers, keep):
             outputs = _predictions(view, torch.zeros(1, *view.shape, dtype=torch.float64))
     except (AuditError, RuntimeError, IndexError, TypeError):
         seen.clear()
-    finally:
-        for handle in handles:
-            handle.remove()
     for name, output in reversed(seen.items()):
         if output.shape == outputs.shape and torch.equal(output, outputs):
             return name
@@ -222,12 +281,4 @@ def _layer_of_logits(view: AttackerView) -> str:
 
 
 def _predictions(view: AttackerView, records: Tensor) -> Tensor:
-    """The logits of made-up records."""
     return view.model.loss.predictions(view.model.outputs({}, view.model.cast(records)))
-
-
-def _keeping(seen: dict[str, Tensor], name: str) -> Callable[[nn.Module, object, Tensor], None]:
-    def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
-        seen[name] = output.detach()
-
-    return hook

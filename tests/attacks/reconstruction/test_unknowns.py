@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from gradaudit.attacks.reconstruction.labels import infer_counts, infer_label, last_layer
-from gradaudit.attacks.reconstruction.view import AttackerView
+from gradaudit.attacks.reconstruction.base import AttackerView
+from gradaudit.attacks.reconstruction.unknowns import infer_counts, infer_label, last_layer
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import MeanSquaredError
 from tests.attacks.reconstruction.scenes import cnn, drawn, mlp, records, view
