@@ -17,7 +17,13 @@ from gradaudit.accuracy import task_accuracy
 from gradaudit.audits import Audit
 from gradaudit.contract import breaches
 from gradaudit.data import describe
-from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
+from gradaudit.errors import (
+    CheckpointError,
+    GradauditError,
+    NotApplicable,
+    UsageError,
+    one_line,
+)
 from gradaudit.gathering import Part, gather
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Subject
@@ -58,6 +64,7 @@ def run(
     Raises:
         AuditError: the model cannot be run on the records at all.
         UsageError: an audit's own options name something that does not exist.
+        CheckpointError: or a file that is refused.
     """
     started = utc_now()
     data = _describe_data(subject)
@@ -149,7 +156,7 @@ def _rows(
         rows.extend(audit.run(subject, progress))
     except NotApplicable as why:
         rows += _instead(audit, subject, rows, "skipped", str(why))
-    except UsageError:
+    except (UsageError, CheckpointError):
         raise
     except (Exception, SystemExit) as error:
         log.debug("%s failed", audit.name, exc_info=True)
