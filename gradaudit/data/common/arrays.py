@@ -22,6 +22,7 @@ from gradaudit.data.common.checks import (
     choose,
     expect_finite,
     expect_length,
+    expect_no_bomb,
     expect_to_fit,
     quote,
 )
@@ -76,6 +77,8 @@ class Archive:
         with _opened(self.path) as archive:
             with archive.open(key + _SUFFIX) as stream:
                 _check_header(stream, self.origin(key), most)
+            size = archive.getinfo(key + _SUFFIX).file_size
+            expect_no_bomb(size, self.path.stat().st_size, self.origin(key))
             with archive.open(key + _SUFFIX) as stream:
                 return npy.read_array(stream, allow_pickle=False)
 

@@ -63,6 +63,11 @@ MAX_COLUMN_BYTES = 1 << 28
 MAX_TEXT_BYTES = 1 << 30
 """What a text file may hold, unpacked."""
 
+MAX_RATIO = 50
+"""How many times its size a file may unpack to, above what is small in any case."""
+
+_SMALL = 4 << 20
+
 _FLOAT_BYTES = 4
 
 
@@ -80,6 +85,19 @@ def expect_to_fit(
         raise DataError(
             f"{origin}: numbers of shape {shape} would take {size / (1 << 30):.1f} GiB, more than "
             f"{most / (1 << 30):g} GiB; use fewer records or smaller inputs"
+        )
+
+
+def expect_no_bomb(size: int, packed: int, origin: str) -> None:
+    """Refuse an array that a small file would unpack to.
+
+    Raises:
+        DataError: it takes over 256 MiB, and over 50 times the file.
+    """
+    if size > max(MAX_COLUMN_BYTES, MAX_RATIO * packed):
+        raise DataError(
+            f"{origin}: would unpack to {size >> 20} MiB, over {MAX_RATIO} times the file; write "
+            "it with numpy.savez, not compressed"
         )
 
 
@@ -108,12 +126,20 @@ def expect_finite(numbers: NDArray[Any], origin: str) -> None:
 
 
 class CappedReader(io.RawIOBase):
-    """A binary stream that refuses to yield more than a text file may hold."""
+    """A binary stream that refuses to yield more than a text file may hold.
 
-    def __init__(self, stream: Any, origin: str) -> None:
+    Args:
+        stream: what is read.
+        origin: the file, for messages.
+        packed: bytes of the file, where the stream unpacks it.
+    """
+
+    def __init__(self, stream: Any, origin: str, packed: int | None = None) -> None:
+        grown = MAX_TEXT_BYTES if packed is None else max(_SMALL, MAX_RATIO * packed)
         self._stream = stream
-        self._left = MAX_TEXT_BYTES
+        self._most = self._left = min(MAX_TEXT_BYTES, grown)
         self._origin = origin
+        self._remedy = "use fewer records" if packed is None else "unpack it first"
 
     def readable(self) -> bool:
         """A reader reads."""
@@ -123,14 +149,14 @@ class CappedReader(io.RawIOBase):
         """Read into a buffer.
 
         Raises:
-            DataError: the stream holds more than 1 GiB.
+            DataError: the stream holds more than 1 GiB, or than text can be compressed to.
         """
         count: int = self._stream.readinto(buffer)
         self._left -= count
         if self._left < 0:
             raise DataError(
-                f"{self._origin}: holds more than {MAX_TEXT_BYTES >> 20} MiB of text unpacked; "
-                "use fewer records"
+                f"{self._origin}: holds more than {self._most >> 20} MiB of text unpacked; "
+                f"{self._remedy}"
             )
         return count
 
