@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -186,8 +187,10 @@ def _counted(task: bytes, counts: Path, number: int) -> bytes:
 
 
 def _begin() -> None:
-    """Leave an interruption to the process that watches, and end with it."""
+    """Leave interruptions and warnings to the process that watches, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
     threading.Thread(target=_follow, daemon=True).start()
 
 
