@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo check test lint clean
+.PHONY: demo check test lint lock audit clean
 
 demo: $(INSTALLED)
 	$(BIN)/gradaudit scan -o demo-report.json
@@ -19,6 +19,15 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+lock: $(INSTALLED)
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	grep -v '^torch' constraints.txt | $(BIN)/uv pip compile --quiet --no-deps --generate-hashes \
+		--no-header --no-annotate --python-version 3.11 --output-file constraints.lock -
+
+audit: $(INSTALLED)
+	$(BIN)/pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement constraints.lock
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

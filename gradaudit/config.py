@@ -106,7 +106,9 @@ class OutputSettings(_Settings):
         False, description="Put placeholders for attribute values, column names and paths."
     )
     quiet: bool = Field(False, description="No progress.", json_schema_extra=short("-q"))
-    verbose: bool = Field(False, description="Show tracebacks.", json_schema_extra=short("-v"))
+    verbose: bool = Field(
+        False, description="Show tracebacks and warnings.", json_schema_extra=short("-v")
+    )
 
 
 class RunSettings(SubjectSettings, OutputSettings):
@@ -145,7 +147,9 @@ class TrainSettings(SubjectSettings, TrainingOptions):
         None, description="The folder of the checkpoints; an interrupted run in it goes on."
     )
     quiet: bool = Field(False, description="No progress.", json_schema_extra=short("-q"))
-    verbose: bool = Field(False, description="Show tracebacks.", json_schema_extra=short("-v"))
+    verbose: bool = Field(
+        False, description="Show tracebacks and warnings.", json_schema_extra=short("-v")
+    )
 
 
 @cache

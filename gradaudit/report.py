@@ -18,8 +18,9 @@ from gradaudit.errors import UsageError
 from gradaudit.files import destination, read_file
 
 SCHEMA_VERSION: Literal[1] = 1
-MAX_BYTES = 256 << 20
-"""Of a report that is read."""
+MAX_BYTES = 64 << 20
+MAX_COMMAS = 2_000_000
+"""Of a report that is read: about 100,000 rows, which take some 200 MiB in memory."""
 
 Status = Literal["measured", "skipped", "failed"]
 Outcome = Literal["failed", "unclear", "unmeasured", "passed", "not-applicable", "ignored", "known"]
@@ -267,6 +268,8 @@ class Report(_Document):
             text = read_file(path, MAX_BYTES).decode()
         except UnicodeDecodeError as error:
             raise UsageError(f"{path}: not a gradaudit report: not UTF-8 text") from error
+        if text.count(",") > MAX_COMMAS:
+            raise UsageError(f"{path}: has over {MAX_COMMAS:,} commas; is it the right file?")
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

@@ -19,7 +19,7 @@ from gradaudit.audits import Audit
 from gradaudit.audits.rows import Rows
 from gradaudit.data import describe
 from gradaudit.defenses.subject import Subject
-from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
+from gradaudit.errors import CheckpointError, GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.gathering import Part, gather
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress, Silent
@@ -56,6 +56,7 @@ def run(
     Raises:
         AuditError: the model cannot be run on the records at all.
         UsageError: an audit's own options name something that does not exist.
+        CheckpointError: or a file that is refused.
     """
     started = utc_now()
     accuracy = task_accuracy(subject.target, subject.records, expected=subject.expected)
@@ -155,7 +156,7 @@ def _kept(
         yield
     except NotApplicable as why:
         rows += _instead(audit, subject, rows, "skipped", str(why))
-    except UsageError:
+    except (UsageError, CheckpointError):
         raise
     except (Exception, SystemExit) as error:
         log.debug("%s failed", audit.name, exc_info=True)

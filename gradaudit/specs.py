@@ -7,7 +7,7 @@ the allowed keys and the defaults are read off its signature.
 import inspect
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -86,6 +86,23 @@ def parse_spec(text: str) -> Spec:
     if not name.strip():
         raise UsageError(f"{text!r}: nothing is named; write NAME[?key=value&key=value]")
     return Spec(text, name, tuple(_pair(text, item) for item in query.split("&") if item))
+
+
+def files_in_spec(text: str) -> Iterator[Path]:
+    """Every path that a spec may name.
+
+    As in ``FILE``, ``FILE,FILE``, ``FILE.py:NAME``, ``KIND:FILE``, ``KIND:FOLDER?key=FILE``.
+    """
+    try:
+        spec = parse_spec(text)
+    except UsageError:
+        spec = Spec(text, text)
+    values = [value for _, value in spec.pairs]
+    inside = [f"{spec.rest}/{value}" for value in values]
+    names = (text, *text.split(","), spec.name, spec.rest, spec.name.rpartition(":")[0])
+    for name in (*names, *values, *inside):
+        if name and "\0" not in name:
+            yield Path(name).expanduser()
 
 
 def _pair(text: str, item: str) -> tuple[str, str]:

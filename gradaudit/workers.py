@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -195,7 +196,7 @@ def _counted(task: bytes, counts: Path, number: int) -> bytes:
 
 
 def _begin() -> None:
-    """Leave an interruption to the process that watches, and end at once where it was killed."""
+    """Leave interruptions and warnings to the process that watches, and end where it was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # this is a worker
 
@@ -204,6 +205,8 @@ def _begin() -> None:
         os._exit(1)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
     threading.Thread(target=follow, daemon=True).start()
 
 

@@ -20,6 +20,7 @@ TESTS = Path(__file__).parent
 SLOW = (
     "attacks/reconstruction/test_blocks.py",
     "attacks/reconstruction/test_replay.py",
+    "test_hostile.py",
     "test_workers.py",
     "audits/test_attack_inference.py",
     "audits/test_attack_membership_tracing.py",

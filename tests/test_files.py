@@ -15,7 +15,7 @@ from gradaudit.data import load_records
 from gradaudit.data.common import arrays, tables
 from gradaudit.errors import DataError, GradauditError, UsageError
 from gradaudit.files import destination, expect_file, expect_other_files, read_file
-from gradaudit.report import Report, write_atomically
+from gradaudit.report import write_atomically
 
 
 @pytest.fixture
@@ -73,18 +73,6 @@ def test_no_option_waits_for_what_is_no_file(
     assert kind in done.err
     assert len(done.err.splitlines()) == 1
     assert done.out == ""
-
-
-def test_a_report_without_end_is_refused() -> None:
-    with pytest.raises(UsageError, match="no regular file"):
-        Report.from_file(Path("/dev/zero"))
-
-
-def test_a_report_nested_without_end_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "deep.json"
-    path.write_text('{"data": ' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "}")
-    with pytest.raises(UsageError, match="not a gradaudit report"):
-        Report.from_file(path)
 
 
 def test_labels_are_looked_at_before_they_are_unpacked(

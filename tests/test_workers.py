@@ -111,8 +111,7 @@ WAITING = """
     from functools import partial
     from pathlib import Path
     from gradaudit.stopping import stoppable
-    from gradaudit.units import Units
-from gradaudit.workers import shared_out
+    from gradaudit.workers import shared_out
 
     def wait(folder, number, advance):
         (folder / f"{os.getpid()}.pid").touch()

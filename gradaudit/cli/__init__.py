@@ -10,8 +10,9 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Annotated, Any
 
@@ -44,7 +45,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s")
             logging.getLogger("gradaudit").setLevel(logging.DEBUG)
         try:
-            command(*args, **kwargs)
+            with _warnings_as_lines(shown=verbose):
+                command(*args, **kwargs)
             sys.stdout.flush()
         except (KeyboardInterrupt, Stopped) as stop:
             say(stop.words if isinstance(stop, Stopped) else "interrupted")
@@ -63,6 +65,28 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
     vars(run).setdefault("__signature__", inspect.signature(command))
     return run
+
+
+@contextmanager
+def _warnings_as_lines(*, shown: bool) -> Iterator[None]:
+    """Let what libraries warn of be a line of ours with ``-v``, and nothing without.
+
+    So is what they log without anybody having said where to. Who asks Python itself for warnings
+    (``python -W``, ``PYTHONWARNINGS``) gets them as ever.
+    """
+
+    def tell(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+        if shown:
+            say(f"warning: {category.__name__}: {message}")
+
+    unasked, logging.lastResort = logging.lastResort, logging.NullHandler()
+    try:
+        with warnings.catch_warnings():
+            if not sys.warnoptions:
+                warnings.showwarning = tell
+            yield
+    finally:
+        logging.lastResort = unasked
 
 
 def _unwritten(error: OSError) -> str:

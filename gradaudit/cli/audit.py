@@ -46,9 +46,9 @@ def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
     """Make the command that runs this audit alone."""
 
     def command(**flags: Any) -> None:
-        file = read_file(flags.pop("config"))
-        settings, configured = _configured(audit, flags, file)
-        expect_writable(settings, settings.checkpoint)
+        config = flags.pop("config")
+        settings, configured = _configured(audit, flags, read_file(config))
+        expect_writable(settings, config, settings, configured.options)
         with opened(settings) as subject:
             from gradaudit.runner import run
 
@@ -95,11 +95,12 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
     """Make the command that runs this audit at every point of a grid."""
 
     def command(**flags: Any) -> None:
-        file = read_file(flags.pop("config"))
+        config = flags.pop("config")
+        file = read_file(config)
         axes = read_axes(flags.pop("over") or ())
         curves, metric = flags.pop("curves"), _metric(audit, flags.pop("metric"))
         output = settle(OutputSettings, flags, file)
-        expect_writable(output)
+        expect_writable(output, config, file, flags, [axis.values for axis in axes])
         expect_known(axes, _fields(audit), flags)
         if curves is not None:
             from gradaudit.pictures import expect_picture

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 
 from gradaudit.cli.reports import writers
 from gradaudit.config import OutputSettings, RunSettings, SubjectSettings
@@ -21,22 +21,29 @@ from gradaudit.gathering import incomplete
 from gradaudit.judging import Policy
 from gradaudit.redaction import redact
 from gradaudit.report import Report
+from gradaudit.specs import files_in_spec
 
 if TYPE_CHECKING:
     from gradaudit.defenses.subject import Subject
 
 GATE_FAILED = CLAIM_EXCEEDED = 1
 STDOUT, STDERR = 1, 2
+RUN_FILE = "run.json"
+"""What ``train`` writes beside its checkpoints, of which audits read the accuracy."""
 
 
-def expect_writable(settings: OutputSettings, reads: Sequence[Path] = ()) -> None:
+def expect_writable(settings: OutputSettings, *asked: object) -> None:
     """Look at where the report is to go, before the work begins.
+
+    Args:
+        settings: with the files to write.
+        asked: all that the command was asked, which names the files that it reads.
 
     Raises:
         UsageError: no format has an output file's suffix, the folder is missing or not writable,
             a folder has the file's name, or the file is one of those that are read.
     """
-    for path, _ in writers(settings.output, reads):
+    for path, _ in writers(settings.output, list(files_read(asked))):
         folder = path.absolute().parent
         if not folder.is_dir():
             raise UsageError(f"{path}: the folder does not exist; make it first")
@@ -44,6 +51,21 @@ def expect_writable(settings: OutputSettings, reads: Sequence[Path] = ()) -> Non
             raise UsageError(f"{path}: the folder is not writable; name another")
         if path.is_dir():
             raise UsageError(f"{path}: is a folder; name a file")
+
+
+def files_read(asked: object) -> Iterator[Path]:
+    """Every file that settings name, whatever else they may mean; but for those to be written."""
+    if isinstance(asked, Path):
+        yield from (asked, asked.with_name(RUN_FILE))
+    elif isinstance(asked, str):
+        yield from files_in_spec(asked)
+    elif isinstance(asked, BaseModel):
+        yield from files_read(dict(asked))
+    elif isinstance(asked, Mapping):
+        yield from files_read([value for key, value in asked.items() if key != "output"])
+    elif isinstance(asked, Iterable):
+        for each in asked:
+            yield from files_read(each)
 
 
 @contextmanager

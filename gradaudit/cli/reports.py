@@ -30,7 +30,7 @@ _SHAPE = typer.Option("-f", "--format", help="Format on standard output.")
 Shape = Annotated[config.Shape, _SHAPE]
 OptionalShape = Annotated[config.Shape | None, _SHAPE]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No remarks on standard error.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks and warnings.")]
 
 
 def writers(

@@ -30,7 +30,8 @@ def _scan(**flags: Any) -> None:
 
     Without arguments it audits the bundled sample model.
     """
-    file = read_file(flags.pop("config"))
+    config = flags.pop("config")
+    file = read_file(config)
     settings = settle(ScanSettings, flags, file)
     if not (settings.model or settings.data or settings.checkpoint):
         sample = sample_settings()
@@ -39,10 +40,10 @@ def _scan(**flags: Any) -> None:
         settings = settings.model_copy(update=sample)
     chosen = choose_audits(settings, file)
     policy = read_policy(settings.policy) if settings.policy else None
+    expect_writable(settings, config, settings, [audit.options for audit in chosen])
     if settings.dry_run:
         _tell_plan(settings, chosen)
         return
-    expect_writable(settings, settings.checkpoint)
     with opened(settings) as subject:
         from gradaudit.runner import run
 
@@ -93,7 +94,6 @@ def _named(asked: str, known: Collection[str]) -> list[str]:
 
 
 def _tell_plan(settings: ScanSettings, chosen: Sequence[Audit[Any]]) -> None:
-    expect_writable(settings)
     with opened(settings) as subject:
         from gradaudit.runner import Pace
 

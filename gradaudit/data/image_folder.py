@@ -112,6 +112,6 @@ class ImageFolder(DataAdapter):
 def _inside(folder: Path, cell: str, table: str) -> Path:
     """A file that a table names, which must lie in the folder."""
     file = folder / cell.strip()
-    if "\0" in cell or not file.resolve().is_relative_to(folder.resolve()):
+    if not file.resolve().is_relative_to(folder.resolve()):
         raise DataError(f"{table}: {quote(cell)} is not inside {folder}; name files in the folder")
     return file

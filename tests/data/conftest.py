@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[4] / "shared"))
+SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[3] / "shared"))
 
 
 @pytest.fixture

@@ -118,12 +118,6 @@ def test_a_bad_policy_is_refused_in_one_line(tmp_path: Path, text: str, message:
     assert "\n" not in said
 
 
-def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
-    lines = ["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40)]
-    with pytest.raises(UsageError, match=r"line 2: .*aliases"):
-        read_policy(written(tmp_path, "\n".join(lines)))
-
-
 @pytest.mark.parametrize("text", ["rules: !!bool 7", "rules: !!float x", "rules: !!int x"])
 def test_a_value_that_is_not_of_its_tag_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match="not valid YAML") as caught:

@@ -7,7 +7,6 @@ import pickle
 import struct
 import tarfile
 import zipfile
-from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -118,12 +117,6 @@ def test_a_legacy_pickle_is_refused_without_running_it(tmp_path):
     assert not side_effect.exists()
 
 
-def test_a_legacy_pickle_of_plain_weights_is_refused_too(tmp_path):
-    content = {"w": torch.ones(2)}
-    path = saved(tmp_path / "old.pt", content, _use_new_zipfile_serialization=False)
-    assert "legacy torch.save pickle" in refusal(path)
-
-
 def test_a_whole_pickled_model_is_called_one(tmp_path):
     message = refusal(saved(tmp_path / "model.pt", nn.Sequential(nn.Linear(2, 2))))
     assert "whole pickled model" in message
@@ -171,13 +164,6 @@ def test_other_zip_archives_are_told_apart(tmp_path, names, expected):
 
 def test_a_compressed_archive_is_refused(tmp_path, weights):
     path = rezipped(weights, tmp_path / "z.pt", compression=zipfile.ZIP_DEFLATED)
-    assert "compressed archive" in refusal(path)
-
-
-def test_a_zip_bomb_is_refused_before_it_unpacks(tmp_path, weights):
-    bomb = {"data/0": bytes(50 << 20)}
-    path = rezipped(weights, tmp_path / "z.pt", replace=bomb, compression=zipfile.ZIP_DEFLATED)
-    assert path.stat().st_size < 1 << 20
     assert "compressed archive" in refusal(path)
 
 
@@ -294,12 +280,6 @@ def test_dicts_without_named_tensors_are_refused(tmp_path, content):
     assert "holds no named tensors" in refusal(saved(tmp_path / "c.pt", content))
 
 
-def test_two_state_dicts_are_refused(tmp_path):
-    state = OrderedDict(w=torch.ones(2))
-    message = refusal(saved(tmp_path / "c.pt", {"model": state, "net": state}))
-    assert "several state dicts (model, net)" in message
-
-
 def tensor(start: int, end: int, shape: list[int], dtype: str = "F32") -> dict[str, object]:
     return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
 
@@ -308,28 +288,6 @@ def safetensors_file(path: Path, header: object, data: bytes, length: int | None
     encoded = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(encoded) if length is None else length) + encoded + data)
     return path
-
-
-@pytest.mark.parametrize(
-    ("header", "length", "expected"),
-    [
-        ({"w": tensor(0, 24, [6]), "v": tensor(0, 24, [6])}, None, "invalid offset"),
-        ({"w": tensor(4, 24, [5])}, None, "invalid offset"),
-        ({"w": tensor(0, 20, [5])}, None, "not fully covered"),
-        ({"w": tensor(0, 4 << 40, [1 << 40])}, None, "not fully covered"),
-        ({"w": tensor(0, 24, [7])}, None, "invalid shape"),
-        ({"w": tensor(0, 24, [1 << 62, 1 << 62])}, None, "overflow"),
-        ({"w": tensor(0, 24, [6], "X9")}, None, "invalid JSON"),
-        ({"w\x1b[31m": tensor(0, 24, [7])}, None, "invalid shape"),
-        (b"{nonsense}", None, "invalid JSON"),
-        ({"w": tensor(0, 24, [6])}, 1 << 62, "over the format's limit"),
-        ({"w": tensor(0, 24, [6])}, 99_999_999, "is truncated"),
-        ({"w": tensor(0, 24, [6])}, 20, "invalid JSON"),
-    ],
-)
-def test_damaged_safetensors_are_refused(tmp_path, header, length, expected):
-    path = safetensors_file(tmp_path / "w.safetensors", header, bytes(24), length)
-    assert expected in refusal(path)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
@@ -385,16 +343,6 @@ def test_other_formats_are_named(tmp_path, content, expected, suffix):
     path = tmp_path / f"file.{suffix}"
     path.write_bytes(content)
     assert expected in refusal(path)
-
-
-def test_a_directory_is_refused(tmp_path):
-    assert "is a directory" in refusal(tmp_path)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    assert "no regular file" in refusal(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("name", ["absent.pt", "a\0b", "absent/\x1b[31m.pt"])

@@ -1,6 +1,5 @@
 """Small files that would hang, crash or eat memory: refused before anything is built."""
 
-import struct
 import zipfile
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -8,6 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from hostile.pickles import (
+    DOUBTFUL,
+    HOOKS,
+    PICKLES,
+    SIZES,
+    STORAGE,
+    archived,
+    entry,
+    rebuilt,
+    zip64,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -17,163 +27,28 @@ from gradaudit.models.checkpoint import load_checkpoint
 from gradaudit.models.checkpoint import pickled as pickled_module
 from gradaudit.models.checkpoint.pickled import RefusedError, follow
 
-SIZES = {"data/0": 24}
-STORAGE = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x06tQ"
-HOOKS = b"ccollections\nOrderedDict\n)R"
+SOUND = archived(entry(rebuilt()))
 
 
-def called(name: str, *arguments: bytes) -> bytes:
-    """A call of ``module.name``."""
-    return (
-        b"c"
-        + b"\n".join(name.encode().rpartition(b".")[::2])
-        + b"\n("
-        + b"".join(arguments)
-        + b"tR"
-    )
-
-
-def rebuilt(
-    offset: bytes = b"K\0",
-    size: bytes = b"K\x02K\x03\x86",
-    stride: bytes = b"K\x03K\x01\x86",
-    storage: bytes = STORAGE,
-    hooks: bytes = HOOKS,
-    more: bytes = b"",
-) -> bytes:
-    """A tensor."""
-    name = "torch._utils._rebuild_tensor_v2"
-    return called(name, storage, offset, size, stride, b"\x89", hooks, more)
-
-
-def entry(value: bytes, key: bytes = b"X\x01\0\0\0w") -> bytes:
-    """A pickled dict of one item."""
-    return b"\x80\x02}" + key + value + b"s."
-
-
-def whole(number: int) -> bytes:
-    encoded = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
-    return b"\x8a" + bytes([len(encoded)]) + encoded
-
-
-NESTED = b")" + b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(60))
-
-HOSTILE = {
-    "a nested tuple that takes for ever to hash": (entry(b"N", NESTED), "deep"),
-    "a shallow one": (entry(b"N", b"K\x01\x85"), "keys that are neither text nor whole numbers"),
-    "deep tuples": (entry(b")" + b"\x85" * 100_000), "more than 32 deep"),
-    "a float as key": (entry(b"N", b"G" + bytes(8)), "keys that are neither"),
-    "a truth value as key": (entry(b"N", b"\x88"), "keys that are neither"),
-    "none as key": (entry(b"N", b"N"), "keys that are neither"),
-    "a tensor as key": (entry(b"N", rebuilt()), "keys that are neither"),
-    "3 GB of bytes": (entry(called("__builtin__.bytearray", whole(3 * 10**9))), "bytearray"),
-    "bytes of python 3": (entry(called("builtins.bytearray", whole(3 * 10**9))), "bytearray"),
-    "sets": (entry(called("__builtin__.set", b"]")), "set"),
-    "an empty set": (entry(b"\x8f"), "protocol 2"),
-    "complex numbers": (entry(called("__builtin__.complex", b"K\x01", b"K\x01")), "complex"),
-    "bytes by encoding": (entry(called("_codecs.encode", b"N", b"N")), "_codecs.encode"),
-    "a storage by its size": (entry(called("torch.FloatStorage", whole(1 << 40))), "no function"),
-    "a tensor by its size": (
-        entry(called("torch.FloatTensor", whole(1 << 40))),
-        "torch.FloatTensor",
-    ),
-    "an untyped storage": (
-        entry(called("torch.storage.UntypedStorage", whole(1 << 40))),
-        "no function",
-    ),
-    "a tensor class": (entry(called("torch.Tensor", whole(1 << 40))), "torch.Tensor"),
-    "a tensor without data": (
-        entry(called("torch._utils._rebuild_meta_tensor_no_storage", b"N")),
-        "more than plain dense tensors",
-    ),
-    "a sparse tensor": (
-        entry(called("torch._utils._rebuild_sparse_tensor", b"N")),
-        "more than plain dense tensors",
-    ),
-    "a nested tensor": (
-        entry(called("torch._utils._rebuild_nested_tensor", b"N")),
-        "more than plain dense tensors",
-    ),
-    "a tensor with attributes": (
-        entry(called("torch._utils._rebuild_parameter_with_state", b"N")),
-        "more than plain dense",
-    ),
-    "attributes on a tensor": (entry(rebuilt() + b"}X\x06\0\0\0detachNsb"), "gives attributes"),
-    "attributes on a dict": (
-        b"\x80\x02" + HOOKS + b"}X\x05\0\0\0itemsNsb.",
-        "gives attributes",
-    ),
-    "attributes by a tuple": (b"\x80\x02" + HOOKS + b"N}\x86b.", "gives attributes"),
-    "a size below zero": (entry(rebuilt(size=b"J\xff\xff\xff\xffK\x03\x86")), "are no sizes"),
-    "a size of 2000 bits": (entry(rebuilt(size=whole(1 << 2000) + b"K\x03\x86")), "are no sizes"),
-    "a size of text": (entry(rebuilt(size=b"X\x01\0\0\0aK\x03\x86")), "are no sizes"),
-    "an offset below zero": (entry(rebuilt(offset=b"J\xff\xff\xff\xff")), "are no sizes"),
-    "fewer strides": (entry(rebuilt(stride=b"K\x03\x85")), "are no sizes"),
-    "65 dimensions": (
-        entry(rebuilt(size=b"(" + b"K\x01" * 65 + b"t", stride=b"(" + b"K\0" * 65 + b"t")),
-        "are no sizes",
-    ),
-    "a size beyond the storage": (entry(rebuilt(size=b"K\x02K\x04\x86")), "larger than itself"),
-    "an offset beyond it": (entry(rebuilt(offset=b"K\x01")), "larger than itself"),
-    "strides beyond it": (entry(rebuilt(stride=b"K\x04K\x01\x86")), "larger than itself"),
-    "a storage beyond the file": (
-        entry(rebuilt(storage=STORAGE.replace(b"K\x06", b"K\x07"))),
-        "larger than itself",
-    ),
-    "a storage that is not there": (
-        entry(rebuilt(storage=STORAGE.replace(b"X\x01\0\0\x000", b"X\x01\0\0\x001"))),
-        "damaged",
-    ),
-    "a storage that is none": (entry(rebuilt(storage=b"N")), "damaged"),
-    "hooks that are none": (entry(rebuilt(hooks=b"N")), "damaged"),
-    "metadata": (entry(rebuilt(more=b"}")), "with metadata"),
-    "something else that is kept outside": (entry(b"K\x01Q"), "damaged"),
-    "a call of a number": (entry(b"K\x01)R"), "damaged"),
-    "a call of a type": (entry(b"ctorch\nfloat32\n)R"), "no function"),
-    "sizes of sizes": (entry(called("torch.Size", b"K\x01\x85\x85")), "no numbers"),
-    "a device of numbers": (entry(called("torch.device", b"K\x01")), "without a name"),
-    "a count of a list": (entry(called("collections.Counter", b"]")), "no dict"),
-    "items put into a list": (b"\x80\x02]K\x01K\x02s.", "no dict"),
-    "a value appended to a dict": (b"\x80\x02}K\x01a.", "no list"),
-    "a mark as a value": (b"\x80\x02}(q\x00.", "mark for a value"),
-    "a mark in a tuple": (b"\x80\x02}(\x85.", "mark for a value"),
-    "nothing on the stack": (b"\x80\x02.", "other than one value"),
-    "two values": (b"\x80\x02}}.", "other than one value"),
-    "no end": (b"\x80\x02}", "damaged"),
-    "nothing": (b"", "damaged"),
-    "what was never kept": (b"\x80\x02h\x07.", "damaged"),
-    "another protocol": (b"\x80\x04}.", "protocol 2"),
-    "a class made": (b"\x80\x02cos\nsystem\n)\x81.", "os.system"),
-    "an old instance": (b"\x80\x02(ios\nsystem\n.", "protocol 2"),
-    "a name from the stack": (b"\x80\x02X\x02\0\0\0osX\x06\0\0\0system\x93.", "protocol 2"),
-    "a name like one allowed": (entry(b"ctorch._utils\n_rebuild_tensor_v2 \n"), "more than plain"),
-    "a dunder of torch": (entry(b"ctorch\n__builtins__\n"), "torch.__builtins__"),
-}
-
-
-def archived(path: Path, content: bytes) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("a/data.pkl", content)
-        archive.writestr("a/byteorder", "little")
-        archive.writestr("a/data/0", struct.pack("<6f", *range(6)))
-        archive.writestr("a/version", "3")
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
     return path
 
 
-@pytest.mark.parametrize(("content", "words"), HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize(("content", "words"), PICKLES.values(), ids=PICKLES)
 def test_what_weights_never_need_is_refused_before_torch_reads_it(
     content: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.load", lambda *_, **__: pytest.fail("torch read it"))
     with pytest.raises(CheckpointError) as caught:
-        load_checkpoint(archived(tmp_path / "hostile.pt", content))
+        load_checkpoint(written(tmp_path / "hostile.pt", archived(content)))
     assert words in str(caught.value)
     assert str(caught.value).isprintable()
     assert str(caught.value).startswith(str(tmp_path / "hostile.pt"))
 
 
 def test_the_parts_of_which_hostile_files_are_made_are_sound(tmp_path: Path) -> None:
-    state = load_checkpoint(archived(tmp_path / "sound.pt", entry(rebuilt()))).state
+    state = load_checkpoint(written(tmp_path / "sound.pt", SOUND)).state
     assert torch.equal(state["w"], torch.arange(6.0).reshape(2, 3))
 
 
@@ -235,71 +110,13 @@ def test_any_steps_are_followed_or_refused(pieces: list[bytes]) -> None:
         return
 
 
-# -- archives that two readers could read differently --------------------------------------------
-
-
-def central(data: bytes) -> int:
-    return int.from_bytes(data[-6:-2], "little")
-
-
-def zip64(data: bytes, **other: int) -> bytes:
-    """The archive with a zip64 end record beside its own, true where ``other`` does not differ."""
-    count, length, start = struct.unpack("<H2L", data[-12:-2])
-    true = {"place": len(data) - 22, "size": 44, "count": count, "length": length, "start": start}
-    value = true | other
-    record = struct.pack(
-        "<4sQ2H2L4Q", b"PK\x06\x06", value["size"], 45, 45, 0, 0, value["count"], value["count"],
-        value["length"], value["start"],
-    )  # fmt: skip
-    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, value["place"], 1)
-    return data[:-22] + record + locator + data[-22:]
-
-
-def two_directories(data: bytes) -> bytes:
-    """A reader that believes the locator finds another directory than one that looks before it."""
-    start, place = central(data), len(data) - 22
-    grown = data[:place] + data[start:place]
-    record = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 4, 4, place - start, place)
-    other = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 4, 4, place - start, start)
-    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, len(grown), 1)
-    return grown + record + other + locator + data[-22:]
-
-
-def changed(offset: int, value: int, size: int = 2) -> Callable[[bytes], bytes]:
-    def change(data: bytes) -> bytes:
-        at = central(data) + offset
-        return data[:at] + value.to_bytes(size, "little") + data[at + size :]
-
-    return change
-
-
-DOUBTFUL = {
-    "a locator that points elsewhere": lambda data: zip64(data, place=0),
-    "a longer zip64 record": lambda data: zip64(data, size=60),
-    "other counts": lambda data: zip64(data, count=1),
-    "another directory": lambda data: zip64(data, start=0),
-    "two directories": two_directories,
-    "a gap before the end": lambda data: data[:-22] + b"x" + data[-22:],
-    "several parts": lambda data: data[:-18] + b"\x01\0" + data[-16:],
-    "a comment of an entry": changed(32, 4),
-    "a field of an entry": changed(30, 4),
-    "an entry in another part": changed(34, 1),
-    "a patch": changed(8, 0x20),
-    "a masked entry": changed(8, 0x2000),
-    "a size in 64 bits that is not there": changed(24, 0xFFFFFFFF, 4),
-    "a name that the entry itself does not have": lambda data: data[:32] + b"D" + data[33:],
-}
-
-
 @pytest.mark.parametrize("craft", DOUBTFUL.values(), ids=DOUBTFUL)
 def test_archives_of_two_meanings_are_refused(
     craft: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
-    sound = archived(tmp_path / "sound.pt", entry(rebuilt())).read_bytes()
-    path = tmp_path / "crafted.pt"
-    path.write_bytes(zip64(sound))
+    path = written(tmp_path / "crafted.pt", zip64(SOUND))
     assert list(load_checkpoint(path).state) == ["w"]
-    path.write_bytes(craft(sound))
+    path.write_bytes(craft(SOUND))
     with pytest.raises(CheckpointError, match=r"differently|damaged zip") as caught:
         load_checkpoint(path)
     assert str(caught.value).startswith(f"{path}: is a")
@@ -307,7 +124,7 @@ def test_archives_of_two_meanings_are_refused(
 
 @pytest.mark.parametrize("name", ["a/DATA.PKL", "b/data.pkl", "data.pkl"])
 def test_there_is_one_pickle(name: str, tmp_path: Path) -> None:
-    path = archived(tmp_path / "two.pt", entry(rebuilt()))
+    path = written(tmp_path / "two.pt", SOUND)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(name, entry(b"N"))
     with pytest.raises(CheckpointError, match=r"names repeat|torch\.save did not write"):

@@ -19,6 +19,7 @@ from gradaudit.data.common.checks import (
     choose,
     expect_finite,
     expect_length,
+    expect_no_bomb,
     expect_to_fit,
     quote,
 )
@@ -65,6 +66,8 @@ class Archive:
                 shape = _check_header(stream, self.origin(key), most)
             if shape and records is not None:
                 expect_length(shape[0], records, self.origin(key))
+            size = archive.getinfo(key + _SUFFIX).file_size
+            expect_no_bomb(size, self.path.stat().st_size, self.origin(key))
             with archive.open(key + _SUFFIX) as stream:
                 return npy.read_array(stream, allow_pickle=False)
 

@@ -51,7 +51,17 @@ MAX_COLUMN_BYTES = 1 << 28
 MAX_TEXT_BYTES = 1 << 30
 """What a text file may hold, unpacked."""
 
+MAX_RATIO = 50
+"""How many times its size a file may unpack to, above what is small in any case."""
+
+_SMALL = 4 << 20
+
 _FLOAT_BYTES = 4
+
+
+def unpacked_limit(packed: int) -> int:
+    """Bytes that a file of ``packed`` bytes may unpack to, where it is text."""
+    return max(_SMALL, MAX_RATIO * packed)
 
 
 def expect_to_fit(
@@ -64,6 +74,19 @@ def expect_to_fit(
         raise DataError(
             f"{origin}: numbers of shape {shape} would take {size / (1 << 30):.1f} GiB, more than "
             f"{most / (1 << 30):g} GiB; use fewer records or smaller inputs"
+        )
+
+
+def expect_no_bomb(size: int, packed: int, origin: str) -> None:
+    """Refuse an array that a small file would unpack to.
+
+    Raises:
+        DataError: it takes over 256 MiB, and over 50 times the file.
+    """
+    if size > max(MAX_COLUMN_BYTES, MAX_RATIO * packed):
+        raise DataError(
+            f"{origin}: would unpack to {size >> 20} MiB, over {MAX_RATIO} times the file; write "
+            "it with numpy.savez, not compressed"
         )
 
 

@@ -25,6 +25,8 @@ MAX_LINE = 4 << 20
 MAX_COLUMNS = 100_000
 MAX_CELLS = 20_000_000
 """Records times columns; as text in memory a cell takes 8 to some 100 bytes."""
+MAX_EMPTY = 100_000
+"""Lines that hold nothing."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -89,7 +91,8 @@ def _text(path: Path) -> Iterator[io.TextIOWrapper]:
             zipped = plain.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
             plain.seek(0)
             unpacked = gzip.GzipFile(fileobj=plain) if zipped else plain
-            capped = io.BufferedReader(_CappedReader(unpacked, str(path)))
+            packed = path.stat().st_size if zipped else None
+            capped = io.BufferedReader(_CappedReader(unpacked, str(path), packed))
             with io.TextIOWrapper(capped, encoding="utf-8-sig", newline="") as stream:
                 yield stream
     except UnicodeDecodeError as error:
@@ -105,12 +108,17 @@ def _text(path: Path) -> Iterator[io.TextIOWrapper]:
 
 
 class _CappedReader(io.RawIOBase):
-    """A binary stream that refuses to yield more than a text file may hold."""
+    """A binary stream that refuses to yield more than a text file may hold.
 
-    def __init__(self, stream: Any, origin: str) -> None:
+    One that unpacks a file of ``packed`` bytes may not yield more than text can be compressed to.
+    """
+
+    def __init__(self, stream: Any, origin: str, packed: int | None) -> None:
+        grown = checks.MAX_TEXT_BYTES if packed is None else checks.unpacked_limit(packed)
         self._stream = stream
-        self._left = checks.MAX_TEXT_BYTES
+        self._most = self._left = min(checks.MAX_TEXT_BYTES, grown)
         self._origin = origin
+        self._remedy = "use fewer records" if packed is None else "unpack it first"
 
     def readable(self) -> bool:
         return True
@@ -120,8 +128,8 @@ class _CappedReader(io.RawIOBase):
         self._left -= count
         if self._left < 0:
             raise DataError(
-                f"{self._origin}: holds more than {checks.MAX_TEXT_BYTES >> 20} MiB of text "
-                "unpacked; use fewer records"
+                f"{self._origin}: holds more than {self._most >> 20} MiB of text unpacked; "
+                f"{self._remedy}"
             )
         return count
 
@@ -151,7 +159,13 @@ def _header(cells: Sequence[str], origin: str) -> list[str]:
 
 def _lines(stream: io.TextIOBase, origin: str) -> Iterator[str]:
     """The lines, none of them without end."""
+    empty = 0
     while line := stream.readline(MAX_LINE):
+        empty += line.isspace()
+        if empty > MAX_EMPTY:
+            raise DataError(f"{origin}: has over {MAX_EMPTY} empty lines; is it a table?")
+        if "\0" in line:
+            raise DataError(f"{origin}: holds zero bytes, as no text does; save it as UTF-8")
         if len(line) == MAX_LINE:
             raise DataError(f"{origin}: has a line of over {MAX_LINE} characters; is it a table?")
         yield line

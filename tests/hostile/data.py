@@ -1,0 +1,365 @@
+"""Tables, NumPy archives, pictures and texts that are none."""
+
+import gzip
+import io
+import os
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from hostile.case import MODEL, OUTPUT, Case, Touch
+
+AUDIT = f"forward -m '{MODEL}' {OUTPUT} -d"
+SOUND = b"a,b,y\n" + b"1,2,no\n3,5,yes\n" * 8
+
+Content = bytes | Callable[[Path], object]
+
+
+def names(count: int) -> bytes:
+    """A table whose label is another in every record."""
+    return b"a,y\n" + b"".join(b"%d,name-%d\n" % (i % 7, i) for i in range(count))
+
+
+def packed(content: bytes, times: int) -> Callable[[Path], object]:
+    """A file of something many times over, compressed."""
+
+    def write(path: Path) -> None:
+        with gzip.open(path, "wb", compresslevel=1) as stream:
+            stream.write(b"a,b,y\n")
+            for _ in range(times):
+                stream.write(content)
+
+    return write
+
+
+TABLES: dict[str, tuple[Content, str]] = {
+    "nothing": (b"", "is empty"),
+    "a header alone": (b"a,b,y\n", "no records after the header"),
+    "no header": (SOUND.partition(b"\n")[2], "no column 'y'"),
+    "one column": (b"y\nno\nyes\n", "no column is left"),
+    "ragged lines": (b"a,b,y\n1,2\n", "2 cells where the header has 3"),
+    "a column twice": (b"a,a,y\n1,2,no\n", "both called 'a'"),
+    "an open quote": (b'a,y\n"1,no\n2,yes\n', "is not a CSV file"),
+    "zero bytes": (b"a,y\n1\0,no\n2,yes\n", "holds zero bytes"),
+    "bytes of no text": (b"a,y\n\xff\xfe,no\n", "not text in UTF-8"),
+    "UTF-16": ("a,y\n1,no\n".encode("utf-16"), "not text in UTF-8"),
+    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(64), "not text in UTF-8"),
+    "one line of 5 MiB": (lambda path: path.write_bytes(b"a" * (5 << 20)), "over 4194304"),
+    "a cell of 200 KB": (b"a,y\n" + b"1" * 200_000 + b",no\n", "field larger than"),
+    "200,000 columns": (lambda path: path.write_bytes(b"a," * 200_000), "over the limit"),
+    "a bomb": (packed(b"0" * (1 << 20), 64), "over 4194304"),
+    "a bomb of records": (packed(b"1,2,no\n" * (1 << 17), 16), "MiB of text unpacked"),
+    "a bomb of lines": (packed(b"\n" * (1 << 20), 64), "empty lines"),
+    "damaged gzip": (gzip.compress(SOUND * 9)[:-20], "is damaged"),
+    "one class": (b"a,y\n1,x\n2,x\n", "every record has the label 'x'"),
+    "a class for every record": (names(3000), "are no categories"),
+    "infinite numbers": (b"a,y\n1e400,0\n2,1\n", "infinite or too large"),
+    "names of escapes": (b"\x1b[31m,a\n1,2\n", "no column 'y'"),
+    "a formula for a name": (b"=cmd|'/c calc'!A1,a\n1,2\n", "no column 'y'"),
+    "a label that is missing": (b"a,y\n1,\n2,yes\n", "labels are missing"),
+}
+
+
+def arrays(**content: Any) -> bytes:
+    """What numpy.savez_compressed writes."""
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **content)
+    return stream.getvalue()
+
+
+def declared(descr: str, shape: tuple[int, ...], body: bytes = b"") -> bytes:
+    """An archive of inputs whose header declares what its body does not hold."""
+    stream = io.BytesIO()
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[arg-type]
+    return members(x=stream.getvalue() + body)
+
+
+def header(text: bytes) -> bytes:
+    """The beginning of an array file."""
+    return b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text
+
+
+def members(**content: bytes) -> bytes:
+    """An archive of files that are no arrays, or not what they seem."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, each in content.items():
+            archive.writestr(f"{name}.npy", each)
+    return stream.getvalue()
+
+
+def plain(array: Any) -> bytes:
+    """What numpy.save writes."""
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+GOOD: dict[str, Any] = {"x": np.zeros((4, 2), np.float32), "y": [0, 1, 0, 1]}
+
+ARRAYS: dict[str, tuple[Content, str, int]] = {
+    "nothing": (b"", "no sound .npz archive", 3),
+    "one array": (plain(np.zeros((4, 2))), "no sound .npz archive", 3),
+    "a pickle": (plain(np.array([Touch()], dtype=object)), "no sound .npz archive", 3),
+    "objects as inputs": (
+        arrays(**{**GOOD, "x": np.array([[Touch()]] * 4, dtype=object)}),
+        "key 'x': holds Python objects",
+        3,
+    ),
+    "objects as labels": (
+        arrays(**{**GOOD, "y": np.array([Touch()] * 4, dtype=object)}),
+        "key 'y': holds Python objects",
+        3,
+    ),
+    "objects as names": (
+        arrays(**GOOD, y_names=np.array([Touch()] * 2, dtype=object)),
+        "holds Python objects",
+        3,
+    ),
+    "a bomb of labels": (
+        lambda path: path.write_bytes(arrays(**{**GOOD, "y": np.zeros(1 << 25, np.int8)})),
+        "has 33554432 entries for 4 records",
+        3,
+    ),
+    "a bomb of inputs": (
+        lambda path: path.write_bytes(arrays(**{**GOOD, "x": np.zeros((4, 75 << 20), np.int8)})),
+        "would unpack to 300 MiB",
+        3,
+    ),
+    "an array of 7 TiB": (declared("<f8", (10**9, 1000)), "would take 7450.6 GiB", 3),
+    "a size beyond all bounds": (declared("<f8", (1 << 62, 1 << 62)), "more than 4 GiB", 3),
+    "a size below zero": (declared("<f8", (-4, 2)), "no sound .npz archive", 3),
+    "a size that is not there": (declared("<f8", (4, 2), bytes(8)), "no sound .npz archive", 3),
+    "a deep header": (members(x=header(b"(" * 9_000)), "no sound .npz archive", 3),
+    "a header that is code": (
+        members(x=header(b"{'descr': __import__('os').abort()}")),
+        "no sound .npz archive",
+        3,
+    ),
+    "records of fields": (
+        arrays(**{**GOOD, "x": np.zeros(4, [("a", "<f4"), ("b", "<f4")])}),
+        "is of type",
+        3,
+    ),
+    "complex numbers": (arrays(**{**GOOD, "x": np.zeros((4, 2), complex)}), "complex128", 3),
+    "text": (arrays(**{**GOOD, "x": np.full((4, 2), "a")}), "inputs are numbers", 3),
+    "numbers that are not finite": (
+        arrays(**{**GOOD, "x": np.full((4, 2), np.nan)}),
+        "hold NaN or infinity",
+        3,
+    ),
+    "numbers that are too large": (
+        arrays(**{**GOOD, "x": np.full((4, 2), 1e300)}),
+        "hold NaN or infinity",
+        3,
+    ),
+    "a header of Python 2, which numpy warns of": (
+        members(x=header(b"{'descr': '<f8', 'fortran_order': False, 'shape': (4L, 2L)}") + b"0"),
+        "no sound .npz archive",
+        3,
+    ),
+    "no records": (arrays(x=np.zeros((0, 2)), y=np.zeros(0)), "shape (0, 2)", 3),
+    "one dimension": (arrays(x=np.zeros(4), y=[0, 1, 0, 1]), "shape (4,)", 3),
+    "a label too few": (arrays(**{**GOOD, "y": [0, 1, 0]}), "has 3 entries for 4 records", 3),
+    "a class of a billion": (
+        arrays(**{**GOOD, "y": [0, 1, 0, 10**9]}),
+        "class index 1000000000 is too large",
+        3,
+    ),
+    "no such key": (arrays(x=GOOD["x"]), "no key 'y'", 2),
+    "an entry twice": (lambda path: twice(path), "holds Python objects", 3),
+    "a name that leads out": (members(**{"../x": b""}), "no key 'x'", 2),
+}
+
+
+def twice(path: Path) -> None:
+    """An archive in which a name occurs twice, with other inputs."""
+    path.write_bytes(arrays(**GOOD))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("x.npy", plain(np.array([Touch()], dtype=object)))
+
+
+def picture(path: Path, size: tuple[int, int] = (4, 4), **options: Any) -> Path:
+    """A grey picture."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", size).save(path, **options)
+    return path
+
+
+def classes(spoil: Callable[[Path], object]) -> Callable[[Path], object]:
+    """A folder of two classes, of which one picture is spoilt."""
+
+    def write(folder: Path) -> None:
+        picture(folder / "cats" / "1.png")
+        spoil(picture(folder / "dogs" / "2.png"))
+
+    return write
+
+
+def described(table: str) -> Callable[[Path], object]:
+    """A folder of pictures with a table."""
+
+    def write(folder: Path) -> None:
+        picture(folder / "1.png")
+        (folder / "inside.csv").write_text(table)
+
+    return write
+
+
+def bomb(path: Path) -> None:
+    """A picture of 400 million pixels in some hundred kilobytes."""
+    Image.new("1", (20_000, 20_000)).save(path)
+
+
+def tiff(tag: int, value: int) -> bytes:
+    """A TIFF of a directory of sizes, and one tag more."""
+    tags = {256: 4, 257: 4, 258: 8, 259: 1, 262: 1, 273: 8, 278: 4, 279: 16, tag: value}
+    entries = b"".join(struct.pack("<2HLL", t, 3, 1, v) for t, v in sorted(tags.items()))
+    return b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+def escaping(path: Path) -> None:
+    """A picture whose name holds what a terminal obeys."""
+    path.with_name("\x1b[31mred\n.png").write_bytes(b"none")
+
+
+PICTURES: dict[str, tuple[Content, str, str, int]] = {
+    "a file for a folder": (b"", "", "no such folder", 2),
+    "nothing": (lambda path: path.mkdir(), "", "0 sub-folders hold pictures", 3),
+    "one class": (lambda path: picture(path / "a" / "1.png"), "", "1 sub-folders", 3),
+    "a picture of too many pixels": (classes(bomb), "", "too many pixels", 3),
+    "a picture cut short": (
+        classes(lambda path: path.write_bytes(path.read_bytes()[:-30])),
+        "",
+        "cannot be read as a picture",
+        3,
+    ),
+    "an empty picture": (classes(lambda p: p.write_bytes(b"")), "", "cannot be read", 3),
+    "a drawing": (
+        classes(lambda path: path.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")),
+        "",
+        "cannot be read as a picture",
+        3,
+    ),
+    "a program of PostScript": (
+        classes(lambda path: Image.new("RGB", (5, 4)).save(path, format="EPS")),
+        "",
+        "cannot be read as a picture",
+        3,
+    ),
+    "a picture of many samples, which a decoder logs": (
+        classes(lambda path: path.write_bytes(tiff(277, 99))),
+        "",
+        "cannot be read as a picture",
+        3,
+    ),
+    "a picture of a cut directory, which a decoder warns of": (
+        classes(lambda path: path.write_bytes(tiff(256, 5)[:-9])),
+        "",
+        "resize all",
+        3,
+    ),
+    "16 bits a pixel": (
+        classes(lambda path: Image.fromarray(np.zeros((4, 4), np.uint16)).save(path)),
+        "",
+        "pixels of mode I;16",
+        3,
+    ),
+    "pictures of other sizes": (classes(lambda p: picture(p, (5, 5))), "", "resize all", 3),
+    "a name of escapes": (classes(escaping), "", "cannot be read as a picture", 3),
+    "a pipe for a picture": (
+        classes(lambda path: (path.unlink(), os.mkfifo(path))),
+        "",
+        "no regular file",
+        3,
+    ),
+    "a link to itself": (
+        classes(lambda path: (path.unlink(), path.symlink_to(path))),
+        "",
+        "cannot be read",
+        3,
+    ),
+    "a picture outside": (
+        described("file,y\n../table.csv,0\n1.png,1\n"),
+        "?table=inside.csv&label=y",
+        "is not inside",
+        3,
+    ),
+    "a picture from the root": (
+        described("file,y\n/etc/passwd,0\n1.png,1\n"),
+        "?table=inside.csv&label=y",
+        "is not inside",
+        3,
+    ),
+    "a picture that is not there": (
+        described("file,y\n2.png,0\n1.png,1\n"),
+        "?table=inside.csv&label=y",
+        "No such file",
+        3,
+    ),
+}
+
+TEXTS: dict[str, tuple[Content, str, str, int]] = {
+    "nothing": (b"", "", "is empty", 3),
+    "bytes": (bytes(range(256)), "", "not text in UTF-8", 3),
+    "another column": (b"words,y\nx,0\n", "", "no column 'text'", 2),
+    "tokens beyond memory": (b"text,y\na,0\nb,1\n", "&length=9999999999", "more than 4 GiB", 3),
+    "no words": (b"text,y\n,0\n,1\n", "&length=0", "length is at least 1", 2),
+}
+
+_KINDS = {
+    "a folder": (lambda path: path.mkdir(), "Is a directory"),
+    "a pipe": (os.mkfifo, "no regular file"),
+    "an endless device": (lambda path: path.symlink_to("/dev/zero"), "no regular file"),
+    "a link to itself": (lambda path: path.symlink_to(path), "symbolic links"),
+}
+
+_TABLE = "csv:hostile.csv?label=y"
+_ARRAY = "npz:hostile.npz?inputs=x&label=y"
+
+USAGE = ("no column 'y'",)
+"""Words of a table's refusal that end with the status of wrong usage."""
+
+TABLE_CASES = [
+    Case(
+        f"table, {name}",
+        "hostile.csv",
+        content,
+        f"{AUDIT} '{_TABLE}'",
+        words,
+        2 if words in USAGE else 3,
+    )
+    for name, (content, words) in TABLES.items()
+]
+ARRAY_CASES = [
+    Case(f"arrays, {name}", "hostile.npz", content, f"{AUDIT} '{_ARRAY}'", words, status)
+    for name, (content, words, status) in ARRAYS.items()
+]
+PICTURE_CASES = [
+    Case(f"pictures, {name}", "hostile", content, f"{AUDIT} 'images:hostile{more}'", words, status)
+    for name, (content, more, words, status) in PICTURES.items()
+]
+TEXT_CASES = [
+    Case(
+        f"texts, {name}",
+        "hostile.csv",
+        content,
+        f"{AUDIT} 'text:hostile.csv?text=text&label=y{more}'",
+        words,
+        status,
+    )
+    for name, (content, more, words, status) in TEXTS.items()
+]
+FILE_CASES = [
+    Case(f"{name} for {kind}", "hostile.csv", content, f"{AUDIT} '{spec}'", words, 2)
+    for kind, spec in (("a table", _TABLE), ("arrays", _ARRAY.replace("npz?", "csv?")))
+    for name, (content, words) in _KINDS.items()
+]
+
+DATA_CASES = [*TABLE_CASES, *ARRAY_CASES, *PICTURE_CASES, *TEXT_CASES, *FILE_CASES]

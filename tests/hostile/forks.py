@@ -1,0 +1,143 @@
+"""Runs command lines in forks of one process that has imported what they need.
+
+So a row costs what its command does, and a crash, a hang and the memory are its own. Run as a
+program: ``forks.py JOBS RESULTS``, two JSON files; a job is ``[folder, words]``.
+"""
+
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import resource
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import redirect_stderr, suppress
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+SECONDS = 20
+ADDRESSES = 4 << 30
+"""What a fork may use at most: processor seconds, and bytes beyond what it starts with."""
+
+_ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+_WARMING = (
+    "gate /none.json",
+    "render /none.json",
+    "compare /none.json /none.json",
+    "scan --config /none.yaml",
+    "forward -m zoo:mlp?inputs=10 -d diabetes -c /none.pt",
+    "copa-metric -m zoo:mlp?inputs=10 -d diabetes -c /none.pt",
+    "attack reconstruct -m zoo:mlp?inputs=10 -d diabetes --update /none.pt",
+    "dp-audit -m zoo:mlp?inputs=10 -d diabetes -a sex --mechanism /none.py:noise",
+    "sweep forward -m zoo:mlp?inputs=10 -d images:/ --over seed=1",
+)
+"""Commands that fill what Python, Typer and the libraries keep for later."""
+
+
+class Outcome(NamedTuple):
+    """How a command ended.
+
+    Attributes:
+        status: of the process; negative for the signal that ended it.
+        out: what it wrote to standard output.
+        err: what it wrote to standard error.
+        seconds: of the processor, its children's included.
+        peak: bytes of memory, beyond those of a fork that does nothing.
+    """
+
+    status: int
+    out: str
+    err: str
+    seconds: float
+    peak: int
+
+
+def run_all(jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[Outcome]:
+    """Run each command in its folder, one after the other."""
+    with TemporaryDirectory() as folder:
+        asked, told = Path(folder) / "jobs", Path(folder) / "results"
+        asked.write_text(json.dumps([(str(place), list(words)) for place, words in jobs]))
+        own = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run([sys.executable, __file__, asked, told], env=own, timeout=600)
+        assert done.returncode == 0
+        return [Outcome(*result) for result in json.loads(told.read_text())]
+
+
+def _main(asked: Path, told: Path) -> None:
+    _import_everything()
+    gc.freeze()
+    nothing = Path(told).with_name("nothing")
+    nothing.mkdir()
+    baseline = _forked(nothing, ["--version"]).peak
+    jobs = json.loads(asked.read_text())
+    outcomes = [_forked(Path(folder), words) for folder, words in jobs]
+    told.write_text(json.dumps([o._replace(peak=o.peak - baseline) for o in outcomes]))
+
+
+def _import_everything() -> None:
+    import PIL.Image
+    import safetensors.torch  # noqa: F401 - imported for the forks
+    import typer.main
+
+    import gradaudit.__main__
+
+    for module in pkgutil.walk_packages(gradaudit.__path__, "gradaudit."):
+        importlib.import_module(module.name)
+    PIL.Image.init()
+    typer.main.get_command = cache(typer.main.get_command)
+    for words in _WARMING:
+        with redirect_stderr(StringIO()), suppress(SystemExit):
+            sys.argv = ["gradaudit", *words.split()]
+            gradaudit.__main__.main()
+
+
+def _forked(folder: Path, words: Sequence[str]) -> Outcome:
+    streams = [folder.with_suffix(suffix) for suffix in (".out", ".err")]
+    child = os.fork()
+    if child == 0:
+        os._exit(_run(folder, words, streams))
+    _, status, used = os.wait4(child, 0)
+    out, err = (stream.read_text(errors="backslashreplace") for stream in streams)
+    seconds = used.ru_utime + used.ru_stime
+    return Outcome(os.waitstatus_to_exitcode(status), out, err, seconds, used.ru_maxrss << 10)
+
+
+def _run(folder: Path, words: Sequence[str], streams: Sequence[Path]) -> int:
+    from gradaudit.__main__ import main
+
+    for number, file in ((0, Path(os.devnull)), *enumerate(streams, start=1)):
+        os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
+    os.chdir(folder)
+    os.environ["TMPDIR"] = str(folder)
+    _limit()
+    sys.argv = ["gradaudit", *words]
+    try:
+        main()
+        status = 0
+    except SystemExit as end:
+        status = int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status
+
+
+def _limit() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    addresses = pages * resource.getpagesize() + ADDRESSES
+    resource.setrlimit(resource.RLIMIT_AS, (addresses, addresses))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    signal.alarm(3 * SECONDS)
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]), Path(sys.argv[2]))
