@@ -37,6 +37,12 @@ class NotApplicable(GradauditError):  # noqa: N818 - a verdict on the pairing, n
     """
 
 
+def short_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory, of the machine or a GPU, was not enough."""
+    kinds = ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError")
+    return type(error).__name__ in kinds or "can't allocate memory" in str(error)
+
+
 def one_line(error: BaseException, limit: int = 500) -> str:
     """``Kind: message`` of any exception, on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:limit]

@@ -1,5 +1,6 @@
 """Files that a user names, looked at before they are read or written."""
 
+import glob
 import os
 import stat
 from collections.abc import Iterable
@@ -64,6 +65,15 @@ def expect_other_files(outputs: Iterable[Path], inputs: Iterable[Path | None]) -
     for path in outputs:
         if os.path.realpath(path) in read:
             raise UsageError(f"-o {path}: is read by this command; name another file to write")
+
+
+def clear_temporaries(path: Path) -> None:
+    """Remove what a run that was killed while it wrote this file left beside it.
+
+    Only who holds the lock on the file knows that nobody else is writing it.
+    """
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{'?' * 8}"):
+        left.unlink(missing_ok=True)
 
 
 def destination(path: Path) -> Path:

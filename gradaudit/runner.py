@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -19,17 +19,28 @@ from gradaudit.audits import Audit
 from gradaudit.audits.rows import Rows
 from gradaudit.data import describe
 from gradaudit.defenses.subject import Subject
-from gradaudit.errors import CheckpointError, GradauditError, NotApplicable, UsageError, one_line
+from gradaudit.errors import (
+    CheckpointError,
+    GradauditError,
+    NotApplicable,
+    UsageError,
+    one_line,
+    short_of_memory,
+)
+from gradaudit.fingerprint import fingerprint
 from gradaudit.gathering import Part, gather
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 from gradaudit.specs import suggest
+from gradaudit.units import NOTHING_KEPT, Units
 
 log = logging.getLogger(__name__)
 
 MOST_NAMES = 5
 """Layers that a breach of the contract names."""
+_LEAST_MEMORY = 1 << 24
+"""Bytes of a chunk of work below which no less is tried."""
 _TIMES, _TOGETHER = 5, 32
 """Passes that are timed, and records in one of those that are passed together."""
 
@@ -40,6 +51,7 @@ def run(
     *,
     progress: Progress | None = None,
     provenance: Mapping[str, JsonValue] | None = None,
+    units: Units = NOTHING_KEPT,
 ) -> Report:
     """Run every audit and collect one report.
 
@@ -52,6 +64,8 @@ def run(
         audits: configured audits, run in order.
         progress: who is told how far the work is.
         provenance: more facts to record, such as the command line.
+        units: where finished work is kept, by what it depends on. An audit that is short of memory
+            goes on from there with chunks of half the size.
 
     Raises:
         AuditError: the model cannot be run on the records at all.
@@ -65,9 +79,15 @@ def run(
     broken: dict[str, JsonValue] = {}
     for audit in audits:
         begun = time.perf_counter()
+        work = replace(subject, units=units.of(fingerprint(subject, audit)) if units else units)
         rows: list[Measurement] = []
-        with _kept(audit, subject, rows, broken):
-            rows.extend(audit.run(subject, progress or Silent()))
+        short = [True]
+        while short:
+            with _filled(audit, work, rows, broken) as short:
+                done = work.units.of("rows")
+                rows.extend(done.kept() or audit.run(work, progress or Silent()))
+                done.keep(rows)
+            work = replace(work, memory=work.memory // 2)
         parts.append(Part.of(audit, rows))
         seconds[audit.name] = round(time.perf_counter() - begun, 3)
     return Report(
@@ -144,22 +164,29 @@ def _seconds(subject: Subject, records: int) -> float:
 
 
 @contextmanager
-def _kept(
+def _filled(
     audit: Audit[Any], subject: Subject, rows: list[Measurement], broken: dict[str, JsonValue]
-) -> Iterator[None]:
+) -> Iterator[list[bool]]:
     """Let an audit fill its rows; where it breaks off, they are filled up, and ``broken`` says it.
+
+    Something is put into the list that it yields where the audit is to be tried with less memory.
 
     This is no caller of the audit, so a traceback leads from the run straight to the measurement.
     """
     fault: str | None = None
+    short: list[bool] = []
     try:
-        yield
+        yield short
     except NotApplicable as why:
         rows += _instead(audit, subject, rows, "skipped", str(why))
     except (UsageError, CheckpointError):
         raise
     except (Exception, SystemExit) as error:
         log.debug("%s failed", audit.name, exc_info=True)
+        if short_of_memory(error) and subject.memory > _LEAST_MEMORY:
+            rows.clear()
+            short.append(True)
+            return
         fault = str(error) if isinstance(error, GradauditError) else one_line(error)
     layers = [layer.name for layer in subject.layers]
     if fault is None and (faults := breaches(type(audit), rows, layers)):

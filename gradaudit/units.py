@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import pickle
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, is_dataclass, replace
@@ -28,6 +27,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from gradaudit.errors import UsageError
+from gradaudit.files import clear_temporaries
 from gradaudit.report import write_atomically
 
 log = logging.getLogger(__name__)
@@ -52,21 +52,39 @@ class Units:
     folder: Path | None = None
     words: tuple[Word, ...] = ()
 
+    def __bool__(self) -> bool:
+        """Whether anything is kept."""
+        return self.folder is not None
+
     def of(self, *words: Word) -> Units:
         """Those whose names go on with these words."""
         return replace(self, words=(*self.words, *words))
 
     def once(self, make: Callable[[], T]) -> T:
-        """The unit of these words: what is kept, or what ``make`` gives, which is kept then."""
-        if self.folder is None:
-            return make()
-        path = self.folder / hashlib.sha256(json.dumps(self.words).encode()).hexdigest()
-        kept = _read(path)
-        if kept:
-            return kept[0]  # type: ignore[no-any-return]
-        value = make()
-        _write(path, (value,))
+        """The unit of these words, which is no None: what is kept, or what ``make`` gives."""
+        value: T | None = self.kept()
+        if value is None:
+            value = make()
+            self.keep(value)
         return value
+
+    def kept(self) -> Any:
+        """The unit of these words; None where there is none that is whole and ours."""
+        return None if self.folder is None else _read(self._path(self.folder))
+
+    def keep(self, value: object) -> None:
+        """Keep the unit; one that cannot be kept, or has no room, is made again by the next run."""
+        if self.folder is not None:
+            _write(self._path(self.folder), value)
+
+    def forget(self) -> None:
+        """Throw away all that is kept: the command has written what it was for."""
+        if self.folder is not None:
+            for unit in self.folder.iterdir():
+                unit.unlink()
+
+    def _path(self, folder: Path) -> Path:
+        return folder / hashlib.sha256(json.dumps(self.words).encode()).hexdigest()
 
 
 NOTHING_KEPT = Units()
@@ -74,35 +92,31 @@ NOTHING_KEPT = Units()
 
 @contextmanager
 def units_beside(output: Path) -> Iterator[Units]:
-    """Units of a command that writes ``output``, which are gone when it has ended well.
-
-    They stay where it is interrupted, killed or fails; nothing stays of a command that came to no
-    unit.
+    """Units of a command that writes ``output``, until it forgets them or is killed.
 
     Raises:
         UsageError: another command is writing the same file, or the folder cannot be made.
     """
     folder = output.absolute().with_name(FOLDER.format(output.name))
     with locked(folder, f"-o {output}"):
+        clear_temporaries(output)
         yield Units(folder)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def locked(folder: Path, what: str) -> Iterator[None]:
+def locked(folder: Path, what: str, *, remove: bool = True) -> Iterator[None]:
     """Hold a folder for as long as this process works in it; it is made where there is none.
 
-    A folder that was made here and stays empty is gone afterwards. Where the file system knows no
-    locks there is none.
+    Where the file system knows no locks there is none.
 
     Args:
         folder: to hold.
         what: the option that named it, and its value.
+        remove: whether the folder is removed afterwards where it is empty.
 
     Raises:
         UsageError: another process holds it, or it cannot be made.
     """
-    made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -115,7 +129,7 @@ def locked(folder: Path, what: str) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-        if made:
+        if remove:
             with suppress(OSError):  # there is something in it
                 folder.rmdir()
 
@@ -132,7 +146,6 @@ def _lock(handle: int, what: str) -> None:
 
 
 def _write(path: Path, value: object) -> None:
-    """Keep a value; one that cannot be kept, or has no room, is made again by the next run."""
     stream = io.BytesIO()
     try:
         _Writer(stream, pickle.HIGHEST_PROTOCOL).dump(value)
@@ -143,7 +156,6 @@ def _write(path: Path, value: object) -> None:
 
 
 def _read(path: Path) -> Any:
-    """What is kept, or None where nothing is, or nothing that is whole and ours."""
     with suppress(OSError):
         if path.stat().st_uid != os.geteuid():
             return None

@@ -57,8 +57,11 @@ def shared_out(
         advance: told of the units that the tasks advance by, in this process.
         units: where what the tasks give is kept, by their numbers; it is not made again.
     """
-    if units.folder is not None:
-        tasks = [partial(_kept, units.of(number), task) for number, task in enumerate(tasks)]
+    if units:
+        tasks = [
+            partial(_kept, units.of("shared out", number), task)
+            for number, task in enumerate(tasks)
+        ]
     workers = min(workers, len(tasks))
     if workers > 1:
         try:

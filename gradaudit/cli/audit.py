@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
 from pydantic import BaseModel
@@ -19,6 +19,7 @@ from gradaudit.cli.perform import (
     opened,
     show,
     stdout_for_the_report,
+    unfinished,
 )
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
@@ -39,6 +40,9 @@ from gradaudit.specs import suggest
 from gradaudit.sweeping.grid import Axis, expect_known, points, read_axes
 from gradaudit.text import DOUBTS, variant_text
 
+if TYPE_CHECKING:
+    from gradaudit.units import Units
+
 WHOLE_MODEL = "(whole model)"
 
 
@@ -49,13 +53,13 @@ def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         config = flags.pop("config")
         settings, configured = _configured(audit, flags, read_file(config))
         expect_writable(settings, config, settings, configured.options)
-        with opened(settings) as subject:
-            from gradaudit.runner import run
+        with unfinished(settings) as units:
+            with opened(settings) as subject:
+                from gradaudit.runner import run
 
-            report = run(
-                subject, [configured], progress=watcher(settings.quiet), provenance=asked()
-            )
-        finish(report, settings, subject)
+                watch = watcher(settings.quiet)
+                report = run(subject, [configured], progress=watch, provenance=asked(), units=units)
+            finish(report, settings, subject, units)
 
     return with_options(command, _parameters(audit))
 
@@ -108,8 +112,9 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
 
             expect_picture(curves)
             expect_panels(axes)
-        report = _swept(audit, axes, flags, file, quiet=output.quiet)
-        show(report, output)
+        with unfinished(output) as units:
+            report = _swept(audit, axes, flags, file, units, quiet=output.quiet)
+            show(report, output, units)
         if output.format == "table":
             print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
         insist(report)
@@ -142,6 +147,7 @@ def _swept(
     axes: Sequence[Axis],
     flags: dict[str, Any],
     file: dict[str, Any],
+    units: "Units",
     *,
     quiet: bool,
 ) -> Report:
@@ -157,7 +163,7 @@ def _swept(
         for settings, run_audit in configured:
             if subject is None or settings != loaded:
                 loaded, subject = settings, load(settings)
-            done.append(run(subject, [run_audit], progress=watcher(quiet)))
+            done.append(run(subject, [run_audit], progress=watcher(quiet), units=units))
     parts = [
         Part(run_audit, report.measurements, point.variant)
         for point, (_, run_audit), report in zip(grid, configured, done, strict=True)

@@ -22,9 +22,11 @@ from gradaudit.judging import Policy
 from gradaudit.redaction import redact
 from gradaudit.report import Report
 from gradaudit.specs import files_in_spec
+from gradaudit.stopping import Stopped
 
 if TYPE_CHECKING:
     from gradaudit.defenses.subject import Subject
+    from gradaudit.units import Units
 
 GATE_FAILED = CLAIM_EXCEEDED = 1
 STDOUT, STDERR = 1, 2
@@ -96,15 +98,43 @@ def stdout_for_the_report() -> Iterator[None]:
         os.close(kept)
 
 
-def show(report: Report, settings: OutputSettings, policy: Policy | None = None) -> None:
+@contextmanager
+def unfinished(settings: OutputSettings) -> Iterator[Units]:
+    """Where finished work is kept until the report is written: beside its first file, if any.
+
+    Raises:
+        UsageError: another command is writing that file.
+    """
+    from gradaudit.units import NOTHING_KEPT, units_beside
+
+    if not settings.output:
+        yield NOTHING_KEPT
+        return
+    with units_beside(settings.output[0]) as units:
+        try:
+            yield units
+        except Stopped as stop:
+            if units.folder and any(units.folder.iterdir()):
+                stop.words += f"; the same command goes on from {units.folder.name}"
+            raise
+
+
+def show(
+    report: Report, settings: OutputSettings, units: Units, policy: Policy | None = None
+) -> None:
     """Write the report's files, then the report to standard output."""
     for path, format_ in writers(settings.output):
         format_.write(report, path, policy)
+    units.forget()
     format_named(settings.format).show(report, policy)
 
 
 def finish(
-    report: Report, settings: RunSettings, subject: Subject, policy: Policy | None = None
+    report: Report,
+    settings: RunSettings,
+    subject: Subject,
+    units: Units,
+    policy: Policy | None = None,
 ) -> None:
     """Show the report, without private words where they are not to be in it, and end as it says.
 
@@ -113,7 +143,7 @@ def finish(
     """
     if settings.redact:
         report = redact(report, {column.name: column.values for column in subject.records.features})
-    show(report, settings, policy)
+    show(report, settings, units, policy)
     insist(report)
     if reason := claim_untested(report):
         raise AuditError(reason)

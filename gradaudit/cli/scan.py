@@ -9,7 +9,7 @@ import typer
 
 from gradaudit.audits import Audit, audits
 from gradaudit.cli.options import CONFIG, options_of, with_options
-from gradaudit.cli.perform import GATE_FAILED, asked, expect_writable, finish, opened
+from gradaudit.cli.perform import GATE_FAILED, asked, expect_writable, finish, opened, unfinished
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
     OutputSettings,
@@ -44,11 +44,13 @@ def _scan(**flags: Any) -> None:
     if settings.dry_run:
         _tell_plan(settings, chosen)
         return
-    with opened(settings) as subject:
-        from gradaudit.runner import run
+    with unfinished(settings) as units:
+        with opened(settings) as subject:
+            from gradaudit.runner import run
 
-        report = run(subject, chosen, progress=watcher(settings.quiet), provenance=asked())
-    finish(report, settings, subject, policy)
+            watch = watcher(settings.quiet)
+            report = run(subject, chosen, progress=watch, provenance=asked(), units=units)
+        finish(report, settings, subject, units, policy)
     if policy and not passed(gate(report, policy)):
         typer.echo(f"gradaudit: the report does not pass {settings.policy}", err=True)
         raise typer.Exit(GATE_FAILED)

@@ -17,6 +17,7 @@ from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint import LoadedCheckpoint
 from gradaudit.models.target import Expected, Layer, Target
 from gradaudit.randomness import rng, torch_rng
+from gradaudit.units import NOTHING_KEPT, Units
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Subject:
         jobs: worker processes.
         memory: bytes that one chunk of work may take.
         expected: the accuracy that the newest target is known to have.
+        units: where finished work is kept.
     """
 
     targets: tuple[Target, ...]
@@ -48,6 +50,7 @@ class Subject:
     jobs: int = 1
     memory: int = 1 << 30
     expected: Expected | None = None
+    units: Units = NOTHING_KEPT
 
     @property
     def target(self) -> Target:

@@ -19,6 +19,7 @@ from gradaudit.dp.theory import Relation
 from gradaudit.errors import UsageError
 from gradaudit.progress import Progress
 from gradaudit.randomness import sequence
+from gradaudit.units import NOTHING_KEPT
 
 Swept = Literal["clip", "sigma"]
 Setting = tuple[Swept, float, Mechanism]
@@ -89,17 +90,24 @@ def play_on(
         gradients, records, column, mechanism, design, rules.memory, sequence(seed, "batch")
     )
     domain = Domain.of(records, column, design.domain)
-    with progress.task(f"canaries for {attribute}", STAGES * design.restarts) as advance:
-        canaries = choose_canary(
-            sensitivity, domain, records, design, sequence(seed, "canary"), advance
-        )
+    # what foreign code carries on from one release to the next would be lost with those left out
+    units = NOTHING_KEPT if mechanism.foreign else subject.units
+    units = units.of(attribute, mechanism.description)
+    canaries = units.of("canaries").kept()
+    if canaries is None:
+        with progress.task(f"canaries for {attribute}", STAGES * design.restarts) as advance:
+            canaries = choose_canary(
+                sensitivity, domain, records, design, sequence(seed, "canary"), advance
+            )
+        units.of("canaries").keep(canaries)
     hypotheses = _hypotheses(sensitivity, canaries.played, mixture=design.mixture)
     result: Verdict | TrialsResult | None
     result = verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
     pair = pair_epsilon(mechanism, hypotheses, rules.delta)
-    if result is None:
+    if result is None and (result := units.of("trials").kept()) is None:
         with progress.task("releases", 2 * rules.trials) as advance:
             result = play(mechanism, hypotheses, rules, sequence(seed, "game"), advance)
+        units.of("trials").keep(result)
     elif pair is None:
         pair = result.epsilon
     return Game(

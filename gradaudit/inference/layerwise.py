@@ -15,6 +15,7 @@ from gradaudit.randomness import number, rng, sequence
 from gradaudit.sharing.draws import beside
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.reduction import Reduction
+from gradaudit.units import NOTHING_KEPT, Units
 from gradaudit.workers import shared_out
 
 _TOGETHER = 8
@@ -32,6 +33,7 @@ class Layerwise:
             of the batch, so that no record is in two sets.
         seed: root of defenses' noise and of fits.
         jobs: worker processes; the numbers do not depend on them.
+        units: where estimates are kept.
         notes: what is to be said of how updates were computed.
     """
 
@@ -41,6 +43,7 @@ class Layerwise:
     others: int
     seed: np.random.SeedSequence
     jobs: int
+    units: Units = NOTHING_KEPT
     notes: set[str] = field(default_factory=set)
 
     def usable(
@@ -57,7 +60,8 @@ class Layerwise:
                     partial(estimate, rows, each, adversary, self._fits(layer, each))
                     for each, rows in repetition_rows
                 ]
-                found[layer.name] += shared_out(tasks, self.jobs, advance)
+                units = self.units.of(title, layer.name, len(found[layer.name]))
+                found[layer.name] += shared_out(tasks, self.jobs, advance, units)
         return found
 
     def _observed(

@@ -3,9 +3,11 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
+from torch import Tensor
 
 from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
@@ -24,6 +26,7 @@ from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.tradeoff.attacking import Attack, Outcome, attacked, has_secret
 from gradaudit.tradeoff.mechanisms import Mechanism, Setting
 from gradaudit.tradeoff.scores import FloatArray
+from gradaudit.units import NOTHING_KEPT, Units
 
 Weights = Literal["initial", "trained"]
 
@@ -129,6 +132,7 @@ def train(
     defenses: Sequence[Defense[Any]],
     seed: int,
     progress: Progress,
+    units: Units = NOTHING_KEPT,
 ) -> Trained:
     """Train with these defenses and test.
 
@@ -141,13 +145,8 @@ def train(
         UsageError: an option does not go with another.
     """
     training = Training(target, records, options, defenses=defenses, seed=seed)
-    with progress.task("training", options.rounds) as advance:
-        for _ in range(options.rounds):
-            training.advance()
-            advance(1)
     model = copy.deepcopy(training.target.model)
-    reached = training.snapshot(scored=False)
-    model.load_state_dict({**reached.state, **reached.private})
+    model.load_state_dict(units.once(partial(_weights, training, options.rounds, progress)))
     done = replace(training.target, model=model, checkpoint=None)
     accuracy = task_accuracy(done, test)
     if accuracy.metric != "accuracy":
@@ -155,6 +154,16 @@ def train(
             "the labels and the loss define no accuracy, which is what privacy is weighed against"
         )
     return Trained(training.target, done, accuracy)
+
+
+def _weights(training: Training, rounds: int, progress: Progress) -> dict[str, Tensor]:
+    """Of the model after so many rounds, with its private part."""
+    with progress.task("training", rounds) as advance:
+        for _ in range(rounds):
+            training.advance()
+            advance(1)
+    reached = training.snapshot(scored=False)
+    return {**reached.state, **reached.private}
 
 
 def study(subject: Subject, mechanism: Mechanism, plan: Plan, progress: Progress) -> Study:
@@ -175,9 +184,11 @@ def study(subject: Subject, mechanism: Mechanism, plan: Plan, progress: Progress
     for number in range(plan.repeats):
         drawn, test = _drawn(subject, plan, number)
         targets = (defended_target(subject.target, chain, subject.seed) for chain in chains)
+        drawn = replace(drawn, units=subject.units.of(mechanism.text, number))
+        units = [drawn.units.of(str(setting)) for setting in mechanism.settings]
         models = [
-            train(target, drawn.records, test, plan.training, chain, drawn.seed, progress)
-            for target, chain in zip(targets, chains, strict=True)
+            train(target, drawn.records, test, plan.training, chain, drawn.seed, progress, unit)
+            for target, chain, unit in zip(targets, chains, units, strict=True)
         ]
         trained.append(models)
         for view in _views(plan, models[0].initial):
@@ -238,14 +249,18 @@ def _attacked(
     batches = chosen_batches(drawn, Choice(view.batch_size, plan.batches))
     attack = replace(plan.attack, insider=view.insider)
     initial = view.weights == "initial"
+    units = drawn.units.of("attack", view.batch_size, view.weights, view.insider)
     return [
-        attacked(
-            model.initial if initial else model.target,
-            SharingProtocol(chain),
-            batches,
-            attack,
-            drawn.seed,
-            progress,
+        units.of(index).once(
+            partial(
+                attacked,
+                model.initial if initial else model.target,
+                SharingProtocol(chain),
+                batches,
+                attack,
+                drawn.seed,
+                progress,
+            )
         )
-        for model, chain in zip(models, chains, strict=True)
+        for index, (model, chain) in enumerate(zip(models, chains, strict=True))
     ]

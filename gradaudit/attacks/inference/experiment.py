@@ -148,12 +148,20 @@ def run_experiment(
     units = sum(repetition.units for repetition in repetitions)
     findings: list[Findings] = []
     with progress.task(f"attack {game.name}", units) as advance:
-        for repetition in repetitions:
-            rounds = repetition.observations(advance)
-            findings.append(repetition.findings(rounds, advance))
-            if len(findings) == 1:
-                leaked = leaks(rounds, repetition.split, sequence(repetition.seed, "fano"))
-                facts = repetition.facts(rounds)
+        for index, repetition in enumerate(repetitions):
+            unit = subject.units.of(game.name, seed, index)
+            if (kept := unit.kept()) is not None:
+                advance(repetition.units)
+            else:
+                rounds = repetition.observations(advance)
+                kept = [repetition.findings(rounds, advance)]
+                if not index:
+                    draws = sequence(repetition.seed, "fano")
+                    kept += leaks(rounds, repetition.split, draws), repetition.facts(rounds)
+                unit.keep(kept)
+            findings.append(kept[0])
+            if not index:
+                leaked, facts = kept[1:]
     return Experiment(tuple(findings), leaked, facts)
 
 

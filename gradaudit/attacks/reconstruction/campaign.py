@@ -20,6 +20,7 @@ from gradaudit.errors import UsageError
 from gradaudit.progress import Advance, Progress, Silent
 from gradaudit.randomness import rng, sequence, torch_rng
 from gradaudit.sharing.captured import Captured, captured_update
+from gradaudit.units import NOTHING_KEPT, Units
 from gradaudit.workers import shared_out
 
 T = TypeVar("T")
@@ -54,6 +55,7 @@ class Campaign:
     Attributes:
         scored: whether the truth is known.
         jobs: worker processes that batches, or restarts, are shared out among.
+        units: where what comes of each batch is kept.
     """
 
     observed: tuple[Observed, ...]
@@ -62,6 +64,7 @@ class Campaign:
     seed: int
     facts: dict[str, JsonValue]
     jobs: int = 1
+    units: Units = NOTHING_KEPT
 
     @classmethod
     def prepare(
@@ -90,7 +93,9 @@ class Campaign:
             ]
         facts["knowledge"] = dict(observed[0].view.knowledge)
         scored = choice.update is None or bool(choice.records)
-        return cls(tuple(observed), scored, restarts, subject.seed, facts, subject.jobs)
+        checkpoint = threat.target.checkpoint
+        units = subject.units.of(checkpoint.sha256 if checkpoint else "")
+        return cls(tuple(observed), scored, restarts, subject.seed, facts, subject.jobs, units)
 
     @property
     def batch(self) -> int:
@@ -105,7 +110,8 @@ class Campaign:
         """
         blocks = blocks_of(self.restarts) if method.splits else 1
         task = partial(_attacked, attack, method, self.restarts, self.seed)
-        return over_batches(task, self.observed, self.jobs, blocks, method.name, progress)
+        units = self.units.of(method.name, method.options.model_dump_json())
+        return over_batches(task, self.observed, self.jobs, blocks, method.name, progress, units)
 
 
 def over_batches(
@@ -115,6 +121,7 @@ def over_batches(
     blocks: int,
     title: str,
     progress: Progress,
+    units: Units = NOTHING_KEPT,
 ) -> list[T]:
     """A task's results for every batch, in order.
 
@@ -129,13 +136,17 @@ def over_batches(
         blocks: that the restarts of a batch are made of; 1 where they cannot be shared out.
         title: of the work, for the progress of several workers.
         progress: who is told how far the work is.
+        units: where the results are kept.
     """
     jobs = jobs if observed[0].view.model.device.type == "cpu" else 1
     if min(jobs, len(observed)) > 1 and min(jobs, len(observed)) >= min(jobs, blocks):
         tasks = [partial(_one, task, batch, number) for number, batch in enumerate(observed)]
         with progress.task(title, len(observed)) as advance:
-            return shared_out(tasks, jobs, advance)
-    return [task(batch, number, progress, jobs) for number, batch in enumerate(observed)]
+            return shared_out(tasks, jobs, advance, units)
+    return [
+        units.of(number).once(partial(task, batch, number, progress, jobs))
+        for number, batch in enumerate(observed)
+    ]
 
 
 def _one(task: Task[T], batch: Observed, number: int, advance: Advance) -> T:

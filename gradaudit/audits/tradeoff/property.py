@@ -63,7 +63,9 @@ def _played(
 ) -> Played:
     chain = (*subject.defenses, *setting.defenses)
     target = defended_target(replace(subject.target, checkpoint=None), chain, subject.seed)
-    rows = list(attack.run(replace(subject, targets=(target,), defenses=chain), progress))
+    units = subject.units.of(str(setting))
+    attacked = replace(subject, targets=(target,), defenses=chain, units=units)
+    rows = list(attack.run(attacked, progress))
     advantage, auroc = (
         {
             name: row

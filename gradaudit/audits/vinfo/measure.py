@@ -152,7 +152,7 @@ class _Latent:
     ) -> Iterator[Measurement]:
         """An attribute's rows in one round."""
         options, title = self.options, f"{Vinfo.name} {case.attribute}"
-        work = self._layerwise(case, target)
+        work = self._layerwise(case, target, rows.variant)
         adversary = Estimator(options.members, options.prior, options.paper, curve=True)
         real = work.usable(case.real, adversary, progress, title)
         permuted = work.usable(case.permuted, adversary, progress, f"{title}, permuted")
@@ -179,7 +179,7 @@ class _Latent:
     def _sharing(self) -> SharingProtocol:
         return self.options.sharing(self.subject.defenses, self.subject.hidden)
 
-    def _layerwise(self, case: Case, target: Target) -> Layerwise:
+    def _layerwise(self, case: Case, target: Target, variant: Variant) -> Layerwise:
         observe = partial(
             Interceptor,
             target,
@@ -196,6 +196,7 @@ class _Latent:
             self._sharing.others,
             case.seed,
             self.subject.jobs,
+            self.subject.units.of(str(variant)),
         )
 
     def _facts(self, case: Case, work: Layerwise) -> dict[str, JsonValue]:
