@@ -85,8 +85,10 @@ def run(
         while short:
             with _filled(audit, work, rows, broken) as short:
                 done = work.units.of("rows")
-                rows.extend(done.kept() or audit.run(work, progress or Silent()))
-                done.keep(rows)
+                kept = done.kept()
+                rows.extend(kept or audit.run(work, progress or Silent()))
+                if not kept:
+                    done.keep(rows)
             work = replace(work, memory=work.memory // 2)
         parts.append(Part.of(audit, rows))
         seconds[audit.name] = round(time.perf_counter() - begun, 3)
