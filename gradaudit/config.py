@@ -94,7 +94,8 @@ class OutputSettings(_Settings):
 
     output: tuple[Path, ...] = Field(
         (),
-        description="Write the report to this file too; the suffix is the format.",
+        description="Write the report to this file too; the suffix is the format. Finished work is "
+        "kept beside it meanwhile: a command that was killed goes on from there.",
         json_schema_extra=short("-o"),
     )
     format: Shape = Field(

@@ -1,6 +1,5 @@
 """Files that a user names, looked at before they are read or written."""
 
-import glob
 import os
 import stat
 from collections.abc import Iterable
@@ -67,12 +66,16 @@ def expect_other_files(outputs: Iterable[Path], inputs: Iterable[Path | None]) -
             raise UsageError(f"-o {path}: is read by this command; name another file to write")
 
 
-def clear_temporaries(path: Path) -> None:
-    """Remove what a run that was killed while it wrote this file left beside it.
+def clear_temporaries(folder: Path, names: str) -> None:
+    """Remove what a run that was killed while it wrote a file left beside it.
 
-    Only who holds the lock on the file knows that nobody else is writing it.
+    Only who holds the lock on these files knows that nobody else is writing them.
+
+    Args:
+        folder: of the files.
+        names: a glob of their names.
     """
-    for left in path.parent.glob(f".{glob.escape(path.name)}.{'?' * 8}"):
+    for left in folder.glob(f".{names}.{'?' * 8}"):
         left.unlink(missing_ok=True)
 
 

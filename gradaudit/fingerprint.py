@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from gradaudit.audits import Audit
 from gradaudit.data.records import fingerprint as fingerprint_of_records
 from gradaudit.defenses.subject import Subject
 from gradaudit.models.target import Target
-from gradaudit.user_code import code_digest
+from gradaudit.specs import files_in_spec
 
 
 def fingerprint(subject: Subject, audit: Audit[Any]) -> str:
@@ -69,8 +70,12 @@ def _texts(value: object) -> Iterator[object]:
         yield _with_code(value) if isinstance(value, str) else value
 
 
-def _with_code(text: str) -> list[str | None]:
-    return [text, code_digest(text)]
+def _with_code(text: str) -> list[str]:
+    """A text, and digests of the files and of the module that it names, where it is a spec."""
+    files = {path for path in files_in_spec(text) if path.is_file()}
+    module = getattr(sys.modules.get(text.rpartition(":")[0]), "__file__", None)
+    files |= {Path(module)} if module else set()
+    return [text, *(hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files))]
 
 
 @cache

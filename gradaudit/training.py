@@ -14,16 +14,25 @@ from gradaudit.federation.partition import split
 from gradaudit.federation.resume import CLIENT, RunFolder, RunRecord, train_into
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
+from gradaudit.files import clear_temporaries
 from gradaudit.progress import Progress
 from gradaudit.subject import load
 from gradaudit.text import printable
+from gradaudit.units import locked
 from gradaudit.user_code import code_digest
 
 
 def train(settings: TrainSettings, out: Path, progress: Progress) -> list[str]:
-    """Train into a folder; the lines that tell of it."""
-    training, folder = _set_up(settings, load(settings), out)
-    done = list(train_into(folder, training, settings.rounds, settings.every, progress))
+    """Train into a folder, which nobody else may write to meanwhile; the lines that tell of it.
+
+    Raises:
+        GradauditError: another run is at work there, or as ``RunFolder`` and ``train_into``.
+    """
+    subject = load(settings)
+    with locked(out, f"--out {out}", remove=not out.exists()):
+        clear_temporaries(out, "*.*")
+        training, folder = _set_up(settings, subject, out)
+        done = list(train_into(folder, training, settings.rounds, settings.every, progress))
     return list(_told(folder.summary, out, [round_.number for round_ in done]))
 
 

@@ -9,6 +9,7 @@ our own records, arrays and tensors is made from it.
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import io
 import json
@@ -94,17 +95,19 @@ NOTHING_KEPT = Units()
 def units_beside(output: Path) -> Iterator[Units]:
     """Units of a command that writes ``output``, until it forgets them or is killed.
 
+    They may hold what an attack rebuilt, so nobody else may look into the folder.
+
     Raises:
         UsageError: another command is writing the same file, or the folder cannot be made.
     """
     folder = output.absolute().with_name(FOLDER.format(output.name))
-    with locked(folder, f"-o {output}"):
-        clear_temporaries(output)
+    with locked(folder, f"-o {output}", mode=0o700):
+        clear_temporaries(folder.parent, glob.escape(output.name))
         yield Units(folder)
 
 
 @contextmanager
-def locked(folder: Path, what: str, *, remove: bool = True) -> Iterator[None]:
+def locked(folder: Path, what: str, *, remove: bool = True, mode: int = 0o777) -> Iterator[None]:
     """Hold a folder for as long as this process works in it; it is made where there is none.
 
     Where the file system knows no locks there is none.
@@ -113,12 +116,13 @@ def locked(folder: Path, what: str, *, remove: bool = True) -> Iterator[None]:
         folder: to hold.
         what: the option that named it, and its value.
         remove: whether the folder is removed afterwards where it is empty.
+        mode: of a folder that is made, less the umask.
 
     Raises:
         UsageError: another process holds it, or it cannot be made.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode, parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise UsageError(

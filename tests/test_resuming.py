@@ -4,15 +4,37 @@ One process imports everything once and forks a child for every run, so that a r
 than its work.
 """
 
+import copy
 import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import pytest
+import torch
 from command_line import HANGS
+from dp_subject import subject
+
+from gradaudit.audits import Audit, AuditOptions, Metric
+from gradaudit.audits.dp_audit import DpAudit
+from gradaudit.audits.rows import Rows
+from gradaudit.audits.sensitivity import Sensitivity, SensitivityOptions
+from gradaudit.cli.perform import unfinished
+from gradaudit.config import OutputSettings
+from gradaudit.defenses import parse_defense
+from gradaudit.defenses.subject import Subject
+from gradaudit.errors import short_of_memory
+from gradaudit.fingerprint import fingerprint
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement
+from gradaudit.runner import run
+from gradaudit.stopping import Stopped
+from gradaudit.units import Units
 
 TABLE = ("-m", "zoo:mlp?inputs=10&hidden=4&classes=2", "-d", "diabetes", "-a", "sex", "-q")
 AUDITS = [f"--audits={name}" for name in ("sensitivity", "vinfo", "subspace", "dp-audit")]
@@ -22,6 +44,7 @@ vinfo: {repeats: 2, batches: 10, family: [logistic], correlation: false}
 subspace: {permutations: 19}
 dp_audit: {mechanism: "dp:clip=1,sigma=1", trials: 100, restarts: 1, iterations: 2}
 """
+SEEDS = ",".join(map(str, range(8)))
 COMMANDS = {
     "scan": ("scan", *TABLE, "--config", "scan.yaml", "--samples", "40", *AUDITS),
     "vinfo": (
@@ -41,7 +64,15 @@ COMMANDS = {
         *("--rounds", "2", "--batches", "2", "--iterations", "4", "--restarts", "1"),
         *("--repeats", "2", "--participants", "2"),
     ),
-    "sweep": ("sweep", "subspace", *TABLE, "--permutations", "19", "--over", "seed=1,2,3,4,5,6,7,8"),
+    "sweep": (
+        "sweep",
+        "subspace",
+        *TABLE,
+        "--permutations",
+        "19",
+        "--over",
+        "seed=1,2,3,4,5,6,7,8",
+    ),
     "dp-audit": (
         *("dp-audit", *TABLE, "--mechanism", "dp:clip=1,sigma=1", "--trials", "400"),
         *("--restarts", "2", "--iterations", "8", "--sweep-sigma", "0.5", "--sweep-sigma", "2"),
@@ -145,3 +176,127 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_report(
     assert max(units) > 0
     assert left == [f"{name} killed.json"]
     assert without_times(folder / left[0]) == without_times(folder / f"{name}.json")
+
+
+class Hungry(Audit[AuditOptions]):
+    """Needs no more than 2²⁸ bytes, and finds out when it has begun."""
+
+    name: ClassVar[str] = "hungry"
+    summary: ClassVar[str] = "How much memory there was."
+    metrics = (Metric(id="bytes", title="Bytes", per_layer=False),)
+    headline = ("bytes",)
+    error: ClassVar[Exception] = MemoryError()
+    enough: ClassVar[int] = 1 << 28
+
+    def run(self, subject: Subject, progress: Progress) -> Iterator[Measurement]:
+        yield Rows(type(self)).measured("bytes", subject.memory)
+        if subject.memory > self.enough:
+            raise self.error
+
+
+SHORT = [
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+]
+
+
+@pytest.mark.parametrize("error", SHORT, ids=lambda error: type(error).__name__)
+def test_an_audit_short_of_memory_goes_on_with_half(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(Hungry, "error", error)
+    report = run(subject("sex"), [Hungry(AuditOptions())])
+    assert [row.value for row in report.measurements] == [1 << 28]
+    assert report.provenance["broken"] == {}
+
+
+def test_an_audit_that_no_memory_suffices_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hungry, "enough", 0)
+    report = run(subject("sex"), [Hungry(AuditOptions())])
+    assert report.provenance["broken"] == {"hungry": "MemoryError:"}
+
+
+def test_a_real_shortage_is_one() -> None:
+    with pytest.raises(RuntimeError) as torchs:
+        torch.empty(1 << 60)
+    with pytest.raises(MemoryError) as numpys:
+        np.empty(1 << 55)
+    assert short_of_memory(torchs.value)
+    assert short_of_memory(numpys.value)
+    assert not short_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+def nudged(audited: Subject) -> Subject:
+    model = copy.deepcopy(audited.target.model)
+    with torch.no_grad():
+        next(model.parameters()).view(-1)[0] += 1e-6
+    return replace(audited, targets=(replace(audited.target, model=model),))
+
+
+OTHERS: dict[str, Callable[[Subject], Subject]] = {
+    "seed": lambda audited: replace(audited, seed=1),
+    "samples": lambda audited: replace(audited, samples=7),
+    "records": lambda audited: replace(audited, records=audited.records.take(np.arange(50))),
+    "weights": nudged,
+    "layers": lambda audited: replace(audited, layers=audited.layers[1:]),
+    "hidden": lambda audited: replace(audited, hidden=("0",)),
+    "defenses": lambda audited: replace(audited, defenses=(parse_defense("sign"),)),
+    "mode": lambda audited: replace(audited, targets=(replace(audited.target, mode="train"),)),
+}
+
+
+@pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
+def test_another_run_has_another_fingerprint(change: Callable[[Subject], Subject]) -> None:
+    audited, audit = subject("sex"), Sensitivity(SensitivityOptions(probes=8))
+    assert fingerprint(change(audited), audit) != fingerprint(audited, audit)
+
+
+def test_options_and_the_files_that_they_name_are_in_the_fingerprint(tmp_path: Path) -> None:
+    audited = subject("sex")
+    code = tmp_path / "mine.py"
+
+    def of(**options: Any) -> str:
+        return fingerprint(audited, DpAudit(DpAudit.Options(**options)))
+
+    prints = [of(), of(trials=200)]
+    for text in ("a = 1", "a = 2"):
+        code.write_text(text)
+        prints.append(of(mechanism=f"{code}:a"))
+    assert len(set(prints)) == 4
+    assert prints[-1] == of(mechanism=f"{code}:a")
+
+
+def test_workers_and_memory_are_not_in_the_fingerprint() -> None:
+    audited, audit = subject("sex"), Sensitivity(SensitivityOptions(probes=8))
+    other = replace(audited, jobs=4, memory=1 << 20)
+    assert fingerprint(other, audit) == fingerprint(audited, audit)
+
+
+def test_units_of_another_run_are_left_alone(tmp_path: Path) -> None:
+    audit = Sensitivity(SensitivityOptions(probes=8))
+    units = Units(tmp_path)
+    first = run(subject("sex"), [audit], units=units)
+    other = run(subject("sex", seed=1), [audit], units=units)
+    again = run(subject("sex"), [audit], units=units)
+    assert first.measurements == again.measurements
+    assert first.measurements != other.measurements
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(("made", "more"), [(0, ""), (1, "; the same command goes on from r.json")])
+def test_an_interruption_says_where_it_goes_on(tmp_path: Path, made: int, more: str) -> None:
+    def interrupted() -> None:
+        with unfinished(OutputSettings(output=(tmp_path / "r.json",))) as units:
+            for number in range(made):
+                units.of(number).once(lambda: 1)
+            raise Stopped(signal.SIGINT)
+
+    with pytest.raises(Stopped) as stop:
+        interrupted()
+    assert stop.value.words.removesuffix(".unfinished") == f"interrupted{more}"
+
+
+def test_without_an_output_nothing_is_kept() -> None:
+    with unfinished(OutputSettings()) as units:
+        assert not units

@@ -134,7 +134,9 @@ def test_units_are_gone_when_the_command_ended_well(tmp_path: Path) -> None:
     output = tmp_path / "r.json"
     with units_beside(output) as units:
         units.once(lambda: 1)
-        assert len(list((tmp_path / FOLDER.format("r.json")).iterdir())) == 1
+        folder = tmp_path / FOLDER.format("r.json")
+        assert len(list(folder.iterdir())) == 1
+        assert folder.stat().st_mode & 0o777 == 0o700
         units.forget()
     assert not list(tmp_path.iterdir())
 

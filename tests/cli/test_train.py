@@ -8,6 +8,8 @@ import torch
 from command_line import Result, run
 from safetensors.torch import load_file
 
+from gradaudit.units import locked
+
 MODEL = "zoo:mlp?inputs=10&hidden=6&classes=2"
 
 
@@ -223,3 +225,23 @@ def test_out_is_needed_and_must_be_a_folder(tmp_path: Path) -> None:
     assert done.status == 2
     assert "holds other files (file)" in done.err
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_two_runs_do_not_train_into_one_folder(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with locked(out, "--out"):
+        done = train(out)
+        assert (done.status, contents(out)) == (2, {})
+    assert done.err == (
+        f"gradaudit: --out {out}: another run is writing there; wait for its end, or name another "
+        "place\n"
+    )
+    assert train(out).status == 0
+
+
+def test_what_a_killed_run_was_writing_is_cleared(trained: tuple[Path, Result]) -> None:
+    folder, _ = trained
+    before = contents(folder)
+    (folder / ".round-001.safetensors.ab12cd_9").write_bytes(b"half")
+    assert train(folder).status == 0
+    assert contents(folder) == before
