@@ -32,7 +32,11 @@ SLOW = (
     "cli/test_processes.py",
     "dp/test_canary.py",
     "dp/test_coverage.py",
+    "dp/test_game.py",
+    "gradients/test_sensitivity.py",
     "inference/test_usable.py",
+    "ranks/test_convolution.py",
+    "test_protection.py",
     "tradeoff/test_attacking.py",
 )
 """Files of which most tests run whole audits, start processes or need long statistics."""

@@ -30,7 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "subspace": {"permutations": 19},
     "copa-metric": {"records": 1},
     "forward": {},
-    "attack property": {"shadow": 60, "trials": 100, "repeats": 1, "batch_size": 4},
+    "attack property": {"shadow": 40, "trials": 60, "repeats": 1, "batch_size": 4, "batches": 10},
     "attack reconstruct": {"method": ["idlg:iterations=4"], "restarts": 1, "batches": 2},
     "dp-audit": {"mechanism": "dp:clip=1,sigma=1", "trials": 500, "record": "random"},
 }
@@ -68,7 +68,7 @@ for name, chosen in options.items():
         audits={name: chosen},
         checkpoints=(f"{root}/{weights}.safetensors",),
         attributes=(private,),
-        samples=200 if name == "vinfo" else 60,
+        samples=120 if name == "vinfo" else 40,
     )
     print(report.model_dump_json())
 """
