@@ -5,7 +5,7 @@ one record's loss with respect to layer l's parameters.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
@@ -101,7 +101,7 @@ class Jacobians:
                 tallies = [_Tally(source, self.layers) for source in sources]
                 for taken, directions in self._chunks(passes, chunk):
                     for tally in tallies:
-                        tally.add(taken, directions)
+                        tally.add(taken, dict(tally.source.norms(directions, taken.norms)))
                         records = len(tally.source.point.batch.records)
                         advance(len(directions.vectors) * records)
                 parts += [tally.norms() for tally in tallies]
@@ -173,9 +173,8 @@ class _Tally:
     layers: Sequence[Layer]
     _norms: dict[tuple[str, Pass], Norms] = field(default_factory=dict)
 
-    def add(self, taken: Pass, directions: Directions) -> None:
-        """Take in the norms of a chunk of a pass's directions."""
-        norms = dict(self.source.norms(directions, taken.norms))
+    def add(self, taken: Pass, norms: Mapping[str, Norms]) -> None:
+        """Take in the norms of a chunk of a pass's directions, by parameter."""
         merge = joined if taken.total else side_by_side
         for layer in self.layers:
             key = layer.name, taken
