@@ -40,7 +40,10 @@ class NotApplicable(GradauditError):  # noqa: N818 - a verdict on the pairing, n
 def short_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory, of the machine or a GPU, was not enough."""
     kinds = ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError")
-    return type(error).__name__ in kinds or "can't allocate memory" in str(error)
+    words = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    if type(error).__name__ in kinds or any(word in str(error) for word in words):
+        return True
+    return error.__cause__ is not None and short_of_memory(error.__cause__)
 
 
 def one_line(error: BaseException, limit: int = 500) -> str:

@@ -1,11 +1,16 @@
 """Files that a user names, looked at before they are read or written."""
 
+import glob
 import os
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from gradaudit.errors import UsageError
+
+TEMPORARY = ".{}.gradaudit-"
+"""What the name of a file begins with while another of this name is being written."""
 
 
 def expect_file(path: Path, limit: int | None = None) -> Path:
@@ -66,17 +71,15 @@ def expect_other_files(outputs: Iterable[Path], inputs: Iterable[Path | None]) -
             raise UsageError(f"-o {path}: is read by this command; name another file to write")
 
 
-def clear_temporaries(folder: Path, names: str) -> None:
-    """Remove what a run that was killed while it wrote a file left beside it.
+def clear_temporaries(path: Path) -> None:
+    """Remove what a run that was killed while it wrote this file left beside it.
 
-    Only who holds the lock on these files knows that nobody else is writing them.
-
-    Args:
-        folder: of the files.
-        names: a glob of their names.
+    Only who holds the lock on the file knows that nobody else is writing it.
     """
-    for left in folder.glob(f".{names}.{'?' * 8}"):
-        left.unlink(missing_ok=True)
+    path = Path(os.path.realpath(path))
+    for left in path.parent.glob(glob.escape(TEMPORARY.format(path.name)) + "*"):
+        with suppress(OSError):
+            left.unlink()
 
 
 def destination(path: Path) -> Path:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,15 +34,15 @@ def fingerprint(subject: Subject, audit: Audit[Any]) -> str:
     facts = {
         "versions": _versions(),
         "targets": [list(_of_target(target)) for target in subject.targets],
-        "records": fingerprint_of_records(subject.records),
+        "records": [fingerprint_of_records(subject.records), repr(subject.records.features)],
         "layers": [layer.name for layer in subject.layers],
         "samples": subject.samples,
         "attributes": subject.attributes,
         "defenses": [_with_code(str(defense)) for defense in subject.defenses],
         "hidden": subject.hidden,
         "seed": subject.seed,
-        "audit": audit.name,
-        "options": [*_texts(audit.options.model_dump(mode="json"))],
+        "audit": [audit.name, _digest(Path(inspect.getfile(type(audit))))],
+        "options": [*_texts(audit.options.model_dump())],
     }
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
@@ -58,24 +60,32 @@ def _of_target(target: Target) -> Iterator[object]:
 
 
 def _texts(value: object) -> Iterator[object]:
-    """Every value in options, and the digest of the file that one names."""
+    """Every value in options, and digests of the files that one names; not of those to write."""
     if isinstance(value, dict):
         for name, part in value.items():
             yield name
             yield from _texts(part)
-    elif isinstance(value, list):
+    elif isinstance(value, (list, tuple)):
         for part in value:
             yield from _texts(part)
     else:
-        yield _with_code(value) if isinstance(value, str) else value
+        yield _with_code(value) if isinstance(value, str) else str(value)
 
 
 def _with_code(text: str) -> list[str]:
     """A text, and digests of the files and of the module that it names, where it is a spec."""
-    files = {path for path in files_in_spec(text) if path.is_file()}
     module = getattr(sys.modules.get(text.rpartition(":")[0]), "__file__", None)
-    files |= {Path(module)} if module else set()
-    return [text, *(hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files))]
+    files = {*files_in_spec(text), *([Path(module)] if module else [])}
+    return [text, *(digest for path in sorted(files) if (digest := _digest(path)))]
+
+
+def _digest(path: Path) -> str:
+    """Of a regular file; empty where there is none that can be read."""
+    with suppress(OSError, ValueError):
+        if path.is_file():
+            with path.open("rb") as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest()
+    return ""
 
 
 @cache

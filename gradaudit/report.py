@@ -15,7 +15,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from gradaudit.errors import UsageError
-from gradaudit.files import destination, read_file
+from gradaudit.files import TEMPORARY, destination, read_file
 
 SCHEMA_VERSION: Literal[1] = 1
 MAX_BYTES = 64 << 20
@@ -300,7 +300,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     path = destination(path)
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY.format(path.name))
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(data)

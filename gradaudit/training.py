@@ -14,7 +14,6 @@ from gradaudit.federation.partition import split
 from gradaudit.federation.resume import CLIENT, RunFolder, RunRecord, train_into
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.files import clear_temporaries
 from gradaudit.progress import Progress
 from gradaudit.subject import load
 from gradaudit.text import printable
@@ -30,8 +29,8 @@ def train(settings: TrainSettings, out: Path, progress: Progress) -> list[str]:
     """
     subject = load(settings)
     with locked(out, f"--out {out}", remove=not out.exists()):
-        clear_temporaries(out, "*.*")
         training, folder = _set_up(settings, subject, out)
+        folder.clear()
         done = list(train_into(folder, training, settings.rounds, settings.every, progress))
     return list(_told(folder.summary, out, [round_.number for round_ in done]))
 

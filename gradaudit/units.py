@@ -2,33 +2,30 @@
 
 A unit is a value that depends on the run and on words alone: the run is told by a fingerprint of
 everything that decides its numbers, so that what another model, seed, option or version made is
-never taken for it. What is read back is data: a file is checked against its digest, and nothing but
-our own records, arrays and tensors is made from it.
+never taken for it. A unit is a pickle, which only who wrote it may be asked to read: each is signed
+with a key that lies in the user's own folder, and what is not signed with it is made again.
 """
 
 from __future__ import annotations
 
 import fcntl
-import glob
 import hashlib
-import io
+import hmac
 import json
 import logging
 import os
 import pickle
+import re
+import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, is_dataclass, replace
-from importlib import import_module
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import safetensors.torch
-from pydantic import BaseModel
-from torch import Tensor
-
 from gradaudit.errors import UsageError
-from gradaudit.files import clear_temporaries
+from gradaudit.files import clear_temporaries, read_file
 from gradaudit.report import write_atomically
 
 log = logging.getLogger(__name__)
@@ -37,8 +34,12 @@ T = TypeVar("T")
 Word = str | int
 
 FOLDER = "{}.unfinished"
-_DIGEST = 32
-_NUMPY = {"_reconstruct", "_frombuffer", "scalar", "ndarray", "dtype", "float64", "float32"}
+MAX_BYTES = 1 << 32
+"""What a unit may have."""
+_UNIT = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.gradaudit-[a-z0-9_]+")
+"""Names of units, and of those that were being written."""
+_SIGNATURE = 32
+_TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -71,24 +72,83 @@ class Units:
 
     def kept(self) -> Any:
         """The unit of these words; None where there is none that is whole and ours."""
-        return None if self.folder is None else _read(self._path(self.folder))
+        path = self._path
+        if path is None or not os.path.lexists(path):
+            return None
+        try:
+            content = read_file(path, MAX_BYTES)
+            if hmac.compare_digest(content[:_SIGNATURE], _signature(path, content[_SIGNATURE:])):
+                return pickle.loads(content[_SIGNATURE:])
+        except Exception as error:  # whatever a damaged pickle raises
+            log.info("%s cannot be read, its work is done again: %s", path.name, error)
+        return None
 
     def keep(self, value: object) -> None:
         """Keep the unit; one that cannot be kept, or has no room, is made again by the next run."""
-        if self.folder is not None:
-            _write(self._path(self.folder), value)
+        path = self._path
+        if path is None:
+            return
+        try:
+            content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+            write_atomically(path, _signature(path, content) + content)
+        except Exception as error:  # whatever a value raises that is no plain data
+            log.info("%s is not kept: %s", path.name, error)
 
     def forget(self) -> None:
         """Throw away all that is kept: the command has written what it was for."""
-        if self.folder is not None:
-            for unit in self.folder.iterdir():
-                unit.unlink()
+        for path in self.all():
+            with suppress(OSError):
+                path.unlink()
 
-    def _path(self, folder: Path) -> Path:
-        return folder / hashlib.sha256(json.dumps(self.words).encode()).hexdigest()
+    def all(self) -> list[Path]:
+        """Every unit that is kept."""
+        if self.folder is None:
+            return []
+        with suppress(OSError):
+            return [path for path in self.folder.iterdir() if _UNIT.fullmatch(path.name)]
+        return []
+
+    @property
+    def _path(self) -> Path | None:
+        name = hashlib.sha256(json.dumps(self.words).encode()).hexdigest()
+        return None if self.folder is None else self.folder / name
 
 
 NOTHING_KEPT = Units()
+
+
+def _signature(path: Path, content: bytes) -> bytes:
+    """Of a unit's name and content, with the user's key."""
+    return hmac.digest(_key(), path.name.encode() + content, "sha256")
+
+
+def _key() -> bytes:
+    """The user's, which is made where there is none.
+
+    Raises:
+        OSError: the user has no folder to keep it in.
+        UsageError: it is no file of the user's alone.
+    """
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    path = Path(state) / "gradaudit" / "key"
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(secrets.token_bytes(_SIGNATURE))
+    _expect_private(path)
+    key = read_file(path, _SIGNATURE)
+    if len(key) < _SIGNATURE:
+        raise UsageError(f"{path}: is no whole key; remove it")
+    return key
+
+
+def _expect_private(path: Path) -> None:
+    status = path.lstat()
+    kind = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
+    if not kind or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise UsageError(f"{path}: is not yours alone; remove it, or take its rights from others")
 
 
 @contextmanager
@@ -98,11 +158,13 @@ def units_beside(output: Path) -> Iterator[Units]:
     They may hold what an attack rebuilt, so nobody else may look into the folder.
 
     Raises:
-        UsageError: another command is writing the same file, or the folder cannot be made.
+        UsageError: another command is writing the same file, or the folder cannot be made or is
+            not the user's alone.
     """
     folder = output.absolute().with_name(FOLDER.format(output.name))
     with locked(folder, f"-o {output}", mode=0o700):
-        clear_temporaries(folder.parent, glob.escape(output.name))
+        _expect_private(folder)
+        clear_temporaries(output)
         yield Units(folder)
 
 
@@ -121,86 +183,39 @@ def locked(folder: Path, what: str, *, remove: bool = True, mode: int = 0o777) -
     Raises:
         UsageError: another process holds it, or it cannot be made.
     """
+    handle = _held(folder, what, mode)
     try:
-        folder.mkdir(mode, parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise UsageError(
-            f"{what}: {folder.name}: {error.strerror or error}; name another folder"
-        ) from error
-    try:
-        _lock(handle, what)
         yield
     finally:
-        os.close(handle)
         if remove:
             with suppress(OSError):  # there is something in it
                 folder.rmdir()
+        os.close(handle)
 
 
-def _lock(handle: int, what: str) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UsageError(
-            f"{what}: another run is writing there; wait for its end, or name another place"
-        ) from error
-    except OSError as error:
-        log.info("%s: no lock: %s", what, error)
-
-
-def _write(path: Path, value: object) -> None:
-    stream = io.BytesIO()
-    try:
-        _Writer(stream, pickle.HIGHEST_PROTOCOL).dump(value)
-        content = stream.getvalue()
-        write_atomically(path, hashlib.sha256(content).digest() + content)
-    except (UsageError, pickle.PicklingError, TypeError, AttributeError) as error:
-        log.info("%s is not kept: %s", path.name, error)
-
-
-def _read(path: Path) -> Any:
-    with suppress(OSError):
-        if path.stat().st_uid != os.geteuid():
-            return None
-        content = path.read_bytes()
-        if hashlib.sha256(content[_DIGEST:]).digest() == content[:_DIGEST]:
-            with suppress(Exception):
-                return _Reader(io.BytesIO(content[_DIGEST:])).load()
-        log.info("%s is damaged; its work is done again", path.name)
-    return None
-
-
-class _Writer(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        """Tensors as safetensors; all else as it is."""
-        if isinstance(value, Tensor):
-            plain = value.detach().cpu().contiguous()
-            return _tensor, (safetensors.torch.save({"": plain}),)
-        return NotImplemented
-
-
-def _tensor(content: bytes) -> Tensor:
-    return safetensors.torch.load(content)[""]
-
-
-class _Reader(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        """Our records, arrays and tensors, and nothing else that a pickle could name.
-
-        Raises:
-            UnpicklingError: it names something else.
-        """
-        if module == __name__ and name == _tensor.__name__:
-            return _tensor
-        if module.partition(".")[0] == "gradaudit":
-            kind = getattr(import_module(module), name)
-            if isinstance(kind, type) and _is_record(kind):
-                return kind
-        if module.partition(".")[0] == "numpy" and name in _NUMPY:
-            return getattr(import_module(module), name)
-        raise pickle.UnpicklingError(f"{module}.{name} is no record")
-
-
-def _is_record(kind: type) -> bool:
-    return is_dataclass(kind) or issubclass(kind, BaseModel) or hasattr(kind, "_fields")
+def _held(folder: Path, what: str, mode: int) -> int:
+    """A handle with the lock, on a folder that its last holder has not removed meanwhile."""
+    for _ in range(_TRIES):
+        try:
+            folder.mkdir(mode, parents=True, exist_ok=True)
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise UsageError(
+                f"{what}: {folder.name}: {error.strerror or error}; name another folder"
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(handle)
+            raise UsageError(
+                f"{what}: another run is writing there; wait for its end, or name another place"
+            ) from error
+        except OSError as error:
+            log.info("%s: no lock: %s", what, error)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), folder.stat()):
+                return handle
+        os.close(handle)
+    raise UsageError(f"{what}: {folder.name} comes and goes; name another folder")

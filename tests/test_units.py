@@ -1,7 +1,8 @@
 import fcntl
-import hashlib
+import hmac
 import os
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,18 @@ def test_what_cannot_be_kept_is_made_again(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("error", [RuntimeError, KeyError, NotImplementedError, RecursionError])
+def test_no_value_that_cannot_be_kept_breaks_the_work(
+    tmp_path: Path, error: type[Exception]
+) -> None:
+    class Stubborn:
+        def __reduce__(self) -> Any:
+            raise error
+
+    value = Stubborn()
+    assert Units(tmp_path).once(lambda: value) is value
+
+
 def test_a_full_disk_loses_nothing_but_the_unit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,42 +105,126 @@ def test_a_full_disk_loses_nothing_but_the_unit(
     assert Units(tmp_path).once(lambda: 5) == 5
 
 
-def forged(payload: bytes) -> bytes:
-    return hashlib.sha256(payload).digest() + payload
-
-
 class Canary:
     def __reduce__(self) -> Any:
         return os.system, ("touch canary",)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"short",
-        forged(b""),
-        forged(pickle.dumps((Canary(),))),
-        forged(pickle.dumps((NotOurs(1),))),
-        forged(pickle.dumps((Path("x"),))),
-        forged(b"cgradaudit.report\nos.system\n."),
-        forged(b"cgradaudit.cli\nmain\n."),
-        forged(pickle.dumps((2,)))[:-1],
-    ],
-)
+def signed_by_another(path: Path, content: bytes) -> bytes:
+    return hmac.digest(b"x" * 32, path.name.encode() + content, "sha256") + content
+
+
+def moved(path: Path, content: bytes) -> bytes:
+    """A unit of ours under another name."""
+    Units(path.parent).of("other").keep(Canary())
+    (other,) = set(path.parent.iterdir()) - {path}
+    return other.read_bytes()
+
+
+FORGED: dict[str, Callable[[Path, bytes], bytes]] = {
+    "nothing": lambda path, content: b"",
+    "too short": lambda path, content: b"short",
+    "no signature": lambda path, content: content,
+    "another's": signed_by_another,
+    "moved": moved,
+    "cut off": lambda path, content: path.read_bytes()[:-1],
+}
+
+
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
 def test_what_is_damaged_or_not_ours_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forge: Callable[[Path, bytes], bytes]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     units = Units(tmp_path / "units")
-    assert units.folder is not None
-    units.folder.mkdir()
+    (tmp_path / "units").mkdir()
     units.once(lambda: 1)
-    (file,) = units.folder.iterdir()
-    file.write_bytes(content)
+    (file,) = (tmp_path / "units").iterdir()
+    file.write_bytes(forge(file, pickle.dumps(Canary())))
     assert units.once(lambda: 7) == 7
     assert units.once(lambda: 8) == 7
     assert not (tmp_path / "canary").exists()
+
+
+def test_a_pipe_is_no_unit(tmp_path: Path) -> None:
+    units = Units(tmp_path)
+    units.keep(1)
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    os.mkfifo(file)
+    assert units.kept() is None
+
+
+@pytest.mark.parametrize("state", ["open to others", "a link", "too short"])
+def test_a_key_that_others_may_know_signs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    units = Units(tmp_path)
+    units.keep(1)
+    assert units.kept() == 1
+    key = tmp_path / "state" / "gradaudit" / "key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    if state == "open to others":
+        key.chmod(0o644)
+    elif state == "a link":
+        key.rename(tmp_path / "elsewhere")
+        key.symlink_to(tmp_path / "elsewhere")
+    else:
+        key.write_bytes(b"short")
+    assert units.kept() is None
+
+
+def test_without_a_place_for_the_key_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    (tmp_path / "units").mkdir()
+    units = Units(tmp_path / "units")
+    assert units.once(lambda: 1) == 1
+    assert units.all() == []
+
+
+@pytest.mark.parametrize("kind", ["a link", "a folder that others may read"])
+def test_a_folder_that_is_not_the_users_alone_is_refused(tmp_path: Path, kind: str) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir(mode=0o755)
+    (precious / "id").write_text("mine")
+    folder = tmp_path / FOLDER.format("r.json")
+    if kind == "a link":
+        folder.symlink_to(precious)
+    else:
+        precious.rename(folder)
+    with pytest.raises(UsageError, match="is not yours alone"), units_beside(tmp_path / "r.json"):
+        pass  # pragma: no cover
+    assert (folder / "id").read_text() == "mine"
+
+
+def test_only_units_are_forgotten(tmp_path: Path) -> None:
+    units = Units(tmp_path)
+    units.keep(1)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / ("a" * 64)).mkdir()
+    units.forget()
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "a" * 64}
+
+
+def test_a_folder_that_is_gone_is_no_trouble(tmp_path: Path) -> None:
+    units = Units(tmp_path / "gone")
+    units.keep(1)
+    units.forget()
+    assert (units.kept(), units.all()) == (None, [])
+
+
+def test_what_a_killed_run_was_writing_is_cleared_and_nothing_else(tmp_path: Path) -> None:
+    kept = {".r.json.original", ".r.json.ab12cd_9", ".other.json.gradaudit-ab12cd_9"}
+    for name in (*kept, ".r.json.gradaudit-ab12cd_9"):
+        (tmp_path / name).touch()
+    (tmp_path / ".r.json.gradaudit-folder").mkdir()
+    kept.add(".r.json.gradaudit-folder")
+    with units_beside(tmp_path / "r.json"):
+        assert {path.name for path in tmp_path.iterdir()} == {*kept, FOLDER.format("r.json")}
 
 
 def test_units_are_gone_when_the_command_ended_well(tmp_path: Path) -> None:

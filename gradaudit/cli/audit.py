@@ -34,7 +34,7 @@ from gradaudit.errors import UsageError
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
 from gradaudit.formats.view import SKIPPED, cell
-from gradaudit.gathering import Part, merge
+from gradaudit.gathering import Part, incomplete, merge
 from gradaudit.report import Report
 from gradaudit.specs import suggest
 from gradaudit.sweeping.grid import Axis, expect_known, points, read_axes
@@ -114,12 +114,13 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
             expect_panels(axes)
         with unfinished(output) as units:
             report = _swept(audit, axes, flags, file, units, quiet=output.quiet)
-            show(report, output, units)
-        if output.format == "table":
-            print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
+            show(report, output)
+            if output.format == "table":
+                print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
+            if curves is not None and not incomplete(report):
+                draw_sweep(curves, report, axes, metric)
+            units.forget()
         insist(report)
-        if curves is not None:
-            draw_sweep(curves, report, axes, metric)
 
     of_sweep = [option for option in _OWN if option.name not in audit.Options.model_fields]
     return with_options(command, [*of_sweep, *_parameters(audit)])

@@ -114,18 +114,15 @@ def unfinished(settings: OutputSettings) -> Iterator[Units]:
         try:
             yield units
         except Stopped as stop:
-            if units.folder and any(units.folder.iterdir()):
+            if units.folder and units.all():
                 stop.words += f"; the same command goes on from {units.folder.name}"
             raise
 
 
-def show(
-    report: Report, settings: OutputSettings, units: Units, policy: Policy | None = None
-) -> None:
+def show(report: Report, settings: OutputSettings, policy: Policy | None = None) -> None:
     """Write the report's files, then the report to standard output."""
     for path, format_ in writers(settings.output):
         format_.write(report, path, policy)
-    units.forget()
     format_named(settings.format).show(report, policy)
 
 
@@ -143,7 +140,8 @@ def finish(
     """
     if settings.redact:
         report = redact(report, {column.name: column.values for column in subject.records.features})
-    show(report, settings, units, policy)
+    show(report, settings, policy)
+    units.forget()
     insist(report)
     if reason := claim_untested(report):
         raise AuditError(reason)

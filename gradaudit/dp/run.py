@@ -92,7 +92,7 @@ def play_on(
     domain = Domain.of(records, column, design.domain)
     # what foreign code carries on from one release to the next would be lost with those left out
     units = NOTHING_KEPT if mechanism.foreign else subject.units
-    units = units.of(attribute, mechanism.description)
+    units = units.of(attribute, mechanism.description, repr(vars(mechanism)))
     canaries = units.of("canaries").kept()
     if canaries is None:
         with progress.task(f"canaries for {attribute}", STAGES * design.restarts) as advance:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gradaudit.errors import CheckpointError, GradauditError, UsageError
 from gradaudit.federation.server import Round, Training
+from gradaudit.files import clear_temporaries
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import write_atomically
 
@@ -111,6 +112,13 @@ class RunFolder:
                 f"{path}: is damaged ({type(error).__name__}); remove the folder and train again"
             ) from error
         return True
+
+    def clear(self) -> None:
+        """Remove what a run that was killed was writing."""
+        rounds = [record.round for record in self.summary.rounds] or [-1]
+        names = [ROUND.format(number) for number in range(rounds[-1] + 2)]
+        for name in (SUMMARY, STATE, *names, *(f"{CLIENT}/{name}" for name in names)):
+            clear_temporaries(self.path / name)
 
     def discard(self) -> None:
         """Take back what a run wrote that never came through its first round."""

@@ -242,6 +242,6 @@ def test_two_runs_do_not_train_into_one_folder(tmp_path: Path) -> None:
 def test_what_a_killed_run_was_writing_is_cleared(trained: tuple[Path, Result]) -> None:
     folder, _ = trained
     before = contents(folder)
-    (folder / ".round-001.safetensors.ab12cd_9").write_bytes(b"half")
+    (folder / ".round-001.safetensors.gradaudit-ab12cd_9").write_bytes(b"half")
     assert train(folder).status == 0
     assert contents(folder) == before

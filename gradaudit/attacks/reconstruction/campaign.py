@@ -94,7 +94,7 @@ class Campaign:
         facts["knowledge"] = dict(observed[0].view.knowledge)
         scored = choice.update is None or bool(choice.records)
         checkpoint = threat.target.checkpoint
-        units = subject.units.of(checkpoint.sha256 if checkpoint else "")
+        units = subject.units.of(checkpoint.sha256 if checkpoint else "", subject.seed)
         return cls(tuple(observed), scored, restarts, subject.seed, facts, subject.jobs, units)
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from pydantic import JsonValue
@@ -277,8 +278,11 @@ class _Attacks:
             seen(update, observer.visible(update.view.update)) for update in self.campaign.observed
         ]
         seed, restarts, jobs = self.subject.seed, self.options.restarts, self.subject.jobs
+        unit = self.campaign.units.of("original", str(chosen))
         try:
-            rebuilt = similarities(self.methods, observed, restarts, seed, progress, jobs)
+            rebuilt = unit.once(
+                partial(similarities, self.methods, observed, restarts, seed, progress, jobs)
+            )
         except NotApplicable as error:
             yield from rows.skipped(str(error), ORIGINAL, [chosen.layer])
             return
