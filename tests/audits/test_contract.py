@@ -1,6 +1,7 @@
 """Every audit keeps the contract of its rows; one that breaks it is broken, and keeps its rows."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.runner import breaches, run
+from gradaudit.units import Units
 
 ATTACK = {"batch_size": 5, "trials": 20, "batches": 20, "shadow": 40, "family": "logistic"}
 LATENT = {"batch_size": 2, "batches": 16, "repeats": 2, "family": ["logistic"]}
@@ -53,6 +55,9 @@ CASES: dict[str, list[Case]] = {
     "attack reconstruct": [
         (pictures, {"method": ["dlg", "closed-form"], "iterations": 1, "restarts": 1})
     ],
+    "attack tracing": [
+        (pictures, {"participants": 3, "repeats": 3, "method": ["dlg:iterations=2"]})
+    ],
     "copa-metric": [(pictures, {})],
     "dp-audit": [
         (
@@ -85,13 +90,17 @@ CASES: dict[str, list[Case]] = {
 
 
 @pytest.mark.parametrize("name", audits())
-def test_every_audit_keeps_the_contract(name: str) -> None:
-    """And measures something, else it would hold of an audit that was never run."""
+def test_every_audit_keeps_the_contract(name: str, tmp_path: Path) -> None:
+    """And measures something, else it would hold of an audit that was never run.
+
+    Its rows are the same where what it has finished is kept.
+    """
     audit = audits()[name]
     cases = CASES.get(name) or [(made, dict(audit.quick)) for made in (table, pictures)]
-    reports = [
-        run(made(), [audit(audit.Options.model_validate(options))]) for made, options in cases
-    ]
+    configured = [(made, audit(audit.Options.model_validate(given))) for made, given in cases]
+    reports = [run(made(), [one]) for made, one in configured]
+    kept = [run(made(), [one], units=Units(tmp_path)) for made, one in configured]
+    assert [report.measurements for report in kept] == [report.measurements for report in reports]
     assert [report.provenance["broken"] for report in reports] == [{}] * len(cases)
     assert "measured" in {row.status for report in reports for row in report.measurements}
 
