@@ -87,7 +87,7 @@ def diagonal(values: Sequence[float]) -> Side:
         return vectors
 
     size = len(entries)
-    return Side("inputs", cast(ReducedU, None), size, size, scale, scale, keep, keep)
+    return Side("inputs", cast("ReducedU", None), size, size, scale, scale, keep, keep)
 
 
 @pytest.mark.parametrize(("image", "left_over"), [(0.9, 1), (1.1, 0)])
