@@ -57,7 +57,7 @@ def test_clusters_that_agree_count_once_however_their_mean_rounds(
 def test_fewer_than_five_clusters_with_the_rarer_kind_count_once_each(
     rare: int, clusters: int, trials: int | None
 ) -> None:
-    """Of 40 clusters of 8; five tell their variance, 40/39 Σ (x − p)²/40², and count 320 at most."""
+    """Of 40 clusters of 8: five tell their variance, 40/39 Σ (x − p)²/40²."""
     shares = np.where(np.arange(40) < clusters, 1 / 8, 0.0)
     shares = shares if rare else 1 - shares
     rate = shares.mean()
