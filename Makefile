@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo check test lint lock audit clean
+.PHONY: demo check test lint mutants lock audit clean
 
 demo: $(INSTALLED)
 	$(BIN)/gradaudit scan -o demo-report.json
@@ -19,6 +19,10 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+mutants: $(INSTALLED)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
+	$(BIN)/python benchmarks/mutants.py $(ROOM) $(SAMPLE:%=--sample %) $(SEED:%=--seed %)
 
 lock: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check uv

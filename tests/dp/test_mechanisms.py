@@ -9,6 +9,7 @@ from scipy.stats import kstest
 
 from gradaudit.dp.mechanisms import FileMechanism, load_mechanism, mechanisms
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.dp.run import settings
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.gradients.noise import _laplace, clipped, draw_noise
 
@@ -188,3 +189,19 @@ def test_missing_opacus_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "opacus.optimizers", None)
     with pytest.raises(UsageError, match=r"install gradaudit\[opacus\]"):
         load_mechanism("opacus:clip=1,sigma=1")
+
+
+def test_a_sweep_changes_one_number_at_a_time_to_each_that_differs() -> None:
+    swept = settings(ClippedNoise(clip=1.5, sigma=0.7), [3.0, 3.0, 0.5], [2.0])
+    found = [(name, value, other.clip, other.sigma) for name, value, other in swept]
+    assert found == [
+        ("clip", 3.0, 3.0, 0.7),
+        ("clip", 0.5, 0.5, 0.7),
+        ("sigma", 2.0, 1.5, 2.0),
+    ]
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+def test_a_sweep_over_what_is_not_a_positive_number_is_refused(value: float) -> None:
+    with pytest.raises(UsageError, match=r"--sweep-sigma \S+: not a positive number"):
+        next(settings(ClippedNoise(clip=1.5, sigma=0.7), [1.0], [value]))

@@ -107,6 +107,14 @@ def test_a_perfect_game_proves_no_more_than_its_separate_batches() -> None:
         assert 0.85 < score.interval[0] < 0.95
 
 
+@pytest.mark.parametrize(("counts", "negatives"), [((6, 3, 1), 4), ((5, 5), 5), ((7,), 7)])
+def test_negatives_are_what_is_not_of_the_commonest_value(
+    counts: tuple[int, ...], negatives: int
+) -> None:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    assert scores_of(labels).fewest_negatives == pytest.approx(negatives)
+
+
 def test_a_gain_is_a_difference_in_units() -> None:
     found = gain(Score(0.8, (0.7, 0.9)), Score(0.5, (0.45, 0.55)), 0.5)
     assert found.value == pytest.approx(0.6)

@@ -7,7 +7,14 @@ import pytest
 from scipy.optimize import brentq
 
 from gradaudit.families.forest import ceiling
-from gradaudit.inference.usable import Labelled, Sets, class_weights, entropy, usable_information
+from gradaudit.inference.usable import (
+    Labelled,
+    Said,
+    Sets,
+    class_weights,
+    entropy,
+    usable_information,
+)
 from gradaudit.statistics.intervals import student
 
 UNIFORM = np.array([0.5, 0.5])
@@ -175,6 +182,34 @@ def test_what_ranks_is_believed_even_of_few_users() -> None:
     assert np.mean([each.auroc for each in found]) > 0.85
     assert sum(each.family == "logistic" for each in found) >= 7
     assert np.mean([each.information for each in found]) > 0.2
+
+
+def test_what_ranks_need_not_be_what_is_believed() -> None:
+    """Marks of few users hide what the value does to each: the odds are off, the order is not."""
+    sets = clusters(24, 2, apart=0.5)
+    found = usable_information(sets, UNIFORM, ("logistic",), np.random.SeedSequence(2))
+    assert (found.family, found.ranker) == ("prior", "logistic")
+    assert found.information == 0
+    assert found.auroc > 0.9
+
+
+def test_the_members_of_all_turns_say_their_mean_probability() -> None:
+    one, other = np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([[0.5, 0.5], [0.4, 0.6]])
+    said = Said((), (np.log(one), np.log(other)))
+    assert np.exp(said.score) == pytest.approx((one + other) / 2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_members_know_no_less_than_one_of_them_on_average(seed: int) -> None:
+    """Jensen's inequality, for the log of a mean."""
+    found = usable_information(
+        gaussian_sets(1.0, seed, 60),
+        UNIFORM,
+        ("logistic",),
+        np.random.SeedSequence(seed),
+        curve=True,
+    )
+    assert found.curve[1].information < found.information
 
 
 def test_a_learning_curve_is_of_one_fold_two_and_all() -> None:

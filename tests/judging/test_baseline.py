@@ -7,6 +7,7 @@ from report_builder import failed_row, infinite_row, make_report, row, skipped_r
 
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, differences, gate, passed, refuse_another_model
+from gradaudit.judging.judge import worse
 from gradaudit.report import Measurement
 
 M = "leak.bits"
@@ -125,6 +126,13 @@ def test_a_failure_is_known_where_it_is_no_worse(
     assert ", ".join(filter(None, (finding.outcome, finding.unclear))) == outcome
     assert passed(judged) == (outcome in ("known", "passed", "unclear, pass"))
     assert ("known: " in finding.message) is (outcome in ("known", "unclear, pass"))
+
+
+def test_what_has_no_value_is_worse_and_excuses_nothing() -> None:
+    value, none = row(M, "fc1", 3.0), skipped_row(M, "fc1", "no")
+    pairs = [(value, none), (none, value), (none, none)]
+    assert all(worse(*pair, upwards=upwards) for pair in pairs for upwards in (True, False))
+    assert not worse(value, value, upwards=True)
 
 
 def test_the_message_says_what_it_was() -> None:

@@ -41,6 +41,21 @@ def test_intervals_of_few_repetitions_are_extended_as_students() -> None:
     assert student.p_value == pytest.approx(0.01, abs=1e-4)
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_two_repetitions_have_one_degree_of_freedom_and_one_no_fewer(n: int) -> None:
+    """Cauchy's law: 12.706 at 0.025 and 25.452 at 0.0125."""
+    rows = [row(M, name, 0.0, interval=(-12.706, 12.706), n=n) for name in "ab"]
+    policy = Policy.model_validate({"rules": [{"metric": M, "max": 20}], "family": "holm"})
+    findings = gate(make_report(*rows), policy).findings
+    assert all("corrected to [-25.5, 25.5]" in finding.message for finding in findings)
+
+
+def test_a_correction_of_one_end_is_told() -> None:
+    measured = row(M, "a", 0.0, interval=(-1.0, 1.0))
+    case = Case(1, Rule(metric=M, max=2.0), measured, (-1.0, 1.2))
+    assert case.words == "0 [-1, 1], corrected to [-1, 1.20], is within the max of 2"
+
+
 # One-sided level 0.025: thresholds for four claims are 0.00625, 0.00833, 0.0125, 0.025.
 BY_HAND: list[tuple[list[float], list[bool]]] = [
     ([0.02], [True]),
@@ -83,6 +98,7 @@ def test_one_claim_is_not_corrected() -> None:
 def test_without_width_there_is_nothing_to_correct() -> None:
     sure = [Claim(limit=1.0, upper=u, half_width=0.0, confidence=0.95) for u in (0.5, 1.0, 1.5)]
     assert corrected_ends(sure) == [0.5, 1.0, 1.5]
+    assert [claim.p_value for claim in sure] == [0.0, 0.0, 1.0]
 
 
 def test_a_false_claim_is_rarely_granted_among_many() -> None:

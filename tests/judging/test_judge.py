@@ -374,6 +374,12 @@ def test_messages(
     assert [f.message for f in judged.findings] == [message]
 
 
+def test_no_number_of_records_settles_an_interval_that_cannot_be_trusted() -> None:
+    measurement = imprecise_row(M, "l", 0.7, interval=(0.65, 0.9))
+    (finding,) = gate(make_report(measurement), policy({"metric": M, "max": 0.8})).findings
+    assert finding.times is None
+
+
 TIMES: list[tuple[float, tuple[float, float], float | None]] = [
     (0.5, (0.0, 1.5), 4.0),  # upper half-width 1, distance 0.5
     (1.5, (0.5, 9.0), 4.0),  # lower half-width 1, distance 0.5; the other side does not matter

@@ -4,6 +4,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from gradaudit.errors import UsageError
 from gradaudit.judging import Ignore, Policy, Rule, default_policy, default_policy_yaml, read_policy
@@ -116,6 +117,15 @@ def test_a_bad_policy_is_refused_in_one_line(tmp_path: Path, text: str, message:
     assert said.startswith(str(path))
     assert message in said
     assert "\n" not in said
+
+
+def test_the_schema_knows_a_list_of_layers_and_refuses_an_empty_one() -> None:
+    validator = Draft202012Validator(Policy.model_json_schema())
+    fits = [
+        validator.is_valid({"rules": [{"metric": "a.b", "max": 1, "layers": layers}]})
+        for layers in ("fc*", 0, ["fc*"], ["fc1", 0], [], [1.5])
+    ]
+    assert fits == [True, True, True, True, False, False]
 
 
 @pytest.mark.parametrize("text", ["rules: !!bool 7", "rules: !!float x", "rules: !!int x"])

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.ranks.observe import plain_convolutions, unsuitable, uses
+from gradaudit.ranks.observe import fully_connected, plain_convolutions, unsuitable, uses
 
 RECORD = torch.randn(1, 2, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 LABEL = torch.tensor([1])
@@ -123,3 +123,23 @@ def test_convolutions_that_u_is_not_defined_for(
 
 def test_a_model_that_is_a_convolution_itself() -> None:
     assert set(plain_convolutions(nn.Conv2d(2, 1, 3))) == {"(model)"}
+
+
+def test_a_fully_connected_layer_is_in_closed_form_where_it_is_applied_once() -> None:
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows, self.free = nn.Linear(6, 5), nn.Linear(60, 4, bias=False)
+            self.once, self.unused = nn.Linear(4, 3), nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            outputs: Tensor = self.once(self.free(self.rows(x).flatten(1)))
+            return outputs
+
+    said = fully_connected(functional(Layers().double()), RECORD)
+    assert "applied at 12 positions of a record" in said["rows"]
+    assert "without a bias" in said["free"]
+    assert said["once"] == (
+        "fully connected: its gradient gives its input in closed form (COPA, lemma A.1)"
+    )
+    assert "not called" in said["unused"]

@@ -70,6 +70,8 @@ def test_records_that_agree_leave_no_width() -> None:
 def test_three_records_have_no_interval() -> None:
     assert ratio_interval(np.arange(3.0), np.ones(3), drawn(3, 0)) is None
     assert enough_records(np.arange(3.0)) == 4
+    assert ratio_interval(np.arange(4.0), np.ones(4), drawn(4, 0)) is not None
+    assert enough_records(np.ones(4)) is None
 
 
 def test_a_record_that_carries_the_mean_is_too_few() -> None:

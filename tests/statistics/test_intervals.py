@@ -54,10 +54,21 @@ def test_the_t_of_the_papers_table_belongs_to_its_r() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "y"), [([1, 2, 3, 4], [1, 2, 3, 5]), ([1.0] * 6, [1, 2, 3, 4, 5, 6])]
+    ("x", "y"),
+    [
+        ([1, 2, 3, 4], [1, 2, 3, 5]),
+        ([1.0] * 6, [1, 2, 3, 4, 5, 6]),
+        ([1, 2, 3, 4, 5, 6], [1.0] * 6),
+    ],
 )
 def test_few_or_constant_points_have_none(x: list[float], y: list[float]) -> None:
     assert pearson(np.array(x), np.array(y)) is None
+
+
+def test_five_points_are_enough() -> None:
+    found = pearson(np.array([1.0, 2, 3, 4, 6]), np.array([1.0, 3, 2, 5, 4]))
+    assert found is not None
+    assert found.p == pytest.approx(stats.pearsonr([1, 2, 3, 4, 6], [1, 3, 2, 5, 4]).pvalue)
 
 
 def test_a_straight_line_is_finite() -> None:
@@ -81,10 +92,13 @@ def test_points_in_clusters_are_jackknifed_by_cluster() -> None:
     ends = np.arctanh(once.r) + np.array([-1, 1]) * stats.t.ppf(0.975, 11) * error
     assert once.interval == pytest.approx(tuple(np.tanh(ends)))
     assert once.t == pytest.approx(np.arctanh(once.r) / error)
+    assert once.p == pytest.approx(2 * stats.t.sf(abs(once.t), 11))
 
 
 def test_a_correlation_that_rests_on_one_cluster_says_nothing() -> None:
-    x = np.array([0.0, 0, 0, 1, 2, 3])
-    found = pearson(x, x**2, clusters=[0, 0, 0, 1, 1, 1])
-    assert found is not None
-    assert (found.p, found.interval) == (1, (-1, 1))
+    """Whichever of the two does not vary in the other clusters."""
+    flat, other = np.array([0.0, 0, 0, 1, 2, 4]), np.array([0.0, 2, 5, 3, 8, 7])
+    for x, y in [(flat, flat**2), (flat, other), (other, flat)]:
+        found = pearson(x, y, clusters=[0, 0, 0, 1, 1, 1])
+        assert found is not None
+        assert (found.t, found.p, found.interval) == (0, 1, (-1, 1))

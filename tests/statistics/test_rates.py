@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, norm
+from scipy.stats import binomtest, norm, t
 
 from gradaudit.statistics.intervals import clopper_pearson, clustered, difference, wilson
 
@@ -50,3 +50,21 @@ def test_clusters_that_agree_count_once_however_their_mean_rounds(
     assert rate == share
     assert low <= rate <= high
     assert (low, high) == clustered(np.full(number, share), np.ones(number))[1]
+
+
+@pytest.mark.parametrize("rare", [0, 1])
+@pytest.mark.parametrize(("clusters", "trials"), [(4, 40), (5, None)])
+def test_fewer_than_five_clusters_with_the_rarer_kind_count_once_each(
+    rare: int, clusters: int, trials: int | None
+) -> None:
+    """Of 40 clusters of 8: five tell their variance, 40/39 Σ (x − p)²/40²."""
+    shares = np.where(np.arange(40) < clusters, 1 / 8, 0.0)
+    shares = shares if rare else 1 - shares
+    rate = shares.mean()
+    variance = 40 / 39 * ((shares - rate) ** 2).sum() / 40**2
+    count = trials or min(rate * (1 - rate) / variance, 40 * 8)
+    assert count == trials or count > 40
+    expected = wilson(rate, count, float(t.ppf(0.975, 39)))
+    found, interval = clustered(shares, np.full(40, 8.0))
+    assert found == pytest.approx(rate)
+    assert interval == pytest.approx(expected)

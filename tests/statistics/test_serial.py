@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 from scipy.special import binom
+from scipy.stats import rankdata
 
-from gradaudit.statistics.serial import depends
+from gradaudit.statistics.serial import _rarity, _scores, depends
 
 N = 1000
 
@@ -71,3 +72,24 @@ def test_outliers_and_scale_do_not_matter():
     walk[[5, 500]] = 1e12, -1e15
     assert depends(walk, coins, np.random.default_rng(0))
     assert depends(np.cbrt(walk), coins, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("n", [20, 21])
+def test_the_rarest_lag_by_a_plain_loop_over_pairs(n):
+    """z²/2 − ln k(k+1) of every lag k up to n/2, of ranks, of their distances, and after coins."""
+    rng = np.random.default_rng(n)
+    coins, values = _coins(rng, n), _white(rng, n)
+    rank, far = np.zeros(n), np.zeros(n)
+    for group in (coins, ~coins):
+        rank[group] = rankdata(values[group]) / group.sum()
+        rank[group] -= rank[group].mean()
+        far[group] = abs(rank[group]) - abs(rank[group]).mean()
+    before = coins - coins.mean()
+    rarities = []
+    for early, late in [(rank, rank), (far, far), (before, rank)]:
+        for lag in range(1, n // 2 + 1):
+            pairs = [early[t] * late[t + lag] for t in range(n - lag)]
+            scale = np.mean(early**2) * np.mean(late**2) * (n - lag)
+            rarities.append(sum(pairs) ** 2 / scale / 2 - np.log(lag * (lag + 1)))
+    assert max(rarities) > 0
+    assert _rarity(_scores(values, coins), coins) == pytest.approx(max(rarities), abs=1e-6)

@@ -95,3 +95,27 @@ def test_disjoint_batches_are_counted() -> None:
 def test_a_score_that_never_varies_has_no_variance() -> None:
     one = mean_of(np.ones(50), one_stratum(drawn(20, 2, 50, 0)))
     assert pooled([one])[1][0] == 0
+
+
+def test_repetitions_are_pooled_by_a_plain_loop_over_pairs() -> None:
+    """Three scores: of alike influences, of ones that cancel, and of values that lie apart."""
+    rng = np.random.default_rng(0)
+    shared, own, influence = rng.random((4, 3)), rng.random((4, 3)), rng.random((4, 7, 3))
+    influence[:, :, 1:] *= np.array([1, -1, 1, -1])[:, None, None]
+    values = rng.random((4, 3)) * [1, 1, 50]
+    repetitions = list(map(Projected, values, influence, shared, own))
+    mean, variance = pooled(repetitions)
+    assert mean == pytest.approx(values.mean(axis=0))
+    for score in range(3):
+        across = sum(
+            influence[r, :, score] @ influence[s, :, score]
+            for r in range(4)
+            for s in range(4)
+            if r != s
+        )
+        within = (shared[:, score] + own[:, score]).sum() + 2 * max(across, 0)
+        assert variance[score] == pytest.approx(
+            max(within / 16, np.var(values[:, score], ddof=1) / 4)
+        )
+    assert variance[1] == pytest.approx((shared[:, 1] + own[:, 1]).sum() / 16)
+    assert variance[2] == pytest.approx(np.var(values[:, 2], ddof=1) / 4)
