@@ -15,6 +15,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -46,26 +47,36 @@ def our_rank(layer: Convolution, use: Use, flops: float = 3e11) -> LayerRank:
     return convolution_rank(use.weight, deltas, geometry, layer.groups, flops=flops)
 
 
+def our_ranks(seen: Sequence[tuple[Convolution, Use]]) -> list[int]:
+    return [our_rank(*pair).high for pair in seen]
+
+
 def dense_u(layer: Convolution, use: Use) -> Tensor:
     """[W; ∇_Z J] with rows of unit length, by automatic differentiation."""
     zero = torch.zeros(use.shape, dtype=torch.float64)
 
     def outputs(weight: Tensor, x: Tensor) -> Tensor:
-        return torch.func.functional_call(layer, {"weight": weight}, (x,))
+        found: Tensor = torch.func.functional_call(layer, {"weight": weight}, (x,))
+        return found
 
     def loss(weight: Tensor, x: Tensor) -> Tensor:
         return (outputs(weight, x) * use.deltas).sum()
 
-    w = torch.func.jacrev(outputs, argnums=1)(use.weight, zero).reshape(-1, zero.numel())
+    w: Tensor = torch.func.jacrev(outputs, argnums=1)(use.weight, zero).reshape(-1, zero.numel())
     of_gradient = torch.func.jacrev(torch.func.grad(loss), argnums=1)
-    nabla = of_gradient(use.weight, zero).reshape(-1, zero.numel())
+    nabla: Tensor = of_gradient(use.weight, zero).reshape(-1, zero.numel())
     rows = torch.cat([w, nabla])
-    return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    lengths: Tensor = rows.norm(dim=1, keepdim=True)
+    return rows / lengths.clamp_min(1e-300)
 
 
 def dense_rank(u: Tensor) -> int:
     values = torch.linalg.svdvals(u)
     return int((values > max(u.shape) * torch.finfo(u.dtype).eps * values[0]).sum())
+
+
+def dense_ranks_of(matrices: Sequence[Tensor]) -> list[int]:
+    return [dense_rank(u) for u in matrices]
 
 
 def timed(function: Callable[[], list[int]]) -> tuple[list[int], float]:
@@ -81,11 +92,9 @@ def compare_on_cnn3(rounds: int) -> None:
         matrices = [dense_u(layer, use) for layer, use in seen]
         ours, theirs = [], []
         for _ in range(rounds):
-            ranks, seconds = timed(lambda seen=seen: [our_rank(*pair).high for pair in seen])
+            ranks, seconds = timed(partial(our_ranks, seen))
             ours.append(seconds)
-            dense_ranks, seconds = timed(
-                lambda matrices=matrices: [dense_rank(u) for u in matrices]
-            )
+            dense_ranks, seconds = timed(partial(dense_ranks_of, matrices))
             theirs.append(seconds)
         inputs = [math.prod(use.shape) for _, use in seen]
         fast, slow = statistics.median(ours), statistics.median(theirs)

@@ -19,6 +19,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypedDict
 
 import studies
 import torch
@@ -27,7 +28,16 @@ from scipy.stats import binomtest
 from studies.base import Cell, Outcome, Study
 from threadpoolctl import threadpool_limits
 
-Line = dict[str, object]
+
+class Line(TypedDict):
+    """One simulated study, as it stands in the results file."""
+
+    study: str
+    cell: str
+    seed: int
+    outcomes: dict[str, tuple[bool | None, float | None, bool]]
+
+
 Key = tuple[str, str]
 
 
@@ -58,7 +68,7 @@ def play(name: str, full: bool, wanted: str, seed: int) -> Line:
         "cell": wanted,
         "seed": seed,
         "outcomes": {
-            key: [outcome.covered, outcome.width, outcome.imprecise]
+            key: (outcome.covered, outcome.width, outcome.imprecise)
             for key, outcome in outcomes.items()
         },
     }
@@ -102,7 +112,7 @@ def table(name: str, given: argparse.Namespace) -> Iterator[str]:
     for line in done(given.results):
         if line["study"] == name and line["seed"] < given.runs:
             for key, outcome in line["outcomes"].items():
-                played[str(line["cell"]), key].append(Outcome(*outcome))
+                played[line["cell"], key].append(Outcome(*outcome))
     yield f"### {name}\n\n{study.says}\n"
     yield "| cell | interval | right | measured | width | imprecise | studies |"
     yield "|---|---|---|---|---|---|---|"

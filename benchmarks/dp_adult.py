@@ -57,7 +57,7 @@ def audit(audited: Subject, clip: float, sigma: float, **options: object) -> lis
     return list(DpAudit(settled).run(audited, Silent()))
 
 
-def number(rows: list[Measurement], metric: str, **variant: str) -> float:
+def number(rows: list[Measurement], metric: str, **variant: str | float) -> float:
     (row,) = (row for row in rows if row.metric == metric and row.variant == variant)
     assert row.number is not None, row.reason
     return row.number

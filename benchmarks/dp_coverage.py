@@ -140,8 +140,8 @@ def exceedances(mechanism: Mechanism, trials: int, audits: int) -> dict[str, flo
     rng, truth = np.random.default_rng(trials), mechanism.epsilon
     known = best_threshold(known_law(mechanism), trials, delta=DELTA).low
     wrong: dict[str, list[Array]] = {column: [] for column in COLUMNS}
-    for _ in range(audits // CHUNK):
-        null, alternative = mechanism.draw((CHUNK, trials), rng)
+    for start in range(0, audits, CHUNK):
+        null, alternative = mechanism.draw((min(CHUNK, audits - start), trials), rng)
         releases = zip(null, alternative, strict=True)
         points = [epsilon_point(*pair, delta=DELTA) for pair in releases]
         mu = mu_lower(null, alternative, alpha=ALPHA)

@@ -61,17 +61,17 @@ def seeded(gradients, generator):
     return clip(gradients).mean(0) + noise / len(gradients)
 """
 
-CASES = {
+CASES: dict[str, dict[str, object]] = {
     "honest": {},
     "honest, 7 companions": {"companions": 7},
-    "sigma an eighth": {"name": "eighth"},
-    "sigma half, 5,000 trials": {"name": "half"},
-    "sigma half, 300,000 trials": {"name": "half", "trials": 300_000},
-    "clipping forgotten": {"name": "unclipped"},
-    "each layer clipped, 5,000 trials": {"name": "layered"},
-    "each layer clipped, 20,000 trials": {"name": "layered", "trials": 20_000},
-    "clipped after averaging, 7 companions": {"name": "late", "companions": 7},
-    "the same noise every step": {"name": "seeded"},
+    "sigma an eighth": {"mechanism": "eighth"},
+    "sigma half, 5,000 trials": {"mechanism": "half"},
+    "sigma half, 300,000 trials": {"mechanism": "half", "trials": 300_000},
+    "clipping forgotten": {"mechanism": "unclipped"},
+    "each layer clipped, 5,000 trials": {"mechanism": "layered"},
+    "each layer clipped, 20,000 trials": {"mechanism": "layered", "trials": 20_000},
+    "clipped after averaging, 7 companions": {"mechanism": "late", "companions": 7},
+    "the same noise every step": {"mechanism": "seeded"},
 }
 
 
@@ -87,15 +87,15 @@ def subject(seed: int) -> Subject:
     return Subject((target,), records, target.layers, attributes=("sex",), seed=seed)
 
 
-def audit(file: Path, seed: int, name: str = "honest", **options: object) -> tuple[float, float]:
+def audit(file: Path, seed: int, options: dict[str, object]) -> tuple[float, float]:
     """The bound, and the canary's gap over what an honest mechanism allows."""
     settled = DpAudit.Options.model_validate(
         {
-            "mechanism": f"{file}:{name}",
             "domain": "free",
             "restarts": 24,
             "iterations": 400,
             **options,
+            "mechanism": f"{file}:{options.get('mechanism', 'honest')}",
         }
     )
     rows = list(DpAudit(settled).run(subject(seed), Silent()))
@@ -120,7 +120,7 @@ def main() -> None:
         file = Path(folder) / "mechanisms.py"
         file.write_text(MECHANISMS)
         for name, options in CASES.items():
-            found = np.array([audit(file, seed, **options) for seed in range(arguments.seeds)])
+            found = np.array([audit(file, seed, options) for seed in range(arguments.seeds)])
             exceeded = int((found[:, 0] > CLAIM).sum())
             bound, gap = np.median(found, axis=0)
             print(f"{name:40s} {exceeded:4d} of {len(found)} {bound:7.2f} {gap:8.2f}")

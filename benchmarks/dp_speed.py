@@ -40,7 +40,8 @@ def numpy_loop(hypotheses: Hypotheses, trials: int) -> tuple[np.ndarray, np.ndar
     null, other = hypotheses.null.numpy(), hypotheses.alternatives[0].numpy()
 
     def clip(gradient: np.ndarray) -> np.ndarray:
-        return gradient / max(1, np.linalg.norm(gradient) / CLIP)
+        clipped: np.ndarray = gradient / max(1, np.linalg.norm(gradient) / CLIP)
+        return clipped
 
     centre = clip(null)
     direction = clip(other) - centre

@@ -67,6 +67,9 @@ PAPER = {
 """Table 8: reconstruction, membership and tracing at batch sizes 1, 4 and 8."""
 UNDEFENDED = "undefended"
 
+Cell = dict[str, Any]
+"""What one setting gave, as a line of ``--cells``."""
+
 
 def pictures(folder: Path, side: int) -> tuple[Records, Records]:
     """Training and test pictures in [0, 1], (records, 3, side, side)."""
@@ -95,7 +98,7 @@ def of_mean(
     )
 
 
-def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Setting) -> dict:
+def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Setting) -> Cell:
     """Accuracy of a setting, and each game's distances by batch size, weights and knowledge."""
     train_on, test_on = data
     spec = f"zoo:dlnet?shape=3x{given.side}x{given.side}&init=uniform:0.3"
@@ -111,7 +114,7 @@ def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Sett
     )
     chain = of_mean(setting.defenses, given.training_batch, given)
     done = train(target, train_on, test_on, options, chain, given.seed, Silent())
-    found: dict[str, Any] = {"accuracy": done.value, "reach": done.reach, "attacks": {}}
+    found: Cell = {"accuracy": done.value, "reach": done.reach, "attacks": {}}
     method = load_method(
         "dlg:init=pattern", {"iterations": given.iterations, "precision": given.precision}
     )
@@ -124,6 +127,8 @@ def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Sett
                 batches = chosen_batches(subject, Choice(size, given.batches))
                 sharing = SharingProtocol(of_mean(setting.defenses, size, given))
                 outcome = attacked(model, sharing, batches, attack, given.seed, Silent())
+                assert outcome.membership is not None
+                assert outcome.paired is not None
                 found["attacks"][f"{size} {weights}{' insider' if insider else ''}"] = {
                     "relative_error": outcome.relative_error.tolist(),
                     "reconstruct": outcome.reconstruct.tolist(),
@@ -140,7 +145,7 @@ def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Sett
     return found
 
 
-def table(name: str, settings: list[Setting], cells: list[dict], given: argparse.Namespace) -> None:
+def table(name: str, settings: list[Setting], cells: list[Cell], given: argparse.Namespace) -> None:
     accuracies = np.array([[c["accuracy"] for c in cells]])
     reaches = np.array([[c["reach"] for c in cells]])
     print(f"\n{name}: accuracy {' '.join(f'{value:.3f}' for value in accuracies[0])}")
@@ -165,7 +170,7 @@ def table(name: str, settings: list[Setting], cells: list[dict], given: argparse
         print("\n".join(told), flush=True)
 
 
-def order(done: dict[str, list[dict]], given: argparse.Namespace) -> None:
+def order(done: dict[str, list[Cell]], given: argparse.Namespace) -> None:
     """The mechanisms from best to worst, ours and the paper's."""
     for game in SHOWN[:-1]:
         column = GAMES.index(COLUMNS.get(game, game))

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from unittest.mock import patch
 
 import torch
@@ -24,10 +25,10 @@ from gradaudit.attacks.reconstruction.objectives import Evaluation
 from gradaudit.attacks.reconstruction.replay import recorded
 from gradaudit.gradients import jacobian
 from gradaudit.gradients.differentiation import Batch, fastest
-from gradaudit.gradients.fast import rank_two
+from gradaudit.gradients.fast.rank_two import rank_two_norms
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.jacobian import Jacobians
-from gradaudit.gradients.norms import exactly, norms_of
+from gradaudit.gradients.norms import NORMS, exactly, norms_of
 from gradaudit.gradients.operations import Linear
 from gradaudit.gradients.sources import Factors, Tangents
 from gradaudit.gradients.trace import Trace
@@ -35,7 +36,6 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
 
 Work = Callable[[], object]
-ALL = ("f", "1", "inf")
 
 
 def seconds(work: Work) -> float:
@@ -72,7 +72,7 @@ def replay(rounds: int) -> None:
             title = f"replay: DLG, LeNet, {dtype}, points {count}"
             direct = repeated(evaluate, points)
             tell(title, direct, repeated(recording, points), rounds)
-            cost = seconds(lambda e=evaluate, p=points: recorded(e, -p)) / seconds(direct) * 10
+            cost = seconds(partial(recorded, evaluate, -points)) / seconds(direct) * 10
             print(f"    a recording costs {cost:.0f} evaluations")
 
 
@@ -88,10 +88,10 @@ def products(rounds: int) -> None:
             return blocks._alone(objective, points[0])
 
     ways = without, with_products
-    tell("products: DLG, LeNet, float32", *(repeated(way, points) for way in ways), rounds)
-    recordings = [recorded(way, -points) for way in ways]
-    title = "products: the same, recorded"
-    tell(title, *(repeated(made, points) for made in recordings if made), rounds)
+    slow, fast = (repeated(way, points) for way in ways)
+    tell("products: DLG, LeNet, float32", slow, fast, rounds)
+    slow, fast = (repeated(made, points) for way in ways if (made := recorded(way, -points)))
+    tell("products: the same, recorded", slow, fast, rounds)
 
 
 def tangents(positions: int, inputs: int, outputs: int, directions: int) -> Tangents:
@@ -108,28 +108,29 @@ def tangents(positions: int, inputs: int, outputs: int, directions: int) -> Tang
 def gram(rounds: int) -> None:
     some = tangents(4, 1152, 256, 16)
 
+    def by_factors() -> object:
+        return some.norms(["f"])
+
     def formed() -> object:
         with patch.object(Factors, "formed", lambda self, wanted: True):
-            return some.norms(("f",))
+            return by_factors()
 
-    tell("factors: F norms, 1152 → 256 at 4 positions", formed, lambda: some.norms(("f",)), rounds)
+    tell("factors: F norms, 1152 → 256 at 4 positions", formed, by_factors, rounds)
 
 
 def ranks(rounds: int) -> None:
     for inputs, outputs in ((400, 120), (4096, 512)):
-        parts = (
-            *(torch.randn(1, size).double() for size in (inputs, outputs)),
-            *(torch.randn(1, 16, size).double() for size in (inputs, outputs)),
-        )
+        a, d = (torch.randn(1, size).double() for size in (inputs, outputs))
+        a_dot, d_dot = (torch.randn(1, 16, size).double() for size in (inputs, outputs))
+        parts = a, d, a_dot, d_dot
 
-        def formed(parts: tuple[Tensor, ...] = parts) -> object:
+        def formed(parts: tuple[Tensor, Tensor, Tensor, Tensor] = parts) -> object:
             a, d, a_dot, d_dot = parts
             matrices = d[:, None, :, None] * a_dot[:, :, None] + d_dot[..., None] * a[:, None, None]
-            return norms_of(matrices, ALL)
+            return norms_of(matrices, NORMS)
 
         title = f"rank_two: all norms, {inputs} → {outputs}, 16 directions"
-        by_rank = lambda p=parts: rank_two.rank_two_norms(*p, ALL)  # noqa: E731
-        tell(title, formed, by_rank, rounds)
+        tell(title, formed, partial(rank_two_norms, *parts, NORMS), rounds)
 
 
 def jacobians_of(model: nn.Module) -> Jacobians:

@@ -94,7 +94,7 @@ def told(name: str, found: Recovered, record: Tensor, seconds: float, timed: Tim
             system = timed.systems[one.layer]
             rows = len(system.outputs) + len(system.weight_gradient)
             print(
-                f"  layer {one.layer:>2}: {rows:>6} × {system.columns}, "
+                f"  layer {one.layer:>2}: {rows:>6} × {system.weights.shape[1]}, "
                 f"{timed.seconds[one.layer]:6.2f} s, {one.iterations} iterations, residual "
                 f"{one.residual:.1e}",
                 flush=True,

@@ -39,9 +39,10 @@ def net(name: str, given: argparse.Namespace) -> nn.Module:
     torch.manual_seed(given.seed)
     size = (3, given.size, given.size)
     model = zoo.build(name, shape=size, classes=10, activation=given.activation)
-    bound = None if given.init == "default" else float(given.init.removeprefix("uniform:"))
-    for parameter in model.parameters() if bound is not None else ():
-        nn.init.uniform_(parameter, -bound, bound)
+    if given.init != "default":
+        bound = float(given.init.removeprefix("uniform:"))
+        for parameter in model.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
     return model
 
 

@@ -77,7 +77,11 @@ class Sweep:
         if not self.headed:
             print(f"{'':16}" + "".join(f"{row.layer:>22}" for row in rows))
             self.headed = True
-        cells = (f"{row.value:.3f} [{row.interval[0]:.3f}, {row.interval[1]:.3f}]" for row in rows)
+        ends = (row.interval or (float("nan"), float("nan")) for row in rows)
+        cells = (
+            f"{row.value:.3f} [{low:.3f}, {high:.3f}]"
+            for row, (low, high) in zip(rows, ends, strict=True)
+        )
         seconds = time.perf_counter() - begun
         print(
             f"{title:16}" + "".join(f"{cell:>22}" for cell in cells) + f"{seconds:7.0f} s",

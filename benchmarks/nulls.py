@@ -216,8 +216,9 @@ def planted_inputs(given: argparse.Namespace) -> None:
         codes = np.arange(size) % 2
         inputs = generator.normal(size=(size, 3))
         inputs[:, 0] += shift * codes
-        model = torch.nn.Sequential(torch.nn.Linear(3, 1, bias=False))
-        torch.nn.init.zeros_(model[0].weight)
+        linear = torch.nn.Linear(3, 1, bias=False)
+        torch.nn.init.zeros_(linear.weight)
+        model = torch.nn.Sequential(linear)
         records = Records(
             inputs=torch.from_numpy(inputs).float(),
             labels=torch.ones(size, 1),

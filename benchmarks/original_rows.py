@@ -105,7 +105,8 @@ def directions(model: nn.Module, records: Records, together: Sequence[int]) -> N
         return torch.cat([part.flatten() for part in grad(loss)(own).values()])
 
     def moved(chosen: Sequence[str], tangent: Tensor) -> Tensor:
-        return jvp(lambda x: gradient(x, chosen), (record.flatten(),), (tangent,))[1]
+        found: Tensor = jvp(lambda x: gradient(x, chosen), (record.flatten(),), (tangent,))[1]
+        return found
 
     for size in together:
         for start in range(len(layers) - size + 1):
@@ -152,7 +153,8 @@ def spreads(rows: list[Measurement], level: float) -> None:
     print(f"\nsuccess at SSIM {level} [over restarts] [over records]")
     for row in rows:
         if row.metric == "original_success" and row.variant["threshold"] == level:
-            ends = (row.details.get("interval_of_these_records"), row.interval)
+            of_restarts = row.details.get("interval_of_these_records")
+            ends = (of_restarts if isinstance(of_restarts, list) else None, row.interval)
             told = " ".join(f"[{low:.2f}, {high:.2f}]" for low, high in filter(None, ends))
             print(f"{_name(row):14s} {_value(row, None):.3f} {told} of {row.n}")
 

@@ -78,10 +78,11 @@ def emotion_model(records: Records, weights: str) -> nn.Module:
     steps = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
     generator = torch.Generator().manual_seed(0)
     for _ in range(EPOCHS if weights == "trained" else 0):
-        for batch in torch.randperm(len(records), generator=generator).split(32):
+        for batch in torch.split(torch.randperm(len(records), generator=generator), 32):
             steps.zero_grad()
             found = model(records.inputs[batch])
-            nn.functional.cross_entropy(found, records.labels[batch]).backward()
+            loss = nn.functional.cross_entropy(found, records.labels[batch])
+            torch.autograd.backward(loss)
             steps.step()
     return model.eval()
 
@@ -152,9 +153,9 @@ def cell(row: Measurement) -> str:
 def floor(row: Measurement) -> str:
     """The same number for a secret shuffled among the records."""
     found = row.details.get("permuted")
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or not isinstance(ends := found["interval"], list):
         return ""
-    low, high = found["interval"]
+    low, high = ends
     return f"{found['value']:.3f} [{low:.3f}, {high:.3f}]"
 
 

@@ -68,7 +68,8 @@ def usual(model: torch.nn.Module, objective: Objective) -> Evaluation:
         target = point[objective.view.elements :].softmax(dim=0)[None]
         loss = (target * -F.log_softmax(model(records), dim=1)).sum(dim=1).mean()
         found = torch.autograd.grad(loss, weights, create_graph=True)
-        gap = sum((a - b).square().sum() for a, b in zip(found, shared, strict=True)) / length
+        gaps = ((a - b).square().sum() for a, b in zip(found, shared, strict=True))
+        gap = sum(gaps, torch.zeros(())) / length
         return gap.detach(), torch.autograd.grad(gap, point)[0]
 
     def every(points: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,7 +93,7 @@ def loop_of_torch(evaluate: Evaluation, start: Tensor, outer: int, threads: int)
             return float(values[0])
 
         for _ in range(outer):
-            optimiser.step(closure)  # type: ignore[arg-type]
+            optimiser.step(closure)  # type: ignore[no-untyped-call]
         count += optimiser.state[point]["n_iter"]
     torch.set_num_threads(1)
     return count

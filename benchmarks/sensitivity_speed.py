@@ -48,7 +48,8 @@ def naive(
         return F.cross_entropy(outputs, label[None])
 
     def gradient(x: Tensor) -> dict[str, Tensor]:
-        return torch.func.grad(loss)(weights, x)
+        found: dict[str, Tensor] = torch.func.grad(loss)(weights, x)
+        return found
 
     def column(index: int) -> object:
         unit = torch.zeros_like(record).view(-1)
@@ -107,7 +108,8 @@ def main() -> None:
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(arguments.repeats):
         for name, (function, scale) in ways.items():
-            times[name].append(tuple(t * scale for t in timed(function)))
+            wall, cpu = timed(function)
+            times[name].append((wall * scale, cpu * scale))
     walls = {name: min(wall for wall, _ in found) for name, found in times.items()}
     cpus = {name: min(cpu for _, cpu in found) for name, found in times.items()}
     print(f"LeNet, {SHAPE}, {count} records, float64, one thread; seconds a record")

@@ -107,10 +107,10 @@ def train(model: nn.Module, records: Records, epochs: int) -> nn.Module:
             nn.init.zeros_(parameter)
     steps = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
     for _ in range(epochs):
-        for batch in torch.randperm(len(records), generator=generator).split(32):
+        for batch in torch.split(torch.randperm(len(records), generator=generator), 32):
             steps.zero_grad()
             loss = nn.functional.cross_entropy(model(records.inputs[batch]), records.labels[batch])
-            loss.backward()
+            torch.autograd.backward(loss)
             steps.step()
     return model.eval()
 
@@ -202,7 +202,8 @@ def estimate(
     paper: bool = False,
 ) -> Usable:
     seed = np.random.SeedSequence(0, spawn_key=(repetition.number,))
-    return of_repetition(rows, repetition, Estimator(members, paper=paper), seed)
+    adversary = Estimator(members, paper=paper)
+    return of_repetition(rows, repetition, adversary, seed, lambda units: None)
 
 
 def mean(found: Sequence[Usable]) -> float:

@@ -17,7 +17,7 @@ from gradaudit.audits.attack_reconstruct.measure import doubts
 from gradaudit.data.records import Attribute, Records
 from gradaudit.inference.scores import Score
 from gradaudit.statistics.intervals import clustered
-from studies.base import Cell, Outcome, Study, interval
+from studies.base import Cell, Outcome, Settings, Study, interval
 
 WIDTH = 10
 NOISE = 0.5
@@ -216,7 +216,7 @@ def updates(number: int, size: int, share: float, alike: str, seed: int) -> Mapp
 
 
 def _cell(plant: str, world: World, **more: str | int | float) -> Cell:
-    settings = {"plant": plant, "records": world.records, "batch": world.size, **more}
+    settings: Settings = {"plant": plant, "records": world.records, "batch": world.size, **more}
     return Cell(settings, lambda seed: play(world, seed))
 
 
@@ -228,12 +228,12 @@ def _worlds(sizes: tuple[int, ...], batches: tuple[int, ...]) -> Iterator[Cell]:
 
 
 def _crowd(users: int, spread: float) -> Cell:
-    settings = {"game": "user", "users": users, "spread": spread}
+    settings: Settings = {"game": "user", "users": users, "spread": spread}
     return Cell(settings, lambda seed: players(users, spread, seed))
 
 
 def _shares(number: int, size: int, share: float, alike: str) -> Cell:
-    settings = {"updates": number, "of": size, "missed": share, "records": alike}
+    settings: Settings = {"updates": number, "of": size, "missed": share, "records": alike}
     return Cell(settings, lambda seed: updates(number, size, share, alike, seed))
 
 

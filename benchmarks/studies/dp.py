@@ -8,7 +8,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -86,7 +86,8 @@ def answers(truthful: float) -> Callable[[Coins, Rng], Array]:
 def geometric(count: int, rng: Rng, ratio: float = math.exp(-1)) -> Array:
     """Two-sided geometric noise."""
     both = rng.geometric(1 - ratio, (2, count))
-    return both[0] - both[1]
+    noise: Array = both[0] - both[1]
+    return noise
 
 
 def subsampled(rate: float, mu: float) -> Callable[[Coins, Rng], Array]:
@@ -171,7 +172,7 @@ def simulated() -> dict[str, Simulated]:
     found |= {f"Gaussian {mu:g}, pilot": gaussian(mu, declared=False) for mu in (0.5, 1, 2, 4)}
     found |= {f"Laplace {epsilon:g}": laplace(epsilon) for epsilon in (1, 4)}
     for truthful in (0.6, 0.75, 0.99):
-        answer = Simulated(answers(truthful), lambda p=truthful: of_answers(p))
+        answer = Simulated(answers(truthful), partial(of_answers, truthful))
         found[f"randomised response {truthful:g}"] = answer
     found["geometric 1"] = Simulated(shifted(geometric, 1), of_geometric)
     found |= {f"t3 {shift:g}": student(3, shift) for shift in (1, 4)}
@@ -267,7 +268,7 @@ INFINITE = {"the same noise again": same_noise, "one number for all elements": o
 Release = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
-def judge(function: Release, elements: int, *, infinite: bool, seed: int) -> Mapping[str, Outcome]:
+def judge(function: Release, elements: int, infinite: bool, seed: int) -> Mapping[str, Outcome]:
     rng = np.random.default_rng(seed)
     null, other = torch.from_numpy(rng.standard_normal((2, elements)))
     hypotheses = Hypotheses(null, other[None], torch.zeros(0, elements, dtype=torch.float64))
@@ -281,25 +282,13 @@ def judge(function: Release, elements: int, *, infinite: bool, seed: int) -> Map
 def cells(trials: tuple[int, ...]) -> Iterator[Cell]:
     for name, one in simulated().items():
         for count in trials:
-            yield Cell(
-                {"mechanism": name, "trials": count},
-                lambda seed, one=one, count=count: one.play(count, seed),
-                HOLDS,
-            )
+            yield Cell({"mechanism": name, "trials": count}, partial(one.play, count), HOLDS)
     for name, one in stateful().items():
-        yield Cell(
-            {"mechanism": name, "trials": trials[0]},
-            lambda seed, one=one: one.play(trials[0], seed),
-            HOLDS,
-        )
+        yield Cell({"mechanism": name, "trials": trials[0]}, partial(one.play, trials[0]), HOLDS)
     for infinite, functions in ((False, FINITE), (True, INFINITE)):
         for name, function in functions.items():
             elements = 4 if function is few_elements else ELEMENTS
-            yield Cell(
-                {"mechanism": name},
-                lambda seed, f=function, e=elements, i=infinite: judge(f, e, infinite=i, seed=seed),
-                NEVER,
-            )
+            yield Cell({"mechanism": name}, partial(judge, function, elements, infinite), NEVER)
 
 
 STUDY = Study(

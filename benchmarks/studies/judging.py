@@ -1,6 +1,7 @@
 """Judging in three: how often a report holds a false verdict, alone and as a family."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -69,8 +70,8 @@ def _report(means: np.ndarray, halves: np.ndarray) -> Report:
 
 def _cells(*sizes: int) -> Iterator[Cell]:
     for rows, correlation, settled in product(sizes, (0.0, 0.5, 0.9), (0.0, 0.5)):
-        settings = {"rows": rows, "correlation": correlation, "settled": settled}
-        yield Cell(settings, lambda seed, s=settings: play(s, seed), nominal=(0.95, 1.0))
+        settings: Settings = {"rows": rows, "correlation": correlation, "settled": settled}
+        yield Cell(settings, partial(play, settings), nominal=(0.95, 1.0))
 
 
 STUDY = Study(

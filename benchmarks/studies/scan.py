@@ -13,7 +13,7 @@ from gradaudit.data import load_records
 from gradaudit.data.records import Attribute, Records
 from gradaudit.judging import passed
 from gradaudit.report import Finding, Report
-from studies.base import Cell, Outcome, Study
+from studies.base import Cell, Outcome, Settings, Study
 
 SAMPLES = Path(__file__).parents[2] / "sample_models"
 MODEL = f"{SAMPLES / 'models.py'}:digits_cnn"
@@ -71,7 +71,7 @@ def _cells(records: tuple[int, ...]) -> Iterator[Cell]:
     for plant, least in (("random", 0.95), ("strong", 0.90)):
         for count in records:
             if plant == "random" or count >= 1000:
-                settings = {"attribute": plant, "records": count}
+                settings: Settings = {"attribute": plant, "records": count}
                 yield Cell(settings, partial(play, plant, count), (least, 1.0))
 
 

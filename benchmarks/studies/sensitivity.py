@@ -15,7 +15,7 @@ from gradaudit.gradients.norms import Norm
 from gradaudit.gradients.sensitivity import Measured, Observed, Sample
 from gradaudit.progress import Silent
 from gradaudit.subject import open_subject
-from studies.base import Cell, Outcome, Study, interval
+from studies.base import Cell, Outcome, Settings, Study, interval
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Array]
@@ -101,7 +101,7 @@ DIGITS = tuple(f"digits, round {number}" for number in (1, 3, 10))
 
 
 def cell(law: str, records: int, probes: int = 0) -> Cell:
-    settings = {"law": law, "records": records} | ({"probes": probes} if probes else {})
+    settings: Settings = {"law": law, "records": records, **({"probes": probes} if probes else {})}
     return Cell(settings, partial(play, law=law, records=records, probes=probes))
 
 

@@ -86,8 +86,13 @@ def play(
 
 
 def cell(reading: str, plant: str, records: int, users: int, permuted: str) -> Cell:
-    settings = {"reading": reading, "plant": plant, "records": records}
-    settings |= {"users": users, "permuted": permuted} if users else {}
+    settings: dict[str, str | int | float] = {
+        "reading": reading,
+        "plant": plant,
+        "records": records,
+    }
+    if users:
+        settings |= {"users": users, "permuted": permuted}
     play_one = partial(
         play,
         reading=reading,

@@ -175,8 +175,8 @@ class SmallConvolutionsAsProducts(TorchFunctionMode):
     """Lets two-dimensional convolutions of small inputs run as products with unfolded inputs.
 
     The numbers are the same but for rounding. In float32 on a CPU the library's set-up costs more:
-    a single restart of DLG on LeNet is evaluated 1.2 times as fast, and 1.5 times where it is
-    recorded (benchmarks/fast_paths.py).
+    a single restart of DLG on LeNet is evaluated 1.2 times as fast, and 1.7 times where it is
+    recorded (benchmarks/fast_paths.py, one thread).
     """
 
     def __torch_function__(

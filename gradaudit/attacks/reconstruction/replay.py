@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_map_only
 from gradaudit.attacks.reconstruction.objectives import Evaluation
 
 WORTH = 50
-"""Evaluations of as many points after which a recording is made. It costs 7 to 22 of them, and
-those that follow run 1.2 to 1.6 times as fast (benchmarks/fast_paths.py)."""
+"""Evaluations of as many points after which a recording is made. It costs 9 to 34 of them, and
+those that follow run 1.2 to 1.5 times as fast (benchmarks/fast_paths.py, one thread)."""
 _UNREPEATABLE = {
     torch.Tag.nondeterministic_seeded,
     torch.Tag.dynamic_output_shape,

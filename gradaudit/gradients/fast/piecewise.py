@@ -16,8 +16,8 @@ sites than the input has, they take one backward pass for each of them, instead 
 each column. And consecutive columns move few positions of a convolution's input, so that Δ Ȧᵀ = (Δ
 spread over the positions of the input) · (their tangents) takes few of them.
 
-Exact norms of LeNet take 1.6 times as long by general tangents, and 5.6 times as long without
-tables (benchmarks/fast_paths.py).
+Exact norms of LeNet take 1.6 times as long by general tangents, and 6.1 times as long without
+tables (benchmarks/fast_paths.py, one thread).
 """
 
 from __future__ import annotations

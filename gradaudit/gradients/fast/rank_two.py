@@ -11,9 +11,9 @@ millions of elements. None of the norms needs them all:
 - The largest entry, exactly: only pairs (direction, i) whose bound |δ̇_i| max|a| + |δ_i| max|ȧ|
   exceeds the largest entry found so far are looked at.
 
-All three norms of 4096 → 512 take a 33rd of the time that forming them does, of 400 → 120 three
-quarters (benchmarks/fast_paths.py). Smaller matrices are formed instead, blocks of directions at a
-time, without what is zero or an outer product throughout.
+All three norms of 4096 → 512 take an 18th of the time that forming them does, of 400 → 120 half
+(benchmarks/fast_paths.py, one thread). Smaller matrices are formed instead, blocks of directions
+at a time, without what is zero or an outer product throughout.
 """
 
 from collections.abc import Collection, Iterator
