@@ -64,7 +64,8 @@ class Mutant:
 
     @property
     def source(self) -> str:
-        return mutate_code(self.path.read_text(), get_operator(self.operator)(), self.occurrence)
+        operator = get_operator(self.operator)()
+        return str(mutate_code(self.path.read_text(), operator, self.occurrence))
 
     def __str__(self) -> str:
         lines = ndiff(self.path.read_text().splitlines(), self.source.splitlines())
@@ -72,7 +73,7 @@ class Mutant:
         return f"{self.path.relative_to(ROOT)}: " + "  ".join(changed)
 
 
-class Finder(MetaPathFinder, importlib.machinery.SourceFileLoader):
+class Finder(MetaPathFinder, importlib.machinery.SourceFileLoader):  # type: ignore[misc]
     """Finds and loads a mutant in place of its module."""
 
     def __init__(self, mutant: Mutant) -> None:

@@ -55,9 +55,7 @@ CASES: dict[str, list[Case]] = {
     "attack reconstruct": [
         (pictures, {"method": ["dlg", "closed-form"], "iterations": 1, "restarts": 1})
     ],
-    "attack tracing": [
-        (pictures, {"participants": 3, "repeats": 3, "method": ["dlg:iterations=2"]})
-    ],
+    "attack tracing": [(pictures, {"participants": 3, "repeats": 3, "method": "dlg:iterations=2"})],
     "copa-metric": [(pictures, {})],
     "dp-audit": [
         (
