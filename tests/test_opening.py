@@ -36,8 +36,8 @@ OPENED_IN = {
 }
 """Where each kind of file is opened and code is run: nowhere else.
 
-Of pickles these are tensors of a checkpoint, after the checks; what workers of ours send; and finished
-work that the user's own key signed.
+Of pickles these are tensors of a checkpoint, after the checks; what workers of ours send; and
+finished work that the user's own key signed.
 """
 
 
