@@ -52,7 +52,7 @@ COMMANDS = {
         *("--family", "logistic", "--no-correlation"),
     ),
     "attack reconstruct": (
-        *("attack", "reconstruct", *TABLE, "--method", "dlg:iterations=8", "--restarts", "2"),
+        *("attack", "reconstruct", *TABLE, "--method", "dlg:iterations=2", "--restarts", "1"),
         *("--batches", "6"),
     ),
     "attack property": (
@@ -61,7 +61,7 @@ COMMANDS = {
     ),
     "tradeoff": (
         *("tradeoff", *TABLE, "--defense", "dp:clip=1,sigma=0.1|1,per=release"),
-        *("--rounds", "2", "--batches", "2", "--iterations", "4", "--restarts", "1"),
+        *("--rounds", "2", "--batches", "2", "--iterations", "1", "--restarts", "1"),
         *("--repeats", "2", "--participants", "2"),
     ),
     "sweep": (
