@@ -28,8 +28,8 @@ from gradaudit.specs import files_in_spec
 def fingerprint(subject: Subject, audit: Audit[Any]) -> str:
     """SHA-256 over weights, records, settings, options, the code of all of it, and versions.
 
-    How many workers there are and how much memory a chunk takes is not in it: neither changes a
-    number beyond rounding. What a user's file imports is not in it either.
+    How many workers there are is not in it, for no number depends on it; nor how much memory a
+    chunk takes, which each unit names. What a user's file imports is not in it either.
     """
     facts = {
         "versions": _versions(),

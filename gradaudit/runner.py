@@ -66,7 +66,7 @@ def run(
         progress: who is told how far the work is.
         provenance: more facts to record, such as the command line.
         units: where finished work is kept, by what it depends on. An audit that is short of memory
-            goes on from there with chunks of half the size.
+            is tried again with chunks of half the size.
 
     Raises:
         AuditError: the model cannot be run on the records at all.
@@ -80,10 +80,11 @@ def run(
     broken: dict[str, JsonValue] = {}
     for audit in audits:
         begun = time.perf_counter()
-        work = replace(subject, units=units.of(fingerprint(subject, audit)) if units else units)
+        work, key = subject, fingerprint(subject, audit) if units else ""
         rows: list[Measurement] = []
         short = [True]
         while short:
+            work = replace(work, units=units.of(key, work.memory))
             with _filled(audit, work, rows, broken) as short:
                 done = NOTHING_KEPT if _draws(audit) else work.units.of("rows")
                 kept = done.kept()

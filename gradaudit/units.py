@@ -18,6 +18,7 @@ import pickle
 import re
 import secrets
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -133,10 +134,14 @@ def _key() -> bytes:
     path = Path(state) / "gradaudit" / "key"
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        handle, temporary = tempfile.mkstemp(dir=path.parent)
+        try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(secrets.token_bytes(_SIGNATURE))
+            with suppress(FileExistsError):  # another run was first
+                os.link(temporary, path)
+        finally:
+            os.unlink(temporary)
     _expect_private(path)
     key = read_file(path, _SIGNATURE)
     if len(key) < _SIGNATURE:
