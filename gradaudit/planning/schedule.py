@@ -15,6 +15,8 @@ CAUTION = 2.0
 """What an estimate may be wrong by: one that was not tried out, in seconds over seconds."""
 KNOWN = 1.2
 """What one may be wrong by of an audit that was run at another size."""
+LEAST = 5.0
+"""Seconds that an audit has of which nothing is expected, even where none are left."""
 MOMENT = 0.5
 """Seconds that any audit may take."""
 
@@ -112,6 +114,9 @@ class Schedule:
         """The first audit that has no numbers yet, at the size that its share allows."""
         untried = [(place, c) for place, c in enumerate(self._courses) if c.untried]
         waiting = sorted(untried, key=lambda each: each[1].cut)
+        for place, course in waiting:
+            if not course.estimates[-1]:
+                return Turn(place, course.sizes[-1], max(left, LEAST))
         enough = sum(course.seconds(course.open) for _, course in waiting) <= left
         for number, (place, course) in enumerate(waiting):
             share = left if enough else left / (len(waiting) - number)

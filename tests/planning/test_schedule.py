@@ -92,6 +92,7 @@ def test_the_first_audits_come_first_where_there_is_little_time() -> None:
 
 def test_of_an_audit_with_nothing_to_do_nothing_is_expected() -> None:
     assert played([(0.0,), (50.0,)], [(0.0,), (50.0,)], 60).best == {0: "least", 1: "least"}
+    assert played([(50.0,), (0.1,)], [(50.0,), (0.0,)], 0.0).best == {1: "least"}
 
 
 def test_an_estimate_that_is_far_too_low_costs_no_other_audit_its_turn() -> None:
