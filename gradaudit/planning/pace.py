@@ -50,12 +50,13 @@ class Pace:
 
 
 def _seconds(subject: Subject, records: int) -> float:
-    """Median time of some forward and backward passes of the first records."""
+    """Median time of some forward and backward passes of the first records, after a first one."""
     model = FunctionalModel.of(subject.target)
     taken = subject.records.take(np.arange(records))
     inputs, labels = model.cast(taken.inputs), model.cast(taken.labels)
     model.check(inputs, labels)
     gradient = torch.func.grad(lambda weights: model.losses(weights, inputs, labels).sum())
+    gradient(model.parameters)
     durations: list[float] = []
     while len(durations) < _TIMES and sum(durations) < _ENOUGH:
         begun = time.perf_counter()
