@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from gradaudit.ranks.convolution import LayerRank, Method, convolution_rank
 from gradaudit.ranks.geometry import Convolution, geometry_of
+from gradaudit.ranks.operator import ReducedU, row_basis
 
 NULL = 1e-10
 
@@ -58,6 +59,14 @@ class Case:
     def true_rank(self) -> int:
         values = torch.linalg.svdvals(self.u())
         return int((values > NULL * values.max()).sum())
+
+
+def reduced(case: Case) -> ReducedU:
+    """Û of a convolution without groups."""
+    geometry = geometry_of(case.layer, case.shape)
+    filters = case.layer.weight.detach().flatten(2).transpose(1, 2).flatten(1)
+    live = geometry.live.repeat_interleave(geometry.channels)
+    return ReducedU(geometry, row_basis(filters * live), row_basis(case.deltas.flatten(1)))
 
 
 def _unit_rows(matrix: Tensor) -> Tensor:
