@@ -36,7 +36,6 @@ SLOW = (
     "dp/test_game.py",
     "gradients/test_sensitivity.py",
     "inference/test_usable.py",
-    "ranks/test_convolution.py",
     "test_protection.py",
     "tradeoff/test_attacking.py",
 )

@@ -3,6 +3,7 @@
 import random
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,7 @@ class Case:
             seed=seed,
         )
 
+    @cached_property
     def u(self) -> Tensor:
         """U = [W; ∇_Z J] as a dense matrix over all inputs, its rows of length 1 or 0."""
         zero = torch.zeros(1, self.layer.in_channels, *self.shape, dtype=torch.float64)
@@ -56,8 +58,9 @@ class Case:
         nabla = torch.func.jacrev(weight_gradient)(zero).reshape(-1, zero.numel())
         return torch.cat([_unit_rows(w), _unit_rows(nabla)])
 
+    @cached_property
     def true_rank(self) -> int:
-        values = torch.linalg.svdvals(self.u())
+        values = torch.linalg.svdvals(self.u)
         return int((values > NULL * values.max()).sum())
 
 

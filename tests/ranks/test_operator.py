@@ -30,7 +30,7 @@ def as_matrix(operator: ReducedU) -> Tensor:
 
 @pytest.mark.parametrize("case", UNGROUPED, ids=str)
 def test_the_row_space_is_that_of_u(case: Case) -> None:
-    u, reduced_u = case.u(), as_matrix(reduced(case))
+    u, reduced_u = case.u, as_matrix(reduced(case))
     assert rank(u) == rank(torch.cat([u, reduced_u]))
     if len(reduced_u):
         assert rank(reduced_u) == rank(u)
@@ -152,7 +152,7 @@ def test_work_in_pieces_changes_nothing(elements: int, monkeypatch: pytest.Monke
     case = next(case for case in HAND_MADE if case.name == "full-padding")
     operator, pieces = reduced(case), -(-49 // max(1, elements // 18))
     assert len(operator._chunks) == pieces
-    u, matrix = case.u(), as_matrix(operator)
+    u, matrix = case.u, as_matrix(operator)
     assert rank(torch.cat([u, matrix])) == rank(u) == rank(matrix)
 
 

@@ -102,7 +102,7 @@ def test_the_rank_at_coordinate_filters_is_that_of_u_with_them(
     padded = torch.zeros(len(filters), geometry.positions).double()
     padded[: len(deltas)] = deltas
     dense = Case("coordinates", layer, case.shape, padded.unflatten(1, case.deltas.shape[1:]))
-    assert point.rank(spread) == dense.true_rank()
+    assert point.rank(spread) == dense.true_rank
 
 
 def test_taps_come_by_what_they_read_beyond_those_before() -> None:
