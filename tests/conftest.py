@@ -31,7 +31,6 @@ SLOW = (
     "audits/test_vinfo.py",
     "audits/test_vinfo_original.py",
     "cli/test_processes.py",
-    "dp/test_canary.py",
     "dp/test_coverage.py",
     "dp/test_game.py",
     "gradients/test_sensitivity.py",
