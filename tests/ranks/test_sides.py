@@ -133,6 +133,8 @@ def test_of_dependent_filters_as_many_are_picked_as_have_full_rank() -> None:
     assert len(picked) == 2
     assert torch.linalg.matrix_rank(_of_unit_length(picked)) == 2
     assert torch.equal(_independent(picked, 2), picked)
+    aslant = torch.tensor([[3.0, 1.0], [6.0, 2.0], [9.0, 3.0], [1.0, 3.0]]).double()
+    assert torch.linalg.matrix_rank(_independent(aslant, 2)) == 2
 
 
 @pytest.mark.parametrize(
