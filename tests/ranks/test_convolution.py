@@ -9,7 +9,7 @@ from ranks.reference import HAND_MADE, Case, plain, random_case
 from torch import nn
 
 from gradaudit.errors import NotApplicable
-from gradaudit.ranks.convolution import Method, convolution_rank
+from gradaudit.ranks.convolution import LayerRank, Method, convolution_rank
 from gradaudit.ranks.geometry import geometry_of
 
 SEEDS = (range(40), pytest.param(range(40, 300), marks=pytest.mark.slow))
@@ -104,6 +104,23 @@ def test_groups_add_up() -> None:
     halves = zip(case.layer.weight.detach().chunk(2), case.deltas.flatten(1).chunk(2), strict=True)
     ranks = [convolution_rank(weight, deltas, geometry).high for weight, deltas in halves]
     assert case.rank().high == sum(ranks)
+
+
+def test_groups_share_the_work() -> None:
+    """Of two groups each may take half: what one convolution beside it can, both cannot."""
+    case = plain("halves", nn.Conv2d(4, 6, 3, groups=2), 8, 8)
+    weight, deltas = case.layer.weight.detach()[:3], case.deltas[:3].flatten(1)
+    geometry = geometry_of(case.layer, case.shape)
+
+    def iterations(rank: LayerRank) -> int:
+        search = rank.groups[0].search
+        assert search is not None
+        return search.iterations
+
+    half = convolution_rank(weight, deltas, geometry, method="structured", flops=1e8)
+    both = case.rank("structured", flops=2e8)
+    assert 0 < iterations(half) == iterations(both)
+    assert iterations(both) < iterations(case.rank("structured", flops=4e8))
 
 
 def test_the_same_seed_gives_the_same_search() -> None:

@@ -17,6 +17,7 @@ from gradaudit.ranks.matrix_free import (
     ALPHA_SMALLEST,
     Nullity,
     Residuals,
+    _judge,
     _probes_for,
     largest_nullity,
     least_norm,
@@ -129,6 +130,9 @@ def test_what_one_run_leaves_of_spanned_directions_the_next_ones_take() -> None:
     assert left.null.abs().tolist() == [pytest.approx([0.0] * 30 + [1.0], abs=1e-6)]
     truth = probes * torch.tensor([0.0] * 30 + [1.0])
     torch.testing.assert_close(left.vectors, truth, rtol=0, atol=1e-8)
+    most = left.iterations - 1
+    short = leave_residuals(side, probes, enough=1e-9, null=NULL, iterations=most)
+    assert short.iterations == most, "runs share what they may take"
 
 
 def test_a_probe_with_nothing_left_stays_beside_others() -> None:
@@ -239,3 +243,14 @@ def test_directions_are_left_over_all_together() -> None:
     left = leave_residuals(side, probes[:3], enough=1e-9, null=NULL, iterations=0)
     torch.testing.assert_close(left.null.abs(), torch.eye(4, dtype=torch.float64)[:2])
     assert left.others == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("share", "high"), [(0.99, 0), (1.01, 1)])
+def test_what_rounding_may_hide_counts_as_left(share: float, high: int) -> None:
+    """Two probes exclude a nullity of 1 below a norm of √α, here of 8 roundings of ‖Y‖ ‖B‖."""
+    rounding = share * math.sqrt(-math.log1p(-CERTIFIED / 2)) / (8 * 2.0**-52)
+    coefficients = torch.diag(torch.tensor([rounding / SCALE, 1.0], dtype=torch.float64))
+    none = torch.zeros(2, 2, dtype=torch.float64)
+    judged = _judge(diagonal([1.0, 1.0]), Residuals(none, coefficients, none[:0], 0.0, 3))
+    assert (judged.low, judged.high, judged.probes, judged.iterations) == (0, high, 2, 3)
+    assert (judged.smallest is None) is bool(high)
