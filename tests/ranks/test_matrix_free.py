@@ -17,6 +17,7 @@ from gradaudit.ranks.matrix_free import (
     ALPHA_SMALLEST,
     Nullity,
     Residuals,
+    _enough,
     _judge,
     _probes_for,
     largest_nullity,
@@ -243,6 +244,11 @@ def test_directions_are_left_over_all_together() -> None:
     left = leave_residuals(side, probes[:3], enough=1e-9, null=NULL, iterations=0)
     torch.testing.assert_close(left.null.abs(), torch.eye(4, dtype=torch.float64)[:2])
     assert left.others == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("probes", [1, 2, 9, 40])
+def test_half_of_what_excludes_a_nullity_is_short_enough(probes: int) -> None:
+    assert _enough(probes) == pytest.approx(math.sqrt(chi2.ppf(CERTIFIED / 2, probes)) / 2)
 
 
 @pytest.mark.parametrize(("share", "high"), [(0.99, 0), (1.01, 1)])
