@@ -29,11 +29,11 @@ from difflib import ndiff
 from importlib.abc import MetaPathFinder
 from itertools import islice, zip_longest
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import coverage
 import hypothesis
 import pytest
 import scipy.stats
@@ -149,17 +149,25 @@ class Watch:
     """A pytest plugin: which lines every test passes, how long it takes, and whether it is slow."""
 
     def __init__(self, room: str) -> None:
-        self.coverage = coverage.Coverage(data_file=None, include=[f"{ROOT}/gradaudit/{room}/*"])
+        self.folder = f"{ROOT}/gradaudit/{room}/"
+        self.test = ""
+        self.passing: dict[str, dict[int, set[str]]] = {}
         self.seconds: dict[str, float] = {}
         self.slow: set[str] = set()
 
+    def trace(self, frame: FrameType, event: str, arg: object) -> Any:
+        """What ``sys.settrace`` calls for every frame, and for every line of the room's."""
+        name, line = frame.f_code.co_filename, frame.f_lineno
+        if not name.startswith(self.folder):
+            return None
+        self.passing.setdefault(name, {}).setdefault(line, set()).add(self.test)
+        return self.trace
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        began = time.monotonic()
-        self.coverage.switch_context(item.nodeid)
+        self.test, began = item.nodeid, time.monotonic()
         yield
-        self.coverage.switch_context("")
-        self.seconds[item.nodeid] = time.monotonic() - began
+        self.test, self.seconds[item.nodeid] = "", time.monotonic() - began
         if item.get_closest_marker("slow"):
             self.slow.add(item.nodeid)
 
@@ -170,7 +178,7 @@ class Asked:
 
     tests: list[str]
     slow: set[str]
-    passing: dict[str, dict[int, list[str]]]
+    passing: dict[str, dict[int, set[str]]]
 
     def about(self, mutant: Mutant) -> list[str]:
         """Tests that may see it: those of its module, and quick ones of the room.
@@ -188,11 +196,14 @@ def asked(room: str) -> Asked:
     """By running the tests of all modules of the room and its quick ones, in a forked process."""
     with tempfile.TemporaryFile() as file:
         if not (pid := os.fork()):
-            try:
-                pickle.dump(_watched(room), file)
-                file.flush()
-            finally:
-                os._exit(0)
+            with redirect_stdout(io.StringIO()) as said:
+                try:
+                    pickle.dump(_watched(room), file)
+                    file.flush()
+                except AssertionError:
+                    sys.stderr.write(said.getvalue())
+                finally:
+                    os._exit(0)
         os.waitpid(pid, 0)
         file.seek(0)
         try:
@@ -203,18 +214,17 @@ def asked(room: str) -> Asked:
 
 
 def _watched(room: str) -> Asked:
-    tests = ROOT / "tests" / room
-    own = [tests / f"test_{path.stem}.py" for path in modules(room)]
+    place = ROOT / "tests" / room
+    own = [place / f"test_{path.stem}.py" for path in modules(room)]
     own = [path for path in own if path.exists()]
-    quick = ["-m", "not slow", str(tests), *(f"--ignore={path}" for path in own)]
+    quick = ["-m", "not slow", str(place), *(f"--ignore={path}" for path in own)]
     watch = Watch(room)
-    watch.coverage.start()
+    sys.settrace(watch.trace)
     for run in (map(str, own), quick):
         assert pytest.main([*ALWAYS, "-x", *run], [watch]) == pytest.ExitCode.OK
-    watch.coverage.stop()
-    data = watch.coverage.get_data()
-    passing = {path: data.contexts_by_lineno(path) for path in data.measured_files()}
-    return Asked(sorted(watch.seconds, key=watch.seconds.__getitem__), watch.slow, passing)
+    sys.settrace(None)
+    tests = sorted(watch.seconds, key=watch.seconds.__getitem__)
+    return Asked(tests, watch.slow, watch.passing)
 
 
 def fate(mutant: Mutant, tests: Sequence[str]) -> str:
