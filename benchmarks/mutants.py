@@ -200,8 +200,8 @@ def asked(room: str) -> Asked:
                 try:
                     pickle.dump(_watched(room), file)
                     file.flush()
-                except AssertionError:
-                    sys.stderr.write(said.getvalue())
+                except Exception as error:
+                    print(said.getvalue(), repr(error), file=sys.stderr)
                 finally:
                     os._exit(0)
         os.waitpid(pid, 0)

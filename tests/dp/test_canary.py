@@ -8,7 +8,7 @@ import torch
 from dp_subject import expect_feasible, sensitivity, starts, table
 
 from gradaudit.data.records import Records
-from gradaudit.dp.canary import Canary, as_they_are, ascend, choose_canary, craft
+from gradaudit.dp.canary import Canary, _starts, as_they_are, ascend, choose_canary, craft
 from gradaudit.dp.domain import Domain, PrivateColumn
 from gradaudit.dp.sensitivity import Design
 from gradaudit.errors import UsageError
@@ -43,6 +43,53 @@ def test_ascent_finds_the_best_corner_and_category() -> None:
     assert found[:, 7:].argmax(dim=1).tolist() == [3] * 12
     assert torch.equal(found[:, 1:3], begin[:, 1:3])
     expect_feasible(found, records)
+
+
+def test_in_the_open_ascent_is_adam_with_a_step_for_each_start_and_column() -> None:
+    """Against torch's, on what only rises: the last place is the best."""
+    records = table()
+    domain = Domain.of(records, PrivateColumn.of(records, "sex"), "free")
+    begin = records.inputs[:5].double()
+    tilt = torch.linspace(-1, 1, 11, dtype=torch.float64)
+
+    def rising(inputs: torch.Tensor) -> torch.Tensor:
+        return (inputs * tilt).exp().sum(dim=-1)
+
+    rates = torch.tensor([0.1, 0.3, 1.0, 0.1, 0.3], dtype=torch.float64)[:, None] * domain.unit
+    cells = [cell.clone().requires_grad_() for cell in begin.flatten()]
+    groups = [
+        {"params": [cell], "lr": float(rate)}
+        for cell, rate in zip(cells, rates.flatten(), strict=True)
+    ]
+    adam = torch.optim.Adam(groups, eps=1e-30, maximize=True)
+    for _ in range(4):
+        adam.zero_grad()
+        rising(torch.stack(cells).view(5, 11)).sum().backward()
+        adam.step()
+    expected = torch.stack(cells).view(5, 11).detach()
+    torch.testing.assert_close(ascend(rising, domain, begin, 4), expected)
+
+
+def test_slopes_that_are_not_finite_count_as_none() -> None:
+    """Of |x|^p with p below 1 the slope at 0 is infinite, and of 0 · ∞ no number."""
+    records = table()
+    domain = Domain.of(records, PrivateColumn.of(records, "sex"), "free")
+    begin = torch.zeros(1, 11, dtype=torch.float64)
+
+    def rooted(inputs: torch.Tensor) -> torch.Tensor:
+        return inputs[:, 0].sqrt() - inputs[:, 3].sqrt() + inputs[:, 4]
+
+    found = ascend(rooted, domain, begin, 1)[0]
+    assert found[[0, 3]].tolist() == [0, 0]
+    assert found[4] == pytest.approx(0.1)
+
+
+def test_starts_are_half_the_best_and_half_any_in_turns() -> None:
+    gaps = [0.2, 0.9, 0.1, 0.5]
+    none = torch.zeros(0)
+    ordinary = [Canary(str(place), none, none, 0, 1, gap) for place, gap in enumerate(gaps)]
+    assert [start.kind for start in _starts(ordinary, 10)] == [*"1031022310"]
+    assert len(_starts(ordinary, 3)) == 3
 
 
 def test_ascent_finds_a_peak_in_the_open() -> None:

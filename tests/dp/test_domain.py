@@ -108,3 +108,60 @@ def test_distance_to_a_record_is_counted_in_units_without_the_private_column() -
 def test_the_table_of_the_tests_is_feasible_itself() -> None:
     expect_feasible(table().inputs.double(), table())
     assert sum(len(feature.positions) for feature in FEATURES) == 11
+
+
+def test_what_moves_is_confined_to_ranges_and_within_one_of_the_largest_score() -> None:
+    records = table()
+    domain = Domain.of(records, PrivateColumn.of(records, "sex"), "feasible")
+    low, high = records.inputs.double().amin(0), records.inputs.double().amax(0)
+    scores = torch.tensor([9.0, 0, 1, -9, 0.5, 2, -3, 7, 7, 6.5, 0], dtype=torch.float64)
+    found = domain.confine(scores)
+    assert (found[0], found[3]) == (high[0], low[3])
+    assert found[1:3].tolist() == [0, 1]
+    assert found[4:7].tolist() == [-1, 0, -1]
+    assert found[7:].tolist() == [0, 0, -0.5, -1]
+    assert torch.equal(domain.confine(torch.stack([scores, scores]))[1], found)
+
+
+def test_the_moments_of_a_category_are_its_largest() -> None:
+    records = table()
+    domain = Domain.of(records, PrivateColumn.of(records, "race"), "feasible")
+    moments = torch.arange(11.0)
+    shared = domain.share(moments)
+    assert shared.tolist() == [0, 2, 2, 3, 4, 5, 6, 10, 10, 10, 10]
+    assert moments.tolist() == [*range(11)]
+    free = Domain.of(records, PrivateColumn.of(records, "race"), "free")
+    assert torch.equal(free.share(moments), moments)
+    assert torch.equal(free.confine(1e9 * moments), 1e9 * moments)
+
+
+def test_a_unit_is_a_deviation_or_one_and_never_nothing() -> None:
+    records = table()
+    records.inputs[:, 3] = 0.5
+    unit = Domain.of(records, PrivateColumn.of(records, "sex"), "feasible").unit
+    deviation = records.inputs[:, 0].double().std(correction=0)
+    assert unit.tolist() == pytest.approx([float(deviation), 0, 0, *[1] * 8])
+
+
+@pytest.mark.parametrize(("least", "most", "ends"), [(0.0, 0.5, (0, 1)), (-0.1, 0.5, None)])
+def test_pictures_have_the_range_of_pictures(
+    least: float, most: float, ends: tuple[float, float] | None
+) -> None:
+    pixels = torch.linspace(least, most, 6 * 9).reshape(6, 1, 3, 3)
+    feature = Feature("flag", (0,), (0.0, 1.0))
+    records = Records(pixels, torch.zeros(6, dtype=torch.int64), features=(feature,))
+    domain = Domain.of(records, PrivateColumn.of(records, "flag"), "feasible")
+    seen = pixels.flatten(1).double()
+    low, high = (torch.full((9,), end).double() for end in ends or (0, 0))
+    assert torch.equal(domain.low, low if ends else seen.amin(0))
+    assert torch.equal(domain.high, high if ends else seen.amax(0))
+
+
+def test_values_are_spread_over_the_ranks() -> None:
+    records = table(200)
+    records.inputs[:, 0] = torch.arange(200).flip(0) / 8
+    column = PrivateColumn.of(records, "age")
+    ranks = [round(place * 199 / 63) for place in range(64)]
+    assert column.values[:, 0].tolist() == [rank / 8 for rank in ranks]
+    assert column.names[:2] == ("0", "0.375")
+    assert len(PrivateColumn.of(table(64), "age")) == 64
