@@ -192,13 +192,13 @@ class Asked:
         return [test for test in known if "" in passed or test in passed]
 
 
-def asked(room: str) -> Asked:
-    """By running the tests of all modules of the room and its quick ones, in a forked process."""
+def asked(name: str) -> Asked:
+    """By running the tests of modules and the quick ones of their room, in a forked process."""
     with tempfile.TemporaryFile() as file:
         if not (pid := os.fork()):
             with redirect_stdout(io.StringIO()) as said:
                 try:
-                    pickle.dump(_watched(room), file)
+                    pickle.dump(_watched(name), file)
                     file.flush()
                 except Exception as error:
                     print(said.getvalue(), repr(error), file=sys.stderr)
@@ -209,13 +209,14 @@ def asked(room: str) -> Asked:
         try:
             found: Asked = pickle.load(file)
         except EOFError:
-            sys.exit(f"{room}: the tests fail without a mutant")
+            sys.exit(f"{name}: the tests fail without a mutant")
     return found
 
 
-def _watched(room: str) -> Asked:
+def _watched(name: str) -> Asked:
+    room = name.partition("/")[0]
     place = ROOT / "tests" / room
-    own = [place / f"test_{path.stem}.py" for path in modules(room)]
+    own = [place / f"test_{path.stem}.py" for path in modules(name)]
     own = [path for path in own if path.exists()]
     quick = ["-m", "not slow", str(place), *(f"--ignore={path}" for path in own)]
     watch = Watch(room)
@@ -281,10 +282,11 @@ def main() -> None:
     fates: dict[str, Counter[str]] = {}
     try:
         for name in options.wanted:
-            known = asked(name.partition("/")[0])
+            known = asked(name)
             for mutant in chosen(name, options.sample, options.seed):
                 end = fate(mutant, known.about(mutant))
                 fates.setdefault(mutant.module, Counter())[end] += 1
+                print(".", end="", file=sys.stderr, flush=True)
                 if end != "killed":
                     print(f"{end:<9} {mutant}", flush=True)
     except KeyboardInterrupt:
