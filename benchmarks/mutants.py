@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from difflib import ndiff
 from importlib.abc import MetaPathFinder
 from itertools import islice, zip_longest
+from operator import itemgetter
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
@@ -48,6 +49,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("dp", "judging", "ranks", "inference", "statistics")
 FATES = ("killed", "survived", "timed out")
 SECONDS = 240
+"""For the tests of a mutant, at most."""
 ALWAYS = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
 LEFT_OUT = ("_Eq_Is", "NotEq_IsNot", "VariableInserter", "VariableReplacer")
 """Identity of equal constants is up to the interpreter; what is of variables needs to be told."""
@@ -174,9 +176,9 @@ class Watch:
 
 @dataclass(frozen=True)
 class Asked:
-    """The tests of a room, the quickest first, its slow ones, and those that pass each line."""
+    """The seconds of a room's tests, the quickest first, its slow ones, and what passes a line."""
 
-    tests: list[str]
+    tests: dict[str, float]
     slow: set[str]
     passing: dict[str, dict[int, set[str]]]
 
@@ -224,14 +226,15 @@ def _watched(name: str) -> Asked:
     for run in (map(str, own), quick):
         assert pytest.main([*ALWAYS, "-x", *run], [watch]) == pytest.ExitCode.OK
     sys.settrace(None)
-    tests = sorted(watch.seconds, key=watch.seconds.__getitem__)
-    return Asked(tests, watch.slow, watch.passing)
+    tests = sorted(watch.seconds.items(), key=itemgetter(1))
+    return Asked(dict(tests), watch.slow, watch.passing)
 
 
-def fate(mutant: Mutant, tests: Sequence[str]) -> str:
+def fate(mutant: Mutant, known: Asked) -> str:
     """What becomes of a mutant in a process of its own."""
-    if not tests:
+    if not (tests := known.about(mutant)):
         return "survived"
+    patience = min(SECONDS, 30 + 10 * sum(known.tests[test] for test in tests))
     pid = os.fork()
     if not pid:
         os.setsid()
@@ -243,7 +246,7 @@ def fate(mutant: Mutant, tests: Sequence[str]) -> str:
         finally:
             os._exit(killed)
     try:
-        return reaped(pid, time.monotonic() + SECONDS)
+        return reaped(pid, time.monotonic() + patience)
     except KeyboardInterrupt:
         os.killpg(pid, signal.SIGKILL)
         raise
@@ -284,7 +287,7 @@ def main() -> None:
         for name in options.wanted:
             known = asked(name)
             for mutant in chosen(name, options.sample, options.seed):
-                end = fate(mutant, known.about(mutant))
+                end = fate(mutant, known)
                 fates.setdefault(mutant.module, Counter())[end] += 1
                 print(".", end="", file=sys.stderr, flush=True)
                 if end != "killed":
