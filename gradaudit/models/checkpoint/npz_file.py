@@ -6,25 +6,22 @@ file could not hold.
 
 import math
 import re
-import zipfile
 from collections.abc import Collection
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
-from numpy.lib import format as npy
 from torch import Tensor
 
 from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint.kinds import describe
+from gradaudit.npz import SUFFIX, Archive, opened
 from gradaudit.text import printable
 
 MAX_UNPACKED_BYTES = 1 << 28
 MAX_RATIO = 50
 """What a compressed archive may unpack to in any case, and how many times its size beyond that."""
 
-_SUFFIX = ".npy"
 _KINDS = "biuf"
 _IN_ORDER = re.compile(r"arr_(\d+)")
 _SAVE = "save plain arrays, with numpy.savez(FILE, **{name: array.numpy() …})"
@@ -37,10 +34,11 @@ def read_npz(path: Path) -> dict[str, Tensor]:
         CheckpointError: it is damaged, a bomb, or holds other than arrays of numbers.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = [entry.filename for entry in archive.infolist()]
+        with opened(path) as archive:
             _expect_plain_archive(archive, path)
-            return {name.removesuffix(_SUFFIX): _tensor(archive, name, path) for name in names}
+            return {
+                name.removesuffix(SUFFIX): _tensor(archive, name, path) for name in archive.names
+            }
     except CheckpointError:
         raise
     except Exception as error:  # damage shows in every way that zipfile and numpy can fail
@@ -57,12 +55,11 @@ def in_order(names: Collection[str]) -> list[str] | None:
     return [name for name in ordered if name] if names and all(ordered) else None
 
 
-def _expect_plain_archive(archive: zipfile.ZipFile, path: Path) -> None:
-    entries = archive.infolist()
-    names = [entry.filename for entry in entries]
-    size, packed = sum(entry.file_size for entry in entries), path.stat().st_size
+def _expect_plain_archive(archive: Archive, path: Path) -> None:
+    names, packed = archive.names, path.stat().st_size
+    size = sum(map(archive.size, names))
     reason = None
-    if other := next((name for name in names if not name.endswith(_SUFFIX)), None):
+    if other := next((name for name in names if not name.endswith(SUFFIX)), None):
         reason = f"holds {printable(other, 60)}, which is no array"
     elif len(set(names)) < len(names):
         reason = "is an archive in which names repeat"
@@ -72,27 +69,21 @@ def _expect_plain_archive(archive: zipfile.ZipFile, path: Path) -> None:
         raise CheckpointError(f"{describe(path)}: {reason}; {_SAVE}")
 
 
-def _tensor(archive: zipfile.ZipFile, name: str, path: Path) -> Tensor:
-    with archive.open(name) as stream:
-        reason = _why_not(stream, archive.getinfo(name).file_size)
-    if reason:
-        key = printable(name.removesuffix(_SUFFIX), 60)
+def _tensor(archive: Archive, name: str, path: Path) -> Tensor:
+    if reason := _why_not(archive, name):
+        key = printable(name.removesuffix(SUFFIX), 60)
         raise CheckpointError(f"{describe(path)}: array {key} {reason}; {_SAVE}")
-    with archive.open(name) as stream:
-        array = npy.read_array(stream, allow_pickle=False)
-    native = array.dtype.newbyteorder("=")
-    return torch.from_numpy(np.asarray(array, dtype=native, order="C"))
+    array = archive.array(name)
+    return torch.from_numpy(np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C"))
 
 
-def _why_not(stream: IO[bytes], size: int) -> str | None:
-    """Why an array of so many bytes must not be unpacked, by its header."""
-    version = npy.read_magic(stream)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read(stream)
+def _why_not(archive: Archive, name: str) -> str | None:
+    """Why an array must not be unpacked, by its header."""
+    shape, dtype = archive.header(name)
     if dtype.hasobject:
         return "holds Python objects, which can run code when read"
     if dtype.kind not in _KINDS:
         return f"is of type {dtype}, and weights are numbers"
-    if any(length < 0 for length in shape) or math.prod(shape) * dtype.itemsize > size:
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > archive.size(name):
         return f"declares the shape {shape}, which it does not hold"
     return None
