@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from gradaudit import npz
 from gradaudit.data.common.checks import (
@@ -152,6 +153,17 @@ def pictures(array: NDArray[np.uint8], origin: str) -> NDArray[np.float32]:
     Raises:
         DataError: there are not 1, 3 or 4 channels.
     """
+    return np.ascontiguousarray(_channels_first(array, origin)).astype(np.float32) / np.float32(255)
+
+
+def pictures_in(array: NDArray[np.uint8], origin: str) -> list[tuple[str, Image.Image]]:
+    """The same bytes as pictures, each with its name for messages."""
+    last = np.ascontiguousarray(_channels_first(array, origin).transpose(0, 2, 3, 1))
+    single = last[..., 0] if last.shape[3] == 1 else last
+    return [(f"{origin}: picture {i}", Image.fromarray(one)) for i, one in enumerate(single)]
+
+
+def _channels_first(array: NDArray[np.uint8], origin: str) -> NDArray[np.uint8]:
     if array.ndim == 3:
         array = array[..., None]
     if array.ndim == 4 and array.shape[3] in _CHANNELS:
@@ -161,4 +173,4 @@ def pictures(array: NDArray[np.uint8], origin: str) -> NDArray[np.float32]:
             f"{origin}: bytes of shape {array.shape} are no pictures; store (records, height, "
             "width) or (records, height, width, channels), or floats as the model takes them"
         )
-    return np.ascontiguousarray(array).astype(np.float32) / np.float32(255)
+    return array
