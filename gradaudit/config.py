@@ -63,9 +63,11 @@ class SubjectSettings(_Settings):
     )
     data: str | None = Field(
         None,
-        description="digits, diabetes, csv:FILE?label=COL, npz:FILE?inputs=KEY&label=KEY, "
-        "images:DIR, text:FILE.csv?text=COL&label=COL, torchvision:NAME?root=DIR, or "
-        "FILE.py:factory.",
+        description="digits, diabetes, csv:FILE?label=COL, parquet:FILE?label=COL, "
+        "npz:FILE?inputs=KEY&label=KEY, images:DIR, text:FILE.csv?text=COL&label=COL, "
+        "torchvision:NAME?root=DIR, hf-datasets:DIR?label=COL, or FILE.py:factory, which returns "
+        "(inputs, labels), a mapping of inputs, labels, attributes, users, members, classes, or a "
+        "Dataset or DataLoader.",
         json_schema_extra=short("-d"),
     )
     attribute: tuple[str, ...] = Field(

@@ -95,7 +95,7 @@ def records_of_items(
         DataError: it is empty, an item cannot be understood, or the inputs differ in size.
     """
     columns = columns_of(dataset, origin)
-    inputs = _inputs(columns.pop("inputs"), origin, prepare or _as_they_are)
+    inputs = _inputs_of_items(columns.pop("inputs"), origin, prepare or _as_they_are)
     labels = np.array([_array(label, f"{origin}: labels") for label in columns.pop("labels")])
     names = getattr(getattr(dataset, "dataset", dataset), "classes", ())
     named = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
@@ -105,7 +105,9 @@ def records_of_items(
     return replace(records, notes={**records.notes, **inputs.notes})
 
 
-def _inputs(values: Sequence[Any], origin: str, prepare: Callable[[Named, str], Inputs]) -> Inputs:
+def _inputs_of_items(
+    values: Sequence[Any], origin: str, prepare: Callable[[Named, str], Inputs]
+) -> Inputs:
     if all(isinstance(one, Image.Image) for one in values):
         named = [(f"{origin}: picture {index}", one) for index, one in enumerate(values)]
         return prepare(named, origin)
