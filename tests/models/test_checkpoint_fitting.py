@@ -339,17 +339,17 @@ def test_the_prefix_is_named_where_two_fit():
     assert notes[1].startswith("left aside, without the prefix: student.conv.weight")
 
 
-def test_a_prefix_in_place_of_another_is_named_and_taken():
+def test_a_prefix_in_place_of_another_is_taken_or_named():
     inner = network()
     model = nn.ModuleDict({"encoder": inner})
     state = state_of(inner)
-    given = renamed(state, "backbone.")
-    assert "--prefix backbone.=encoder. would match 9 of 9 keys" in refusal(model, given)
-    how = Fit(parse_rename("backbone.=encoder."))
-    assert notes_of(model, loaded(given), how) == (
-        "prefix 'backbone.' of the keys replaced by 'encoder.'",
-    )
-    assert holds(inner, state)
+    given = renamed(state, "_module.")
+    for how in (WHOLE, Fit(parse_rename("_module.=encoder."))):
+        (note,) = notes_of(model, loaded(given), how)
+        assert note == "prefix '_module.' of the keys replaced by 'encoder.'"
+        assert holds(inner, state)
+    del given["_module.fc.bias"]
+    assert "--prefix _module.=encoder. would match 8 of 9 keys" in refusal(model, given)
 
 
 def test_a_layer_that_fits_by_its_name_alone_is_not_taken_for_the_model():

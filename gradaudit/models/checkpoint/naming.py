@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -86,14 +86,20 @@ class Names:
     def best(self) -> Naming:
         """Under the shortest known prefix that makes keys fit, else the one that matches most keys.
 
-        Where none matches any, it is the only other prefix that makes them fit.
+        Where none matches any, it is the only other prefix that makes them fit: taken off the keys
+        of the file, or of the model, or put in the place of one of the model's.
         """
         known = [self.under((old, "")) for old in sorted(self._known(), key=len)]
         closest = next((n for n in known if n.fits), max(known, key=lambda n: len(n.keys)))
         if closest.keys:
             return closest
-        fitting = [n for n in map(self.under, self.candidates()) if n.fits]
-        return fitting[0] if len(fitting) == 1 else closest
+        return self._only(self.candidates()) or self._only(self._replaced()) or closest
+
+    def _only(self, renames: Iterable[Rename]) -> Naming | None:
+        """The one naming that fits, if all that do are the same."""
+        fitting = [naming for naming in map(self.under, renames) if naming.fits]
+        same = all(naming.keys == fitting[0].keys for naming in fitting)
+        return fitting[0] if fitting and same else None
 
     def candidates(self) -> list[Rename]:
         """Prefixes that are more in the file, or in the model, by how many keys they match."""
