@@ -52,7 +52,7 @@ def _watched(model: nn.Module) -> Iterator[Last]:
     def hook(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def note(module: nn.Module, given: tuple[Any, ...]) -> None:
             shape = tuple(given[0].shape) if given and isinstance(given[0], Tensor) else ()
-            last.name, last.module, last.shape = name, module, shape
+            last.name, last.module, last.shape = name or "it", module, shape
 
         return note
 
