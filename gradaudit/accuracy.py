@@ -22,6 +22,7 @@ from gradaudit.errors import AuditError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.preprocessing import PROBABLY, Seen, watching
 from gradaudit.models.target import Expected, Target
+from gradaudit.text import listed
 
 CONFIDENCE = 0.95
 MOST_RECORDS = 10_000
@@ -220,6 +221,11 @@ def doubt(
         return (
             "the weights are random: no checkpoint was given (--checkpoint), and every number is "
             "about an untrained model"
+        )
+    if target.checkpoint is not None and target.checkpoint.random:
+        return (
+            f"the checkpoint is partial: {listed(target.checkpoint.random, 20)} are random, and "
+            "every number of them is about untrained weights"
         )
     if expected is not None and found.interval is not None:
         if found.interval[1] >= expected.value - _MARGIN:

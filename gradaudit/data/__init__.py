@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gradaudit.data.base import MEMBER, DataAdapter
+from gradaudit.data.common.class_order import in_class_order
 from gradaudit.data.records import Attribute, Records, describe, fingerprint
 from gradaudit.errors import UsageError
 from gradaudit.parts import discover
@@ -45,7 +46,10 @@ def load_records(spec: str, *, attributes: Sequence[str] = ()) -> Records:
     parsed = parse_spec(spec)
     adapter = _adapter(parsed)
     columns = (",".join(part for part in name.split(",") if part != MEMBER) for name in attributes)
-    records = _with_membership(adapter.of(parsed, filter(None, columns)).load())
+    chosen = adapter.of(parsed, filter(None, columns))
+    records = _with_membership(chosen.load())
+    if chosen.classes is not None:
+        records = in_class_order(records, chosen.classes, spec)
     expect_attributes(records, attributes, spec)
     return replace(records, adapter=records.adapter or adapter.name)
 
