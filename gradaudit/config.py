@@ -29,6 +29,7 @@ class _Settings(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
+        defer_build=True,
         alias_generator=lambda name: name.replace("_", "-"),
         validate_by_name=True,
     )
