@@ -16,8 +16,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parents[1]
-SAMPLE = ("--model", "sample_models/models.py:digits_cnn", "--data", "digits")
-SAMPLE += ("--checkpoint", "sample_models/digits/round-10.safetensors")
+SAMPLE = (
+    *("--model", "sample_models/models.py:digits_cnn", "--data", "digits"),
+    *("--checkpoint", "sample_models/digits/round-10.safetensors"),
+)
 COMMANDS = {
     "--help": ("--help",),
     "list": ("list",),
@@ -27,7 +29,10 @@ COMMANDS = {
         *("vinfo", *SAMPLE, "--samples", "200", "--attribute", "ink"),
         *("--layer", "fc2", "--repeats", "2", "--family", "logistic"),
     ),
-    "dp-audit": ("dp-audit", *SAMPLE, "--mechanism", "dp:clip=1,sigma=1", "--trials", "100"),
+    "dp-audit": (
+        *("dp-audit", "--model", "sample_models/models.py:diabetes_mlp", "--data", "diabetes"),
+        *("--attribute", "sex", "--mechanism", "dp:clip=1,sigma=1", "--trials", "100"),
+    ),
     "scan --dry-run": ("scan", "--dry-run"),
     "scan --quick": ("scan", "--quick"),
 }
@@ -72,9 +77,9 @@ def main() -> None:
         torch.append(seconds([sys.executable, "-c", "import torch"], asked.root)[0])
         for name in names:
             command = [*COMMANDS[name], *([] if name in ("--help", "list") else ["--jobs", "1"])]
-            both, work = seconds([sys.executable, "-c", TWICE, *command], asked.root)
-            again[name].append(float(work))
-            whole[name].append(both - float(work))
+            both, told = seconds([sys.executable, "-c", TWICE, *command], asked.root)
+            again[name].append(float(told))
+            whole[name].append(both - float(told))
     alone = statistics.median(torch)
     print(f"import torch {alone:.2f}")
     for name in names:
