@@ -31,6 +31,7 @@ class _Settings(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
+        defer_build=True,
         alias_generator=lambda name: name.replace("_", "-"),
         validate_by_name=True,
     )

@@ -37,6 +37,7 @@ class _Document(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
+        defer_build=True,
         allow_inf_nan=False,
         json_schema_serialization_defaults_required=True,
     )

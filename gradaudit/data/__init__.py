@@ -72,9 +72,10 @@ def expect_attributes(records: Records, names: Sequence[str], origin: str) -> tu
 
 
 def _adapter(spec: Spec) -> type[DataAdapter]:
+    name = spec.scheme or spec.name
+    if found := discover(__name__, DataAdapter, name).get(name):
+        return found
     known = adapters()
-    if (name := spec.scheme or spec.name) in known:
-        return known[name]
     if spec.name.rpartition(":")[0].endswith(".py"):
         return known[_USER_CODE]
     forms = ", ".join(adapter.example for adapter in known.values())
