@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from gradaudit.errors import AuditError
+from gradaudit.gradients.substitutes import OBSERVING, Substitutes, needed
 from gradaudit.models.losses import Loss
 from gradaudit.models.target import Mode, Target
 from gradaudit.text import listed
@@ -50,7 +51,11 @@ class FunctionalModel:
         trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         fixed = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         parameters = _copies(trainable, dtype)
-        constants = _copies({**fixed, **dict(model.named_buffers())}, dtype)
+        buffers = {
+            name: torch.zeros_like(buffer) if name.endswith(OBSERVING) else buffer
+            for name, buffer in model.named_buffers()
+        }
+        constants = _copies({**fixed, **buffers}, dtype)
         return cls(model, parameters, constants, target.loss, target.mode, dtype, device, seed)
 
     def cast(self, data: Tensor) -> Tensor:
@@ -71,6 +76,7 @@ class FunctionalModel:
             drawing_from(self.seed, self.device),
             default_dtype(self.dtype),
             _BatchStatisticsOnly() if self.mode == "train" else nullcontext(),
+            Substitutes() if needed(self.module) else nullcontext(),
         ):
             return unwrap(torch.func.functional_call(self.module, state, (inputs.clone(),)))
 
