@@ -19,7 +19,8 @@ class UserFactory(DataAdapter):
 
     The options of the spec are the function's keyword parameters. It may return ``Records``, a
     pair (inputs, labels), a mapping of ``inputs``, ``labels``, ``attributes``, ``users``,
-    ``members`` and ``classes``, or a ``torch.utils.data.Dataset`` of pairs (input, label).
+    ``members`` and ``classes``, or a ``torch.utils.data.Dataset`` of pairs (input, label). Inputs
+    may be a mapping too, of the model's keyword arguments (tensors, tokens, masks).
     """
 
     name: ClassVar[str] = "file"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
+from gradaudit.data.common.packing import Part, arguments
 from gradaudit.errors import AuditError
 from gradaudit.gradients.substitutes import OBSERVING, Substitutes, needed
 from gradaudit.models.losses import Loss
@@ -41,6 +42,7 @@ class FunctionalModel:
     dtype: torch.dtype
     device: torch.device
     seed: int = 0
+    parts: tuple[Part, ...] = ()
 
     @classmethod
     def of(cls, target: Target, *, dtype: torch.dtype = torch.float64, seed: int = 0) -> Self:
@@ -56,7 +58,8 @@ class FunctionalModel:
             for name, buffer in model.named_buffers()
         }
         constants = _copies({**fixed, **buffers}, dtype)
-        return cls(model, parameters, constants, target.loss, target.mode, dtype, device, seed)
+        how = target.loss, target.mode, dtype, device, seed, target.parts
+        return cls(model, parameters, constants, *how)
 
     def cast(self, data: Tensor) -> Tensor:
         """Inputs or labels on the model's device, real numbers in its precision."""
@@ -78,7 +81,8 @@ class FunctionalModel:
             _BatchStatisticsOnly() if self.mode == "train" else nullcontext(),
             Substitutes() if needed(self.module) else nullcontext(),
         ):
-            return unwrap(torch.func.functional_call(self.module, state, (inputs.clone(),)))
+            given = arguments(self.parts, inputs.clone())
+            return unwrap(torch.func.functional_call(self.module, state, *given))
 
     def losses(self, parameters: Parameters, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each record, (records,), of ``targets`` as ``Loss.per_record`` takes them."""

@@ -210,6 +210,21 @@ def _watched(view: FunctionalModel, names: Iterable[str], record: Tensor) -> Cap
     return capture
 
 
+def looks_up(view: FunctionalModel, record: Tensor) -> bool:
+    """Whether the model looks up numbers of a record in an embedding: found by trying others."""
+    first = _watched(view, (), record)
+    if not first.looked_up:
+        return False
+    for other in (torch.zeros_like(record), torch.ones_like(record)):
+        try:
+            again = _watched(view, (), other)
+        except Exception:  # as for a code that is in no table
+            return True
+        if not all(map(torch.equal, first.looked_up, again.looked_up)):
+            return True
+    return False
+
+
 def _looking_up(watched: Sequence[Capture], records: Tensor) -> dict[int, tuple[int, ...]]:
     """The embeddings that look up something of the record, with the shapes that they give out."""
     first, *others = watched

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
+from gradaudit.data.common.packing import Part
 from gradaudit.errors import AuditError
 from gradaudit.models.losses import Loss
 from gradaudit.report import CheckpointRecord
@@ -37,13 +38,15 @@ class Target:
     """A model with one checkpoint's weights, ready to be audited.
 
     The model is never changed by an audit: engines work on functional copies of its parameters
-    and buffers.
+    and buffers. It is called with the ``parts`` of the records' inputs, by name, or with the inputs
+    as they are where there are none.
     """
 
     model: nn.Module
     loss: Loss
     mode: Mode = "eval"
     description: str = ""
+    parts: tuple[Part, ...] = ()
     checkpoint: CheckpointRecord | None = None
 
     @cached_property

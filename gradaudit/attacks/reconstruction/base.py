@@ -49,7 +49,7 @@ class AttackerView:
         batch: k, how many records are behind the update.
         shape: of one record.
         classes: number of classes, 0 where targets are real numbers.
-        label_shape: of one record's target where targets are real numbers.
+        label_shape: of one record's target, or of the positions that have a class each.
         labels: the batch's labels where the attacker knows them, in any order.
         bounds: smallest and largest value of an input where the attacker knows them, as for
             pictures in [0, 1].

@@ -129,8 +129,8 @@ class Targets:
         """Of the free numbers: logits of the classes, one logit of two classes, or targets."""
         if self.fixed is not None:
             return (0,)
-        label = (self.view.classes,) if self.view.classes else self.view.label_shape
-        return (self.view.batch, *label)
+        classes = (self.view.classes,) if self.view.classes else ()
+        return (self.view.batch, *classes, *self.view.label_shape)
 
     @property
     def size(self) -> int:
@@ -144,7 +144,7 @@ class Targets:
         free = free.reshape(self.shape)
         if not self.view.classes:
             return free
-        return free.sigmoid() if self.view.classes == 1 else free.softmax(dim=-1)
+        return free.sigmoid() if self.view.classes == 1 else free.softmax(dim=1)
 
     def read(self, free: Tensor) -> Tensor:
         """Labels (restarts, k) or real targets (restarts, k, …) from (restarts, size)."""
@@ -153,7 +153,7 @@ class Targets:
         free = free.reshape(len(free), *self.shape)
         if not self.view.classes:
             return free
-        return (free[..., 0] > 0).long() if self.view.classes == 1 else free.argmax(dim=-1)
+        return (free[..., 0] > 0).long() if self.view.classes == 1 else free.argmax(dim=2)
 
 
 @dataclass(frozen=True)
@@ -214,6 +214,11 @@ def infer_label(view: AttackerView) -> Tensor:
     """
     if not isinstance(view.model.loss, CrossEntropy):
         _expect_cross_entropy(view)
+    if view.label_shape:
+        raise NotApplicable(
+            "every record has a label for each position, and the last layer's signs tell one label "
+            "a record; give the attacker the labels with --known-labels"
+        )
     if view.batch != 1:
         raise NotApplicable(
             f"signs tell the label of one record, not of {view.batch}; give the attacker the "
