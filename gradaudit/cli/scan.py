@@ -1,9 +1,12 @@
 """``gradaudit scan``: every applicable audit of one checkpoint in one report."""
 
+from __future__ import annotations
+
 import sysconfig
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -23,6 +26,10 @@ from gradaudit.config import (
 from gradaudit.errors import UsageError
 from gradaudit.judging import gate, passed, read_policy
 from gradaudit.specs import suggest
+from gradaudit.text import listed
+
+if TYPE_CHECKING:
+    from gradaudit.defenses.subject import Subject
 
 
 def _scan(**flags: Any) -> None:
@@ -102,12 +109,24 @@ def _tell_plan(settings: ScanSettings, chosen: Sequence[Audit[Any]]) -> None:
         pace = Pace.of(subject)
     typer.echo(f"{subject.target.description} on {len(subject.records)} records:")
     for audit in chosen:
-        typer.echo(f"  {audit.name}: {_duration(pace.seconds(audit, subject))}")
+        seconds = pace.seconds(audit, subject)
+        told = _duration(seconds) if seconds else f"nothing to do{_wanting(audit, subject)}"
+        typer.echo(f"  {audit.name}: {told}")
+
+
+def _wanting(audit: Audit[Any], subject: Subject) -> str:
+    """What an audit that has nothing to do would do something for: an attribute."""
+    names = list(subject.records.attributes)
+    if subject.attributes or not names:
+        return ""
+    if not audit.cost(replace(subject, attributes=(names[0],))).passes:
+        return ""
+    return f": name an attribute with -a; this data has {listed(names)}"
 
 
 def _duration(seconds: float) -> str:
     if seconds < 1:
-        return "less than a second" if seconds else "nothing to do"
+        return "less than a second"
     if seconds < 90:
         return f"about {seconds:.0f} s"
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"

@@ -162,7 +162,7 @@ class Trace:
         if not self.embedded:
             return point, {}
         sizes = [prod(shape) for shape in self.embedded.values()]
-        moved, *parts = point.split([len(point) - sum(sizes), *sizes])
+        moved, *parts = torch.split(point, [len(point) - sum(sizes), *sizes])
         displaced = zip(self.embedded.items(), parts, strict=True)
         displacements = {number: part.reshape(shape) for (number, shape), part in displaced}
         return moved.reshape(record.shape) if len(moved) else record, displacements

@@ -101,8 +101,9 @@ def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]
 def _own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """A module's parameters, and those that these are computed of."""
     yield from module.named_parameters(recurse=False)
-    if is_parametrized(module):
-        yield from module.parametrizations.named_parameters("parametrizations")
+    parametrizations = getattr(module, "parametrizations", None)
+    if isinstance(parametrizations, nn.ModuleDict) and is_parametrized(module):
+        yield from parametrizations.named_parameters("parametrizations")
 
 
 def _gradient_parameters(own: dict[str, nn.Parameter], *, with_bias: bool) -> list[str]:

@@ -101,7 +101,8 @@ class ThreatModel:
             shape=tuple(batch.inputs.shape[1:]),
             classes=classes,
             label_shape=tuple(labels.shape[1:]),
-            discrete=batch.looked_up or looks_up(model, inputs[0]),
+            discrete=batch.discrete,
+            looked_up=batch.looked_up or looks_up(model, inputs[0]),
             labels=told if self.known_labels else None,
             bounds=value_range(batch),
             training=None
@@ -143,7 +144,7 @@ class ThreatModel:
 
 def _classes(outputs: Tensor, labels: Tensor) -> int:
     """How many classes outputs have, of which each label (records, …) is one."""
-    return (outputs[0].numel() if labels.dim() == 1 else classes_second(outputs, labels).shape[1])
+    return outputs[0].numel() if labels.dim() == 1 else classes_second(outputs, labels).shape[1]
 
 
 def value_range(records: Records) -> tuple[float, float] | None:

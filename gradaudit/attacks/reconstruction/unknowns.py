@@ -249,7 +249,7 @@ def infer_counts(view: AttackerView, generator: torch.Generator) -> Tensor:
             "a batch's labels are estimated from the last layer's bias, which is absent or "
             "hidden; give the attacker the labels with --known-labels"
         )
-    if view.discrete:
+    if view.looked_up:
         raise NotApplicable(
             "a batch's labels are estimated by made-up records, and of tokens none can be made up; "
             "look at single records (--batch-size 1) or give the labels with --known-labels"

@@ -84,8 +84,8 @@ def arguments(parts: tuple[Part, ...], inputs: Tensor) -> tuple[tuple[Tensor, ..
     """
     if not parts:
         return (inputs,), {}
-    taken = dict(zip(parts, inputs.split([part.size for part in parts], dim=1), strict=True))
-    shaped = {part.name: _as(part, block) for part, block in taken.items()}
+    blocks = torch.split(inputs, [part.size for part in parts], dim=1)
+    shaped = {part.name: _as(part, block) for part, block in zip(parts, blocks, strict=True)}
     return ((shaped[""],), {}) if "" in shaped else ((), shaped)
 
 

@@ -101,9 +101,7 @@ def labels_of_array(
     return Labels(indices, tuple(map(str, classes)), origin)
 
 
-def labels_of_positions(
-    array: NDArray[np.int64], origin: str, names: Sequence[str] = ()
-) -> Labels:
+def labels_of_positions(array: NDArray[np.int64], origin: str, names: Sequence[str] = ()) -> Labels:
     """Class indices (records, …) of positions; -100 where there is none.
 
     Raises:
