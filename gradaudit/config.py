@@ -54,7 +54,9 @@ class SubjectSettings(_Settings):
         None,
         description="digits, diabetes, csv:FILE?label=COL, npz:FILE?inputs=KEY&label=KEY, "
         "images:DIR, text:FILE.csv?text=COL&label=COL, torchvision:NAME?root=DIR, or "
-        "FILE.py:factory.",
+        "FILE.py:factory, which returns (inputs, labels), a data set of such pairs, or a mapping "
+        "of inputs, labels, attributes, users, members and classes; inputs may be a mapping of "
+        "the model's arguments.",
         json_schema_extra=short("-d"),
     )
     attribute: tuple[str, ...] = Field(

@@ -141,7 +141,7 @@ class WeightedCrossEntropy(CrossEntropy):
         self.counting = LabelWeights(module.weight, module.ignore_index)
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """What each record's labels count; None for probabilities, of which torch takes the mean."""
+        """What each record's labels count; None for probabilities: torch takes their mean."""
         return None if targets.is_floating_point() else self.counting.of_records(targets)
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
@@ -165,7 +165,7 @@ class WeightedModule(CustomLoss):
         self._counting = LabelWeights(module.weight, module.ignore_index)
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """What each record's labels count; None for probabilities, of which torch takes the mean."""
+        """What each record's labels count; None for probabilities: torch takes their mean."""
         return None if targets.is_floating_point() else self._counting.of_records(targets)
 
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:

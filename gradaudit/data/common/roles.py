@@ -76,6 +76,8 @@ def labels_of_array(
     if array.ndim > 1 and array.dtype.kind == "f":
         expect_finite(array, origin)
         return Labels(array.astype(np.float32), (), origin)
+    if array.dtype.kind in "iub" and array.size == len(array):
+        array = array.reshape(-1)
     if array.ndim > 1 and array.dtype.kind in "iub":
         return labels_of_positions(array.astype(np.int64), origin, names)
     if array.dtype.kind in "i" and array.size and array.min() == IGNORED and (array >= 0).any():
