@@ -15,12 +15,14 @@ from pydantic import JsonValue
 from scipy.special import ndtri
 from torch import Tensor
 
-from gradaudit.data.records import Records
+from gradaudit.data.records import IGNORED, Records
 from gradaudit.errors import AuditError
 from gradaudit.gradients.flops import flops
 from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.models.losses import classes_second
 from gradaudit.models.preprocessing import PROBABLY, Seen, watching
 from gradaudit.models.target import Expected, Target
+from gradaudit.statistics.intervals import clustered
 from gradaudit.statistics.laws import binomial_at_least
 from gradaudit.text import listed
 
@@ -73,8 +75,9 @@ def task_accuracy(
     """Accuracy of a model in evaluation mode, which is left as it was.
 
     With class labels it is the share of records whose largest output (or the sign of a single
-    logit, or for a squared error the nearer of 0 and 1) is the label; with real targets R². Beyond
-    ``affordable`` records, so many drawn with a fixed seed are looked at.
+    logit, or for a squared error the nearer of 0 and 1) is the label; with labels of positions the
+    share of those that have one; with real targets R². Beyond ``affordable`` records, so many drawn
+    with a fixed seed are looked at.
 
     Args:
         target: model and loss.
@@ -91,14 +94,15 @@ def task_accuracy(
         records = records.take(np.sort(drawn).astype(np.int64))
     with watching(target.model) as seen:
         outputs = torch.cat(list(_outputs(target, records, batch)))
-    broken = int((~outputs.isfinite()).flatten(1).any(dim=1).sum())
+    broken = int((~outputs.isfinite()).any(dim=1).sum())
     if broken:
         raise AuditError(
             f"the model's outputs are NaN or infinite for {broken} of {len(records)} records; "
             "check its weights and the preprocessing of the data"
         )
     found = _judged(outputs, records.labels, target.loss.name)
-    return replace(found, warning=doubt(target, found, records, seen, expected))
+    doubts = (doubt(target, found, records, seen, expected), _other_classes(outputs, records))
+    return replace(found, warning="; ".join(filter(None, doubts)) or None)
 
 
 def wilson(successes: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -134,18 +138,33 @@ def _evaluated(target: Target) -> FunctionalModel:
 
 
 def _outputs(target: Target, records: Records, batch: int) -> Iterator[Tensor]:
-    """Outputs batch by batch, each flat: (batch, outputs)."""
+    """Outputs batch by batch, each flat: (batch, outputs), of positions the class of the largest.
+
+    NaN stands for the class of a position whose outputs are not all finite.
+    """
     model = _evaluated(target)
     for start in range(0, len(records), batch):
         inputs = model.cast(records.inputs[start : start + batch])
         labels = model.cast(records.labels[start : start + batch])
         outputs = target.loss.predictions(model.check(inputs, labels))
-        yield outputs.flatten(1).double().cpu()
+        if _of_positions(outputs, labels):
+            outputs = classes_second(outputs, labels)
+            whole = outputs.isfinite().all(dim=1)
+            outputs = torch.where(whole, outputs.argmax(dim=1).double(), torch.nan)
+        yield outputs.reshape(len(outputs), -1).double().cpu()
+
+
+def _of_positions(outputs: Tensor, labels: Tensor) -> bool:
+    """Whether there are several labels a record and for each of them several outputs."""
+    several = labels.dim() > 1 and not labels.is_floating_point()
+    return several and outputs.numel() > labels.numel()
 
 
 def _judged(outputs: Tensor, labels: Tensor, loss: str) -> TaskAccuracy:
     """The measure that outputs (records, outputs) and labels allow."""
-    classes = not labels.is_floating_point()
+    classes = not labels.is_floating_point() and labels.dim() == 1
+    if labels.dim() > 1 and not labels.is_floating_point():
+        return _accuracy_of_positions(outputs, labels.reshape(len(labels), -1))
     if classes and outputs.shape[1] > 1:
         return _accuracy(outputs.argmax(dim=1) == labels, labels)
     if classes and int(labels.max()) < 2:
@@ -169,6 +188,18 @@ def _accuracy(right: Tensor, labels: Tensor) -> TaskAccuracy:
     if chance < 1:
         at_chance = binomial_at_least(int(right.sum()), n, chance) > _LEVEL
     return TaskAccuracy("accuracy", value, interval, chance, n, at_chance=at_chance)
+
+
+def _accuracy_of_positions(predicted: Tensor, labels: Tensor) -> TaskAccuracy:
+    """Of classes (records, positions); positions of one record are dependent."""
+    known = labels != IGNORED
+    counts = known.sum(dim=1)
+    right = ((predicted == labels) & known).sum(dim=1)[counts > 0].double()
+    counts = counts[counts > 0]
+    value, interval = clustered((right / counts).numpy(), counts.double().numpy())
+    chance = int(labels[known].bincount().max()) / int(counts.sum())
+    at_chance = interval[0] <= chance if chance < 1 else None
+    return TaskAccuracy("accuracy", value, interval, chance, len(counts), at_chance=at_chance)
 
 
 def _r2(outputs: NDArray[np.float64], targets: NDArray[np.float64]) -> TaskAccuracy:
@@ -230,13 +261,34 @@ def doubt(
             f"the model reaches {found.value:.3f} on these records, and {expected.value:.3f} by "
             f"{expected.source}: {PROBABLY}{_bytes(records)}, or these are other records"
         )
-    if found.at_chance and found.n >= FEWEST:
+    if found.at_chance and _shown_to_be_poor(found):
         levels = f"({found.value:.3f}, chance {found.chance:.3f})"
         poor = f"the model is no better than chance on these records {levels}: "
         if target.checkpoint is None:
             poor += "no checkpoint was given (--checkpoint), so its weights may be random; if not, "
         return f"{poor}{PROBABLY}{_bytes(records)}"
     return seen.unlike(target.model) if found.n >= FEWEST else None
+
+
+def _shown_to_be_poor(found: TaskAccuracy) -> bool:
+    """Whether the interval excludes half of the way from chance to always being right.
+
+    That chance explains a value is no sign of a poor model where few records explain all.
+    """
+    if found.interval is None or found.chance is None:
+        return False
+    return found.interval[1] < (1 + found.chance) / 2
+
+
+def _other_classes(outputs: Tensor, records: Records) -> str | None:
+    """That a model's outputs (records, outputs) are more than the data has classes."""
+    wide, classes = outputs.shape[1], len(records.classes)
+    if records.labels.dim() > 1 or not 1 < classes < wide:
+        return None
+    return (
+        f"the model has {wide} outputs and the data {classes} classes: the numbers hold only if "
+        f"these are the model's first {classes} classes, in this order"
+    )
 
 
 def _bytes(records: Records) -> str:

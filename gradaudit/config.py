@@ -69,8 +69,8 @@ class SubjectSettings(_Settings):
         description="digits, diabetes, csv:FILE?label=COL, parquet:FILE?label=COL, "
         "npz:FILE?inputs=KEY&label=KEY, images:DIR, text:FILE.csv?text=COL&label=COL, "
         "torchvision:NAME?root=DIR, hf-datasets:DIR?label=COL, or FILE.py:factory, which returns "
-        "(inputs, labels), a mapping of inputs, labels, attributes, users, members, classes, or a "
-        "Dataset or DataLoader.",
+        "(inputs, labels), a mapping of inputs, labels, attributes, users, members and classes, or "
+        "a Dataset or DataLoader; inputs may be a mapping of the model's arguments.",
         json_schema_extra=short("-d"),
     )
     attribute: tuple[str, ...] = Field(

@@ -17,7 +17,7 @@ from gradaudit.defenses.subject import Subject, defended_target, with_private_pa
 from gradaudit.errors import UsageError
 from gradaudit.models.building import load_loss, load_model
 from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, parse_rename
-from gradaudit.models.losses import Loss
+from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.preprocessing import expected_of_run
 from gradaudit.models.target import (
     Expected,
@@ -62,7 +62,9 @@ def open_subject(
         loss=loss or load_loss(settings.loss),
         mode=settings.mode,
         description=settings.model or type(model).__name__,
+        parts=records.parts,
     )
+    records = with_fitting_labels(records, untrained.loss)
     defenses = tuple(map(parse_defense, settings.defense))
     untrained = defended_target(untrained, defenses, settings.seed)
     how = Fit(parse_rename(settings.prefix) if settings.prefix else None, settings.partial)
@@ -86,6 +88,14 @@ def open_subject(
         jobs=settings.jobs,
         expected=expected,
     )
+
+
+def with_fitting_labels(records: Records, loss: Loss) -> Records:
+    """Whole numbers of several outputs as real targets, where the loss compares each of them."""
+    several = records.labels.dim() > 1 and not records.labels.is_floating_point()
+    if several and isinstance(loss, MeanSquaredError | BinaryCrossEntropy):
+        return replace(records, labels=records.labels.float(), classes=())
+    return records
 
 
 def _needed(spec: str | None, option: str) -> str:

@@ -89,6 +89,28 @@ def test_chance_is_tested_and_few_records_say_nothing(n: int, doubted: bool) -> 
     assert found.at_chance is (n < 2000)
 
 
+@pytest.mark.parametrize(("right", "doubted"), [(3, False), (0, True)])
+def test_six_records_are_doubted_only_where_they_show_it(right: int, doubted: bool) -> None:
+    labels = torch.arange(6) % 2
+    guesses = torch.where(torch.arange(6) < right, labels, 1 - labels)
+    found = measure(identity(), CrossEntropy(), logits_for(guesses, 2), labels)
+    assert (found.warning is not None) is doubted
+
+
+def test_more_outputs_than_classes_are_named() -> None:
+    labels = torch.arange(40) % 2
+    records = Records(inputs=logits_for(labels, 10), labels=labels, classes=("cat", "dog"))
+    found = task_accuracy(Target(model=identity(), loss=CrossEntropy()), records)
+    assert "10 outputs and the data 2 classes" in (found.warning or "")
+
+
+def test_positions_are_right_or_wrong_but_for_those_without_a_label() -> None:
+    labels = torch.tensor([[0, 1, -100], [1, 1, 0], [0, -100, -100]])
+    logits = logits_for(torch.tensor([[0, 0, 1], [1, 1, 1], [0, 0, 0]]), 2).mT
+    found = measure(identity(), CrossEntropy(), logits, labels)
+    assert (found.value, found.n, found.chance) == (pytest.approx(4 / 6), 3, 0.5)
+
+
 def test_labels_of_a_single_class_say_nothing_of_chance() -> None:
     labels = torch.zeros(50, dtype=torch.int64)
     result = measure(identity(), CrossEntropy(), logits_for(labels, 2), labels)

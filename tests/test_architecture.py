@@ -19,7 +19,7 @@ TOOLS = (
 ROOMS = {
     "zoo": "",
     "data": "",
-    "models": "zoo",
+    "models": "data zoo",
     "gradients": "data models",
     "defenses": "data gradients models",
     "sharing": "data defenses gradients models",

@@ -1,10 +1,13 @@
 """``gradaudit scan``: every applicable audit of one checkpoint in one report."""
 
+from __future__ import annotations
+
 import sysconfig
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -31,9 +34,13 @@ from gradaudit.config import (
     section,
     settle,
 )
-from gradaudit.errors import UsageError
+from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.judging import gate, passed, read_policy
 from gradaudit.specs import suggest
+from gradaudit.text import listed
+
+if TYPE_CHECKING:
+    from gradaudit.defenses.subject import Subject
 
 
 def _scan(**flags: Any) -> None:
@@ -152,8 +159,21 @@ def _tell_plan(
     for size, seconds in plan:
         total += seconds or 0.0
         how = f" ({size.name})" if seconds else ""
-        typer.echo(f"  {size.audit.name}: {_duration(seconds)}{how}")
+        idle = _wanting(size.audit, subject) if seconds == 0 else ""
+        typer.echo(f"  {size.audit.name}: {_duration(seconds)}{how}{idle}")
     typer.echo(f"  together: {_duration(total)}")
+
+
+def _wanting(audit: Audit[Any], subject: Subject) -> str:
+    """What an audit that has nothing to do would do something for: an attribute."""
+    names = list(subject.records.attributes)
+    if subject.attributes or not names:
+        return ""
+    try:
+        wanting = audit.cost(replace(subject, attributes=(names[0],))).passes > 0
+    except NotApplicable:
+        return ""
+    return f": name an attribute with -a; this data has {listed(names)}" if wanting else ""
 
 
 def _duration(seconds: float | None) -> str:

@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
+from gradaudit.data.common.packing import Part
+
 
 @dataclass(frozen=True)
 class Attribute:
@@ -29,6 +31,8 @@ class Attribute:
     values: tuple[str, ...]
 
 
+IGNORED = -100
+"""The label of a position that has none."""
 OTHER = "other"
 """The value that rare ones are merged into."""
 
@@ -38,13 +42,15 @@ class Feature:
     """One column of a table as it lies in the encoded inputs.
 
     A numeric column takes one position and has its observed (low, high) range in encoded units;
-    a categorical column takes a one-hot group of ``len(values)`` positions.
+    a categorical column takes a one-hot group of ``len(values)`` positions, or, ``coded``, one
+    position that holds the place of its value among them.
     """
 
     name: str
     positions: tuple[int, ...]
     range: tuple[float, float] | None = None
     values: tuple[str, ...] = ()
+    coded: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,8 @@ class Records:
 
     Attributes:
         inputs: (records, …) floats, or integer tokens for discrete inputs.
-        labels: (records,) int64 class labels, or (records,) or (records, outputs) float targets.
+        labels: (records,) int64 class labels, (records, …) of positions (``IGNORED`` where there
+            is none), or (records,) or (records, …) float targets.
         classes: names of the classes, empty for regression.
         attributes: the named private attributes.
         users: (records,) user of each record, or None.
@@ -61,6 +68,8 @@ class Records:
         features: the table's columns, empty for other data.
         adapter: the adapter's name.
         notes: what the adapter did to the data (encoding, imputation), for the report.
+        parts: the model's arguments by name, where it takes several: they lie side by side in
+            ``inputs``, (records, positions).
     """
 
     inputs: torch.Tensor
@@ -72,6 +81,7 @@ class Records:
     features: tuple[Feature, ...] = ()
     adapter: str = ""
     notes: dict[str, JsonValue] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -89,6 +99,12 @@ class Records:
     def discrete(self) -> bool:
         """Whether the inputs are tokens rather than real numbers."""
         return not self.inputs.is_floating_point()
+
+    @property
+    def looked_up(self) -> bool:
+        """Whether some of the inputs are tokens or codes, which cannot vary continuously."""
+        coded = any(feature.coded for feature in self.features)
+        return self.discrete or coded or any(part.kind != "numbers" for part in self.parts)
 
     def take(self, indices: NDArray[np.int64]) -> Records:
         """The records at ``indices``, in that order."""
@@ -114,13 +130,14 @@ def describe(records: Records) -> dict[str, JsonValue]:
         (None for regression) and of every attribute's values, numbers of users, members and
         columns (None where there are none), what the adapter noted, and the fingerprint.
     """
+    known = records.labels[records.labels != IGNORED].numpy()
     return {
         "adapter": records.adapter,
         "records": len(records),
         "input_shape": list(records.inputs.shape[1:]),
         "input_type": "tokens" if records.discrete else "numbers",
         "task": "classification" if records.classes else "regression",
-        "classes": _counts(records.labels.numpy(), records.classes) if records.classes else None,
+        "classes": _counts(known, records.classes) if records.classes else None,
         "attributes": {
             name: _counts(attribute.codes, attribute.values)
             for name, attribute in records.attributes.items()
@@ -144,6 +161,8 @@ def fingerprint(records: Records) -> str:
 def _parts(records: Records) -> Iterator[bytes | memoryview]:
     yield from _array("inputs", records.inputs.numpy())
     yield from _array("labels", records.labels.numpy())
+    if records.parts:
+        yield repr(records.parts).encode()
     yield repr(records.classes).encode()
     for name, attribute in sorted(records.attributes.items()):
         yield repr((name, attribute.values)).encode()

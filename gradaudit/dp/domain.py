@@ -42,14 +42,21 @@ class PrivateColumn:
             NotApplicable: the attribute is no input column, or has a single value.
         """
         feature = next((f for f in records.features if f.name == name), None)
-        if feature is None or records.discrete:
+        if feature is not None and records.discrete:
+            raise NotApplicable(
+                f"all columns are codes, and the game is played on real numbers: take {name!r} "
+                "one-hot (columns=one-hot), with a model that reads it so"
+            )
+        if feature is None:
             columns = ", ".join(f.name for f in records.features) or "none"
             raise NotApplicable(
                 f"attribute {name!r} is not a column of the inputs, so it cannot be replaced in a "
                 f"record; columns: {columns}"
             )
         positions = torch.tensor(feature.positions)
-        if feature.values:
+        if feature.coded:
+            values, names = torch.arange(len(feature.values))[:, None], feature.values
+        elif feature.values:
             values, names = torch.eye(len(feature.values)), feature.values
         else:
             values, names = _numbers(feature, records)
@@ -103,7 +110,8 @@ class Domain:
 
     Smallest and largest values, (positions,), are infinite where free; ``unit``, (positions,), is
     what counts as one step: the deviation of a number, one for a category, zero in the private
-    column. One-hot groups, none where free, are (width,) tensors of positions each.
+    column and in codes, which no slope can move. One-hot groups, none where free, are (width,)
+    tensors of positions each.
     """
 
     low: Tensor
@@ -119,12 +127,16 @@ class Domain:
         one-hot. In the ``free`` domain any position may take any value.
         """
         inputs = records.inputs.flatten(1).to(torch.float64)
-        groups = tuple(torch.tensor(f.positions) for f in records.features if f.values)
+        grouped = [f for f in records.features if f.values and not f.coded]
+        groups = tuple(torch.tensor(f.positions) for f in grouped)
         unit = inputs.std(dim=0, correction=0)
         unit[unit == 0] = 1
         for group in groups:
             unit[group] = 1
         unit[column.positions] = 0
+        for feature in records.features:
+            if feature.coded:
+                unit[list(feature.positions)] = 0
         if name == "free":
             infinite = torch.full_like(unit, math.inf)
             return cls(-infinite, infinite, unit, ())

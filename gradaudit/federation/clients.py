@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from gradaudit.data.common.packing import arguments
 from gradaudit.data.records import Records
 from gradaudit.defenses.attachment import private_names
 from gradaudit.errors import AuditError
@@ -142,7 +143,8 @@ class Workplace:
         model.zero_grad(set_to_none=True)
         inputs = _cast(client.records.inputs[rows], device, dtype)
         labels = _cast(client.records.labels[rows], device, dtype)
-        loss = self.target.loss.of_batch(unwrap(model(inputs)), labels)
+        given, named = arguments(self.target.parts, inputs)
+        loss = self.target.loss.of_batch(unwrap(model(*given, **named)), labels)
         if not loss.isfinite():
             raise diverged(round_, self.options.rate, f"client {client.number}'s loss is {loss:g}")
         torch.autograd.backward(loss)

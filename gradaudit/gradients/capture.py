@@ -25,12 +25,14 @@ class Site:
     """A place in the forward pass where parameters are applied.
 
     ``shape`` is that of the output there, for a batch of one record, ``seen`` that of what came in;
-    ``uses`` are the names of the parameters applied, each with its operation.
+    ``uses`` are the names of the parameters applied, each with its operation; ``tokens`` tells
+    whether what came in are whole numbers.
     """
 
     shape: tuple[int, ...]
     seen: tuple[int, ...]
     uses: tuple[tuple[str, Operation], ...]
+    tokens: bool
 
 
 class Applied(NamedTuple):
@@ -47,26 +49,28 @@ class Capture(TorchFunctionMode):
 
     It knows a parameter by its identity where a linear map, convolution, norm or embedding is
     applied, keeps what came in, and adds a given (zero) tensor for each site to what came out, so
-    that the gradient by that tensor is δ. A point is added to the output of the first embedding.
+    that the gradient by that tensor is δ. Displacements are added to what some embeddings give out.
 
     Attributes:
         sites: the sites met, in order.
         seen: what came in at each of them.
-        embedded: shape of the first embedding's output, None where there was none.
+        embedded: shape of each embedding's output, in order.
+        looked_up: what came in at each embedding.
     """
 
     def __init__(
         self,
         parameters: Mapping[str, Tensor],
         perturbations: Sequence[Tensor] | None = None,
-        point: Tensor | None = None,
+        displacements: Mapping[int, Tensor] | None = None,
     ) -> None:
         super().__init__()
         self._names = {id(tensor): name for name, tensor in parameters.items()}
-        self._perturbations, self._point = perturbations, point
+        self._perturbations, self._displacements = perturbations, displacements or {}
         self.sites: list[Site] = []
         self.seen: list[Tensor] = []
-        self.embedded: tuple[int, ...] | None = None
+        self.embedded: list[tuple[int, ...]] = []
+        self.looked_up: list[Tensor] = []
 
     def __torch_function__(
         self,
@@ -83,7 +87,9 @@ class Capture(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             return torch.ops.aten._scaled_dot_product_attention_math(*args, **kwargs)[0]
         out = self._apply(func, args, kwargs)
-        return self._at_the_embedding(out) if func in (F.embedding, F.embedding_bag) else out
+        if func not in (F.embedding, F.embedding_bag):
+            return out
+        return self._displaced(args[0] if args else kwargs["input"], out)
 
     def _apply(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Call) -> Any:
         if func not in _HANDLERS:
@@ -99,15 +105,18 @@ class Capture(TorchFunctionMode):
         return self._record(applied, tuple((name, use) for name, use in uses if name and use))
 
     def _record(self, applied: Applied, uses: tuple[tuple[str, Operation], ...]) -> Tensor:
-        self.sites.append(Site(tuple(applied.out.shape), tuple(applied.seen.shape), uses))
+        tokens = not applied.seen.is_floating_point()
+        self.sites.append(Site(tuple(applied.out.shape), tuple(applied.seen.shape), uses, tokens))
         self.seen.append(applied.seen)
         if self._perturbations is None:
             return applied.out
         return applied.out + self._perturbations[len(self.sites) - 1]
 
-    def _at_the_embedding(self, out: Tensor) -> Tensor:
-        first, self.embedded = self.embedded is None, self.embedded or tuple(out.shape)
-        return out + self._point if first and self._point is not None else out
+    def _displaced(self, looked_up: Tensor, out: Tensor) -> Tensor:
+        displacement = self._displacements.get(len(self.embedded))
+        self.embedded.append(tuple(out.shape))
+        self.looked_up.append(looked_up)
+        return out if displacement is None else out + displacement
 
 
 # The function checks for torch function modes on entry, which would call the mode again without

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
+from gradaudit.data.common.packing import Part, arguments
 from gradaudit.errors import AuditError
 from gradaudit.gradients.misfit import misfit
+from gradaudit.gradients.substitutes import OBSERVING, Substitutes, needed
 from gradaudit.models.losses import Loss
 from gradaudit.models.target import Mode, Target
 from gradaudit.text import listed
@@ -42,6 +44,7 @@ class FunctionalModel:
     dtype: torch.dtype
     device: torch.device
     seed: int = 0
+    parts: tuple[Part, ...] = ()
 
     @classmethod
     def of(cls, target: Target, *, dtype: torch.dtype = torch.float64, seed: int = 0) -> Self:
@@ -52,8 +55,13 @@ class FunctionalModel:
         trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         fixed = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         parameters = _copies(trainable, dtype)
-        constants = _copies({**fixed, **dict(model.named_buffers())}, dtype)
-        return cls(model, parameters, constants, target.loss, target.mode, dtype, device, seed)
+        buffers = {
+            name: torch.zeros_like(buffer) if name.endswith(OBSERVING) else buffer
+            for name, buffer in model.named_buffers()
+        }
+        constants = _copies({**fixed, **buffers}, dtype)
+        how = target.loss, target.mode, dtype, device, seed, target.parts
+        return cls(model, parameters, constants, *how)
 
     def cast(self, data: Tensor) -> Tensor:
         """Inputs or labels on the model's device, real numbers in its precision."""
@@ -73,8 +81,10 @@ class FunctionalModel:
             drawing_from(self.seed, self.device),
             default_dtype(self.dtype),
             _BatchStatisticsOnly() if self.mode == "train" else nullcontext(),
+            Substitutes() if needed(self.module) else nullcontext(),
         ):
-            return unwrap(torch.func.functional_call(self.module, state, (inputs.clone(),)))
+            given = arguments(self.parts, inputs.clone())
+            return unwrap(torch.func.functional_call(self.module, state, *given))
 
     def losses(self, parameters: Parameters, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each record, (records,), of ``targets`` as ``Loss.per_record`` takes them."""

@@ -165,7 +165,7 @@ def _traced(
 
 
 def _nothing_apart(view: FunctionalModel, layers: Sequence[Layer]) -> Trace:
-    return Trace(view, (), {}, tuple(names_of(layers)), None)
+    return Trace(view, (), {}, tuple(names_of(layers)), {})
 
 
 def _choose_ways(
@@ -186,7 +186,7 @@ def at_once(trace: Trace, records: Tensor, targets: Tensor) -> Gradients:
         warnings.filterwarnings("ignore", "There is a performance drop")  # of a single operator
         every = torch.func.vmap(trace.gradients, randomness="different")
         gradients = every(trace.point(records), targets, records)
-        if trace.embedded is None:
+        if not trace.tokens_seen:
             return gradients
         tokens = torch.func.vmap(trace.tokens, randomness="different")(records)
         return gradients._replace(seen={**gradients.seen, **tokens})

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import NamedTuple, Self
 
 import torch
@@ -34,18 +35,19 @@ class Gradients(NamedTuple):
 class Trace:
     """Where a model's parameters are used, and its loss as a function of what can be varied.
 
-    A record's loss is a function of a *point*, which is the record itself, or, where that is made
-    of tokens, a displacement of the first embedding's output. ``sites`` are the places where
-    parameters are taken apart, in order, ``uses`` by parameter its sites and its operation there,
-    and ``whole`` the parameters that are differentiated by directly. ``embedded`` is the shape of
-    the first embedding's output where records are tokens, else None.
+    A record's loss is a function of a *point*, which is the record itself, or, where numbers of it
+    are looked up in embeddings, what those give out may be displaced by: the record's real numbers
+    and then the displacements. ``sites`` are the places where parameters are taken apart, in order,
+    ``uses`` by parameter its sites and its operation there, and ``whole`` the parameters that are
+    differentiated by directly. ``embedded`` are the embeddings that look up something of the
+    record, by their number in the forward pass, with the shape of what they give out.
     """
 
     view: FunctionalModel
     sites: tuple[Site, ...]
     uses: dict[str, tuple[tuple[int, Operation], ...]]
     whole: tuple[str, ...]
-    embedded: tuple[int, ...] | None
+    embedded: Mapping[int, tuple[int, ...]]
 
     @classmethod
     def of(
@@ -55,26 +57,36 @@ class Trace:
 
         A parameter's gradient must equal the sum over its uses, G = Σ Δ Aᵀ, on the first records;
         one for which it does not is taken whole. So is everything if some record meets other layers
-        than the first. Records are as ``view.cast`` gives them, targets those of the loss.
+        than the first. An embedding looks up something of the record where that is not the same for
+        all records; of a single record, the first one does. Records are as ``view.cast`` gives
+        them, targets those of the loss.
 
         Raises:
             AuditError: the loss has no gradient.
         """
-        trace = cls(view, (), {}, (), None)._watching(names, records[0])
+        watched = [_watched(view, names, record) for record in records]
+        trace = cls(view, (), {}, (), _looking_up(watched, records))._applied(watched[0], names)
         explained = set(trace.uses)
         for record, target in zip(records[:_GUARD_RECORDS], targets, strict=False):
             explained &= trace._explained(record, target)
-        if any(trace._watching(names, record).sites != trace.sites for record in records[1:]):
+        if any(tuple(other.sites) != trace.sites for other in watched[1:]):
             explained = set()
-        return trace if explained == set(names) else trace._watching(explained, records[0], names)
+        if explained == set(names):
+            return trace
+        return trace._applied(_watched(view, explained, records[0]), names)
 
     def point(self, records: Tensor) -> Tensor:
         """The points of records, (records, …)."""
-        if self.embedded is None:
+        if not self.embedded:
             return records
-        return torch.zeros(
-            len(records), *self.embedded, dtype=self.view.dtype, device=self.view.device
-        )
+        moving = records.flatten(1)[:, : None if records.is_floating_point() else 0]
+        still = moving.new_zeros(len(records), sum(map(prod, self.embedded.values())))
+        return torch.cat([moving, still.to(moving)], dim=1).to(self.view.device, self.view.dtype)
+
+    @property
+    def tokens_seen(self) -> bool:
+        """Whether whole numbers come in at some site."""
+        return any(site.tokens for site in self.sites)
 
     def seeded(self, index: int) -> Self:
         """The trace with random numbers of its own for the record of this index."""
@@ -137,32 +149,37 @@ class Trace:
         perturbations: Sequence[Tensor] | None,
     ) -> tuple[Tensor, Capture]:
         watched = {name: parameters.get(name, self.view.parameters[name]) for name in self.uses}
-        tokens = self.embedded is not None
-        capture = Capture(watched, perturbations, point if tokens else None)
+        moved, displacements = self._parts(point, record)
+        capture = Capture(watched, perturbations, displacements)
         with capture:
-            outputs = self.view.outputs(parameters, (record if tokens else point).unsqueeze(0))
+            outputs = self.view.outputs(parameters, moved.unsqueeze(0))
         if tuple(capture.sites) != self.sites:
             raise AuditError("the model applies other layers to some records than to others")
         return outputs, capture
 
-    def _watching(
-        self, names: Iterable[str], record: Tensor, every: Sequence[str] | None = None
-    ) -> Self:
-        """The trace that takes these parameters apart, if all of a parameter's uses are alike."""
-        watched = {name: self.view.parameters[name] for name in names}
-        capture = Capture(watched)
-        with capture, torch.no_grad():
-            self.view.outputs({}, record.unsqueeze(0))
+    def _parts(self, point: Tensor, record: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
+        """The record at a point, and the displacements there, by the embedding's number."""
+        if not self.embedded:
+            return point, {}
+        sizes = [prod(shape) for shape in self.embedded.values()]
+        moved, *parts = torch.split(point, [len(point) - sum(sizes), *sizes])
+        displaced = zip(self.embedded.items(), parts, strict=True)
+        displacements = {number: part.reshape(shape) for (number, shape), part in displaced}
+        return moved.reshape(record.shape) if len(moved) else record, displacements
+
+    def _applied(self, capture: Capture, names: Iterable[str]) -> Self:
+        """The trace of the sites that were met, with the uses of parameters there."""
         uses: dict[str, tuple[tuple[int, Operation], ...]] = {}
         for index, site in enumerate(capture.sites):
             for name, operation in site.uses:
                 uses[name] = (*uses.get(name, ()), (index, operation))
-        whole = tuple(name for name in every or names if name not in uses)
-        embedded = None if record.is_floating_point() else capture.embedded
-        return type(self)(self.view, tuple(capture.sites), uses, whole, embedded)
+        whole = tuple(name for name in names if name not in uses)
+        return replace(self, sites=tuple(capture.sites), uses=uses, whole=whole)
 
     def _explained(self, record: Tensor, target: Tensor) -> set[str]:
         """The parameters whose gradient is the sum over their uses."""
+        if not self.uses:
+            return set()
         leaves = {name: _leaf(parameter) for name, parameter in self.view.parameters.items()}
         zeros = tuple(zero.requires_grad_() for zero in self.zeros(record))
         with torch.enable_grad():
@@ -183,6 +200,44 @@ class Trace:
             if len({(type(operation), operation.block) for _, operation in uses}) == 1
             and _equals_the_sum(wholes[name], uses, deltas, capture.seen)
         }
+
+
+def _watched(view: FunctionalModel, names: Iterable[str], record: Tensor) -> Capture:
+    """What a record meets, of the named parameters."""
+    capture = Capture({name: view.parameters[name] for name in names})
+    with capture, torch.no_grad():
+        view.outputs({}, record.unsqueeze(0))
+    return capture
+
+
+def looks_up(view: FunctionalModel, record: Tensor) -> bool:
+    """Whether the model looks up numbers of a record in an embedding: found by trying others."""
+    first = _watched(view, (), record)
+    if not first.looked_up:
+        return False
+    for other in (torch.zeros_like(record), torch.ones_like(record)):
+        try:
+            again = _watched(view, (), other)
+        except Exception:  # as for a code that is in no table
+            return True
+        if not all(map(torch.equal, first.looked_up, again.looked_up)):
+            return True
+    return False
+
+
+def _looking_up(watched: Sequence[Capture], records: Tensor) -> dict[int, tuple[int, ...]]:
+    """The embeddings that look up something of the record, with the shapes that they give out."""
+    first, *others = watched
+    alike = [other for other in others if other.embedded == first.embedded]
+    shapes = dict(enumerate(first.embedded))
+    varying = {
+        number: shape
+        for number, shape in shapes.items()
+        if any(not torch.equal(first.looked_up[number], a.looked_up[number]) for a in alike)
+    }
+    if varying or records.is_floating_point():
+        return varying
+    return dict(list(shapes.items())[:1])
 
 
 def _equals_the_sum(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.errors import AuditError, one_line
-from gradaudit.models.losses import CrossEntropy, Loss, mean_of
+from gradaudit.models.losses import CrossEntropy, LabelWeights, Loss, classes_second, mean_of
 
 _MOST_CLASSES = 64
 """Classes that a loss is tried on."""
@@ -133,56 +133,25 @@ def _other_labels(outputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor
 Module = nn.CrossEntropyLoss | nn.NLLLoss
 
 
-class ClassWeights:
-    """What the records of each class count in a module's loss.
-
-    Attributes:
-        of_class: (classes,), None where all count alike.
-        ignored: the label that counts nothing.
-    """
-
-    def __init__(self, module: Module) -> None:
-        self.of_class: Tensor | None = module.weight
-        self.ignored = module.ignore_index
-
-    def kept(self, targets: Tensor) -> Tensor:
-        """The labels with 0 for those that are ignored, which have the weight 0."""
-        return torch.where(targets != self.ignored, targets, 0)
-
-    def __call__(self, targets: Tensor) -> Tensor | None:
-        """(records,) float64; None for probabilities, of which torch takes the plain mean."""
-        if targets.is_floating_point():
-            return None
-        counted = (targets != self.ignored).double()
-        if self.of_class is None:
-            return counted
-        return counted * self.of_class.to(targets.device, torch.float64)[self.kept(targets)]
-
-
 class WeightedCrossEntropy(CrossEntropy):
     """``nn.CrossEntropyLoss`` without smoothing, as exact as ``CrossEntropy``."""
 
     def __init__(self, module: nn.CrossEntropyLoss, name: str) -> None:
         self.name = name
-        self._weights = ClassWeights(module)
+        self.counting = LabelWeights(module.weight, module.ignore_index)
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """The weight of each record's class."""
-        return self._weights(targets)
-
-    def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of each record as a batch of its own, without a weight."""
-        soft = targets.is_floating_point()
-        return super().per_record(outputs, targets if soft else self._weights.kept(targets))
+        """What each record's labels count; None for probabilities: torch takes their mean."""
+        return None if targets.is_floating_point() else self.counting.of_records(targets)
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
         """Look whether outputs, weights and the labels that are not ignored fit each other."""
-        super().check(outputs, labels if labels.is_floating_point() else self._weights.kept(labels))
-        given = self._weights.of_class
-        if given is not None and len(given) != outputs.shape[1]:
+        super().check(outputs, labels if labels.is_floating_point() else self.counting.kept(labels))
+        given, classes = self.counting.of_class, classes_second(outputs, labels).shape[1]
+        if given is not None and len(given) != classes:
             raise AuditError(
                 f"--loss {self.name}: has {len(given)} class weights, "
-                f"but the model has {outputs.shape[1]} classes"
+                f"but the model has {classes} classes"
             )
 
 
@@ -193,23 +162,24 @@ class WeightedModule(CustomLoss):
         super().__init__(module, name)
         self._each = copy.deepcopy(module)
         self._each.reduction = "none"
-        self._weights = ClassWeights(module)
+        self._counting = LabelWeights(module.weight, module.ignore_index)
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """The weight of each record's class."""
-        return self._weights(targets)
+        """What each record's labels count; None for probabilities: torch takes their mean."""
+        return None if targets.is_floating_point() else self._counting.of_records(targets)
 
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each record as a batch of its own; 0 where it has no weight."""
         losses, weights = self._called(outputs, targets), self.weights(targets)
         if weights is None:
-            return losses
-        return losses / torch.where(weights > 0, weights, 1).to(losses)
+            return losses.reshape(len(losses), -1).mean(dim=1)
+        together = losses.reshape(len(losses), -1).sum(dim=1)
+        return together / torch.where(weights > 0, weights, 1).to(together)
 
     def _called(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(records,), each times its weight; the module's own weights have another precision."""
-        if self._weights.of_class is not None:
-            self._each.weight = self._weights.of_class.to(outputs.device, outputs.dtype)
+        """(records, …), each times its weight; the module's own weights have another precision."""
+        if self._counting.of_class is not None:
+            self._each.weight = self._counting.of_class.to(outputs.device, outputs.dtype)
         return self._each(outputs, targets)  # type: ignore[no-any-return]
 
     def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:

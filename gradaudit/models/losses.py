@@ -6,10 +6,12 @@ none left.
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from gradaudit.data.records import IGNORED
 from gradaudit.errors import AuditError
 
 
@@ -71,42 +73,100 @@ def mean_of(losses: Tensor, weights: Tensor | None) -> Tensor:
     return (shares.to(losses) * losses).sum()
 
 
+@dataclass(frozen=True)
+class LabelWeights:
+    """What class labels (records, …) count in a loss: nothing where they are ``ignored``.
+
+    ``of_class`` is (classes,), None where all classes count alike.
+    """
+
+    of_class: Tensor | None = None
+    ignored: int = IGNORED
+
+    def kept(self, labels: Tensor) -> Tensor:
+        """The labels with 0 for those that count nothing."""
+        return torch.where(labels != self.ignored, labels, 0)
+
+    def of_labels(self, labels: Tensor) -> Tensor:
+        """What each label counts, in the shape of the labels; float64."""
+        counted = (labels != self.ignored).double()
+        if self.of_class is None:
+            return counted
+        return counted * self.of_class.to(labels.device, torch.float64)[self.kept(labels)]
+
+    def of_records(self, labels: Tensor) -> Tensor:
+        """What each record's labels count together, (records,)."""
+        return self.of_labels(labels).reshape(len(labels), -1).sum(dim=1)
+
+    def shares(self, labels: Tensor) -> Tensor:
+        """What each label counts of what its record does; none of a record that counts nothing."""
+        whole = along(self.of_records(labels), labels)
+        return self.of_labels(labels) / torch.where(whole > 0, whole, 1)
+
+
 class CrossEntropy(Loss):
-    """Softmax cross-entropy on logits (records, classes); soft labels need not sum to one."""
+    """Softmax cross-entropy on logits; soft labels need not sum to one.
+
+    Logits are (records, classes), or (records, classes, …) with a label for each position of a
+    sequence or a picture; (records, …, classes) is understood too, where the shape of the labels
+    tells them apart. A record's loss is the mean over its positions, but those whose label is -100
+    count nothing, and records count in a batch what their positions do (as torch has it).
+    """
 
     name = "cross-entropy"
     summary = "softmax cross-entropy on logits"
+    counting = LabelWeights()
 
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy with class indices (records,) or soft labels (records, classes)."""
-        losses = self.negative_log_probabilities(outputs)
+        """Cross-entropy with class indices (records, …) or soft labels (records, classes, …)."""
+        losses = self.negative_log_probabilities(classes_second(outputs, targets))
         if targets.is_floating_point():
-            return (targets * losses).sum(dim=1)
-        return losses.gather(1, targets.unsqueeze(1)).squeeze(1)
+            return (targets * losses).sum(dim=1).reshape(len(losses), -1).mean(dim=1)
+        if self.weights(targets) is None:
+            return losses.gather(1, targets.unsqueeze(1)).squeeze(1)
+        kept = self.counting.kept(targets)
+        each = losses.gather(1, kept.unsqueeze(1)).squeeze(1)
+        return (self.counting.shares(targets).to(each) * each).reshape(len(each), -1).sum(dim=1)
+
+    def weights(self, targets: Tensor) -> Tensor | None:
+        """What the positions of each record count together; None of one label a record."""
+        several = targets.dim() > 1 and not targets.is_floating_point()
+        return self.counting.of_records(targets) if several else None
 
     def negative_log_probabilities(self, outputs: Tensor) -> Tensor:
-        """−log p_c of every class, (records, classes)."""
+        """−log p_c of every class, (records, classes, …)."""
         top = outputs.argmax(dim=1, keepdim=True)
-        is_top = torch.arange(outputs.shape[1], device=outputs.device) == top
+        classes = torch.arange(outputs.shape[1], device=outputs.device)
+        is_top = classes.reshape(-1, *(1 for _ in outputs.shape[2:])) == top
         behind = outputs.gather(1, top) - outputs
         odds = (-behind).exp().masked_fill(is_top, 0).sum(dim=1, keepdim=True)
         return behind.masked_fill(is_top, 0) + odds.log1p()
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """One-hot labels (records, classes)."""
-        if outputs.dim() != 2 or outputs.shape[1] < 2:
+        """One-hot labels (records, classes, …), times what a position counts more than others."""
+        if outputs.dim() < 2:
             raise AuditError(
                 f"cross-entropy needs outputs (records, classes ≥ 2), the model gives "
                 f"{tuple(outputs.shape)}; try --loss bce or --loss mse"
             )
-        if labels.is_floating_point() or labels.dim() != 1:
+        if labels.is_floating_point():
             raise AuditError("cross-entropy needs one integer class label a record; try --loss mse")
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs.shape[1]:
+        outputs = classes_second(outputs, labels)
+        if outputs.shape[1] < 2:
             raise AuditError(
-                f"labels run from {int(labels.min())} to {int(labels.max())}, "
+                f"cross-entropy needs outputs (records, classes ≥ 2), the model gives "
+                f"{tuple(outputs.shape)}; try --loss bce or --loss mse"
+            )
+        kept = self.counting.kept(labels) if labels.dim() > 1 else labels
+        if len(kept) and not 0 <= int(kept.min()) <= int(kept.max()) < outputs.shape[1]:
+            raise AuditError(
+                f"labels run from {int(kept.min())} to {int(kept.max())}, "
                 f"but the model has {outputs.shape[1]} classes"
             )
-        return _one_hot(labels, outputs)
+        if labels.dim() == 1:
+            return _one_hot(labels, outputs)
+        shares = self.counting.shares(labels) * labels[0].numel()
+        return _one_hot(kept, outputs) * shares.to(outputs).unsqueeze(1)
 
 
 class MeanSquaredError(Loss):
@@ -118,7 +178,7 @@ class MeanSquaredError(Loss):
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Mean squared error of each record."""
         targets = targets if targets.shape == outputs.shape else self.soft(outputs, targets)
-        return (outputs - targets).square().flatten(1).mean(dim=1)
+        return (outputs - targets).square().reshape(len(outputs), -1).mean(dim=1)
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Targets in the shape of the outputs."""
@@ -135,7 +195,7 @@ class BinaryCrossEntropy(Loss):
         """Binary cross-entropy of each record, from logits."""
         soft = self.soft(outputs, targets)
         losses = soft * _softplus(-outputs) + (1 - soft) * _softplus(outputs)
-        return losses.flatten(1).mean(dim=1)
+        return losses.reshape(len(losses), -1).mean(dim=1)
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Targets in the shape of the logits."""
@@ -153,10 +213,37 @@ def _softplus(x: Tensor) -> Tensor:
     return torch.where(positive, x, 0) + torch.where(positive, -x, x).exp().log1p()
 
 
+def classes_second(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Outputs as (records, classes, …) with the positions of the targets.
+
+    Args:
+        outputs: (records, classes, …), or (records, …, classes) where the targets tell so.
+        targets: (records, …) class indices, or (records, classes, …) real numbers.
+
+    Raises:
+        AuditError: there is not one label for each position.
+    """
+    positions = targets.shape[2:] if targets.is_floating_point() else targets.shape[1:]
+    if outputs.shape[2:] == positions:
+        return outputs
+    if outputs.shape[1:-1] == positions:
+        return outputs.movedim(-1, 1)
+    raise AuditError(
+        f"cross-entropy needs outputs (records, classes, …) with one integer class label for each "
+        f"record or position; the model gives {tuple(outputs.shape)} for labels of shape "
+        f"{tuple(targets.shape)}; try --loss bce or --loss mse"
+    )
+
+
+def along(values: Tensor, like: Tensor) -> Tensor:
+    """(records,) as (records, 1, …) with as many dimensions."""
+    return values.reshape(-1, *(1 for _ in like.shape[1:]))
+
+
 def _one_hot(labels: Tensor, outputs: Tensor) -> Tensor:
     """Unlike ``F.one_hot`` it reads no value, so it can be mapped over."""
     classes = torch.arange(outputs.shape[1], device=outputs.device)
-    return (labels.unsqueeze(1) == classes).to(outputs.dtype)
+    return (labels.unsqueeze(1) == along(classes, outputs[0])).to(outputs.dtype)
 
 
 def _targets_like(outputs: Tensor, labels: Tensor, loss: str) -> Tensor:

@@ -1,6 +1,6 @@
 """The model under audit and its layers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -8,7 +8,9 @@ from typing import Literal
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
+from gradaudit.data.common.packing import Part
 from gradaudit.errors import AuditError
 from gradaudit.models.losses import Loss
 from gradaudit.report import CheckpointRecord
@@ -36,13 +38,15 @@ class Target:
     """A model with one checkpoint's weights, ready to be audited.
 
     The model is never changed by an audit: engines work on functional copies of its parameters
-    and buffers.
+    and buffers. It is called with the ``parts`` of the records' inputs, by name, or with the inputs
+    as they are where there are none.
     """
 
     model: nn.Module
     loss: Loss
     mode: Mode = "eval"
     description: str = ""
+    parts: tuple[Part, ...] = ()
     checkpoint: CheckpointRecord | None = None
 
     @cached_property
@@ -60,8 +64,10 @@ def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]
     """The layers of a model.
 
     A layer's gradient is that of its ``weight``; where there is none (attention's projections,
-    recurrent cells), of all its own parameters but the biases. ``with_bias`` adds the biases. A
-    parameter that several modules share belongs to the first of them.
+    recurrent cells, a weight that is computed of others), of all its own parameters but the
+    biases. ``with_bias`` adds the biases. A parameter that several modules share belongs to the
+    first of them, and one that another is computed of (``torch.nn.utils.parametrizations``) to the
+    module whose parameter that is.
 
     Returns:
         Layers in order of ``named_modules``. The model itself, where it owns parameters directly,
@@ -72,7 +78,7 @@ def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]
     for module_name, module in model.named_modules():
         own = {
             name: parameter
-            for name, parameter in module.named_parameters(recurse=False)
+            for name, parameter in _own_parameters(module)
             if parameter.requires_grad and id(parameter) not in seen
         }
         seen.update(map(id, own.values()))
@@ -83,13 +89,21 @@ def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]
         layers.append(
             Layer(
                 name=module_name or "(model)",
-                kind=type(module).__name__,
+                kind=type_before_parametrizations(module).__name__,
                 position=len(layers),
                 parameter_names=tuple(prefix + name for name in chosen),
                 parameters=sum(own[name].numel() for name in chosen),
             )
         )
     return tuple(layers)
+
+
+def _own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """A module's parameters, and those that these are computed of."""
+    yield from module.named_parameters(recurse=False)
+    parametrizations = getattr(module, "parametrizations", None)
+    if isinstance(parametrizations, nn.ModuleDict) and is_parametrized(module):
+        yield from parametrizations.named_parameters("parametrizations")
 
 
 def _gradient_parameters(own: dict[str, nn.Parameter], *, with_bias: bool) -> list[str]:

@@ -142,8 +142,18 @@ def test_arrays_of_reals_are_targets() -> None:
     assert labels_of_array(np.array([1.0, 5.0]), "y", task="classification").classes == ("1", "5")
     with pytest.raises(DataError, match=r"first in record 2"):
         labels_of_array(np.array([[0.0], [np.nan]]), "y")
-    with pytest.raises(DataError, match=r"int64 of shape \(2, 1\)"):
-        labels_of_array(np.array([[0], [1]]), "y")
+    with pytest.raises(DataError, match=r"<U1 of shape \(2, 1\)"):
+        labels_of_array(np.array([["a"], ["b"]]), "y")
+
+
+def test_labels_of_positions() -> None:
+    assert labels_of_array(np.array([[0], [1]]), "y").values.tolist() == [0, 1]
+    found = labels_of_array(np.array([[0, -100], [2, 1]]), "y")
+    assert (found.values.tolist(), found.classes) == ([[0, -100], [2, 1]], ("0", "1", "2"))
+    with pytest.raises(DataError, match=r"run from -1 to 2; number the classes"):
+        labels_of_array(np.array([[0, -1], [2, 1]]), "y")
+    with pytest.raises(DataError, match=r"2 records have the label -100.*leave them out"):
+        labels_of_array(np.array([0, -100, 1, -100]), "y")
 
 
 def test_a_quantity_is_halved_at_its_median() -> None:

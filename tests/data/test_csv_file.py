@@ -59,6 +59,20 @@ def test_the_encoding_of_a_small_table(csv_file: Write) -> None:
     assert records.adapter == "csv"
 
 
+def test_categories_as_codes(csv_file: Write) -> None:
+    records = load_records(f"csv:{csv_file(*PEOPLE)}?label=pay&columns=codes&scale=none")
+    assert records.inputs.tolist() == [[20, 1, 0], [40, 0, 1], [40, 2, 0], [60, 1, 1]]
+    assert records.features[1:] == (
+        Feature("job", (1,), values=("(missing)", "clerk", "cook"), coded=True),
+        Feature("sex", (2,), values=("f", "m"), coded=True),
+    )
+    assert records.notes["codes"] == {"job": 3, "sex": 2}
+    alone = load_records(f"csv:{csv_file(*PEOPLE)}?label=pay&columns=codes&drop=age")
+    assert alone.inputs.tolist() == [[1, 0], [0, 1], [2, 0], [1, 1]]
+    assert alone.discrete
+    assert records.looked_up
+
+
 def test_numbers_stay_as_they_are_without_scaling(csv_file: Write) -> None:
     records = load_records(f"csv:{csv_file(*PEOPLE)}?label=pay&scale=none")
     assert records.inputs[:, 0].tolist() == [20, 40, 40, 60]

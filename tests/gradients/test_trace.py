@@ -122,7 +122,7 @@ def test_unlike_uses_of_one_weight_are_taken_whole() -> None:
     target = Target(TiedToTheEmbedding(), CrossEntropy())
     trace = trace_of(target, torch.tensor([[1, 2, 2]]), torch.tensor([0]))
     assert trace.whole == ("embedding.weight",)
-    assert trace.embedded == (1, 3, 3)
+    assert trace.embedded == {0: (1, 3, 3)}
 
 
 @pytest.mark.parametrize("tokens", [[0, 3, 3, 0], [1, 1, 1, 1], [0, 1, 2, 3, 4, 4, 2, 1]])

@@ -25,6 +25,7 @@ MODULES: list[tuple[nn.Module, Tensor]] = [
     (nn.CrossEntropyLoss(weight=WEIGHT, label_smoothing=0.1), LABELS),
     (nn.NLLLoss(weight=WEIGHT), LABELS),
 ]
+POSITIONS = torch.tensor([[0, 1], [2, -100], [1, 1], [-100, 0], [2, 2], [0, 1]])
 
 
 @pytest.mark.parametrize(("module", "labels"), MODULES, ids=lambda value: str(type(value).__name__))
@@ -39,6 +40,29 @@ def test_a_module_of_torch_weighs_as_torch_does(module: nn.Module, labels: Tenso
     assert weights is not None
     each = loss.per_record(OUTPUTS, labels)
     torch.testing.assert_close((weights * each).sum() / weights.sum(), expected)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_positions_weigh_as_torch_has_it(weight: Tensor | None, smoothing: float) -> None:
+    outputs = torch.randn(6, 3, 2, generator=generator, dtype=torch.float64)
+    module = nn.CrossEntropyLoss(weight, label_smoothing=smoothing)
+    losses = [
+        user_loss(module, "x"),
+        *([CrossEntropy()] if weight is None and not smoothing else []),
+    ]
+    options = _options(module, torch.float64)
+    for loss in losses:
+        found = loss.of_batch(outputs, POSITIONS)
+        torch.testing.assert_close(found, nn.CrossEntropyLoss(**options)(outputs, POSITIONS))
+        each = loss.per_record(outputs, POSITIONS)
+        torch.testing.assert_close(
+            each[2], nn.CrossEntropyLoss(**options)(outputs[2:3], POSITIONS[2:3])
+        )
+        if isinstance(loss, CrossEntropy):
+            torch.testing.assert_close(
+                loss.per_record(outputs, loss.soft(outputs, POSITIONS)), each
+            )
 
 
 def _options(module: nn.Module, dtype: torch.dtype) -> dict[str, object]:

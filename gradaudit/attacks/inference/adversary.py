@@ -76,8 +76,10 @@ def _column(records: Records, name: str, secret: str) -> NDArray[np.float64]:
         raise UsageError(f"--knows {name}: this is what is to be guessed; leave it out")
     known = {feature.name: feature for feature in records.features}
     if name in known:
-        inputs = records.inputs.flatten(1)[:, list(known[name].positions)]
-        return np.asarray(inputs.cpu().numpy(), dtype=np.float64)
+        inputs = records.inputs.flatten(1)[:, list(known[name].positions)].cpu().numpy()
+        if known[name].coded:
+            return np.eye(len(known[name].values))[inputs[:, 0].astype(np.int64)]
+        return np.asarray(inputs, dtype=np.float64)
     if name == LABEL:
         labels = records.labels.cpu().numpy()
         if labels.dtype.kind != "f":

@@ -235,13 +235,14 @@ class PropertyGame(AttributeBased):
         return self.homogeneous_split(records, design, seed, notes)
 
     def prepared(self, records: Records) -> Records:
-        """The records with the attribute's own column held at its mean."""
-        held = [f.positions for f in records.features if f.name == self.attribute]
-        if not held:
+        """The records with the attribute's own column held at its mean, a code at its commonest."""
+        held = next((f for f in records.features if f.name == self.attribute), None)
+        if held is None:
             return records
         inputs = records.inputs.clone()
-        positions = list(held[0])
-        inputs[:, positions] = inputs[:, positions].mean(dim=0)
+        columns = inputs[:, list(held.positions)]
+        middle = columns.mode(dim=0).values if held.coded else columns.mean(dim=0)
+        inputs[:, list(held.positions)] = middle
         return replace(records, inputs=inputs)
 
 

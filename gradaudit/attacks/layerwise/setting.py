@@ -139,7 +139,7 @@ def of_one_record(view: AttackerView, attack: str) -> AttackerView:
         )
     if not all(bool(part.isfinite().all()) for part in view.update.values()):
         raise AuditError(f"{attack}: the update has values that are not finite")
-    if view.discrete:
+    if view.discrete or view.looked_up:
         raise NotApplicable(f"{attack} solves for real numbers; these records are of tokens")
     device = view.model.device
     return view.in_precision(torch.float64, torch.device("cpu") if device.type == "mps" else device)

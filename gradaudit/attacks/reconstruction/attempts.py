@@ -115,6 +115,10 @@ def recovered_labels(
     view = observed.view
     if not view.classes:
         raise NotApplicable("the labels are real numbers: there is no class to recover")
+    if view.label_shape:
+        raise NotApplicable(
+            "every record has a label for each position, and the distance is one of single labels"
+        )
     if isinstance(method, GradientMatching):
         fixed = method.targets(view, torch_rng(seed, "labels")).fixed
         if fixed is not None:

@@ -49,7 +49,9 @@ class AttackerView:
         batch: k, how many records are behind the update.
         shape: of one record.
         classes: number of classes, 0 where targets are real numbers.
-        label_shape: of one record's target where targets are real numbers.
+        label_shape: of one record's target, or of the positions that have a class each.
+        discrete: whether records are whole numbers.
+        looked_up: whether some of their numbers are looked up in a table, as tokens and codes are.
         labels: the batch's labels where the attacker knows them, in any order.
         bounds: smallest and largest value of an input where the attacker knows them, as for
             pictures in [0, 1].
@@ -66,6 +68,7 @@ class AttackerView:
     classes: int = 0
     label_shape: tuple[int, ...] = ()
     discrete: bool = False
+    looked_up: bool = False
     labels: Tensor | None = None
     bounds: tuple[float, float] | None = None
     training: LocalTraining | None = None

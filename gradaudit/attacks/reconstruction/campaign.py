@@ -16,7 +16,7 @@ from gradaudit.attacks.reconstruction.blocks import blocks_of
 from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
 from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
-from gradaudit.errors import UsageError
+from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.progress import Advance, Progress, Silent
 from gradaudit.randomness import rng, sequence, torch_rng
 from gradaudit.sharing.captured import Captured, captured_update
@@ -200,6 +200,12 @@ def _drawn(subject: Subject, batches: int, size: int) -> NDArray[np.int64]:
         raise UsageError(f"--batch-size {size}: the data has only {len(subject.records)} records")
     batches = min(batches, len(subject.records) // size)
     order = rng(subject.seed, "reconstruction", "batches").permutation(len(subject.records))
+    counted = subject.target.loss.weights(subject.records.labels)
+    if counted is not None:  # a batch that counts nothing has no gradient: it is 0 / 0
+        order = order[counted.cpu().numpy()[order] > 0]
+        batches = min(batches, len(order) // size)
+        if not batches:
+            raise NotApplicable("the loss counts no label of these records")
     return order[: batches * size].reshape(batches, size).astype(np.int64)
 
 

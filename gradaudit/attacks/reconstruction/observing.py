@@ -11,6 +11,8 @@ from gradaudit.data.records import Records
 from gradaudit.defenses.subject import seen_by_outsiders
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.trace import looks_up
+from gradaudit.models.losses import classes_second
 from gradaudit.models.target import Layer, Target, layers_of
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
@@ -88,7 +90,7 @@ class ThreatModel:
         model = FunctionalModel.of(seen_by_outsiders(self.target))
         inputs, labels = model.cast(batch.inputs), model.cast(batch.labels)
         outputs = model.loss.predictions(model.check(inputs, labels))
-        classes = 0 if labels.is_floating_point() else outputs[0].numel()
+        classes = 0 if labels.is_floating_point() else _classes(outputs, labels)
         sharing = self.sharing
         # class labels without their order in the batch, which an update does not have either
         told = labels.sort().values if classes and labels.dim() == 1 else labels
@@ -100,6 +102,7 @@ class ThreatModel:
             classes=classes,
             label_shape=tuple(labels.shape[1:]),
             discrete=batch.discrete,
+            looked_up=batch.looked_up or looks_up(model, inputs[0]),
             labels=told if self.known_labels else None,
             bounds=value_range(batch),
             training=None
@@ -137,6 +140,11 @@ class ThreatModel:
             f"{training.local_batch or view.batch}, their order unknown",
             "defense": [str(defense) for defense in self.sharing.defenses],
         }
+
+
+def _classes(outputs: Tensor, labels: Tensor) -> int:
+    """How many classes outputs have, of which each label (records, …) is one."""
+    return outputs[0].numel() if labels.dim() == 1 else classes_second(outputs, labels).shape[1]
 
 
 def value_range(records: Records) -> tuple[float, float] | None:

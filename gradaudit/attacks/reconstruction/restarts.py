@@ -241,7 +241,7 @@ class GradientMatching(Reconstruction[MatchingOptions]):
                 f"{self.name} compares lengths, and without --rate that of the difference of two "
                 "checkpoints is not known; give --rate, or compare directions: --objective cosine"
             )
-        if view.discrete:
+        if view.discrete or view.looked_up:
             raise NotApplicable(
                 f"{self.name} moves inputs along a gradient; tokens have none to move along"
             )

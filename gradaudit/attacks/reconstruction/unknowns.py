@@ -20,11 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.attacks.reconstruction.base import AttackerView
-from gradaudit.errors import AuditError, NotApplicable, UsageError
+from gradaudit.errors import NotApplicable, UsageError, one_line
 from gradaudit.files import expect_file
 from gradaudit.gradients.functional import running
 from gradaudit.gradients.noise import draw_noise
 from gradaudit.models.custom_loss import CustomLoss
+from gradaudit.models.losses import CrossEntropy
 from gradaudit.ranks.observe import watching
 
 _MAX_BYTES = 1 << 30
@@ -128,8 +129,8 @@ class Targets:
         """Of the free numbers: logits of the classes, one logit of two classes, or targets."""
         if self.fixed is not None:
             return (0,)
-        label = (self.view.classes,) if self.view.classes else self.view.label_shape
-        return (self.view.batch, *label)
+        classes = (self.view.classes,) if self.view.classes else ()
+        return (self.view.batch, *classes, *self.view.label_shape)
 
     @property
     def size(self) -> int:
@@ -143,7 +144,7 @@ class Targets:
         free = free.reshape(self.shape)
         if not self.view.classes:
             return free
-        return free.sigmoid() if self.view.classes == 1 else free.softmax(dim=-1)
+        return free.sigmoid() if self.view.classes == 1 else free.softmax(dim=1)
 
     def read(self, free: Tensor) -> Tensor:
         """Labels (restarts, k) or real targets (restarts, k, …) from (restarts, size)."""
@@ -152,7 +153,7 @@ class Targets:
         free = free.reshape(len(free), *self.shape)
         if not self.view.classes:
             return free
-        return (free[..., 0] > 0).long() if self.view.classes == 1 else free.argmax(dim=-1)
+        return (free[..., 0] > 0).long() if self.view.classes == 1 else free.argmax(dim=2)
 
 
 @dataclass(frozen=True)
@@ -177,10 +178,28 @@ def last_layer(view: AttackerView) -> LastLayer:
             shared.
     """
     name = _layer_of_logits(view)
-    weight, bias = (view.update.get(f"{name}.{part}") for part in ("weight", "bias"))
+    layer = view.model.module.get_submodule(name)
+    names = {part: _names_of(view, getattr(layer, part)) for part in ("weight", "bias")}
+    weight, bias = (
+        view.update.get(of_part[0]) if len(of_part) == 1 else None for of_part in names.values()
+    )
     if weight is None and bias is None:
-        raise NotApplicable(f"the update of the last layer ({name}) is hidden")
+        why = _why_untold(name, names["weight"])
+        raise NotApplicable(f"the update of the last layer ({name}) {why}")
     return LastLayer(name, weight, bias)
+
+
+def _names_of(view: AttackerView, parameter: Tensor | None) -> list[str]:
+    """Every name that a model has for a parameter; none for one that is computed of others."""
+    named = view.model.module.named_parameters(remove_duplicate=False)
+    return [name for name, known in named if known is parameter]
+
+
+def _why_untold(layer: str, names: list[str]) -> str:
+    others = [name for name in names if name != f"{layer}.weight"]
+    if others:
+        return f"does not stand by itself: its weight is also {others[0]}"
+    return "is hidden" if names else "is that of a weight which is computed of others"
 
 
 def infer_label(view: AttackerView) -> Tensor:
@@ -193,7 +212,13 @@ def infer_label(view: AttackerView) -> Tensor:
         NotApplicable: more than one record is behind the update, the loss is not cross-entropy, or
             the layer does not tell (two classes, no bias, inputs of both signs).
     """
-    _expect_cross_entropy(view)
+    if not isinstance(view.model.loss, CrossEntropy):
+        _expect_cross_entropy(view)
+    if view.label_shape:
+        raise NotApplicable(
+            "every record has a label for each position, and the last layer's signs tell one label "
+            "a record; give the attacker the labels with --known-labels"
+        )
     if view.batch != 1:
         raise NotApplicable(
             f"signs tell the label of one record, not of {view.batch}; give the attacker the "
@@ -223,6 +248,11 @@ def infer_counts(view: AttackerView, generator: torch.Generator) -> Tensor:
         raise NotApplicable(
             "a batch's labels are estimated from the last layer's bias, which is absent or "
             "hidden; give the attacker the labels with --known-labels"
+        )
+    if view.looked_up:
+        raise NotApplicable(
+            "a batch's labels are estimated by made-up records, and of tokens none can be made up; "
+            "look at single records (--batch-size 1) or give the labels with --known-labels"
         )
     low, high = view.bounds or (0.0, 1.0)
     noise = torch.rand(_MADE_UP, *view.shape, generator=generator, dtype=torch.float64)
@@ -267,11 +297,15 @@ def _layer_of_logits(view: AttackerView) -> str:
         seen[name] = output.detach()
         return output
 
+    made_up = torch.ones(1, *view.shape, dtype=torch.int64 if view.discrete else torch.float64)
     try:
         with torch.no_grad(), running(view.model.module, view.model.mode), watching(layers, keep):
-            outputs = _predictions(view, torch.zeros(1, *view.shape, dtype=torch.float64))
-    except (AuditError, RuntimeError, IndexError, TypeError):
-        seen.clear()
+            outputs = _predictions(view, made_up)
+    except Exception as error:
+        raise NotApplicable(
+            "the layer that gives the logits is found by a made-up record of ones, which the model "
+            f"does not take: {one_line(error)}"
+        ) from error
     for name, output in reversed(seen.items()):
         if output.shape == outputs.shape and torch.equal(output, outputs):
             return name

@@ -174,6 +174,7 @@ def spell(number: float) -> str:
 
 
 Scale = Literal["none", "standard"]
+Categories = Literal["one-hot", "codes"]
 
 
 @dataclass(frozen=True)
@@ -185,21 +186,31 @@ class Inputs:
     notes: dict[str, JsonValue] = field(default_factory=dict)
 
 
-def encode(columns: Sequence[Column], origin: str, scale: Scale = "standard") -> Inputs:
-    """Columns side by side: text one-hot, numbers as they are or standardised.
+def encode(
+    columns: Sequence[Column],
+    origin: str,
+    scale: Scale = "standard",
+    categories: Categories = "one-hot",
+) -> Inputs:
+    """Columns side by side: text one-hot or as codes, numbers as they are or standardised.
+
+    A code is the place of the value among the column's, from 0, for a model that looks it up in an
+    embedding.
 
     A missing text is a category of its own; a missing number becomes the column's median. A
     standardised column has mean 0 and (population) deviation 1 over these records; a constant one
     becomes 0.
 
     Returns:
-        (records, positions) float32 in the order of the columns.
+        (records, positions) float32 in the order of the columns; int64 where all are codes.
 
     Raises:
         DataError: no column is left, a text column has too many values to be categories, a number
             is infinite, or the whole would take too much memory.
     """
-    widths = [1 if column.numbers is not None else len(column.values) for column in columns]
+    coded = categories == "codes"
+    text = [column.numbers is None for column in columns]
+    widths = [len(c.values) if c.numbers is None and not coded else 1 for c in columns]
     if not columns:
         raise DataError(f"{origin}: no column is left to be an input; drop fewer")
     for column in columns:
@@ -209,9 +220,14 @@ def encode(columns: Sequence[Column], origin: str, scale: Scale = "standard") ->
     inputs = np.zeros((len(columns[0]), sum(widths)), dtype=np.float32)
     starts = np.cumsum([0, *widths[:-1]]).tolist()
     features = tuple(
-        _write(inputs, column, start, scale) for column, start in zip(columns, starts, strict=True)
+        _code(inputs, column, start)
+        if coded and column.numbers is None
+        else _write(inputs, column, start, scale)
+        for column, start in zip(columns, starts, strict=True)
     )
-    return Inputs(inputs, features, _notes(columns, scale))
+    whole = coded and all(text)
+    array = inputs.astype(np.int64) if whole else inputs
+    return Inputs(array, features, _notes(columns, scale, categories))
 
 
 def standardise(inputs: NDArray[Any]) -> NDArray[np.float32]:
@@ -238,6 +254,11 @@ def numeric_features(inputs: NDArray[Any], names: Sequence[str] = ()) -> tuple[F
     return tuple(Feature(name, (i,), (low[i], high[i])) for i, name in enumerate(named))
 
 
+def _code(inputs: NDArray[np.float32], column: Column, start: int) -> Feature:
+    inputs[:, start] = column.codes
+    return Feature(column.name, (start,), values=column.values, coded=True)
+
+
 def _write(inputs: NDArray[np.float32], column: Column, start: int, scale: Scale) -> Feature:
     if column.numbers is None:
         inputs[np.arange(len(column)), start + column.codes] = 1
@@ -250,14 +271,14 @@ def _write(inputs: NDArray[np.float32], column: Column, start: int, scale: Scale
     return Feature(column.name, (start,), (low, high))
 
 
-def _notes(columns: Sequence[Column], scale: Scale) -> dict[str, JsonValue]:
+def _notes(columns: Sequence[Column], scale: Scale, categories: Categories) -> dict[str, JsonValue]:
     """What the encoding did, for the report: names of columns and counts of records."""
     numeric = [column for column in columns if column.numbers is not None]
     text = [column for column in columns if column.numbers is None]
     notes: dict[str, JsonValue] = {
         "scale": scale,
         "numeric": len(numeric),
-        "one_hot": {column.name: len(column.values) for column in text},
+        categories.replace("-", "_"): {column.name: len(column.values) for column in text},
         "imputed_by_median": {c.name: c.missing for c in numeric if c.missing},
         "missing_as_category": {c.name: c.missing for c in text if MISSING in c.values},
         "constant": [c.name for c in columns if len(c.values) == 1],

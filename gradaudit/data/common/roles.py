@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
 from gradaudit.data.common.columns import MAX_VALUES, MISSING, Column, Inputs, spell
-from gradaudit.data.records import Attribute, Records
+from gradaudit.data.records import IGNORED, Attribute, Records
 from gradaudit.errors import DataError
 
 Task = Literal["classification", "regression"]
@@ -67,14 +67,24 @@ def labels_of_array(
     Whole numbers that are classes are taken as the model's class indices, as they are (negative
     ones in their order). Floats are real targets unless all are 0 or 1. Text is as for a column.
     ``task`` settles it; ``names`` are those of the classes 0 … K−1, if known. The shape is
-    (records,), or (records, outputs) of real targets.
+    (records,), or (records, …) of real targets, or of the class indices of positions, of which
+    -100 says that there is none.
 
     Raises:
         UsageError, DataError: as for a column, or the array has another shape or kind.
     """
-    if array.ndim == 2 and array.dtype.kind == "f":
+    if array.ndim > 1 and array.dtype.kind == "f":
         expect_finite(array, origin)
         return Labels(array.astype(np.float32), (), origin)
+    if array.dtype.kind in "iub" and array.size == len(array):
+        array = array.reshape(-1)
+    if array.ndim > 1 and array.dtype.kind in "iub":
+        return labels_of_positions(array.astype(np.int64), origin, names)
+    if array.dtype.kind in "i" and array.size and array.min() == IGNORED and (array >= 0).any():
+        raise DataError(
+            f"{origin}: {(array == IGNORED).sum()} records have the label {IGNORED}, which stands "
+            "for none; leave them out"
+        )
     if task is None and array.dtype.kind == "f" and not np.isin(array, (0, 1)).all():
         task = "regression"
     column = Column.of_array(origin, origin, array)
@@ -91,6 +101,23 @@ def labels_of_array(
         )
     classes = names if len(names) > largest else range(largest + 1)
     return Labels(indices, tuple(map(str, classes)), origin)
+
+
+def labels_of_positions(array: NDArray[np.int64], origin: str, names: Sequence[str] = ()) -> Labels:
+    """Class indices (records, …) of positions; -100 where there is none.
+
+    Raises:
+        DataError: another index is negative, or too large, or there is none at all.
+    """
+    known = array[array != IGNORED]
+    if not known.size or known.min() < 0 or known.max() >= MAX_VALUES:
+        ends = f"{known.min()} to {known.max()}" if known.size else "nothing"
+        raise DataError(
+            f"{origin}: run from {ends}; number the classes of positions from 0 to at most "
+            f"{MAX_VALUES - 1}, with {IGNORED} where there is none"
+        )
+    classes = names if len(names) > known.max() else range(int(known.max()) + 1)
+    return Labels(array, tuple(map(str, classes)), origin)
 
 
 def attribute_of(column: Column) -> Attribute:

@@ -14,9 +14,10 @@ from gradaudit.data.records import Records
 class Tabular(DataAdapter):
     """The options of every table, of which each other column is an input.
 
-    Columns keep the order of the file. Text becomes one-hot groups in the order of the names,
-    numbers are standardised; a missing text is a category of its own, a missing number becomes
-    the median. The columns of the label, the users and the membership are no inputs, those of
+    Columns keep the order of the file. Text becomes one-hot groups in the order of the names, or
+    codes from 0 in that order, a column each, for a model that looks them up in embeddings;
+    numbers are standardised. A missing text is a category of its own, a missing number becomes the
+    median. The columns of the label, the users and the membership are no inputs, those of
     attributes are.
 
     Attributes:
@@ -26,6 +27,8 @@ class Tabular(DataAdapter):
         categorical: columns of numbers that are codes of categories.
         user: column that says whose record it is.
         member: column that says whether a record was trained on.
+        columns: ``one-hot`` groups or ``codes`` of categories; all whole numbers where every
+            column is one.
         scale: ``standard`` for mean 0 and deviation 1, ``none`` for numbers as they are.
         task: whether the label is a class or a number; told by its values if not said.
     """
@@ -36,6 +39,7 @@ class Tabular(DataAdapter):
     categorical: tuple[str, ...] = ()
     user: str | None = None
     member: str | None = None
+    columns: Literal["one-hot", "codes"] = "one-hot"
     scale: Literal["none", "standard"] = "standard"
     task: Literal["classification", "regression"] | None = None
 
@@ -46,7 +50,7 @@ class Tabular(DataAdapter):
         columns = [table.column(name) for name in table.cells if name not in elsewhere]
         inputs = [replace(c, numbers=None) if c.name in categorical else c for c in columns]
         return assemble(
-            encode(inputs, table.file, self.scale),
+            encode(inputs, table.file, self.scale, self.columns),
             labels_of(table.column(self.label), self.task),
             table.columns(self.attribute),
             user=table.column_if(self.user),

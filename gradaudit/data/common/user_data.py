@@ -8,13 +8,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import JsonValue
 
 from gradaudit.data.common.arrays import as_inputs, pictures
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
 from gradaudit.data.common.columns import Column, Inputs, numeric_features
 from gradaudit.data.common.items import columns_of, is_data_set, stacked
+from gradaudit.data.common.packing import Part, packed
 from gradaudit.data.common.pictures import Picture, stack_pictures
-from gradaudit.data.common.roles import Task, assemble, labels_of_array
+from gradaudit.data.common.roles import (
+    Task,
+    assemble,
+    labels_of_array,
+    labels_of_positions,
+)
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError
 from gradaudit.specs import suggest
@@ -31,7 +38,8 @@ def records_of(returned: Any, origin: str) -> Records:
     Args:
         returned: ``Records``; a pair (inputs, labels); a mapping of ``inputs``, ``labels`` and, if
             there are any, ``attributes`` (a mapping of name to array), ``users``, ``members`` and
-            ``classes`` (names); or a data set or ``DataLoader`` of items (see ``items``).
+            ``classes`` (names), with ``inputs`` an array or a mapping of the model's arguments to
+            arrays; or a data set or ``DataLoader`` of items (see ``items``).
         origin: the function, for messages.
 
     Raises:
@@ -54,8 +62,8 @@ def records_of(returned: Any, origin: str) -> Records:
 def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
     """Records of arrays, tensors or lists by name.
 
-    Whole numbers as inputs are tokens, unless they are bytes of pictures; whole numbers as labels
-    are the model's class indices.
+    Whole numbers as inputs are tokens, unless they are bytes of pictures; inputs by name are what
+    the model is called with by keyword. Whole numbers as labels are the model's class indices.
 
     Raises:
         DataError: inputs or labels are missing, a name is unknown, or a part cannot be used.
@@ -65,13 +73,12 @@ def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
         what = "inputs and labels are needed" if unknown is None else f"unknown part {unknown!r}"
         hint = "" if unknown is None else suggest(str(unknown), _PARTS)
         raise DataError(f"{origin}: {what}{hint}; the parts are {', '.join(_PARTS)}")
-    raw = _array(parts["inputs"], f"{origin}: inputs")
-    tokens = raw.dtype.kind in "iu" and raw.dtype != np.uint8
-    array = as_inputs(raw, f"{origin}: inputs", tokens=tokens)
+    array, several = _inputs(parts["inputs"], f"{origin}: inputs")
     labels = _array(parts["labels"], f"{origin}: labels")
     task: Task | None = "classification" if labels.dtype.kind in "iub" else None
-    return assemble(
-        Inputs(array, numeric_features(array)),
+    notes: dict[str, JsonValue] = {"inputs": {part.name: list(part.shape) for part in several}}
+    records = assemble(
+        Inputs(array, () if several else numeric_features(array), notes if several else {}),
         labels_of_array(labels, f"{origin}: labels", tuple(parts.get("classes", ())), task),
         [_column(f"attribute {name}", name, part, origin) for name, part in _named(parts, origin)],
         user=_column("users", "users", parts["users"], origin) if "users" in parts else None,
@@ -79,6 +86,18 @@ def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
         if "members" in parts
         else None,
     )
+    return replace(records, parts=several)
+
+
+def _inputs(given: Any, origin: str) -> tuple[NDArray[Any], tuple[Part, ...]]:
+    """Inputs (records, …), and their parts where the model takes several or one number a record."""
+    if isinstance(given, Mapping):
+        return packed({str(k): _array(part, f"{origin}: {k}") for k, part in given.items()}, origin)
+    raw = _array(given, origin)
+    if raw.ndim == 1 and raw.dtype.kind in "iuf":
+        return packed({"": raw}, origin)
+    tokens = raw.dtype.kind in "iu" and raw.dtype != np.uint8
+    return as_inputs(raw, origin, tokens=tokens), ()
 
 
 def records_of_items(
@@ -167,11 +186,14 @@ def _with_classes(records: Records, origin: str) -> Records:
     labels = records.labels
     if labels.is_floating_point() and not records.classes:
         return records
-    if labels.dtype != torch.int64 or labels.dim() != 1:
+    if labels.dtype != torch.int64 or labels.dim() < 1:
         raise DataError(
             f"{origin}: are {labels.dtype} of shape {tuple(labels.shape)}; classes are int64 of "
-            "shape (records,), targets are floats without names of classes"
+            "shape (records,) or (records, …), targets are floats without names of classes"
         )
+    if labels.dim() > 1:
+        names = labels_of_positions(labels.numpy(), origin, records.classes).classes
+        return replace(records, classes=names)
     classes = records.classes or tuple(map(str, range(int(labels.max()) + 1)))
     if not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
         raise DataError(

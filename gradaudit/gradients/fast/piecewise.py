@@ -229,6 +229,8 @@ class Tabulated(PiecewiseLinear):
             return Tangents(base, uses, {}, None, product)
         seen = {}
         for site, _ in uses:
+            if self.point.batch.trace.sites[site].tokens:
+                continue
             columns = self._rows(site, directions).contiguous().t().contiguous()
             seen[site] = columns.reshape(1, -1, *self.response[1][site].shape[2:])
         return self.of_parameter(name, seen, mixture, wanted)

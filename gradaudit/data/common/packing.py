@@ -1,0 +1,98 @@
+"""Several inputs of a model side by side in one tensor, and what the model is called with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradaudit.data.common.arrays import as_inputs
+from gradaudit.data.common.checks import expect_length, quote
+from gradaudit.errors import DataError
+
+Kind = Literal["numbers", "tokens", "flags"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of a model's inputs as it lies in the records' inputs.
+
+    Attributes:
+        name: the keyword that the model takes it by; empty for its only argument.
+        shape: of one record's.
+        kind: real numbers, whole ones, or truth values (a mask).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: Kind = "numbers"
+
+    @property
+    def size(self) -> int:
+        """How many positions it takes."""
+        return prod(self.shape)
+
+
+def packed(
+    arrays: Mapping[str, NDArray[Any]], origin: str
+) -> tuple[NDArray[Any], tuple[Part, ...]]:
+    """Arrays (records, …) by the name that the model takes them by, side by side.
+
+    Returns:
+        (records, positions): int64 where all are whole numbers or truth values, else float32; and
+        the parts in their order.
+
+    Raises:
+        DataError: there are none, they are not of the same records, or one cannot be an input.
+    """
+    if not arrays:
+        raise DataError(f"{origin}: there are none; give the model's arguments by name")
+    count, columns, parts = len(next(iter(arrays.values()))), [], []
+    for name, array in arrays.items():
+        where = f"{origin}: {quote(name)}"
+        if not array.ndim or not len(array):
+            raise DataError(f"{where}: is of shape {array.shape}; (records, …) is needed")
+        expect_length(len(array), count, where)
+        kind = kind_of(array)
+        shaped = array.reshape(-1, 1) if array.ndim == 1 else array
+        values = as_inputs(shaped, where) if kind == "numbers" else shaped.astype(np.int64)
+        shape = array.shape[1:] if array.ndim == 1 else values.shape[1:]
+        columns.append(values.reshape(count, -1))
+        parts.append(Part(name, tuple(shape), kind))
+    whole = all(part.kind != "numbers" for part in parts)
+    return np.concatenate(columns, axis=1).astype(np.int64 if whole else np.float32), tuple(parts)
+
+
+def kind_of(array: NDArray[Any]) -> Kind:
+    """What an array holds; bytes of more than one dimension are pictures."""
+    if array.dtype.kind == "b":
+        return "flags"
+    pictures = array.dtype == np.uint8 and array.ndim > 2
+    return "tokens" if array.dtype.kind in "iu" and not pictures else "numbers"
+
+
+def arguments(parts: tuple[Part, ...], inputs: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    """What a model is called with: the inputs as they are without parts, else each by its name.
+
+    Args:
+        parts: in the order in which they lie side by side.
+        inputs: (records, …), or (records, positions) of the parts.
+    """
+    if not parts:
+        return (inputs,), {}
+    blocks = torch.split(inputs, [part.size for part in parts], dim=1)
+    shaped = {part.name: _as(part, block) for part, block in zip(parts, blocks, strict=True)}
+    return ((shaped[""],), {}) if "" in shaped else ((), shaped)
+
+
+def _as(part: Part, block: Tensor) -> Tensor:
+    block = block.reshape(len(block), *part.shape)
+    if part.kind == "flags":
+        return block > 0
+    if part.kind == "tokens":
+        return block if not block.is_floating_point() else block.round().long()
+    return block if block.is_floating_point() else block.to(torch.get_default_dtype())

@@ -1,0 +1,114 @@
+"""Equal functions for those that ``torch`` differentiates once, or in one precision only.
+
+Hard sigmoids and bags of embeddings have no second derivative, and the fake quantisation of
+``torch.ao`` takes float32 alone. All can be written in elementary operations that have every
+derivative, in any precision and ``torch.func`` transform:
+
+- hardsigmoid(x) = relu6(x + 3) / 6;
+- a bag is the sum, mean or maximum of its embeddings;
+- fake quantisation rounds x to (clamp(⌊x/s⌉ + z, q₀, q₁) − z) s, with the slope 1 inside of its
+  range and 0 outside of it (the straight-through estimator: Y. Bengio et al., arXiv:1308.3432).
+
+Observers do not look at an audit's records: ranges are those of the checkpoint.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.ao.quantization import FakeQuantizeBase
+from torch.overrides import TorchFunctionMode
+
+OBSERVING = "observer_enabled"
+"""The buffer of a fake quantisation that says whether its ranges follow what comes in."""
+_BAG = ("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode")
+_BAG_REST = ("sparse", "per_sample_weights", "include_last_offset", "padding_idx")
+_RANGE = ("input", "scale", "zero_point", "quant_min", "quant_max")
+_PER_CHANNEL = ("input", "scale", "zero_point", "axis", "quant_min", "quant_max")
+_FUSED = (
+    *("input", "observer_on", "fake_quant_on", "running_min", "running_max", "scale"),
+    *("zero_point", "averaging_const", "quant_min", "quant_max", "ch_axis", "per_row_fake_quant"),
+)
+
+
+def needed(module: nn.Module) -> bool:
+    """Whether some part of a model is made of such functions."""
+    return any(isinstance(part, _PARTS) for part in module.modules())
+
+
+class Substitutes(TorchFunctionMode):
+    """Calls equal functions in the place of those, as long as it is entered."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call the function, or what stands for it."""
+        if func not in _SUBSTITUTES:
+            return func(*args, **(kwargs or {}))
+        signature, substitute = _SUBSTITUTES[func]
+        call = dict(zip(signature, args, strict=False)) | (kwargs or {})
+        out = substitute(call)
+        return func(*args, **(kwargs or {})) if out is None else out
+
+
+def _hardsigmoid(call: dict[str, Any]) -> Tensor:
+    return F.relu6(call["input"] + 3) / 6
+
+
+def _embedding_bag(call: dict[str, Any]) -> Tensor | None:
+    """Of one bag a row of tokens; other bags are left to torch."""
+    tokens, weights = call["input"], call.get("per_sample_weights")
+    unlike = any(call.get(name) for name in ("max_norm", "scale_grad_by_freq", "sparse"))
+    if tokens.dim() != 2 or call.get("padding_idx") is not None or unlike:
+        return None
+    embedded = F.embedding(tokens, call["weight"])
+    if weights is not None:
+        embedded = embedded * weights.unsqueeze(-1)
+    return _POOLED[call.get("mode", "mean")](embedded)
+
+
+def _fake_quantized(call: dict[str, Any]) -> Tensor:
+    x, axis = call["input"], call.get("axis")
+    scale, zero = (_along(x, call[name], axis) for name in ("scale", "zero_point"))
+    low, high = call["quant_min"], call["quant_max"]
+    level = torch.round(x.detach() / scale) + zero
+    rounded = (level.clamp(low, high) - zero) * scale
+    inside = (level >= low) & (level <= high)
+    return torch.where(inside, x + (rounded - x.detach()), rounded)
+
+
+def _fused(call: dict[str, Any]) -> Tensor:
+    """Without its observer."""
+    axis = call["ch_axis"] if call.get("per_row_fake_quant") else None
+    return torch.where(
+        call["fake_quant_on"].bool(), _fake_quantized({**call, "axis": axis}), call["input"]
+    )
+
+
+def _along(x: Tensor, value: float | Tensor, axis: int | None) -> float | Tensor:
+    """A number for all of x, or one for each place along an axis of it."""
+    if axis is None or not isinstance(value, Tensor):
+        return value
+    return value.reshape([-1 if dimension == axis else 1 for dimension in range(x.dim())])
+
+
+_PARTS = (nn.Hardsigmoid, nn.EmbeddingBag, FakeQuantizeBase)
+_POOLED: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda bag: bag.sum(dim=1),
+    "mean": lambda bag: bag.mean(dim=1),
+    "max": lambda bag: bag.amax(dim=1),
+}
+_Substitute = Callable[[dict[str, Any]], Tensor | None]
+_SUBSTITUTES: dict[Callable[..., Any], tuple[tuple[str, ...], _Substitute]] = {
+    F.hardsigmoid: (("input", "inplace"), _hardsigmoid),
+    F.embedding_bag: ((*_BAG, *_BAG_REST), _embedding_bag),
+    torch.fake_quantize_per_tensor_affine: (_RANGE, _fake_quantized),
+    torch.fake_quantize_per_channel_affine: (_PER_CHANNEL, _fake_quantized),
+    torch.fused_moving_avg_obs_fake_quant: (_FUSED, _fused),
+}
