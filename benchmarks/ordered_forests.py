@@ -77,7 +77,7 @@ def fitted(way: str) -> Iterator[list[float]]:
 
 
 def played(study: Study, family: str, seed: int) -> Report:
-    options = {"batches": 150, "repeats": 2, "family": [family]}
+    options = {"batches": 150, "trials": 1000, "repeats": 1, "family": [family]}
     if not study.checkpoints:
         options["rounds"] = 1
     return gradaudit.audit(

@@ -13,8 +13,6 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any
 
-from joblib.externals.loky import get_reusable_executor
-
 from gradaudit.errors import UsageError
 from gradaudit.executors.base import Cluster
 
@@ -47,7 +45,7 @@ class Joblib(Cluster):
     def open(self, workers: int) -> Executor:
         """The workers of the last call, or new ones in their place."""
         with _deaf():
-            self._executor = get_reusable_executor(
+            self._executor = self._import("joblib.externals.loky").get_reusable_executor(
                 workers, timeout=_IDLE, initializer=_begin, initargs=(os.getpid(),), env=ONE_THREAD
             )
             self._executor.submit(int)  # which starts the processes
