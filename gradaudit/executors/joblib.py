@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from gradaudit.errors import UsageError
@@ -20,6 +21,8 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_
 _IDLE = 600
 """Seconds after which workers that have nothing to do end."""
 _POLL = 0.5
+_LEAK = "_MAX_MEMORY_LEAK_SIZE"
+"""loky's name for how many bytes a worker may grow by."""
 
 
 class Joblib(Cluster):
@@ -73,13 +76,17 @@ def _deaf() -> Iterator[None]:
 
 
 def _begin(parent: int) -> None:
-    """Leave interruptions and warnings to the process that watches, and end where it was killed."""
+    """Leave interruptions and warnings to the process that watches, and end where it was killed.
+
+    loky ends a worker that grew by 300 MB, for which torch alone is enough; not one of ours.
+    """
 
     def follow() -> None:
         while os.getppid() == parent:
             time.sleep(_POLL)
         os._exit(1)
 
+    vars(import_module("joblib.externals.loky.process_executor"))[_LEAK] = sys.maxsize
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
