@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from gradaudit.attacks.layerwise.systems import Vector, float64
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.gradients.eager import jvp
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.randomness import torch_rng
 from gradaudit.ranks.observe import watching
@@ -128,7 +129,7 @@ class Inversion:
         pull = torch.func.vjp(self.read, record)[1]
 
         def apply(step: Vector) -> Vector:
-            return float64(torch.func.jvp(self.read, (record,), (self._record(step),))[1])
+            return float64(jvp(self.read, (record,), (self._record(step),))[1])
 
         def transposed(left: Vector) -> Vector:
             return float64(pull(torch.from_numpy(left.ravel()).to(record))[0].flatten())
