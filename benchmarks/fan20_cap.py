@@ -113,7 +113,7 @@ def cell(given: argparse.Namespace, data: tuple[Records, Records], setting: Sett
         rate=given.rate,
     )
     chain = of_mean(setting.defenses, given.training_batch, given)
-    done = train(target, train_on, test_on, options, chain, given.seed, Silent())
+    (done,) = train([target], train_on, test_on, options, [chain], given.seed, Silent())
     found: Cell = {"accuracy": done.value, "reach": done.reach, "attacks": {}}
     method = load_method(
         "dlg:init=pattern", {"iterations": given.iterations, "precision": given.precision}

@@ -1,6 +1,7 @@
 """The Python API: ``gradaudit.audit(model, records)`` gives the report that ``scan`` writes."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from gradaudit.config import SubjectSettings, settle
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
+from gradaudit.executors import DEFAULT
 from gradaudit.models.losses import Loss
 from gradaudit.models.target import Mode
 from gradaudit.progress import Progress
@@ -20,6 +22,7 @@ from gradaudit.report import Report
 from gradaudit.runner import run
 from gradaudit.specs import suggest
 from gradaudit.subject import open_subject
+from gradaudit.workers import employ
 
 
 def audit(
@@ -39,6 +42,8 @@ def audit(
     defenses: Sequence[str] = (),
     expected_accuracy: float | None = None,
     seed: int = 0,
+    jobs: int | None = None,
+    executor: str | Executor = DEFAULT,
     progress: Progress | None = None,
 ) -> Report:
     """Audit a model that is already in memory, or one named as on the command line.
@@ -61,6 +66,10 @@ def audit(
         expected_accuracy: what the model is known to reach; the report warns where these records
             give less.
         seed: root of all randomness.
+        jobs: how many units of work are done at a time; without it one, or with an executor as
+            many as it has workers. No number depends on it.
+        executor: where they are done, as ``--executor`` names it, or a ``concurrent.futures``
+            executor whose workers have this package.
         progress: who is told how far the work is.
 
     Returns:
@@ -104,6 +113,7 @@ def audit(
         records=records,
         loss=None if isinstance(loss, str) else loss,
     )
+    subject = replace(subject, jobs=employ(executor, jobs))
     return run(subject, _configured(audits), progress=progress)
 
 

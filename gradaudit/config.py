@@ -15,7 +15,7 @@ from gradaudit.audits import audits
 from gradaudit.audits.sizes import SizeName
 from gradaudit.errors import UsageError
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.parts import declared
+from gradaudit.parts import declared, forms
 from gradaudit.yaml_file import read_yaml
 
 Shape = Literal["table", "json", "markdown"]
@@ -102,7 +102,17 @@ class SubjectSettings(_Settings):
     samples: int | None = Field(None, ge=1, description="How many records each audit looks at.")
     seed: int = Field(0, ge=0, lt=1 << 63, description="Root of all randomness.")
     device: Literal["cpu", "cuda", "auto"] = Field("auto", description="Where to compute.")
-    jobs: int = Field(1, ge=1, le=1024, description="Processor cores to use.")
+    jobs: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="Processor cores to use; with --executor, how many units of work at a time "
+        "(without it as many as there are workers).",
+    )
+    executor: str = Field(
+        "joblib",
+        description=f"Where units of work are done: {forms('gradaudit.executors')}.",
+    )
 
 
 class OutputSettings(_Settings):

@@ -122,6 +122,11 @@ def declared(package: str) -> dict[str, dict[str, Any]]:
     return {part["name"]: part for part in parts}
 
 
+def forms(package: str) -> str:
+    """Specs that name the package's own parts, for help: their examples, or their names."""
+    return ", ".join(str(part.get("example", part["name"])) for part in declared(package).values())
+
+
 def _declared_in(file: Path) -> Iterator[dict[str, Any]]:
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):

@@ -26,14 +26,19 @@ from gradaudit.models.target import (
     hidden_layers,
     shared_parameters,
 )
+from gradaudit.workers import employ
 
 
 def load(settings: SubjectSettings) -> Subject:
-    """Give torch and the linear algebra the cores they may use, and open the subject."""
+    """Give torch and the linear algebra the cores they may use, and open the subject.
+
+    Units of work are done where ``--executor`` says from now on.
+    """
     cores = min(settings.jobs, os.cpu_count() or 1)
     torch.set_num_threads(cores)
     threadpool_limits(limits=cores, user_api="blas")
-    return open_subject(settings)
+    jobs = employ(settings.executor, settings.jobs if "jobs" in settings.model_fields_set else None)
+    return replace(open_subject(settings), jobs=jobs)
 
 
 def open_subject(

@@ -1,23 +1,22 @@
-"""Tasks shared out among worker processes; what they find does not depend on how many there are.
+"""Tasks shared out among workers; what they find does not depend on how many or where they are.
 
-There is one pool for all parallel work. Workers ignore interruptions, which their parent turns into
-their end, and end by themselves when it was killed.
+There is one place for all parallel work, which ``employ`` chooses (``gradaudit.executors``): the
+processes of this machine, unless the user names another.
 """
 
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
-import signal
+import platform
 import sys
-import threading
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from functools import partial
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 from pickle import PicklingError
 from tempfile import TemporaryDirectory
@@ -27,7 +26,11 @@ from typing import Any, TypeVar
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
+import gradaudit
+from gradaudit.errors import AuditError, UsageError, one_line
+from gradaudit.executors import DEFAULT, Cluster, load_cluster
 from gradaudit.progress import Advance
 from gradaudit.units import NOTHING_KEPT, Units
 
@@ -37,25 +40,67 @@ T = TypeVar("T")
 Task = Callable[[Advance], T]
 """Work that tells how many units of it are done."""
 
+TRIES = 3
+"""How often a task is given to workers that are lost with it."""
 _POLL = 0.2
 """Seconds between two looks at how far the workers are."""
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+_AHEAD = 2
+"""Tasks that are with workers at a time, for each worker."""
+_DECIDING = ("torch", "numpy", "scipy", "scikit-learn")
+"""Libraries whose versions decide the numbers."""
+
+
+@dataclass
+class _Employed:
+    """What was named last, and the workers there."""
+
+    named: str | Executor = DEFAULT
+    cluster: Cluster = field(default_factory=lambda: load_cluster(DEFAULT))
+
+
+@cache
+def _employed() -> _Employed:
+    return _Employed()
+
+
+def employ(executor: str | Executor, jobs: int | None = None) -> int:
+    """Have all work from now on done there (``gradaudit.executors.load_cluster``).
+
+    Args:
+        executor: as ``--executor`` names it, or one of Python's own interface.
+        jobs: how many units are worked on at a time, if anybody asks for a number.
+
+    Returns:
+        That number, which may be the place's own.
+
+    Raises:
+        UsageError: there is no such place, or nobody answers there.
+    """
+    now = _employed()
+    if now.named != executor:
+        cluster = load_cluster(executor)
+        now.cluster.kill()
+        now.named, now.cluster = executor, cluster
+    return now.cluster.workers(jobs)
 
 
 def shared_out(
     tasks: Sequence[Task[T]], workers: int, advance: Advance, units: Units = NOTHING_KEPT
 ) -> list[T]:
-    """What every task gives, in order, from as many worker processes of one thread each.
+    """What every task gives, in order, from as many workers of one thread each.
 
     The tasks stay in this process where one worker is enough, and where what they need, such as a
     user's model, cannot be shipped to another one. An exception of a task, and an interruption,
-    end the workers at once.
+    end the work at once. A task whose worker is lost is given to another one.
 
     Args:
         tasks: independent of one another.
-        workers: processes at most.
+        workers: at most.
         advance: told of the units that the tasks advance by, in this process.
         units: where what the tasks give is kept, by their numbers; it is not made again.
+
+    Raises:
+        AuditError: a task was lost with every worker that it was given to.
     """
     if units:
         tasks = [
@@ -64,10 +109,11 @@ def shared_out(
         ]
     workers = min(workers, len(tasks))
     if workers > 1:
+        _ship_by_value()
         try:
-            return _in_workers(_shipped(tasks), workers, advance)
-        except (PicklingError, BrokenProcessPool) as error:
-            log.info("no worker processes, the work cannot be shipped to them: %s", error)
+            return _Shared(tasks, workers, advance).done()
+        except PicklingError as error:
+            log.info("no workers, the work cannot be shipped to them: %s", error)
     return [task(advance) for task in tasks]
 
 
@@ -87,130 +133,161 @@ def _kept(units: Units, task: Task[T], advance: Advance) -> T:
     return value
 
 
-def _shipped(tasks: Sequence[Task[Any]]) -> list[bytes]:
-    """The tasks as workers take them; a PicklingError where one cannot leave this process."""
-    _ship_by_value()
+def _shipped(task: Task[Any]) -> bytes:
+    """The task as workers take it; a PicklingError where it cannot leave this process."""
     try:
-        return [cloudpickle.dumps(task) for task in tasks]
+        return cloudpickle.dumps(task)  # type: ignore[no-any-return]
     except TypeError as error:
         raise PicklingError(str(error)) from error
 
 
-def _in_workers(tasks: Sequence[bytes], workers: int, advance: Advance) -> list[Any]:
-    pool = _Pool.of(workers)
-    with TemporaryDirectory(prefix="gradaudit-") as folder:
-        counts = Path(folder) / "units"
-        units = np.memmap(counts, np.int64, "w+", shape=(len(tasks),))
-        try:
-            running = pool.submit(
-                [partial(_counted, task, counts, number) for number, task in enumerate(tasks)]
+class _Shared:
+    """Tasks with workers, until each gave something or was given up.
+
+    Few more are shipped than are worked on, since what they look at may be large.
+    """
+
+    def __init__(self, tasks: Sequence[Task[Any]], workers: int, advance: Advance) -> None:
+        self.tasks, self.workers, self.advance = tasks, workers, advance
+        self.values: dict[int, Any] = {}
+        self.lost: dict[int, list[BaseException]] = {number: [] for number in range(len(tasks))}
+        self.told = 0
+
+    def done(self) -> list[Any]:
+        """What the tasks give."""
+        cluster = _employed().cluster
+        with TemporaryDirectory(prefix="gradaudit-") as folder:
+            counts = Path(folder) / "units"
+            self.units: NDArray[np.int64] = np.memmap(
+                counts, np.int64, "w+", shape=(len(self.tasks),)
             )
-            _watch(running, units, advance)
-            return [cloudpickle.loads(future.result()) for future in running]
-        except BaseException:
-            pool.kill()
-            raise
+            try:
+                while len(self.values) < len(self.tasks):
+                    self._expect_workers(cluster)
+                    self._round(cluster.open(self.workers), counts)
+            except BaseException:
+                self.advance(-self.told)
+                cluster.kill()
+                raise
+        return [self.values[number] for number in range(len(self.tasks))]
 
-
-class _Pool:
-    """Worker processes, kept from one call to the next for as long as as many are asked for."""
-
-    kept: _Pool | None = None
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self.processes: list[Any] = []
-        self.executor = ProcessPoolExecutor(
-            workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin
-        )
-
-    @classmethod
-    def of(cls, workers: int) -> _Pool:
-        """So many workers: those of the last call, or new ones in their place."""
-        if cls.kept is None or cls.kept.workers != workers:
-            if cls.kept is not None:
-                cls.kept.executor.shutdown()
-            cls.kept = cls(workers)
-        return cls.kept
-
-    def submit(self, calls: Sequence[Callable[[], bytes]]) -> list[Future[bytes]]:
-        """Start the calls, and the processes that are still missing."""
-        others = set(multiprocessing.active_children()) - set(self.processes)
-        with _birth():
-            running = [self.executor.submit(call) for call in calls]
-        self.processes = list(set(multiprocessing.active_children()) - others)
-        return running
-
-    def kill(self) -> None:
-        """End the processes at once, whatever they do."""
-        type(self).kept = None
-        for process in self.processes:
-            process.kill()
-        self.executor.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _birth() -> Iterator[None]:
-    """Processes that are started within, in some milliseconds, have one thread and no ear.
-
-    Only the main thread may say who listens to interruptions.
-    """
-    before = {name: os.environ[name] for name in _ONE_THREAD if name in os.environ}
-    main = threading.current_thread() is threading.main_thread()
-    listening = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
-    os.environ.update(_ONE_THREAD)
-    try:
-        yield
-    finally:
-        for name in _ONE_THREAD:
-            del os.environ[name]
-        os.environ.update(before)
-        if listening is not None:
-            signal.signal(signal.SIGINT, listening)
-
-
-def _watch(running: Sequence[Future[Any]], units: NDArray[np.int64], advance: Advance) -> None:
-    """Advance until all tasks are done, or raise what one of them raised.
-
-    Where workers broke down, what they did will be done again: it is taken back.
-    """
-    told, waiting = 0, set(running)
-    while waiting:
-        done, waiting = wait(waiting, timeout=_POLL, return_when=FIRST_EXCEPTION)
+    def _round(self, executor: Executor, counts: Path) -> None:
+        """Every task that is left, once; or raise what one of them raised."""
+        left = iter([number for number in range(len(self.tasks)) if number not in self.values])
+        running: dict[Future[bytes], int] = {}
         try:
-            for future in done:
-                future.result()
-        except (PicklingError, BrokenProcessPool):
-            advance(-told)
-            raise
-        now = int(units.sum())
-        advance(now - told)
-        told = now
+            while True:
+                for number in islice(left, _AHEAD * self.workers - len(running)):
+                    task = _shipped(self.tasks[number])
+                    asked = executor.submit(perform, task, str(counts), number, _versions())
+                    running[asked] = number
+                if not running:
+                    return
+                for future in wait(running, timeout=_POLL, return_when=FIRST_COMPLETED).done:
+                    self._take(running.pop(future), future)
+                self._tell()
+        finally:
+            for future in running:
+                future.cancel()
+
+    def _tell(self) -> None:
+        """Advance by what was done since the last time; what was lost is taken back."""
+        now = int(self.units.sum())
+        self.advance(now - self.told)
+        self.told = now
+
+    def _take(self, number: int, future: Future[bytes]) -> None:
+        try:
+            given = future.result()
+        except Exception as error:  # whatever becomes of workers; a task's own error is given
+            log.info("a worker was lost, its work is done again: %s", one_line(error))
+            self.lost[number].append(error)
+            self.units[number] = 0
+            return
+        self.values[number], self.units[number] = _opened(given)
+
+    def _expect_workers(self, cluster: Cluster) -> None:
+        """Refuse to go on where a task was lost too often."""
+        for errors in self.lost.values():
+            if len(errors) >= TRIES:
+                raise AuditError(
+                    f"--executor {cluster}: the worker of a unit was lost {TRIES} times "
+                    f"({one_line(errors[-1], 200)}); give workers more memory, or fewer --jobs"
+                ) from errors[-1]
 
 
-def _counted(task: bytes, counts: Path, number: int) -> bytes:
-    """A task in a worker: its units are counted where the process that watches sees them."""
-    units = np.memmap(counts, np.int64, "r+")
+def _opened(given: bytes) -> tuple[Any, int]:
+    """What a task gave, and its units; or raises what it raised."""
+    value, units, error = cloudpickle.loads(given)
+    if error is not None:
+        raise error
+    return value, units
+
+
+def perform(task: bytes, counts: str, number: int, versions: dict[str, str]) -> bytes:
+    """Do a task in a worker: what it gives or raises, and its units.
+
+    Where the worker sees the file of counts, the process that watches sees the units grow.
+    """
+    told: list[int] = []
+    seen = np.memmap(counts, np.int64, "r+") if os.path.exists(counts) else None
 
     def advance(more: int) -> None:
-        units[number] += more
+        told.append(more)
+        if seen is not None:
+            seen[number] += more
 
-    return cloudpickle.dumps(cloudpickle.loads(task)(advance))  # type: ignore[no-any-return]
+    try:
+        _expect_same(versions)
+        work = cloudpickle.loads(task)
+        _one_thread(versions)
+        value, error = work(advance), None
+    except Exception as raised:
+        raised.add_note(traceback.format_exc())
+        value, error = None, raised
+    try:
+        return cloudpickle.dumps((value, sum(told), error))  # type: ignore[no-any-return]
+    except Exception as unfit:
+        return cloudpickle.dumps((None, 0, PicklingError(str(unfit))))  # type: ignore[no-any-return]
 
 
-def _begin() -> None:
-    """Leave interruptions and warnings to the process that watches, and end where it was killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None  # this is a worker
+@cache
+def _versions() -> dict[str, str]:
+    """Of what decides the numbers, and which process asks."""
+    found = {"gradaudit": gradaudit.__version__, "Python": platform.python_version()}
+    for name in _DECIDING:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "none"
+    return found | {_PROCESS: f"{platform.node()}:{os.getpid()}"}
 
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")
-    threading.Thread(target=follow, daemon=True).start()
+_PROCESS = "process"
+
+
+def _expect_same(asked: dict[str, str]) -> None:
+    """Refuse to work with other versions than whoever asks has.
+
+    Raises:
+        UsageError: the numbers would be others.
+    """
+    for name, here in _versions().items():
+        if name != _PROCESS and asked[name] != here:
+            raise UsageError(
+                f"--executor: the worker on {platform.node()} has {name} {here}, and this machine "
+                f"has {asked[name]}; install the same there, as numbers depend on it"
+            )
+
+
+def _one_thread(asked: dict[str, str]) -> None:
+    """Compute with one thread, but where the worker is a thread of the process that asks."""
+    if asked[_PROCESS] == _versions()[_PROCESS]:
+        return
+    threadpool_limits(1)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
 
 
 def _ship_by_value() -> None:

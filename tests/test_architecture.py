@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "gradaudit"
 HEAVY = {"torch", "torchvision", "scipy", "sklearn", "safetensors", "matplotlib"}
 
 TOOLS = (
-    "errors files noise npz parts pictures progress randomness redaction report specs "
+    "errors executors files noise npz parts pictures progress randomness redaction report specs "
     "statistics stopping text units user_code workers yaml_file"
 )
 """What every room may import, and what imports nothing but tools."""

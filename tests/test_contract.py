@@ -16,6 +16,7 @@ from gradaudit.audits import audits
 from gradaudit.data import adapters
 from gradaudit.defenses import defenses, parse_defense
 from gradaudit.dp.mechanisms import load_mechanism, mechanisms
+from gradaudit.executors import clusters
 from gradaudit.families import families, family
 from gradaudit.federation.algorithms import algorithms, choose_algorithm
 from gradaudit.formats import format_for, format_named, formats
@@ -28,6 +29,7 @@ KINDS: Mapping[str, Mapping[str, type[Any]]] = {
     "mechanisms": mechanisms(),
     "algorithms": algorithms(),
     "data": adapters(),
+    "executors": clusters(),
     "formats": formats(),
 }
 OF_PAPERS = ("audits", "reconstructions", "defenses", "families", "mechanisms", "algorithms")
@@ -140,6 +142,7 @@ def test_it_is_listed_with_its_summary(part: Part) -> None:
     shown = {
         "defenses": lambda: part.cls.example,
         "data": lambda: part.cls.example,
+        "executors": lambda: part.cls.example,
         "formats": lambda: f"{part.name} ({part.cls.suffix})",
     }.get(part.kind, lambda: part.name)()
     assert listed()[part.kind][shown] == part.cls.summary
@@ -175,7 +178,7 @@ def test_its_example_is_a_spec_of_it(part: Part) -> None:
     assert parse_defense(str(defense)).options == defense.options
 
 
-@parts("data")
+@parts("data", "executors")
 def test_its_example_begins_with_its_name(part: Part) -> None:
     begin = "path/to/file.py:" if part.name == "file" else part.name
     assert part.cls.example.startswith(begin)

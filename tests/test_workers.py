@@ -10,21 +10,26 @@ from textwrap import dedent
 import pytest
 import torch
 
-from gradaudit.errors import NotApplicable
+from gradaudit.errors import AuditError, NotApplicable
+from gradaudit.executors.joblib import _deaf
 from gradaudit.progress import Advance
 from gradaudit.units import Units
-from gradaudit.workers import Task, _birth, shared_out
+from gradaudit.workers import TRIES, Task, shared_out
 
 
-def telling(number: int) -> Task[tuple[int, int, int]]:
+def telling(number: int) -> Task[tuple[int, int]]:
     """A function of its own, which travels whole: workers cannot import this file."""
 
-    def task(advance: Advance) -> tuple[int, int, int]:
+    def task(advance: Advance) -> tuple[int, int]:
         for _ in range(number):
             advance(2)
-        return number, os.getpid(), torch.get_num_threads()
+        return number, os.getpid()
 
     return task
+
+
+def threads(advance: Advance) -> int:
+    return torch.get_num_threads()
 
 
 def refusing(number: int) -> Task[int]:
@@ -40,17 +45,17 @@ def refusing(number: int) -> Task[int]:
 def test_results_come_in_order_from_other_processes_of_one_thread() -> None:
     units: list[int] = []
     found = shared_out([telling(number) for number in (3, 1, 2)], 2, units.append)
-    assert [number for number, _, _ in found] == [3, 1, 2]
-    assert os.getpid() not in {process for _, process, _ in found}
-    assert {threads for _, _, threads in found} == {1}
+    assert [number for number, _ in found] == [3, 1, 2]
+    assert os.getpid() not in {process for _, process in found}
     assert sum(units) == 12
+    assert shared_out([threads, threads], 2, units.append) == [1, 1]
 
 
 def test_one_task_or_one_worker_stays_here() -> None:
     for tasks, workers in ((1, 4), (3, 1)):
         units: list[int] = []
         found = shared_out([telling(2)] * tasks, workers, units.append)
-        assert {process for _, process, _ in found} == {os.getpid()}
+        assert {process for _, process in found} == {os.getpid()}
         assert sum(units) == 4 * tasks
 
 
@@ -61,13 +66,13 @@ def test_the_error_of_a_task_is_raised_without_waiting_for_the_others() -> None:
     assert time.monotonic() - begun < 50
 
 
-def test_workers_are_kept_for_the_next_call_of_as_many() -> None:
+def test_workers_are_kept_for_the_next_call() -> None:
     calls = [
-        {process for _, process, _ in shared_out([telling(0)] * 3, workers, lambda units: None)}
+        {process for _, process in shared_out([telling(0)] * 3, workers, lambda units: None)}
         for workers in (2, 2, 3)
     ]
     assert len(calls[0] | calls[1]) <= 2
-    assert not calls[2] & (calls[0] | calls[1])
+    assert len(calls[0] | calls[1] | calls[2]) <= 3
 
 
 def test_what_cannot_be_shipped_is_done_here() -> None:
@@ -83,24 +88,39 @@ def test_what_cannot_be_shipped_is_done_here() -> None:
     assert sum(units) == 2
 
 
-def test_workers_that_break_down_are_done_without_and_their_units_taken_back() -> None:
-    here, units = os.getpid(), list[int]()
+def leaving(folder: Path, times: int) -> Task[int]:
+    """Ends its worker so often, having told of units."""
 
     def task(advance: Advance) -> int:
         advance(5)
-        if os.getpid() != here:
-            time.sleep(0.5)
+        left = len(list(folder.iterdir()))
+        if left < times:
+            (folder / str(left)).touch()
             os._exit(3)
-        return os.getpid()
+        return left
 
-    assert shared_out([task, task], 2, units.append) == [here, here]
-    assert sum(units) == 10
+    return task
+
+
+def test_a_task_whose_worker_is_lost_is_done_by_another_and_its_units_taken_back(
+    tmp_path: Path,
+) -> None:
+    units: list[int] = []
+    assert shared_out([leaving(tmp_path, TRIES - 1), telling(1)], 2, units.append)[0] == TRIES - 1
+    assert sum(units) == 5 + 2
+
+
+def test_a_task_that_is_lost_with_every_worker_is_given_up(tmp_path: Path) -> None:
+    units: list[int] = []
+    with pytest.raises(AuditError, match=f"lost {TRIES} times"):
+        shared_out([leaving(tmp_path, 9), leaving(tmp_path, 9)], 2, units.append)
+    assert sum(units) == 0
 
 
 def test_what_starts_workers_lets_them_ignore_interruptions_from_birth() -> None:
     before = signal.getsignal(signal.SIGINT)
     asks = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
-    with _birth():
+    with _deaf():
         told = subprocess.run([sys.executable, "-c", asks], capture_output=True, check=True)
     assert told.stdout.split() == [b"True"]
     assert signal.getsignal(signal.SIGINT) is before

@@ -90,6 +90,7 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "families": lambda: summaries("gradaudit.families"),
     "defenses": lambda: summaries("gradaudit.defenses", by="example"),
     "mechanisms": lambda: summaries("gradaudit.dp.mechanisms"),
+    "executors": lambda: summaries("gradaudit.executors", by="example"),
     "algorithms": lambda: summaries("gradaudit.federation.algorithms"),
     "formats": lambda: {f"{f.name} ({f.suffix})": f.summary for f in formats().values()},
 }

@@ -6,9 +6,9 @@ Features are centred, of one scale, and no wider than the rows span.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import ClassVar, Self
 
 import numpy as np
@@ -161,22 +161,10 @@ class FittedPrior(Fitted):
 
 
 @dataclass(frozen=True)
-class Training:
-    """Rows to fit a member on.
-
-    Attributes:
-        features: (rows, features), finite.
-        labels: (rows,), every class among them.
-        prior: (classes,) to train under.
-        weights: (rows,), of mean one, that give classes the shares of ``prior``.
-
-    ``scale`` and ``projection`` are found once, for all families that are fitted on the same rows.
-    """
+class Rows:
+    """Features (rows, features), finite; what standardises them is found once, for all families."""
 
     features: Features
-    labels: IntArray
-    prior: FloatArray
-    weights: FloatArray
 
     @cached_property
     def scale(self) -> Scale:
@@ -187,6 +175,42 @@ class Training:
     def projection(self) -> Projection:
         """The rows standardised, in a basis of their span."""
         return Projection.of(self.features, self.scale)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Rows to fit a member on.
+
+    Attributes:
+        labels: (rows,), every class among them.
+        prior: (classes,) to train under.
+        weights: (rows,), of mean one, that give classes the shares of ``prior``.
+    """
+
+    rows: Rows
+    labels: IntArray
+    prior: FloatArray
+    weights: FloatArray
+
+    @property
+    def features(self) -> Features:
+        """(rows, features)."""
+        return self.rows.features
+
+    @property
+    def scale(self) -> Scale:
+        """What standardises the rows."""
+        return self.rows.scale
+
+    @property
+    def projection(self) -> Projection:
+        """The rows standardised, in a basis of their span."""
+        return self.rows.projection
+
+    def above(self, threshold: int) -> Self:
+        """The same rows in two classes that weigh alike: labels above a threshold, and others."""
+        above = (self.labels > threshold).astype(np.int64)
+        return replace(self, labels=above, prior=_EVEN, weights=_weights(above, _EVEN))
 
     @classmethod
     def of(
@@ -205,9 +229,20 @@ class Training:
             )
         if not np.isfinite(features).all():
             raise AuditError("some gradient is not finite, so no classifier can be fitted on it")
-        frequencies = counts / len(labels)
-        chosen = frequencies if prior is None else np.asarray(prior, dtype=np.float64)
-        return cls(features, labels, chosen, (chosen / frequencies)[labels])
+        chosen = counts / len(labels) if prior is None else np.asarray(prior, dtype=np.float64)
+        return cls(Rows(features), labels, chosen, _weights(labels, chosen))
+
+
+_EVEN = np.full(2, 0.5)
+
+
+def _weights(labels: IntArray, prior: FloatArray) -> FloatArray:
+    """Of mean one, that give classes the prior's shares, (rows,)."""
+    return np.asarray((prior / (np.bincount(labels, minlength=len(prior)) / len(labels)))[labels])
+
+
+Above = Callable[[Features], FloatArray]
+"""Of ordered values, P(value > i) of rows, (rows, values − 1), under the prior of the training."""
 
 
 class Family(ABC):
@@ -249,6 +284,16 @@ class Family(ABC):
             return FittedPrior(training.prior)
         return self._fit(training, np.random.default_rng(seed))
 
+    def fit_ordered(self, training: Training, generator: np.random.Generator) -> Above:
+        """Fit to values that have an order: a member for each threshold between two neighbours.
+
+        Each is fitted on all rows, with both sides weighed alike.
+        Source: E. Frank and M. Hall, "A simple approach to ordinal classification" (2001).
+        """
+        seeds = generator.integers(1 << 62, size=len(training.prior) - 1)
+        members = [self.fit_on(training.above(i), int(seed)) for i, seed in enumerate(seeds)]
+        return partial(_above, members, training.prior)
+
     @abstractmethod
     def _fit(self, training: Training, generator: np.random.Generator) -> Fitted:
         """Fit a member to rows of two or more classes; the prior where no feature varies."""
@@ -256,6 +301,10 @@ class Family(ABC):
     def seconds(self, rows: int, features: int) -> float:
         """About how long ``fit`` takes on a core of a usual machine, for ``--dry-run``."""
         return 0.0
+
+    def seconds_ordered(self, rows: int, features: int, values: int) -> float:
+        """The same of ``fit_ordered``."""
+        return (values - 1) * self.seconds(rows, features)
 
 
 def normalised(scores: FloatArray) -> FloatArray:
@@ -282,6 +331,17 @@ def under_prior(
         wanted: (classes,), all positive.
     """
     return normalised(log_probabilities - np.log(trained) + np.log(wanted))
+
+
+def _above(members: Sequence[Fitted], prior: FloatArray, features: Features) -> FloatArray:
+    """P(value > i) by the i-th member, (rows, values − 1)."""
+    said = []
+    for threshold, member in enumerate(members):
+        more = prior[threshold + 1 :].sum()
+        wanted = np.array([1 - more, more])
+        answers = under_prior(member.log_probabilities(features), member.prior, wanted)
+        said.append(np.exp(answers[:, 1]))
+    return np.stack(said, axis=1)
 
 
 def log_loss(log_probabilities: FloatArray, labels: IntArray) -> float:

@@ -20,13 +20,14 @@ from gradaudit.federation.partition import split
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.target import Target, shared_parameters
-from gradaudit.progress import Progress
+from gradaudit.progress import Advance, Progress
 from gradaudit.randomness import number as seed_of
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.tradeoff.attacking import Attack, Outcome, attacked, has_secret
 from gradaudit.tradeoff.mechanisms import Mechanism, Setting
 from gradaudit.tradeoff.scores import FloatArray
 from gradaudit.units import NOTHING_KEPT, Units
+from gradaudit.workers import shared_out
 
 Weights = Literal["initial", "trained"]
 
@@ -125,43 +126,58 @@ class Study:
 
 
 def train(
-    target: Target,
+    targets: Sequence[Target],
     records: Records,
     test: Records,
     options: TrainingOptions,
-    defenses: Sequence[Defense[Any]],
+    chains: Sequence[Sequence[Defense[Any]]],
     seed: int,
     progress: Progress,
+    jobs: int = 1,
     units: Units = NOTHING_KEPT,
-) -> Trained:
-    """Train with these defenses and test.
+) -> list[Trained]:
+    """Train every target with its defenses and test.
 
-    The initial weights, which are the target's, are left as they are; ``test`` are other records.
+    The initial weights, which are the targets', are left as they are; ``test`` are other records.
+    Trainings are shared out among ``jobs`` workers, where they need no device.
 
     Raises:
-        AuditError: the training diverged.
+        AuditError: a training diverged.
         NotApplicable: a defense does not go with the model or the training, or the task has no
             accuracy.
         UsageError: an option does not go with another.
     """
-    training = Training(target, records, options, defenses=defenses, seed=seed)
-    model = copy.deepcopy(training.target.model)
-    model.load_state_dict(units.once(partial(_weights, training, options.rounds, progress)))
-    done = replace(training.target, model=model, checkpoint=None)
+    trainings = [
+        Training(target, records, options, defenses=chain, seed=seed)
+        for target, chain in zip(targets, chains, strict=True)
+    ]
+    tasks = [partial(_weights, training, options.rounds) for training in trainings]
+    jobs = jobs if all(target.device.type == "cpu" for target in targets) else 1
+    with progress.task("training", options.rounds * len(tasks)) as advance:
+        reached = shared_out(tasks, jobs, advance, units)
+    return [
+        _tested(training.target, weights, test)
+        for training, weights in zip(trainings, reached, strict=True)
+    ]
+
+
+def _tested(initial: Target, weights: dict[str, Tensor], test: Records) -> Trained:
+    model = copy.deepcopy(initial.model)
+    model.load_state_dict(weights)
+    done = replace(initial, model=model, checkpoint=None)
     accuracy = task_accuracy(done, test)
     if accuracy.metric != "accuracy":
         raise NotApplicable(
             "the labels and the loss define no accuracy, which is what privacy is weighed against"
         )
-    return Trained(training.target, done, accuracy)
+    return Trained(initial, done, accuracy)
 
 
-def _weights(training: Training, rounds: int, progress: Progress) -> dict[str, Tensor]:
+def _weights(training: Training, rounds: int, advance: Advance) -> dict[str, Tensor]:
     """Of the model after so many rounds, with its private part."""
-    with progress.task("training", rounds) as advance:
-        for _ in range(rounds):
-            training.advance()
-            advance(1)
+    for _ in range(rounds):
+        training.advance()
+        advance(1)
     reached = training.snapshot(scored=False)
     return {**reached.state, **reached.private}
 
@@ -183,13 +199,19 @@ def study(subject: Subject, mechanism: Mechanism, plan: Plan, progress: Progress
     outcomes: dict[View, list[list[Outcome]]] = {}
     for number in range(plan.repeats):
         drawn, test = _drawn(subject, plan, number)
-        targets = (defended_target(subject.target, chain, subject.seed) for chain in chains)
+        targets = [defended_target(subject.target, chain, subject.seed) for chain in chains]
         drawn = replace(drawn, units=subject.units.of(mechanism.text, number))
-        units = [drawn.units.of(str(setting)) for setting in mechanism.settings]
-        models = [
-            train(target, drawn.records, test, plan.training, chain, drawn.seed, progress, unit)
-            for target, chain, unit in zip(targets, chains, units, strict=True)
-        ]
+        models = train(
+            targets,
+            drawn.records,
+            test,
+            plan.training,
+            chains,
+            drawn.seed,
+            progress,
+            subject.jobs,
+            drawn.units.of("training"),
+        )
         trained.append(models)
         for view in _views(plan, models[0].initial):
             of_view = _attacked(view, models, chains, plan, drawn, progress)

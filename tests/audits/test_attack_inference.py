@@ -68,6 +68,10 @@ def test_every_layer_and_the_whole_update_are_measured(plain: list[Measurement])
     assert len(set(keys)) == len(keys)
 
 
+def test_the_numbers_are_those_of_any_number_of_workers(plain: list[Measurement]) -> None:
+    assert attack("attribute", replace(subject(people(), "sex", rounds=2), jobs=2)) == plain
+
+
 def test_a_column_of_the_inputs_is_found_and_a_shuffled_one_is_not(
     plain: list[Measurement],
 ) -> None:

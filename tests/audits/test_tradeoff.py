@@ -62,6 +62,10 @@ def noisy() -> list[Measurement]:
     return tradeoff(subject(), defense=(NOISE,))
 
 
+def test_the_numbers_are_those_of_any_number_of_workers(noisy: list[Measurement]) -> None:
+    assert tradeoff(subject(jobs=2), defense=(NOISE,)) == noisy
+
+
 def view(game: str, **more: Any) -> dict[str, Any]:
     return {"mechanism": NOISE, "game": game, "batch_size": 1, "weights": "initial", **more}
 

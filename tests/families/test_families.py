@@ -6,7 +6,7 @@ from sklearn.linear_model import LogisticRegression
 
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.families import families, family, log_loss, under_prior
-from gradaudit.families.base import Projection, Scale, normalised
+from gradaudit.families.base import Projection, Scale, Training, normalised
 from gradaudit.families.forest import FittedForest, PaperForest, ceiling
 
 NAMES = ("discriminant", "extra-trees", "forest", "logistic", "mlp", "prior")
@@ -202,3 +202,30 @@ def test_a_projection_takes_the_widest_directions_first() -> None:
 
 def test_scores_are_normalised_without_overflow() -> None:
     np.testing.assert_allclose(normalised(np.array([[1e4, 0.0]])), [[0, -1e4]])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("prior", [(0.25, 0.25, 0.5), (0.6, 0.3, 0.1)])
+def test_ordered_values_are_told_by_thresholds_under_the_prior(
+    name: str, prior: tuple[float, ...]
+) -> None:
+    """Far apart every threshold is passed or not; where nothing varies the prior comes out."""
+    features, labels = gaussian(90, 9.0, 0, 2, classes=3)
+    more = np.cumsum(prior[::-1])[-2::-1]
+    training = Training.of(features, labels, 3, np.array(prior))
+    above = family(name).fit_ordered(training, np.random.default_rng(0))(features)
+    if name == "prior":
+        np.testing.assert_allclose(above, np.tile(more, (90, 1)))
+    else:
+        assert ((above > 0.5) == (labels[:, None] > np.arange(2))).mean() > 0.97
+    flat = Training.of(np.ones((90, 2)), labels, 3, np.array(prior))
+    blind = family(name).fit_ordered(flat, np.random.default_rng(0))(features[:4])
+    np.testing.assert_allclose(blind, np.tile(more, (4, 1)))
+
+
+def test_a_forest_of_one_threshold_votes_as_one_of_two_classes() -> None:
+    features, labels = gaussian(80, 1.0, 0, 3)
+    training = Training.of(features, labels, 2, UNIFORM)
+    above = family("forest").fit_ordered(training, np.random.default_rng(5))(features)
+    fitted = family("forest").fit_on(training, 5)
+    np.testing.assert_allclose(above[:, 0], np.exp(fitted.log_probabilities(features))[:, 1])

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from gradaudit.attacks.inference.game import Answers, InferenceGame
 from gradaudit.attacks.inference.observation import Observation
@@ -27,6 +29,7 @@ from gradaudit.progress import Advance
 from gradaudit.randomness import Seed, number
 from gradaudit.specs import suggest
 from gradaudit.text import listed
+from gradaudit.workers import shared_out
 
 LABEL = "label"
 """The name by which the task label counts as a column, where no column is called so."""
@@ -126,6 +129,7 @@ class Adversary:
     Attributes:
         observations: one of each round, oldest first.
         families: predictive families to choose from, by the adversary's own held-out batches.
+        jobs: workers that fits are shared out among; no number depends on them.
     """
 
     game: InferenceGame
@@ -134,6 +138,7 @@ class Adversary:
     families: tuple[str, ...]
     knowledge: Knowledge
     seed: Seed = 0
+    jobs: int = 1
 
     def __post_init__(self) -> None:
         if len(self.families) > 1 and not len(self.split.held.labels):
@@ -144,7 +149,8 @@ class Adversary:
 
     def imputation(self) -> Guesses:
         """What the known columns alone say: no update is looked at."""
-        answers = self._answers(*self._known(), number(self.seed, "imputation"))
+        seed = number(self.seed, "imputation")
+        answers = _answers(self.game, self.split, self.families, seed, *self._known())
         return self._chosen({name: [said] for name, said in answers.items()}, ALL_LAYERS)
 
     def guesses(self, *, adaptive: bool, advance: Advance) -> dict[Scope, Guesses]:
@@ -160,13 +166,17 @@ class Adversary:
         answers: dict[Scope, dict[str, list[Answers]]] = {}
         for index, observation in enumerate(self.observations):
             seed = number(self.seed, "round", index)
-            for scope, own, released in observation.features(self.split, adaptive=adaptive):
-                if self.knowledge:
-                    known = zip((own, released), self._known(), strict=True)
-                    own, released = (np.concatenate(pair, axis=1) for pair in known)
+            looked = [
+                (scope, self._knowing(own, released))
+                for scope, own, released in observation.features(self.split, adaptive=adaptive)
+            ]
+            fit = partial(_answers, self.game, self.split, self.families, seed)
+            tasks = [partial(fit, *features) for _, features in looked]
+            said = shared_out(tasks, self.jobs, lambda units: None)
+            for (scope, _), of_families in zip(looked, said, strict=True):
                 of_scope = answers.setdefault(scope, {name: [] for name in self.families})
-                for name, said in self._answers(own, released, seed).items():
-                    of_scope[name].append(said)
+                for name, answer in of_families.items():
+                    of_scope[name].append(answer)
             advance(1)
         guesses = {
             scope: self._chosen(of_scope, scope or ALL_LAYERS)
@@ -175,11 +185,15 @@ class Adversary:
         best = min((guesses[None], *guesses.values()), key=lambda guess: guess.held_out_loss)
         return {**guesses, None: best}
 
-    def _answers(self, own: Features, released: Features, seed: int) -> dict[str, Answers]:
-        return {
-            name: self.game.answers(self.split, family(name), own, released, seed)
-            for name in self.families
-        }
+    def _knowing(self, own: Features, released: Features) -> tuple[Features, Features]:
+        """Features beside what the adversary knows of the records."""
+        if not self.knowledge:
+            return own, released
+        known, known_of_released = self._known()
+        return (
+            np.concatenate([own, known], axis=1),
+            np.concatenate([released, known_of_released], axis=1),
+        )
 
     def _known(self) -> tuple[FloatArray, FloatArray]:
         """φ of the adversary's own batches and of the observed ones."""
@@ -208,3 +222,17 @@ class Adversary:
         """The posterior of some rounds; classifiers are trained on balanced batches."""
         together = pool if self.knowledge else combine
         return together(np.stack(rounds), np.full(len(prior), 1.0), prior)
+
+
+def _answers(
+    game: InferenceGame,
+    split: GameSplit,
+    families: Sequence[str],
+    seed: int,
+    own: Features,
+    released: Features,
+    advance: Advance = lambda units: None,
+) -> dict[str, Answers]:
+    """What each family says, on one thread."""
+    with threadpool_limits(1):
+        return {name: game.answers(split, family(name), own, released, seed) for name in families}

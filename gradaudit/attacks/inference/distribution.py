@@ -1,14 +1,13 @@
 """Distributional inference: how many of a batch's records have a value (Li et al. 2024, 3.2).
 
-Ratio bins are ordered, and guessed by classifiers of "more than i": E. Frank and M. Hall, "A simple
-approach to ordinal classification" (2001), as in section 4.1. The differences P(a > i − 1) −
-P(a > i) are negative where the classifiers disagree; they are clipped at zero and every value keeps
-a small share, so that each row is a distribution with finite logarithms.
+Ratio bins are ordered, and guessed by predictors of "more than i": E. Frank and M. Hall, "A simple
+approach to ordinal classification" (2001), as in section 4.1; of forests one for all i. The
+differences P(a > i − 1) − P(a > i) are negative where predictors disagree; they are clipped at zero
+and every value keeps a small share, so that each row is a distribution with finite logarithms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -28,8 +27,8 @@ from gradaudit.attacks.inference.split import (
 )
 from gradaudit.data.records import Attribute, Records
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.families import Family, Fitted, under_prior
-from gradaudit.families.base import Features, FloatArray, Training
+from gradaudit.families import Family, Fitted
+from gradaudit.families.base import Above, Features, FloatArray, Training
 from gradaudit.inference.scores import ENOUGH
 from gradaudit.inference.splits import Batches, draw_any
 from gradaudit.randomness import rng
@@ -155,41 +154,24 @@ _SHARE = 1e-3
 
 @dataclass(frozen=True)
 class FittedOrdinal(Fitted):
-    """Fitted classifiers of "more than i", i = 0 … values − 2."""
+    """Says of every value how likely it is, by how likely more than it is."""
 
     prior: FloatArray
-    thresholds: Sequence[Fitted]
+    above: Above
 
     def log_probabilities(self, features: Features) -> FloatArray:
         """Log-probabilities (rows, values), finite, each row a distribution."""
-        above = np.stack([self._above(i, features) for i in range(len(self.thresholds))], axis=1)
-        return from_thresholds(above)
-
-    def _above(self, threshold: int, features: Features) -> FloatArray:
-        """P(a > threshold), (rows,), under the prior of the values."""
-        fitted = self.thresholds[threshold]
-        more = self.prior[threshold + 1 :].sum()
-        wanted = np.array([1 - more, more])
-        answers = under_prior(fitted.log_probabilities(features), fitted.prior, wanted)
-        return np.asarray(np.exp(answers[:, 1]))
+        return from_thresholds(self.above(features))
 
 
 @dataclass(frozen=True)
 class Ordinal(Family):
-    """One member of ``inner`` for each threshold between two neighbouring values."""
+    """``inner``, fitted to values that have an order."""
 
     inner: Family
 
     def _fit(self, training: Training, generator: np.random.Generator) -> FittedOrdinal:
-        """Fit the thresholds' classifiers, each on all rows and with both sides weighed alike."""
-        even = np.full(2, 0.5)
-        seeds = generator.integers(1 << 62, size=len(training.prior) - 1)
-        above = [(training.labels > i).astype(np.int64) for i in range(len(seeds))]
-        thresholds = [
-            self.inner.fit(training.features, more, 2, int(seed), prior=even)
-            for more, seed in zip(above, seeds, strict=True)
-        ]
-        return FittedOrdinal(training.prior, thresholds)
+        return FittedOrdinal(training.prior, self.inner.fit_ordered(training, generator))
 
 
 def from_thresholds(above: FloatArray) -> FloatArray:

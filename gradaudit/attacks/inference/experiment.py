@@ -212,7 +212,8 @@ class _Repetition:
         secret, fits = getattr(self.game, "attribute", ""), sequence(self.seed, "fits")
         knowledge = Knowledge.of(self.subject.records, self.design.knows, secret)
         families = self.design.families
-        adversary = Adversary(self.game, self.split, observations, families, knowledge, fits)
+        jobs = self.subject.jobs
+        adversary = Adversary(self.game, self.split, observations, families, knowledge, fits, jobs)
         return Findings(
             split=self.split,
             strongest=adversary.guesses(adaptive=self.adaptive, advance=advance),

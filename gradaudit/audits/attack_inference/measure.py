@@ -81,13 +81,13 @@ def cost(audit: InferenceAttack[Any], subject: Subject) -> Cost:
     looks *= len(games) * _repeats(audit)
     records = min(len(subject.records), options.shadow + (subject.samples or PRIVATE))
     sizes = features_of(subject, options.reduce)
-    fits = options.bins - 1 if isinstance(audit, AttackDistribution) else 1
+    values = options.bins if isinstance(audit, AttackDistribution) else 2
     seconds = sum(
-        family(name).seconds(options.batches, size)
+        family(name).seconds_ordered(options.batches, size, values)
         for name in options.family
         for size in (*sizes, sum(sizes))
     )
-    return Cost(passes=float(looks * records), seconds=looks * fits * seconds)
+    return Cost(passes=float(looks * records), seconds=looks * seconds)
 
 
 def _games(audit: InferenceAttack[Any], subject: Subject) -> Sequence[InferenceGame]:

@@ -1,0 +1,98 @@
+"""What a place is where units of work are done: it opens an executor of Python's own interface."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from concurrent.futures import Executor
+from importlib import import_module
+from types import ModuleType
+from typing import ClassVar
+
+from gradaudit.errors import UsageError
+
+
+class Cluster(ABC):
+    """Workers, on this machine or on others.
+
+    Attributes:
+        name: the word before the colon of ``--executor``.
+        summary: one line for ``gradaudit list``.
+        example: a spec that names one.
+        target: what stands behind the colon.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    example: ClassVar[str]
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    def __str__(self) -> str:
+        """As on the command line."""
+        return f"{self.name}:{self.target}" if self.target else self.name
+
+    def workers(self, jobs: int | None) -> int:
+        """How many units are worked on at a time.
+
+        Args:
+            jobs: how many are asked for, if anybody asks.
+
+        Raises:
+            UsageError: nobody is there to ask.
+        """
+        return jobs or 1
+
+    @abstractmethod
+    def open(self, workers: int) -> Executor:
+        """An executor that is not broken: that of the last call, or a new one in its place.
+
+        What it runs is a function of an installed module, with bytes and numbers.
+
+        Raises:
+            UsageError: nobody is there.
+        """
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Give up what is under way, as soon as can be; ``open`` starts anew."""
+
+    def _import(self, module: str) -> ModuleType:
+        """A library that this kind needs.
+
+        Raises:
+            UsageError: it is not installed.
+        """
+        try:
+            return import_module(module)
+        except ImportError as error:
+            raise UsageError(
+                f"--executor {self}: {module} is not installed; install gradaudit[{self.name}]"
+            ) from error
+
+    def _refused(self, error: Exception) -> UsageError:
+        """Nobody answers there."""
+        return UsageError(f"--executor {self}: cannot be reached ({error}); is it running?")
+
+
+class Given(Cluster):
+    """An executor that exists: what it does not finish is given up, and it is never ended."""
+
+    def __init__(self, target: str, executor: Executor) -> None:
+        super().__init__(target)
+        self.executor = executor
+
+    def __str__(self) -> str:
+        """What it was called."""
+        return self.target
+
+    def workers(self, jobs: int | None) -> int:
+        """As many as it says of itself."""
+        return jobs or int(getattr(self.executor, "_max_workers", 2))
+
+    def open(self, workers: int) -> Executor:
+        """It."""
+        return self.executor
+
+    def kill(self) -> None:
+        """Leave it to whoever made it; units that wait there were cancelled."""

@@ -1,0 +1,93 @@
+"""Processes of this machine, by joblib's loky."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from gradaudit.errors import UsageError
+from gradaudit.executors.base import Cluster
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+_IDLE = 600
+"""Seconds after which workers that have nothing to do end."""
+_POLL = 0.5
+_LEAK = "_MAX_MEMORY_LEAK_SIZE"
+"""loky's name for how many bytes a worker may grow by."""
+
+
+class Joblib(Cluster):
+    """As many processes as ``--jobs`` says, of one thread each, on this machine.
+
+    They are joblib's (loky), kept from one call to the next for as long as as many are asked for.
+    They ignore interruptions, which their parent turns into their end, and end by themselves when
+    it was killed.
+    """
+
+    name = "joblib"
+    summary = "processes of this machine, as many as --jobs says"
+    example = "joblib"
+
+    def __init__(self, target: str) -> None:
+        if target:
+            raise UsageError(
+                f"--executor joblib:{target}: takes nothing; give the number as --jobs"
+            )
+        super().__init__(target)
+        self._executor: Any = None
+
+    def open(self, workers: int) -> Executor:
+        """The workers of the last call, or new ones in their place."""
+        with _deaf():
+            self._executor = self._import("joblib.externals.loky").get_reusable_executor(
+                workers, timeout=_IDLE, initializer=_begin, initargs=(os.getpid(),), env=ONE_THREAD
+            )
+            self._executor.submit(int)  # which starts the processes
+        return self._executor  # type: ignore[no-any-return]
+
+    def kill(self) -> None:
+        """End the processes, whatever they do."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, kill_workers=True)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes that are started within, in some milliseconds, ignore interruptions from birth.
+
+    Only the main thread may say who listens to them.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    listening = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+    try:
+        yield
+    finally:
+        if listening is not None:
+            signal.signal(signal.SIGINT, listening)
+
+
+def _begin(parent: int) -> None:
+    """Leave interruptions and warnings to the process that watches, and end where it was killed.
+
+    loky ends a worker that grew by 300 MB, for which torch alone is enough; not one of ours.
+    """
+
+    def follow() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL)
+        os._exit(1)
+
+    vars(import_module("joblib.externals.loky.process_executor"))[_LEAK] = sys.maxsize
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+    threading.Thread(target=follow, daemon=True).start()

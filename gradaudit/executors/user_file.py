@@ -1,0 +1,33 @@
+"""An executor from the user's own file."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+
+from gradaudit.errors import UsageError
+from gradaudit.executors.base import Given
+from gradaudit.user_code import first_line, load_callable
+
+
+class UserFile(Given):
+    """What a function, or class, of the user's file returns: a ``concurrent.futures.Executor``.
+
+    It is called without arguments, once. What it runs is ``submit(function, *args)`` with a
+    function of this package and bytes, so its workers must have the package installed.
+    """
+
+    name = "file"
+    summary = "a function in a Python file that returns a concurrent.futures.Executor"
+    example = "path/to/file.py:NAME"
+
+    def __init__(self, target: str) -> None:
+        option = f"--executor {target}"
+        make = load_callable(target, "--executor")
+        try:
+            executor = make()
+        except (Exception, SystemExit) as error:
+            raise UsageError(f"{option}: calling it failed with {first_line(error)}") from error
+        if not isinstance(executor, Executor):
+            kind = type(executor).__name__
+            raise UsageError(f"{option}: returned a {kind}; return a concurrent.futures.Executor")
+        super().__init__(target, executor)
