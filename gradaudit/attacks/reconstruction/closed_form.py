@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field, JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.layerwise.closed_form import SingleLayer
+from gradaudit.attacks.layerwise.closed_form import SingleLayer, readers
 from gradaudit.attacks.layerwise.inversion import Inversion, layer_input, operations_a_product
 from gradaudit.attacks.layerwise.levenberg_marquardt import Minimum, minimise
 from gradaudit.attacks.layerwise.logits import fully_connected_input
@@ -16,8 +16,11 @@ from gradaudit.attacks.layerwise.recursion import starting_record
 from gradaudit.attacks.layerwise.setting import of_one_record
 from gradaudit.attacks.reconstruction import base
 from gradaudit.attacks.reconstruction.base import AttackerView, Candidates, Reconstruction
+from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress
 
+_PRODUCTS_A_STEP, _CALLS_A_PRODUCT = 45, 0.7
+"""As measured on LeNet and AlexNet (benchmarks/closed_form_search.py)."""
 _ALIKE = 1e-9
 """Relative distance of two solutions for a layer's input up to which rounding tells them apart."""
 _LATER = "the layer's input; the record behind it is determined where condition 1 holds"
@@ -55,9 +58,14 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
     Options = ClosedFormOptions
     restarts = False
 
-    def calls(self) -> float:
-        """A later layer's input is searched for twice."""
-        return 2.0 * self.options.search_steps
+    def calls_on(self, model: FunctionalModel, record: Tensor) -> float:
+        """A later layer's input is searched for; of the first layer there is nothing to search."""
+        layers = [reader for reader in readers(model, record) if reader.bias and reader.times == 1]
+        if not layers or any(reader.of_record for reader in layers):
+            return self.calls()
+        each = operations_a_product(model, layers[0].layer, record)
+        usual = _PRODUCTS_A_STEP * self.options.search_steps
+        return _CALLS_A_PRODUCT * min(usual, 1e9 * self.options.search_work / each)
 
     def run(
         self,
