@@ -4,13 +4,15 @@ Every field of these models is a key of the file and a flag of the command line,
 declared, described and validated in one place.
 """
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
 
 from gradaudit.audits import audits
+from gradaudit.audits.sizes import SizeName
 from gradaudit.errors import UsageError
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.parts import declared
@@ -125,9 +127,53 @@ class ScanSettings(RunSettings):
     policy: Path | None = Field(
         None, description="Judge the report by this policy; exit with 1 where it fails."
     )
-    quick: bool = Field(False, description="A rough answer at a fraction of the cost.")
-    thorough: bool = Field(False, description="The most exact answer, whatever it costs.")
+    budget: str | None = Field(
+        None,
+        description="Be done in this time (90s, 5m, 2h), with the numbers that tell most; what was "
+        "left out is said. Without it a plain scan has 5 minutes.",
+    )
+    quick: bool = Field(False, description="A rough answer, within 1 minute.")
+    thorough: bool = Field(False, description="The most exact answer, within 60 minutes.")
     dry_run: bool = Field(False, description="Say what would run and about how long, and stop.")
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _duration(cls, given: object) -> object:
+        text = f"{given}s" if isinstance(given, int | float) else given
+        if isinstance(text, str):
+            seconds_of(text)
+        return text
+
+    @property
+    def exactness(self) -> SizeName:
+        """The size beyond which no audit needs to be more exact."""
+        if self.quick:
+            return "quick"
+        return "thorough" if self.thorough or self.budget else "plain"
+
+    @property
+    def seconds(self) -> float:
+        """The time budget."""
+        if self.budget:
+            return seconds_of(self.budget)
+        return 60.0 if self.quick else 3600.0 if self.thorough else 300.0
+
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
+
+
+def seconds_of(duration: str) -> float:
+    """Seconds in ``90s``, ``5m``, ``1h30m`` or ``90``.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    match = _DURATION.fullmatch(duration.strip())
+    numbers = [float(number or 0) for number in match.groups()] if match else []
+    seconds = sum(n * unit for n, unit in zip(numbers, (3600, 60, 1), strict=False))
+    if not seconds:
+        raise ValueError("write a time as 90s, 5m or 2h")
+    return seconds
 
 
 class TrainSettings(SubjectSettings, TrainingOptions):

@@ -6,16 +6,18 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy
 import sklearn
 import torch
+from torch import nn
 
 import gradaudit
 from gradaudit.audits import Audit
@@ -50,13 +52,34 @@ def fingerprint(subject: Subject, audit: Audit[Any]) -> str:
 def _of_target(target: Target) -> Iterator[object]:
     yield from (str(target.model), target.mode, str(target.device))
     yield from (_with_code(target.description), _with_code(target.loss.name))
+    yield _of_weights(target.model)
+
+
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[object, str]] = WeakKeyDictionary()
+"""Digests of models' weights, with what would be another if they had changed since."""
+
+
+def _of_weights(model: nn.Module) -> str:
+    state = {
+        name: tensor
+        for name, tensor in sorted(model.state_dict().items())
+        if isinstance(tensor, torch.Tensor)
+    }
+    now = [(name, tensor.data_ptr(), tensor._version) for name, tensor in state.items()]
+    before, digest = _KNOWN.get(model, (None, ""))
+    if now != before:
+        digest = _digest_of(state)
+        _KNOWN[model] = now, digest
+    return digest
+
+
+def _digest_of(state: Mapping[str, torch.Tensor]) -> str:
     weights = hashlib.sha256()
-    for name, tensor in sorted(target.model.state_dict().items()):
-        if isinstance(tensor, torch.Tensor):
-            plain = tensor.detach().cpu().contiguous().view(-1)
-            weights.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            weights.update(plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
-    yield weights.hexdigest()
+    for name, tensor in state.items():
+        plain = tensor.detach().cpu().contiguous().view(-1)
+        weights.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        weights.update(plain.view(torch.uint8).numpy().data if plain.numel() else b"")
+    return weights.hexdigest()
 
 
 def _texts(value: object) -> Iterator[object]:

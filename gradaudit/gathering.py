@@ -65,7 +65,7 @@ def members(row: Measurement, report: Report) -> list[Measurement]:
         if (each.id, each.layer) == (row.id, row.layer)
         and each.variant.keys() == keys
         and row.variant.items() <= each.variant.items()
-        and each.status != "skipped"
+        and (each.status != "skipped" or each.left_out)
     ]
     return [each for one in found for each in members(one, report)] or [row]
 

@@ -11,7 +11,11 @@ class Progress(Protocol):
     """Opens one task at a time; the yielded function advances it by so many units."""
 
     def task(self, description: str, total: int) -> AbstractContextManager[Advance]:
-        """Start a task of ``total`` units."""
+        """Start a task of ``total`` units; tasks may be part of another one."""
+        ...
+
+    def say(self, line: str) -> None:
+        """Tell what came out of some work, where the whole lasts."""
         ...
 
 
@@ -22,3 +26,6 @@ class Silent:
     def task(self, description: str, total: int) -> Iterator[Advance]:
         """Start a task whose advances go nowhere."""
         yield lambda units: None
+
+    def say(self, line: str) -> None:
+        """Say nothing."""

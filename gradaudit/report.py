@@ -118,6 +118,11 @@ class Measurement(_Document):
         return self.details.get("imprecise") is True
 
     @property
+    def left_out(self) -> bool:
+        """Whether it may apply, but nobody tried: there was no time for it."""
+        return self.details.get("left_out") is True
+
+    @property
     def doubts(self) -> tuple[str, ...]:
         """Why the value should not be taken as it stands, a clause each."""
         given = self.details.get("imprecise_because")
@@ -236,6 +241,12 @@ class Report(_Document):
                 raise ValueError(f"two measurements share the key {row.key}")
             seen.add(row.key)
         return self
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the scan that made it was interrupted."""
+        plan = self.provenance.get("plan")
+        return isinstance(plan, dict) and plan.get("interrupted") is True
 
     def by_key(self) -> dict[Key, Measurement]:
         """Every row by its key."""

@@ -14,7 +14,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -77,9 +77,9 @@ def _import(source: str, where: str) -> ModuleType:
     content = _read(Path(source), where) if source.endswith(".py") else None
     try:
         if content is not None:
-            return _run(Path(source).resolve(), content)
+            return _with_operators(partial(_run, Path(source).resolve(), content))
         with _on_path(Path.cwd()):
-            return importlib.import_module(source)
+            return _with_operators(partial(importlib.import_module, source))
     except SyntaxError as error:
         at = f"{error.filename or source}:{error.lineno}"
         raise UsageError(f"{where}: {at}: syntax error: {error.msg}") from error
@@ -129,7 +129,7 @@ def import_torchvision(submodule: str) -> Any:
         UsageError: torchvision is missing or does not fit the installed torch.
     """
     try:
-        return _imported(f"torchvision.{submodule}")
+        return _with_operators(partial(importlib.import_module, f"torchvision.{submodule}"))
     except (ImportError, RuntimeError) as error:
         reason = str(error).split("\n")[0]
         raise UsageError(
@@ -138,14 +138,15 @@ def import_torchvision(submodule: str) -> Any:
         ) from error
 
 
-def _imported(module: str) -> ModuleType:
+def _with_operators(load: Callable[[], ModuleType]) -> ModuleType:
+    """What is imported, once more where it wanted torchvision and that its operators."""
     try:
-        return importlib.import_module(module)
+        return load()
     except RuntimeError as error:
         if not str(error).startswith("operator torchvision::nms does not exist"):
             raise
     _define_missing_operators()
-    return importlib.import_module(module)
+    return load()
 
 
 @cache

@@ -1,5 +1,6 @@
 """A tiny audit, for tests of what runs and shows audits."""
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -13,7 +14,7 @@ from gradaudit.report import Measurement
 if TYPE_CHECKING:
     from gradaudit.defenses.subject import Subject
 
-Trouble = Literal["no", "crash", "leave", "refuse", "skip", "interrupt", "nothing", "nan"]
+Trouble = Literal["no", "sleep", "crash", "leave", "refuse", "skip", "interrupt", "nothing", "nan"]
 
 
 class Options(AuditOptions):
@@ -60,6 +61,8 @@ class Counting(Audit[Options]):
 
     def _stumble(self) -> None:
         match self.options.trouble:
+            case "sleep":
+                time.sleep(9)
             case "crash":
                 raise RuntimeError("first line\nsecond \x1b[31mline")
             case "leave":

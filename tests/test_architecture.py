@@ -44,9 +44,10 @@ ROOMS = {
     "training": "config data defenses federation models subject",
     "fingerprint": "audits data defenses models",
     "runner": "accuracy audits data defenses fingerprint gathering gradients models",
+    "planning": "audits defenses gradients runner",
     "api": "audits config data models runner subject",
-    "cli": "audits config defenses dp formats gathering judging models runner subject sweeping "
-    "training zoo",
+    "cli": "audits config defenses dp formats gathering judging models planning runner subject "
+    "sweeping training zoo",
     "__init__": "api judging models",
     "__main__": "cli",
 }

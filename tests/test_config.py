@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from fake_command_line import only_counting
 
-from gradaudit.config import RunSettings, ScanSettings, read_file, section, settle
+from gradaudit.config import RunSettings, ScanSettings, read_file, seconds_of, section, settle
 from gradaudit.errors import UsageError
 
 __all__ = ["only_counting"]
@@ -67,3 +67,17 @@ def test_a_missing_and_a_huge_file_are_named(tmp_path: Path) -> None:
 def test_a_flag_out_of_range_is_named_as_a_flag() -> None:
     with pytest.raises(UsageError, match=r"--samples: .*greater than or equal to 1 \(got 0\)"):
         settle(RunSettings, {"samples": 0}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("90", 90), ("5m", 300), ("1h30m", 5400), ("2h", 7200), ("0.5s", 0.5)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0s", "m", "5 minutes", "-3s", "1e9s", "5m5h"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="90s, 5m or 2h"):
+        seconds_of(text)

@@ -140,7 +140,7 @@ def test_a_failure_is_not_hidden_by_what_does_not_apply() -> None:
 )
 def test_scan_chooses_by_name_or_group(asked: str, names: set[str]) -> None:
     chosen = choose_audits(ScanSettings(audits=(asked,)), {})
-    assert {audit.name for audit in chosen} == names
+    assert {sizes[0].audit.name for sizes in chosen} == names
 
 
 @pytest.mark.usefixtures("attacks")

@@ -110,6 +110,13 @@ class Audit(Generic[O]):
     Options: ClassVar[type[AuditOptions]] = AuditOptions
     renames: ClassVar[Mapping[str, str]] = {}
     """Subject options that this audit's command calls otherwise, because it has its own."""
+    priority: ClassVar[int] = 120
+    """Its turn in a scan: the audits that tell most for their time have the lowest."""
+    least: ClassVar[Mapping[str, JsonValue]] = {}
+    """Options of the smallest size that says anything, for large models and little time.
+
+    Here and below ``samples`` is how many records it looks at, where the user does not say.
+    """
     quick: ClassVar[Mapping[str, JsonValue]] = {}
     """Options that ``scan --quick`` sets: a rough answer at a fraction of the cost."""
     plain: ClassVar[Mapping[str, JsonValue]] = {}

@@ -138,8 +138,7 @@ def finish(
     Raises:
         AuditError: it cannot stand as an audit that was done, or leaves a claim untested.
     """
-    if settings.redact:
-        report = redact(report, {column.name: column.values for column in subject.records.features})
+    report = presentable(report, settings, subject)
     show(report, settings, policy)
     units.forget()
     insist(report)
@@ -148,6 +147,13 @@ def finish(
     if verdict := claim_exceeded(report):
         typer.echo(f"gradaudit: {verdict}", err=True)
         raise typer.Exit(CLAIM_EXCEEDED)
+
+
+def presentable(report: Report, settings: OutputSettings, subject: Subject) -> Report:
+    """The report without private words, where they are not to be in it."""
+    if not settings.redact:
+        return report
+    return redact(report, {column.name: column.values for column in subject.records.features})
 
 
 def insist(report: Report) -> None:

@@ -1,15 +1,26 @@
 """``gradaudit scan``: every applicable audit of one checkpoint in one report."""
 
 import sysconfig
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from gradaudit.audits import Audit, audits
+from gradaudit.audits.sizes import SIZES, Size, SizeName
 from gradaudit.cli.options import CONFIG, options_of, with_options
-from gradaudit.cli.perform import GATE_FAILED, asked, expect_writable, finish, opened, unfinished
+from gradaudit.cli.perform import (
+    GATE_FAILED,
+    asked,
+    expect_writable,
+    finish,
+    opened,
+    presentable,
+    show,
+    unfinished,
+)
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
     OutputSettings,
@@ -33,6 +44,7 @@ def _scan(**flags: Any) -> None:
     config = flags.pop("config")
     file = read_file(config)
     settings = settle(ScanSettings, flags, file)
+    left = time_left(settings.seconds)
     if not (settings.model or settings.data or settings.checkpoint):
         sample = sample_settings()
         if settings.attribute:
@@ -40,20 +52,31 @@ def _scan(**flags: Any) -> None:
         settings = settings.model_copy(update=sample)
     chosen = choose_audits(settings, file)
     policy = read_policy(settings.policy) if settings.policy else None
-    expect_writable(settings, config, settings, [audit.options for audit in chosen])
+    read = [size.audit.options for sizes in chosen for size in sizes]
+    expect_writable(settings, config, settings, read)
     if settings.dry_run:
-        _tell_plan(settings, chosen)
+        _tell_plan(settings, chosen, left)
         return
     with unfinished(settings) as units:
         with opened(settings) as subject:
-            from gradaudit.runner import run
+            from gradaudit.planning.survey import Survey
 
-            watch = watcher(settings.quiet)
-            report = run(subject, chosen, progress=watch, provenance=asked(), units=units)
+            survey = Survey(subject, chosen, left)
+            survey.go(watcher(settings.quiet), units)
+        report = survey.report({**asked(), "budget": settings.seconds})
+        if survey.stopped:
+            show(presentable(report, settings, subject), settings, policy)
+            raise survey.stopped
         finish(report, settings, subject, units, policy)
     if policy and not passed(gate(report, policy)):
         typer.echo(f"gradaudit: the report does not pass {settings.policy}", err=True)
         raise typer.Exit(GATE_FAILED)
+
+
+def time_left(seconds: float) -> Callable[[], float]:
+    """A clock of what is left of so many seconds from now on."""
+    end = time.monotonic() + seconds
+    return lambda: end - time.monotonic()
 
 
 scan = with_options(
@@ -67,8 +90,8 @@ scan = with_options(
 )
 
 
-def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[Audit[Any]]:
-    """The audits of a scan with their options: a preset, then the config file's sections.
+def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[tuple[Size, ...]]:
+    """The sizes of each audit of a scan: presets, and the config file's section over them.
 
     Raises:
         UsageError: an unknown audit, or both presets.
@@ -77,12 +100,34 @@ def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[Audit[An
         raise UsageError("--quick and --thorough: choose one")
     known = audits()
     wanted = {name for asked in settings.audits for name in _named(asked, known)}
-    preset = "quick" if settings.quick else "thorough" if settings.thorough else "plain"
     return [
-        audit(settle(audit.Options, {}, {**getattr(audit, preset), **section(file, name)}))
+        sizes_of(audit, settings.exactness, section(file, name))
         for name, audit in known.items()
         if not settings.audits or name in wanted
     ]
+
+
+def sizes_of(audit: type[Audit[Any]], most: SizeName, given: Mapping[str, Any]) -> tuple[Size, ...]:
+    """The sizes of an audit up to the most exact that is wanted, the least first.
+
+    Those that come to the same are one, named as the largest of them.
+
+    Args:
+        audit: its class, with a preset of each name.
+        most: the largest size.
+        given: options that the user set, which win over every preset.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+    found: dict[object, Size] = {}
+    for name in SIZES[: SIZES.index(most) + 1]:
+        preset = getattr(audit, name)
+        options = settle(audit.Options, {}, {**preset, **given})
+        key = (options, preset.get("samples"))
+        found.pop(key, None)
+        found[key] = Size(name, audit(options), preset.get("samples"))
+    return tuple(found.values())
 
 
 def _named(asked: str, known: Collection[str]) -> list[str]:
@@ -95,17 +140,25 @@ def _named(asked: str, known: Collection[str]) -> list[str]:
     return found
 
 
-def _tell_plan(settings: ScanSettings, chosen: Sequence[Audit[Any]]) -> None:
+def _tell_plan(
+    settings: ScanSettings, chosen: Sequence[Sequence[Size]], left: Callable[[], float]
+) -> None:
     with opened(settings) as subject:
-        from gradaudit.runner import Pace
+        from gradaudit.planning.survey import Survey
 
-        pace = Pace.of(subject)
+        plan = list(Survey(subject, chosen, left).plan())
     typer.echo(f"{subject.target.description} on {len(subject.records)} records:")
-    for audit in chosen:
-        typer.echo(f"  {audit.name}: {_duration(pace.seconds(audit, subject))}")
+    total = 0.0
+    for size, seconds in plan:
+        total += seconds or 0.0
+        how = f" ({size.name})" if seconds else ""
+        typer.echo(f"  {size.audit.name}: {_duration(seconds)}{how}")
+    typer.echo(f"  together: {_duration(total)}")
 
 
-def _duration(seconds: float) -> str:
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "no time for it"
     if seconds < 1:
         return "less than a second" if seconds else "nothing to do"
     if seconds < 90:

@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -30,31 +30,55 @@ def watcher(quiet: bool) -> Progress:
 class LiveBars:
     """A bar for each task that lasts, gone when the task is done."""
 
-    @contextmanager
-    def task(self, description: str, total: int) -> Iterator[Advance]:
-        """Show a bar once the task has lasted ``PATIENCE`` seconds."""
-        bar = Bar(
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._bars = Bar(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=self._console,
             transient=True,
         )
-        task = bar.add_task(printable(description), total=total)
-        begin = threading.Timer(PATIENCE, bar.start)
-        begin.daemon = True
-        begin.start()
+        self._begin = _timer(self._bars.start)
+        self._open = 0
+        self._since = time.monotonic()
+
+    @contextmanager
+    def task(self, description: str, total: int) -> Iterator[Advance]:
+        """Show a bar once the outermost task has lasted ``PATIENCE`` seconds."""
+        if not self._open:
+            self._begin = _timer(self._bars.start)
+            self._begin.start()
+        self._open += 1
+        task = self._bars.add_task(printable(description), total=total)
         try:
-            yield lambda units: bar.advance(task, units)
+            yield lambda units: self._bars.advance(task, units)
         finally:
-            begin.cancel()
-            begin.join()
-            bar.stop()
+            self._open -= 1
+            self._bars.remove_task(task)
+            if not self._open:
+                self._begin.cancel()
+                self._begin.join()
+                self._bars.stop()
+
+    def say(self, line: str) -> None:
+        """Print a line above the bars."""
+        if time.monotonic() > self._since + PATIENCE:
+            self._console.print(printable(line), markup=False, highlight=False)
+
+
+def _timer(begin: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(PATIENCE, begin)
+    timer.daemon = True
+    return timer
 
 
 class Lines:
     """A line of text for each task that lasts, repeated while it goes on."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
 
     @contextmanager
     def task(self, description: str, total: int) -> Iterator[Advance]:
@@ -71,3 +95,8 @@ class Lines:
                 print(f"{printable(description)}: {done} of {total}", file=sys.stderr, flush=True)
 
         yield advance
+
+    def say(self, line: str) -> None:
+        """Print a line, once ``PATIENCE`` seconds are over."""
+        if time.monotonic() > self._since + PATIENCE:
+            print(printable(line), file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,15 @@ class Records:
     def __len__(self) -> int:
         return len(self.inputs)
 
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over all that is in them."""
+        digest = hashlib.sha256()
+        for part in _parts(self):
+            digest.update(len(part).to_bytes(8, "big"))
+            digest.update(part)
+        return digest.hexdigest()
+
     @property
     def discrete(self) -> bool:
         """Whether the inputs are tokens rather than real numbers."""
@@ -126,13 +136,9 @@ def describe(records: Records) -> dict[str, JsonValue]:
 def fingerprint(records: Records) -> str:
     """SHA-256 over inputs, labels, attributes, users and membership with their names and types.
 
-    The same records give the same fingerprint in every run; their order matters.
+    The same records give the same fingerprint in every run; their order matters. It is made once.
     """
-    digest = hashlib.sha256()
-    for part in _parts(records):
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return digest.hexdigest()
+    return records.digest
 
 
 def _parts(records: Records) -> Iterator[bytes | memoryview]:

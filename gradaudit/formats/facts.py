@@ -8,9 +8,15 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from gradaudit.report import Report
-from gradaudit.text import number
+from gradaudit.text import listed, number
 
 BETWEEN = ", "
+_SHORTENED = {
+    "rougher": "made more roughly than was asked",
+    "cut_short": "cut short",
+    "left_out": "left out",
+}
+"""Lists of audits in the plan of a scan, and what became of them."""
 
 
 def title(report: Report) -> str:
@@ -52,11 +58,32 @@ def warnings(report: Report) -> tuple[str, ...]:
     accuracy = report.data.get("accuracy")
     of_accuracy = _text(accuracy.get("warning")) if isinstance(accuracy, dict) else ""
     noted = report.provenance.get("warnings")
+    plan = report.provenance.get("plan")
     return tuple(
         warning
-        for warning in (of_accuracy, *map(_text, noted if isinstance(noted, list) else ()))
+        for warning in (
+            of_accuracy,
+            *map(_text, noted if isinstance(noted, list) else ()),
+            _shortened(plan) if isinstance(plan, dict) else "",
+        )
         if warning
     )
+
+
+def _shortened(plan: Mapping[str, JsonValue]) -> str:
+    """What a scan left undone, because its time was up or it was interrupted."""
+    said = [
+        f"{listed(names)} {'was' if len(names) == 1 else 'were'} {how}"
+        for key, how in _SHORTENED.items()
+        if (names := [name for name in _list(plan.get(key)) if isinstance(name, str)])
+    ]
+    if plan.get("interrupted") is True:
+        return "; ".join(["this report is incomplete, the scan was interrupted", *said])
+    return f"there was little time: {'; '.join(said)} (--budget gives more)" if said else ""
+
+
+def _list(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else []
 
 
 def how(report: Report) -> str:

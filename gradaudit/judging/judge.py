@@ -107,9 +107,9 @@ def gate(
     A row fails where its whole interval is beyond the limit, passes where all of it is within, and
     is unclear in between; without an interval its value is judged. Infinity is beyond every
     ``max``; an imprecise row is always unclear. A headline that stands for several runs is judged
-    by each of them. A rule fails where one of its globs meets no row, or a row that failed; a
-    skipped row is not applicable. A report in which nothing was measured fails whatever the rules,
-    and so does a policy without any.
+    by each of them. A rule fails where one of its globs meets no row, or a row that failed or was
+    left out for lack of time; another skipped row is not applicable. A report in which nothing was
+    measured, or that was interrupted, fails whatever the rules, and so does a policy without any.
 
     Args:
         report: what was measured; findings it holds already are replaced.
@@ -178,6 +178,8 @@ def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]
     message = "" if met else "the policy has no rule for what this report holds"
     if not any(row.status == "measured" for row in report.measurements):
         message = "nothing in this report was measured"
+    elif report.interrupted:
+        message = "the scan was interrupted: this report is incomplete"
     nothing = Finding(rule=0, metric="*", level="error", outcome="unmeasured", message=message)
     findings = [nothing] if message else []
     for number, rule, rows in met:
@@ -211,7 +213,7 @@ def _verdict(case: Case, policy: Policy) -> Finding:
 
 
 def _without_value(number: int, rule: Rule, row: Measurement) -> Finding:
-    if row.status == "skipped":
+    if row.status == "skipped" and not row.left_out:
         return _finding(number, rule, row, "not-applicable", f"not applicable: {row.reason}")
     return _finding(number, rule, row, "unmeasured", f"could not be measured: {row.reason}")
 

@@ -11,6 +11,7 @@ from attacks.reconstruction.scenes import records
 from torch import nn
 
 from gradaudit.audits import Audit, AuditOptions, Metric, audits
+from gradaudit.audits.contract import breaches
 from gradaudit.defenses.subject import Subject
 from gradaudit.gathering import incomplete
 from gradaudit.judging import gate, passed
@@ -18,7 +19,7 @@ from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
-from gradaudit.runner import breaches, run
+from gradaudit.runner import run
 from gradaudit.units import Units
 
 ATTACK = {"batch_size": 5, "trials": 20, "batches": 20, "shadow": 40, "family": "logistic"}

@@ -11,6 +11,9 @@ from fake_command_line import only_counting, run
 from gradaudit.audits import Cost
 from gradaudit.cli.scan import sample_folder
 from gradaudit.defenses.subject import Subject
+from gradaudit.formats.facts import warnings
+from gradaudit.judging import gate, passed, read_policy
+from gradaudit.judging.judge import says
 from gradaudit.report import Report
 
 __all__ = ["only_counting"]
@@ -84,14 +87,16 @@ def test_the_sample_has_an_attribute_unless_another_is_named(
 
     monkeypatch.setattr(Counting, "cost", cost)
     assert run("scan", *named, "--dry-run").status == 0
-    assert seen == [asked]
+    assert set(seen) == {asked}
 
 
 def test_a_dry_run_tells_the_plan_and_measures_nothing(tmp_path: Path) -> None:
     done = run("scan", *SUBJECT, "--dry-run", "-o", tmp_path / "r.json")
     assert done == (
         0,
-        "zoo:mlp?inputs=10&hidden=3&classes=2 on 442 records:\n  counting: less than a second\n",
+        "zoo:mlp?inputs=10&hidden=3&classes=2 on 442 records:\n"
+        "  counting: less than a second (plain)\n"
+        "  together: less than a second\n",
         "",
     )
     assert not list(tmp_path.iterdir())
@@ -116,9 +121,35 @@ def test_an_audit_that_breaks_off_never_passes_a_policy(tmp_path: Path) -> None:
     assert done.err.startswith("gradaudit: counting failed: RuntimeError: first line second")
 
 
+def test_what_takes_longer_than_the_budget_is_cut_short_and_fails_its_rule(tmp_path: Path) -> None:
+    config, policy = tmp_path / "audit.yaml", tmp_path / "policy.yaml"
+    config.write_text("counting: {trouble: sleep}\n")
+    policy.write_text("rules: [{metric: counting.count, max: 1000}]\n")
+    done = run("scan", *SUBJECT, "--config", config, "-f", "json", "--budget", "1s")
+    assert (counted(done.out), done.status, done.err) == (600, 0, "")
+    report = Report.model_validate_json(done.out)
+    assert report.select("counting.count", layer="output")[0].left_out
+    judged = gate(report, read_policy(policy))
+    assert {each.layer for each in judged.findings if says(each) == "error"} == {"output"}
+    warning = "there was little time: counting was cut short (--budget gives more)"
+    assert warning in warnings(report)
+
+
+def test_an_interrupted_scan_leaves_an_incomplete_report_that_never_passes(tmp_path: Path) -> None:
+    config, policy = tmp_path / "audit.yaml", tmp_path / "policy.yaml"
+    config.write_text("counting: {trouble: interrupt}\n")
+    policy.write_text("rules: [{metric: counting.count, layers: fc1, max: 1000}]\n")
+    done = run("scan", *SUBJECT, "--config", config, "-f", "json")
+    assert (done.status, done.err) == (130, "gradaudit: interrupted\n")
+    report = Report.model_validate_json(done.out)
+    assert report.interrupted
+    assert not passed(gate(report, read_policy(policy)))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("--budget", "soon"), "--budget: write a time as 90s, 5m or 2h (got 'soon')"),
         (("--quick", "--thorough"), "--quick and --thorough: choose one"),
         (
             ("--audits", "countin"),

@@ -150,6 +150,16 @@ class InferenceAttack(Audit[O]):
         ),
     )
     headline = ("auroc", "auroc_gain")
+    priority = 50
+    least: ClassVar = {
+        "trials": 200,
+        "batches": 100,
+        "repeats": 1,
+        "rounds": 1,
+        "shadow": 200,
+        "family": ["logistic"],
+        "samples": 200,
+    }
     quick: ClassVar = {
         "trials": 400,
         "batches": 100,
@@ -204,6 +214,7 @@ class AttackDistribution(InferenceAttack[DistributionOptions]):
 
     name = "attack distribution"
     summary = "Guess the share of a batch's records that have a value from its gradients."
+    priority = 60
     Options = DistributionOptions
     plain: ClassVar = {"batches": 90, "repeats": 2}
 

@@ -55,6 +55,8 @@ class AttackMembership(Audit[MembershipOptions]):
     )
     headline = ()
     Options = MembershipOptions
+    priority = 20
+    least: ClassVar = {"method": ["idlg"]}
     quick: ClassVar = {"method": ["idlg"]}
     plain: ClassVar = {"method": ["idlg"], "batches": 40}
     thorough: ClassVar = {"batches": 40, "restarts": 4}

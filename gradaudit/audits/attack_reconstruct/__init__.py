@@ -54,6 +54,8 @@ class AttackReconstruct(Audit[ReconstructOptions]):
     )
     headline = ("relative_error",)
     Options = ReconstructOptions
+    priority = 40
+    least: ClassVar = {"iterations": 2, "restarts": 1, "batches": 1}
     quick: ClassVar = {"iterations": 5, "restarts": 2, "batches": 1}
     plain: ClassVar = {"restarts": 2}
     thorough: ClassVar = {

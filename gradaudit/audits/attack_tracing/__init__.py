@@ -51,6 +51,8 @@ class AttackTracing(Audit[TracingOptions]):
     )
     headline = ()
     Options = TracingOptions
+    priority = 100
+    least: ClassVar = {"participants": 4, "iterations": 2}
     quick: ClassVar = {"participants": 4, "iterations": 5}
     plain: ClassVar = {"participants": 8, "iterations": 5}
     thorough: ClassVar = {"repeats": 5}

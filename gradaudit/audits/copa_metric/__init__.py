@@ -74,5 +74,7 @@ class CopaMetric(Audit[CopaOptions]):
     headline = ("rank_deficit",)
     proxy = True
     Options = CopaOptions
+    priority = 90
+    least: ClassVar = {"records": 1, "work": 5.0}
     quick: ClassVar = {"records": 1, "work": 30.0}
     thorough: ClassVar = {"records": 4, "work": 5000.0}

@@ -136,5 +136,7 @@ class DpAudit(Audit[DpAuditOptions]):
     headline = ("epsilon_lower",)
     Options = DpAuditOptions
     renames: ClassVar = {"mode": "model_mode"}
+    priority = 35
+    least: ClassVar = {"trials": 1000, "restarts": 4, "iterations": 20}
     quick: ClassVar = {"trials": 1000, "restarts": 8, "iterations": 60}
     thorough: ClassVar = {"trials": 20000, "restarts": 64, "iterations": 600}

@@ -1,5 +1,7 @@
 """Information about the input in each layer's activations."""
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from gradaudit.audits.base import Audit, AuditOptions, Metric
@@ -63,5 +65,7 @@ class Forward(Audit[ForwardOptions]):
         ),
     )
     headline = ("fraction",)
+    priority = 80
+    least: ClassVar = {"samples": 200}
     proxy = True
     Options = ForwardOptions

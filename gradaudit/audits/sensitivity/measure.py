@@ -32,7 +32,7 @@ _RECORDS = 32
 _LABEL_RECORDS = 256
 _CHEAP = 1e10
 """Multiply-adds of forward passes that more records for the label may take; some seconds."""
-_PASSES_A_DIRECTION = 0.3
+_PASSES_A_DIRECTION, _SECONDS_A_LAYER = 2.0, 0.15
 _UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
 _VARIABLES: Mapping[Reacting, Variable] = {"input": "point", "label": "target"}
 
@@ -194,11 +194,16 @@ def _why_not(
 
 
 def cost(audit: Sensitivity, subject: Subject) -> Cost:
-    """A direction costs a fraction of a pass, records and directions being batched."""
+    """Some passes for every direction of every record, and the intervals of every layer."""
     columns, probes = subject.records.inputs[0].numel(), audit.options.probes
     directions = min(columns, 2 * probes) if probes else columns
+    directions += max(len(subject.records.classes), 1)
     records = min(subject.samples or _RECORDS, len(subject.records))
-    return Cost(passes=_PASSES_A_DIRECTION * directions * records * len(subject.targets))
+    targets = len(subject.targets)
+    return Cost(
+        passes=_PASSES_A_DIRECTION * directions * records * targets,
+        seconds=_SECONDS_A_LAYER * len(subject.layers) * targets,
+    )
 
 
 def run(audit: Sensitivity, subject: Subject, progress: Progress) -> Iterator[Measurement]:

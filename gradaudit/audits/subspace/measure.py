@@ -21,19 +21,22 @@ from gradaudit.subspaces.splits import Split, splits_of
 _RECORDS = 256
 _MOST_RECORDS = 1000
 """The work grows with their cube: in a scan of the sample 1,800 take minutes, 1,000 seconds."""
-_PASSES_A_RECORD = 2.0
+_PASSES_A_RECORD, _SECONDS_A_PAIR = 2.0, 6e-6
 _UNDEFENDED = "none applied: these are gradients of single records, not what is shared"
 _RANGE = 0.95
 _NO_INTERVAL = "none: resampled records repeat, and repeated records span less"
 
 
 def cost(audit: Subspace, subject: Subject) -> Cost:
-    """Gradients in double precision, once, and for means of permuted groups once more."""
+    """Gradients in double precision, once, for means of permuted groups once more; and spectra."""
     if not subject.attributes:
         return Cost()
     looked_at = min(subject.samples or _RECORDS, _MOST_RECORDS, len(subject.records))
     records = looked_at * len(subject.targets)
-    return Cost(_PASSES_A_RECORD * records * (2 if audit.options.reading == "mean" else 1))
+    return Cost(
+        passes=_PASSES_A_RECORD * records * (2 if audit.options.reading == "mean" else 1),
+        seconds=_SECONDS_A_PAIR * looked_at**2 * len(subject.layers) * len(subject.targets),
+    )
 
 
 def run(audit: Subspace, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -159,5 +159,7 @@ class Tradeoff(Audit[TradeoffOptions]):
     headline = ("cap",)
     Options = TradeoffOptions
     renames: ClassVar = {"defense": "base_defense"}
+    priority = 110
+    least: ClassVar = {"iterations": 5, "rounds": 10}
     quick: ClassVar = {"iterations": 10, "rounds": 20}
     thorough: ClassVar = {"iterations": 300, "batches": 10, "repeats": 5}

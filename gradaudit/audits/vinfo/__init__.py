@@ -255,6 +255,18 @@ class Vinfo(Audit[VinfoOptions]):
     )
     headline = ("vinfo", "auroc")
     Options = VinfoOptions
+    priority = 30
+    least: ClassVar = {
+        "repeats": 3,
+        "batches": 32,
+        "family": ["logistic"],
+        "correlation": False,
+        "restarts": 2,
+        "updates": 5,
+        "iterations": 5,
+        "together": [1],
+        "samples": 300,
+    }
     quick: ClassVar = {
         "repeats": 5,
         "batches": 32,

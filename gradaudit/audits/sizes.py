@@ -1,0 +1,25 @@
+"""How exactly an audit may be made, from the least that says anything to the most exact answer."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from gradaudit.audits.base import Audit
+
+SizeName = Literal["least", "quick", "plain", "thorough"]
+SIZES: tuple[SizeName, ...] = get_args(SizeName)
+"""Each is the name of a preset of every audit."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """An audit made so exactly.
+
+    Attributes:
+        name: of the preset.
+        audit: with the options of it.
+        samples: records that it looks at, where the user does not say; None for its own default.
+    """
+
+    name: SizeName
+    audit: Audit[Any]
+    samples: int | None = None

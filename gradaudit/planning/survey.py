@@ -1,0 +1,152 @@
+"""A scan: every audit in its turn, as exactly as the time allows, and a report at any moment."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pydantic import JsonValue
+
+from gradaudit.audits.sizes import Size
+from gradaudit.defenses.subject import Subject
+from gradaudit.planning.pace import Pace
+from gradaudit.planning.schedule import Schedule, Turn
+from gradaudit.progress import Progress
+from gradaudit.report import Report
+from gradaudit.runner import Outcome, Run, left_out, measured
+from gradaudit.stopping import Stopped
+from gradaudit.text import estimate
+from gradaudit.units import NOTHING_KEPT, Units
+
+NO_TIME = "there was no time for it: a longer --budget runs it"
+STOPPED = "the scan was interrupted before it"
+
+Clock = Callable[[], float | None]
+"""Seconds that are left; None without a limit."""
+
+
+class Survey:
+    """The audits of a scan, and what they came to so far.
+
+    Args:
+        subject: what is audited.
+        ladders: the sizes of each audit, in the report's order.
+        left: the time.
+
+    Raises:
+        AuditError: the model cannot be run on the records.
+    """
+
+    def __init__(self, subject: Subject, ladders: Sequence[Sequence[Size]], left: Clock) -> None:
+        self.stopped: BaseException | None = None
+        """What interrupted it."""
+        self._subject, self._left = subject, left
+        self._ladders = sorted(ladders, key=lambda sizes: sizes[0].audit.priority)
+        self._names = [sizes[0].audit.name for sizes in ladders]
+        self._run: Run | None = None
+        self._found: dict[str, tuple[Size, Outcome]] = {}
+        self._pace = Pace.of(subject)
+
+    def seconds(self, size: Size) -> float:
+        """About what a size takes; zero where there is nothing to do."""
+        return self._pace.seconds(size.audit, _sampled(self._subject, size))
+
+    def go(self, progress: Progress, units: Units = NOTHING_KEPT) -> None:
+        """Run the audits until all are as exact as was asked, the time is up, or it is stopped.
+
+        Args:
+            progress: who is told how far the work is, and in a line what came out of each audit.
+            units: where finished work is kept.
+        """
+        self._run = Run.begun(self._subject)
+        schedule = Schedule(self._ladders, self.seconds, self._left)
+        with progress.task("scan", len(self._ladders)) as advance:
+            while turn := schedule.next():
+                try:
+                    outcome = self._measured(turn, progress, units)
+                except (KeyboardInterrupt, Stopped) as stop:
+                    self.stopped = stop
+                    return
+                schedule.done(turn, outcome.seconds, whole=outcome.whole)
+                advance(turn.size.audit.name not in self._found)
+                self._accept(turn.size, outcome)
+                progress.say(f"{turn.size.audit.name}: {_words(turn.size, outcome)}")
+
+    def plan(self) -> Iterator[tuple[Size, float | None]]:
+        """What would be run, in this order, and about how long each would take.
+
+        None is said of what there is no time for.
+        """
+        begun, spent = self._left(), 0.0
+        schedule = Schedule(self._ladders, self.seconds, lambda: begun and begun - spent)
+        sizes, seconds = {}, dict.fromkeys(range(len(self._ladders)), 0.0)
+        while turn := schedule.next():
+            took = self.seconds(turn.size)
+            schedule.done(turn, took, whole=True)
+            spent += took
+            sizes[turn.place] = turn.size
+            seconds[turn.place] += took
+        for place, ladder in enumerate(self._ladders):
+            yield (sizes[place], seconds[place]) if place in sizes else (ladder[0], None)
+
+    def report(self, provenance: Mapping[str, JsonValue]) -> Report:
+        """The report of what is done, with more facts to record."""
+        assert self._run is not None  # there is nothing to report before it goes
+        reason = STOPPED if self.stopped else NO_TIME
+        outcomes = {
+            sizes[0].audit.name: left_out(sizes[-1].audit, self._subject, reason)
+            for sizes in self._ladders
+            if sizes[0].audit.name not in self._found
+        }
+        outcomes |= {name: outcome for name, (_, outcome) in self._found.items()}
+        run = replace(self._run, outcomes=[outcomes[name] for name in self._names])
+        return run.report({**provenance, "plan": self._facts()})
+
+    def _measured(self, turn: Turn, progress: Progress, units: Units) -> Outcome:
+        subject = _sampled(self._subject, turn.size)
+        return measured(subject, turn.size.audit, progress, units, turn.seconds)
+
+    def _facts(self) -> dict[str, JsonValue]:
+        """How exactly each audit was made, what was cut short, and what was left out."""
+        largest = {sizes[0].audit.name: sizes[-1].name for sizes in self._ladders}
+        return {
+            "sizes": {name: size.name for name, (size, _) in self._found.items()},
+            "rougher": [
+                name for name, (size, _) in self._found.items() if size.name != largest[name]
+            ],
+            "cut_short": [name for name, (_, each) in self._found.items() if not each.whole],
+            "left_out": [name for name in self._names if name not in self._found],
+            "interrupted": self.stopped is not None,
+        }
+
+    def _accept(self, size: Size, outcome: Outcome) -> None:
+        """Take it in place of a rougher one, but nothing cut short in place of a whole one."""
+        name = size.audit.name
+        if name in self._found:
+            former_size, former = self._found[name]
+            seconds = former.seconds + outcome.seconds
+            if former.whole and not outcome.whole:
+                size, outcome = former_size, former
+            outcome = replace(outcome, seconds=seconds)
+        self._found[name] = size, outcome
+
+
+def _sampled(subject: Subject, size: Size) -> Subject:
+    """The subject as an audit of this size looks at it."""
+    return replace(subject, samples=subject.samples or size.samples)
+
+
+def _words(size: Size, outcome: Outcome) -> str:
+    """What came out, in a few words: the riskiest layer, or why there is none."""
+    audit, rows = size.audit, outcome.part.rows
+    measured_rows = [row for row in rows if row.number is not None and not row.variant]
+    took = f"{outcome.seconds:.1f} s"
+    if not measured_rows:
+        return f"{rows[0].reason if rows else 'nothing'} ({took})"
+    metric = next((m for m in audit.metrics if m.id in audit.headline), audit.metrics[0])
+    of_metric = [row for row in measured_rows if row.metric == metric.id] or measured_rows
+    sign = -1 if metric.riskier == "lower" else 1
+    worst = max(of_metric, key=lambda row: sign * (row.number or 0.0))
+    where = f" in {worst.layer}" if worst.layer else ""
+    layers = len({row.layer for row in measured_rows if row.layer})
+    return f"{worst.metric} {estimate(worst)}{where}" + (
+        f", the riskiest of {layers} layers ({took})" if layers > 1 else f" ({took})"
+    )

@@ -1,0 +1,121 @@
+"""What a scan does in its time, with audits that take what they are told to by a clock of ours."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from fake_audit import Counting
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradaudit.audits.sizes import SIZES, Size
+from gradaudit.planning.schedule import Schedule
+
+Seconds = Sequence[float]
+"""What the sizes of an audit take, the least first."""
+
+
+@dataclass
+class Played:
+    """What came out of a schedule that was played.
+
+    Attributes:
+        turns: numbers of the audits and the sizes, in their order.
+        best: the largest whole size of each audit, by its number.
+        spent: seconds.
+    """
+
+    turns: list[tuple[int, str]] = field(default_factory=list)
+    best: dict[int, str] = field(default_factory=dict)
+    spent: float = 0.0
+
+
+def played(truth: Sequence[Seconds], estimates: Sequence[Seconds], budget: float | None) -> Played:
+    """Play a schedule whose audits take the truth, or are cut short, where others were told."""
+    ladders = [
+        [Size(SIZES[i], Counting(Counting.Options(scale=1.0 + number))) for i in range(len(each))]
+        for number, each in enumerate(truth)
+    ]
+    told = {
+        size: estimate
+        for sizes, each in zip(ladders, estimates, strict=True)
+        for size, estimate in zip(sizes, each, strict=True)
+    }
+    return _play(ladders, truth, told, budget)
+
+
+def _play(
+    ladders: Sequence[Sequence[Size]],
+    truth: Sequence[Seconds],
+    told: Mapping[Size, float],
+    budget: float | None,
+) -> Played:
+    came = Played()
+    schedule = Schedule(
+        ladders, told.__getitem__, lambda: None if budget is None else budget - came.spent
+    )
+    while turn := schedule.next():
+        takes = truth[turn.place][list(ladders[turn.place]).index(turn.size)]
+        whole = turn.seconds is None or takes <= turn.seconds
+        seconds = takes if whole or turn.seconds is None else turn.seconds
+        came.spent += seconds
+        came.turns.append((turn.place, turn.size.name))
+        if whole:
+            came.best[turn.place] = turn.size.name
+        schedule.done(turn, seconds, whole=whole)
+        assert len(came.turns) <= 4 * len(ladders)
+    return came
+
+
+def test_what_fits_is_made_as_exactly_as_was_asked_at_once() -> None:
+    small = [(1, 2, 3)] * 4
+    assert played(small, small, 60).turns == [(place, "plain") for place in range(4)]
+
+
+def test_without_a_limit_everything_is() -> None:
+    large = [(1e6, 1e8)] * 2
+    assert played(large, large, None).turns == [(0, "quick"), (1, "quick")]
+
+
+def test_what_takes_too_long_is_made_roughly_and_then_better_while_there_is_time() -> None:
+    truth = [(2, 10, 1000), (2, 10, 1000)]
+    came = played(truth, truth, 60)
+    assert came.best == {0: "quick", 1: "quick"}
+    assert came.spent <= 60
+
+
+def test_the_first_audits_come_first_where_there_is_little_time() -> None:
+    truth = [(8.0,), (8.0,), (8.0,)]
+    came = played(truth, truth, 18)
+    assert sorted(came.best) == [0, 1]
+
+
+def test_of_an_audit_with_nothing_to_do_nothing_is_expected() -> None:
+    assert played([(0.0,), (50.0,)], [(0.0,), (50.0,)], 60).best == {0: "least", 1: "least"}
+    assert played([(50.0,), (0.1,)], [(50.0,), (0.0,)], 0.0).best == {1: "least"}
+
+
+def test_an_estimate_that_is_far_too_low_costs_no_other_audit_its_turn() -> None:
+    truth, told = [(500, 5000), (2, 4), (2, 4)], [(1, 10), (2, 4), (2, 4)]
+    came = played(truth, told, 60)
+    assert came.best.keys() == {1, 2}
+
+
+def test_an_estimate_that_is_too_high_is_corrected() -> None:
+    truth, told = [(0.5, 2.0), (0.5, 2.0)], [(10.0, 40.0), (10.0, 40.0)]
+    assert played(truth, told, 60).best == {0: "quick", 1: "quick"}
+
+
+@pytest.mark.parametrize("slower", [0.1, 1, 10])
+@given(
+    truth=st.lists(
+        st.tuples(st.floats(0.1, 50), st.floats(1, 20), st.floats(1, 20)), min_size=1, max_size=9
+    ),
+    wrong=st.lists(st.floats(0.3, 3), min_size=9, max_size=9),
+)
+def test_the_time_is_kept(
+    truth: list[tuple[float, float, float]], wrong: list[float], slower: float
+) -> None:
+    grown = [(a * slower, a * b * slower, a * b * c * slower) for a, b, c in truth]
+    told = [[each * w for each in takes] for takes, w in zip(grown, wrong, strict=False)]
+    assert played(grown, told, 100).spent <= 100 * 1.0001

@@ -1,0 +1,51 @@
+"""Work that is given a time ends when it is up, and what goes on afterwards is left alone."""
+
+import signal
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+
+from gradaudit.stopping import TimeIsUp, within
+
+
+def test_work_ends_when_its_time_is_up() -> None:
+    with pytest.raises(TimeIsUp):
+        _work_within(0.05, swallowed=0)
+
+
+def test_whoever_swallows_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradaudit.stopping._AGAIN", 0.05)
+    with pytest.raises(TimeIsUp):
+        _work_within(0.02, swallowed=2)
+
+
+def _work_within(seconds: float, swallowed: int) -> None:
+    with within(seconds):
+        for _ in range(swallowed):
+            with suppress(TimeIsUp):
+                time.sleep(9)
+        time.sleep(9)
+
+
+def test_afterwards_nobody_is_disturbed() -> None:
+    listening = signal.getsignal(signal.SIGALRM)
+    with within(0.1):
+        pass
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) is listening
+
+
+def test_other_threads_have_no_limit() -> None:
+    done = []
+
+    def work() -> None:
+        with within(0.0):
+            time.sleep(0.05)
+        done.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [True]
