@@ -2,10 +2,11 @@
 
     python benchmarks/mutants.py [ROOM … | ROOM/MODULE …] [--sample COUNT] [--seed SEED]
 
-Cosmic Ray writes the mutants. Each meets the tests of its own module, and then the quick ones of
-its room, in a process forked for it, where no library is loaded anew and no file is changed; one
-that hangs is as good as killed. Mutants of annotations alone are left out, as they change nothing.
-A sample is of each room's. A test that starts a fresh process sees none of it.
+Cosmic Ray writes the mutants. Each meets the tests of its own module and the quick ones of its
+room, the quickest first, in a process forked for it, where no library is loaded anew and no file is
+changed; one that hangs is as good as killed. Tests that never pass the line that it changes are
+spared. Mutants of annotations alone are left out, as they change nothing. A sample is of each
+room's. A test that starts a fresh process sees none of it.
 """
 
 import argparse
@@ -14,9 +15,11 @@ import importlib.machinery
 import importlib.util
 import io
 import os
+import pickle
 import random
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,9 +27,11 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from difflib import ndiff
 from importlib.abc import MetaPathFinder
-from itertools import islice
+from itertools import islice, zip_longest
+from operator import itemgetter
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -44,6 +49,8 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("dp", "judging", "ranks", "inference", "statistics")
 FATES = ("killed", "survived", "timed out")
 SECONDS = 240
+"""For the tests of a mutant, at most."""
+ALWAYS = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
 LEFT_OUT = ("_Eq_Is", "NotEq_IsNot", "VariableInserter", "VariableReplacer")
 """Identity of equal constants is up to the interpreter; what is of variables needs to be told."""
 
@@ -67,10 +74,28 @@ class Mutant:
         operator = get_operator(self.operator)()
         return str(mutate_code(self.path.read_text(), operator, self.occurrence))
 
+    @property
+    def place(self) -> range:
+        """The lines of the statement that it changes, the first ones of one with a body."""
+        before, after = self.path.read_text().splitlines(), self.source.splitlines()
+        changed = next(n for n, (a, b) in enumerate(zip_longest(before, after), 1) if a != b)
+        spans = (_span(node) for node in ast.walk(ast.parse("\n".join(before))))
+        around = (span for span in spans if changed in span)
+        return min(around, key=len, default=range(changed, changed + 1))
+
     def __str__(self) -> str:
         lines = ndiff(self.path.read_text().splitlines(), self.source.splitlines())
         changed = [" ".join(line.split()) for line in lines if line[0] in "-+"]
         return f"{self.path.relative_to(ROOT)}: " + "  ".join(changed)
+
+
+def _span(node: ast.AST) -> range:
+    """Lines of a statement, without its body."""
+    if not isinstance(node, ast.stmt) or node.end_lineno is None:
+        return range(0)
+    body = getattr(node, "body", None)
+    end = body[0].lineno - 1 if body else node.end_lineno
+    return range(node.lineno, max(end, node.lineno) + 1)
 
 
 class Finder(MetaPathFinder, importlib.machinery.SourceFileLoader):  # type: ignore[misc]
@@ -122,19 +147,106 @@ def without_annotations(source: str) -> str:
     return ast.dump(tree)
 
 
-def fate(mutant: Mutant) -> str:
+class Watch:
+    """A pytest plugin: which lines every test passes, how long it takes, and whether it is slow."""
+
+    def __init__(self, room: str) -> None:
+        self.folder = f"{ROOT}/gradaudit/{room}/"
+        self.test = ""
+        self.passing: dict[str, dict[int, set[str]]] = {}
+        self.seconds: dict[str, float] = {}
+        self.slow: set[str] = set()
+
+    def trace(self, frame: FrameType, event: str, arg: object) -> Any:
+        """What ``sys.settrace`` calls for every frame, and for every line of the room's."""
+        name, line = frame.f_code.co_filename, frame.f_lineno
+        if not name.startswith(self.folder):
+            return None
+        self.passing.setdefault(name, {}).setdefault(line, set()).add(self.test)
+        return self.trace
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.test, began = item.nodeid, time.monotonic()
+        yield
+        self.test, self.seconds[item.nodeid] = "", time.monotonic() - began
+        if item.get_closest_marker("slow"):
+            self.slow.add(item.nodeid)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The seconds of a room's tests, the quickest first, its slow ones, and what passes a line."""
+
+    tests: dict[str, float]
+    slow: set[str]
+    passing: dict[str, dict[int, set[str]]]
+
+    def about(self, mutant: Mutant) -> list[str]:
+        """Tests that may see it: those of its module, and quick ones of the room.
+
+        Any may see what is passed while its module is loaded, as constants are.
+        """
+        lines = self.passing.get(str(mutant.path), {})
+        passed = {test for line in mutant.place for test in lines.get(line, ())}
+        own = f"tests/{mutant.room}/test_{mutant.path.stem}.py::"
+        known = (test for test in self.tests if test not in self.slow or test.startswith(own))
+        return [test for test in known if "" in passed or test in passed]
+
+
+def asked(name: str) -> Asked:
+    """By running the tests of modules and the quick ones of their room, in a forked process."""
+    with tempfile.TemporaryFile() as file:
+        if not (pid := os.fork()):
+            with redirect_stdout(io.StringIO()) as said:
+                try:
+                    pickle.dump(_watched(name), file)
+                    file.flush()
+                except Exception as error:
+                    print(said.getvalue(), repr(error), file=sys.stderr)
+                finally:
+                    os._exit(0)
+        os.waitpid(pid, 0)
+        file.seek(0)
+        try:
+            found: Asked = pickle.load(file)
+        except EOFError:
+            sys.exit(f"{name}: the tests fail without a mutant")
+    return found
+
+
+def _watched(name: str) -> Asked:
+    room = name.partition("/")[0]
+    place = ROOT / "tests" / room
+    own = [place / f"test_{path.stem}.py" for path in modules(name)]
+    own = [path for path in own if path.exists()]
+    quick = ["-m", "not slow", str(place), *(f"--ignore={path}" for path in own)]
+    watch = Watch(room)
+    sys.settrace(watch.trace)
+    for run in (map(str, own), quick):
+        assert pytest.main([*ALWAYS, "-x", *run], [watch]) == pytest.ExitCode.OK
+    sys.settrace(None)
+    tests = sorted(watch.seconds.items(), key=itemgetter(1))
+    return Asked(dict(tests), watch.slow, watch.passing)
+
+
+def fate(mutant: Mutant, known: Asked) -> str:
     """What becomes of a mutant in a process of its own."""
+    if not (tests := known.about(mutant)):
+        return "survived"
+    patience = min(SECONDS, 30 + 10 * sum(known.tests[test] for test in tests))
     pid = os.fork()
     if not pid:
         os.setsid()
         killed = True
         try:
             with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-                killed = not survives(mutant)
+                sys.meta_path.insert(0, Finder(mutant))
+                killed = pytest.main([*ALWAYS, "-x", *tests]) != pytest.ExitCode.OK
         finally:
             os._exit(killed)
     try:
-        return reaped(pid, time.monotonic() + SECONDS)
+        return reaped(pid, time.monotonic() + patience)
     except KeyboardInterrupt:
         os.killpg(pid, signal.SIGKILL)
         raise
@@ -151,27 +263,16 @@ def reaped(pid: int, until: float) -> str:
     return "timed out"
 
 
-def survives(mutant: Mutant) -> bool:
-    sys.meta_path.insert(0, Finder(mutant))
-    tests = ROOT / "tests" / mutant.room
-    own = tests / f"test_{mutant.path.stem}.py"
-    quick = ["-m", "not slow", str(tests), f"--ignore={own}"]
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    runs = ([str(own)], quick) if own.exists() else (quick,)
-    return all(pytest.main([*options, *run]) == pytest.ExitCode.OK for run in runs)
-
-
 def modules(name: str) -> list[Path]:
     place = ROOT / "gradaudit" / name
     return sorted(place.glob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
 
 
-def chosen(wanted: Sequence[str], sample: int | None, seed: int) -> Iterator[Mutant]:
-    for name in wanted:
-        every = [mutant for path in modules(name) for mutant in mutants(path)]
-        if sample is not None:
-            random.Random(seed).shuffle(every)
-        yield from islice(filter(changes, every), sample)
+def chosen(name: str, sample: int | None, seed: int) -> Iterator[Mutant]:
+    every = [mutant for path in modules(name) for mutant in mutants(path)]
+    if sample is not None:
+        random.Random(seed).shuffle(every)
+    return islice(filter(changes, every), sample)
 
 
 def main() -> None:
@@ -180,16 +281,17 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="how many of each room are tried")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     options = parser.parse_args()
-    for name in options.wanted:
-        if fate(Mutant(modules(name)[0], "core/NoOp", 0)) != "survived":
-            sys.exit(f"{name}: the tests fail without a mutant")
+    os.chdir(ROOT)
     fates: dict[str, Counter[str]] = {}
     try:
-        for mutant in chosen(options.wanted, options.sample, options.seed):
-            end = fate(mutant)
-            fates.setdefault(mutant.module, Counter())[end] += 1
-            if end != "killed":
-                print(f"{end:<9} {mutant}", flush=True)
+        for name in options.wanted:
+            known = asked(name)
+            for mutant in chosen(name, options.sample, options.seed):
+                end = fate(mutant, known)
+                fates.setdefault(mutant.module, Counter())[end] += 1
+                print(".", end="", file=sys.stderr, flush=True)
+                if end != "killed":
+                    print(f"{end:<9} {mutant}", flush=True)
     except KeyboardInterrupt:
         print("interrupted")
     print(table(fates))

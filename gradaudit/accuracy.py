@@ -13,15 +13,16 @@ import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
 from scipy.special import ndtri
-from scipy.stats import binomtest
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
+from gradaudit.gradients.flops import flops
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.preprocessing import PROBABLY, Seen, watching
 from gradaudit.models.target import Expected, Target
+from gradaudit.statistics.laws import binomial_at_least
+from gradaudit.text import listed
 
 CONFIDENCE = 0.95
 MOST_RECORDS = 10_000
@@ -120,13 +121,10 @@ def affordable(target: Target, records: Records) -> int:
         return len(records)
     model = _evaluated(target)
     inputs, labels = model.cast(records.inputs[:1]), model.cast(records.labels[:1])
-    counter = FlopCounterMode(display=False)
     try:
-        with counter:
-            model.check(inputs, labels)
+        each = max(flops(lambda: model.check(inputs, labels)), 1)
     except Exception:  # of a model that cannot be counted, or that cannot be run at all
         return MOST_RECORDS
-    each = max(counter.get_total_flops(), 1)
     return min(MOST_RECORDS, max(FEWEST_RECORDS, int(FLOPS / each)))
 
 
@@ -169,8 +167,7 @@ def _accuracy(right: Tensor, labels: Tensor) -> TaskAccuracy:
     interval = wilson(int(right.sum()), n)
     at_chance = None
     if chance < 1:
-        test = binomtest(int(right.sum()), n, chance, alternative="greater")
-        at_chance = bool(test.pvalue > _LEVEL)
+        at_chance = binomial_at_least(int(right.sum()), n, chance) > _LEVEL
     return TaskAccuracy("accuracy", value, interval, chance, n, at_chance=at_chance)
 
 
@@ -220,6 +217,11 @@ def doubt(
         return (
             "the weights are random: no checkpoint was given (--checkpoint), and every number is "
             "about an untrained model"
+        )
+    if target.checkpoint is not None and target.checkpoint.random:
+        return (
+            f"the checkpoint is partial: {listed(target.checkpoint.random, 20)} are random, and "
+            "every number of them is about untrained weights"
         )
     if expected is not None and found.interval is not None:
         if found.interval[1] >= expected.value - _MARGIN:

@@ -28,6 +28,8 @@ def audit(
     *,
     audits: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
     checkpoints: Sequence[str | Path] = (),
+    prefix: str | None = None,
+    partial: bool = False,
     attributes: Sequence[str] = (),
     loss: str | Loss = "cross-entropy",
     mode: Mode = "eval",
@@ -47,6 +49,8 @@ def audit(
         audits: names of audits, or their options by name; without it every audit, with the options
             of a plain ``gradaudit scan``.
         checkpoints: files of weights to put into copies of the model, oldest round first.
+        prefix: ``OLD=NEW``, a prefix of the checkpoints' keys and what the model has in its place.
+        partial: whether what a checkpoint has no weights for stays as it is.
         attributes: the private attributes asked about, of those that the records have.
         loss: the training loss, by name or as an object.
         mode: how BatchNorm and dropout run.
@@ -76,6 +80,8 @@ def audit(
         {
             "model": model if isinstance(model, str) else None,
             "checkpoint": tuple(checkpoints),
+            "prefix": prefix,
+            "partial": partial,
             "data": data if isinstance(data, str) else None,
             "attribute": tuple(attributes),
             "loss": loss if isinstance(loss, str) else None,

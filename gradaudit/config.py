@@ -31,6 +31,7 @@ class _Settings(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
+        defer_build=True,
         alias_generator=lambda name: name.replace("_", "-"),
         validate_by_name=True,
     )
@@ -48,15 +49,28 @@ class SubjectSettings(_Settings):
     )
     checkpoint: tuple[Path, ...] = Field(
         (),
-        description="Weights (safetensors or a state dict); repeat for several training rounds, "
-        "oldest first.",
+        description="Weights (safetensors, also in shards: the folder or its index.json; a state "
+        "dict; a NumPy archive, named or in order); repeat for several training rounds, oldest "
+        "first.",
         json_schema_extra=short("-c"),
+    )
+    prefix: str | None = Field(
+        None,
+        description="OLD=NEW: a prefix of the checkpoint's keys and what the model has in its "
+        "place, as in backbone.= or =backbone. (common ones are told without it).",
+    )
+    partial: bool = Field(
+        False,
+        description="Take what a checkpoint has for the model, by name and shape; the rest stays "
+        "random, and the report warns of it.",
     )
     data: str | None = Field(
         None,
-        description="digits, diabetes, csv:FILE?label=COL, npz:FILE?inputs=KEY&label=KEY, "
-        "images:DIR, text:FILE.csv?text=COL&label=COL, torchvision:NAME?root=DIR, or "
-        "FILE.py:factory.",
+        description="digits, diabetes, csv:FILE?label=COL, parquet:FILE?label=COL, "
+        "npz:FILE?inputs=KEY&label=KEY, images:DIR, text:FILE.csv?text=COL&label=COL, "
+        "torchvision:NAME?root=DIR, hf-datasets:DIR?label=COL, or FILE.py:factory, which returns "
+        "(inputs, labels), a mapping of inputs, labels, attributes, users, members, classes, or a "
+        "Dataset or DataLoader.",
         json_schema_extra=short("-d"),
     )
     attribute: tuple[str, ...] = Field(

@@ -9,13 +9,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-import scipy
-import sklearn
 import torch
 from torch import nn
 
@@ -117,5 +115,5 @@ def _versions() -> list[str]:
     ours = hashlib.sha256()
     for path in sorted(Path(gradaudit.__file__).parent.rglob("*.py")):
         ours.update(path.read_bytes())
-    used = [module.__version__ for module in (np, scipy, sklearn, torch)]
-    return [gradaudit.__version__, ours.hexdigest(), *map(str, used), torch.__config__.show()]
+    used = [version(name) for name in ("numpy", "scipy", "scikit-learn", "torch")]
+    return [gradaudit.__version__, ours.hexdigest(), *used, torch.__config__.show()]

@@ -22,13 +22,14 @@ P = TypeVar("P")
 
 
 @cache
-def discover(package: str, base: type[P]) -> dict[str, type[P]]:
+def discover(package: str, base: type[P], name: str | None = None) -> dict[str, type[P]]:
     """Every concrete subclass of ``base`` in ``package`` and its entry points, by name.
 
     Args:
         package: full name of the package that holds one part a module, e.g. ``gradaudit.audits``;
             the entry point group has the same name.
         base: the kind's base class.
+        name: whose part is enough: modules of the package that declare others are not imported.
 
     Returns:
         The parts sorted by their ``name``.
@@ -37,19 +38,19 @@ def discover(package: str, base: type[P]) -> dict[str, type[P]]:
         UsageError: two parts claim one name, or an entry point is broken.
     """
     found: dict[str, type[P]] = {}
-    for part in (*_in_package(package, base), *_from_entry_points(package, base)):
-        name: str = getattr(part, "name")  # noqa: B009 - declared by the kind's base class
-        if found.setdefault(name, part) is not part:
+    for part in (*_in_package(package, base, name), *_from_entry_points(package, base)):
+        own: str = getattr(part, "name")  # noqa: B009 - declared by the kind's base class
+        if found.setdefault(own, part) is not part:
             raise UsageError(
-                f"two parts of {package} are named {name!r}: "
-                f"{found[name].__module__} and {part.__module__}; uninstall one"
+                f"two parts of {package} are named {own!r}: "
+                f"{found[own].__module__} and {part.__module__}; uninstall one"
             )
     return dict(sorted(found.items()))
 
 
-def _in_package(package: str, base: type[P]) -> Iterator[type[P]]:
+def _in_package(package: str, base: type[P], name: str | None) -> Iterator[type[P]]:
     for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        if info.name.startswith("_"):
+        if info.name.startswith("_") or not _may_hold(name, f"{package}.{info.name}"):
             continue
         module = importlib.import_module(f"{package}.{info.name}")
         for _, member in inspect.getmembers(module, inspect.isclass):
@@ -60,6 +61,11 @@ def _in_package(package: str, base: type[P]) -> Iterator[type[P]]:
                 and hasattr(member, "name")
             ):
                 yield member
+
+
+def _may_hold(name: str | None, module: str) -> bool:
+    """Whether a part of this name, or of any where it is None, may be found in a module."""
+    return name is None or not (others := declared(module)) or name in others
 
 
 def _from_entry_points(group: str, base: type[P]) -> Iterator[type[P]]:

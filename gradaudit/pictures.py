@@ -1,18 +1,23 @@
-"""What pictures have in common: where they may be written, style, the same bytes again."""
+"""What pictures have in common: where they may be written, style, the same bytes again.
+
+Matplotlib is loaded when something is drawn.
+"""
+
+from __future__ import annotations
 
 import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from gradaudit.errors import UsageError
 from gradaudit.report import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png")
 _STYLE: Any = {"svg.hashsalt": "gradaudit", "svg.fonttype": "none", "font.size": 9}
@@ -44,6 +49,9 @@ def picture(path: Path, panels: int) -> Iterator[list[Axes]]:
         path: ends in .svg or .png.
         panels: how many. All share one legend, of the first panel's labels, above them.
     """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_INCHES[0] * panels, _INCHES[1]), layout="constrained")
         axes = list(figure.subplots(1, panels, squeeze=False)[0])

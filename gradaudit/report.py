@@ -37,6 +37,7 @@ class _Document(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
+        defer_build=True,
         allow_inf_nan=False,
         json_schema_serialization_defaults_required=True,
     )
@@ -151,11 +152,15 @@ class LayerRecord(_Document):
 
 
 class CheckpointRecord(_Document):
-    """A checkpoint file by name and content hash, with what was done to make it fit the model."""
+    """A checkpoint file by name and content hash, with what was done to make it fit the model.
+
+    ``random`` are the model's tensors that a partial one has no weights for.
+    """
 
     file: str
     sha256: str
     notes: list[str] = Field(default_factory=list)
+    random: list[str] = Field(default_factory=list)
 
 
 class TargetRecord(_Document):

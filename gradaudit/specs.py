@@ -91,13 +91,15 @@ def parse_spec(text: str) -> Spec:
 def files_in_spec(text: str) -> Iterator[Path]:
     """Every path that a spec may name.
 
-    As in ``FILE``, ``FILE,FILE``, ``FILE.py:NAME``, ``KIND:FILE``, ``KIND:FOLDER?key=FILE``.
+    As in ``FILE``, ``FILE,FILE``, ``FILE.py:NAME``, ``KIND:FILE``, ``KIND:FOLDER?key=FILE``,
+    ``KIND:FILE?key=FILE.py:NAME``.
     """
     try:
         spec = parse_spec(text)
     except UsageError:
         spec = Spec(text, text)
-    values = [value for _, value in spec.pairs]
+    given = [value for _, value in spec.pairs]
+    values = [*given, *(value.rpartition(":")[0] for value in given)]
     inside = [f"{spec.rest}/{value}" for value in values]
     names = (text, *text.split(","), spec.name, spec.rest, spec.name.rpartition(":")[0])
     for name in (*names, *values, *inside):

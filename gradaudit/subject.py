@@ -16,7 +16,7 @@ from gradaudit.defenses import Chain, parse_defense
 from gradaudit.defenses.subject import Subject, defended_target, with_private_part
 from gradaudit.errors import UsageError
 from gradaudit.models.building import load_loss, load_model
-from gradaudit.models.checkpoint import apply_checkpoint, load_checkpoint
+from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, parse_rename
 from gradaudit.models.losses import Loss
 from gradaudit.models.preprocessing import expected_of_run
 from gradaudit.models.target import (
@@ -65,7 +65,8 @@ def open_subject(
     )
     defenses = tuple(map(parse_defense, settings.defense))
     untrained = defended_target(untrained, defenses, settings.seed)
-    targets = tuple(_with_weights(untrained, path) for path in settings.checkpoint)
+    how = Fit(parse_rename(settings.prefix) if settings.prefix else None, settings.partial)
+    targets = tuple(_with_weights(untrained, path, how) for path in settings.checkpoint)
     newest = (targets or (untrained,))[-1]
     layers = choose_layers(newest.layers, settings.layer, settings.hide)
     hidden = hidden_layers(newest.layers, settings.hide)
@@ -93,11 +94,9 @@ def _needed(spec: str | None, option: str) -> str:
     return spec
 
 
-def _with_weights(target: Target, path: Path) -> Target:
-    loaded = load_checkpoint(path)
+def _with_weights(target: Target, path: Path, how: Fit) -> Target:
     model = copy.deepcopy(target.model)
-    notes = apply_checkpoint(model, with_private_part(loaded, model))
-    record = loaded.record.model_copy(update={"notes": list(notes)})
+    record = apply_checkpoint(model, with_private_part(load_checkpoint(path), model), how)
     return replace(target, model=model, checkpoint=record)
 
 

@@ -31,12 +31,10 @@ SLOW = (
     "audits/test_vinfo.py",
     "audits/test_vinfo_original.py",
     "cli/test_processes.py",
-    "dp/test_canary.py",
     "dp/test_coverage.py",
     "dp/test_game.py",
     "gradients/test_sensitivity.py",
     "inference/test_usable.py",
-    "ranks/test_convolution.py",
     "test_protection.py",
     "tradeoff/test_attacking.py",
 )

@@ -6,9 +6,18 @@ from torch import Tensor, nn
 
 from gradaudit.data.records import Attribute, Feature, Records
 from gradaudit.defenses.subject import Subject
+from gradaudit.dp.domain import PrivateColumn
 from gradaudit.dp.hypotheses import Hypotheses
+from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.dp.sensitivity import (
+    RecordGradients,
+    RecordSensitivity,
+    cosine_distance,
+    squared_gap,
+)
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
+from gradaudit.noise import NoisePlace
 
 FEATURES = (
     Feature("age", (0,), (-1.5, 2.0)),
@@ -93,3 +102,40 @@ def noise_that_no_seed_reaches(gradients: torch.Tensor, generator: torch.Generat
     """Noise that no seed reaches."""
     fresh = np.random.default_rng().normal(size=gradients.shape[1])
     return clip(gradients, 1).sum(0) + 0.05 * torch.from_numpy(fresh).float()
+
+
+def sensitivity(
+    attribute: str = "sex", per: NoisePlace = "sum", companions: int = 0
+) -> RecordSensitivity:
+    """Of the table's records under DP-SGD with a clip of .5."""
+    audited = subject(attribute)
+    records = audited.records
+    gradients = RecordGradients.of(audited.target, records.inputs, records.labels)
+    others = gradients(records.inputs[:companions], records.labels[:companions])
+    mean = ClippedNoise(clip=0.5, sigma=1, per=per).noiseless
+    return RecordSensitivity(
+        gradients,
+        PrivateColumn.of(records, attribute),
+        mean,
+        (squared_gap(mean, others), cosine_distance),
+        others.detach(),
+        memory=1 << 24,
+    )
+
+
+def starts(records: Records, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first records of a table, and their labels."""
+    return records.inputs[:count].double(), records.labels[:count]
+
+
+def expect_feasible(inputs: torch.Tensor, records: Records) -> None:
+    """Fail unless these rows are such records as the table's columns allow."""
+    for feature in records.features:
+        block = inputs[:, list(feature.positions)]
+        if feature.values:
+            assert ((block == 0) | (block == 1)).all(), feature.name
+            assert (block.sum(dim=1) == 1).all(), feature.name
+        else:
+            observed = records.inputs[:, list(feature.positions)].double()
+            assert (block >= observed.min()).all(), feature.name
+            assert (block <= observed.max()).all(), feature.name

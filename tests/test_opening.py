@@ -10,20 +10,23 @@ TREES = {
 }
 
 OPENED_IN = {
-    "torch.load": {"gradaudit.models.checkpoint.reading"},
+    "torch.load": {"gradaudit.models.checkpoint.torch_file"},
     "torch.export.load": {"gradaudit.models.exported"},
     "torch.jit.load": set(),
     "torch.hub.load": set(),
-    "safe_open": {"gradaudit.models.checkpoint.reading", "gradaudit.federation.resume"},
+    "safe_open": {
+        "gradaudit.models.checkpoint.safetensors_file",
+        "gradaudit.federation.resume",
+    },
     "pickle.load": set(),
     "pickle.loads": {"gradaudit.units"},
     "cloudpickle.loads": {"gradaudit.workers"},
     "joblib.load": set(),
     "np.load": {"gradaudit.attacks.reconstruction.unknowns"},
-    "npy.read_array": {"gradaudit.data.common.arrays"},
+    "npy.read_array": {"gradaudit.npz"},
     "zipfile.ZipFile": {
-        "gradaudit.data.common.arrays",
         "gradaudit.models.exported",
+        "gradaudit.npz",
     },
     "tarfile.open": set(),
     "csv.reader": {"gradaudit.data.common.tables"},

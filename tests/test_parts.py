@@ -64,6 +64,21 @@ def test_a_part_is_found_by_its_entry_point(orchard: str, monkeypatch: pytest.Mo
     assert list(discover(orchard, Fruit)) == ["apple", "plum"]
 
 
+def test_where_a_name_is_known_no_module_of_others_is_imported(
+    orchard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / orchard / "apple.py").write_text(
+        f"from {__name__} import Fruit\n"
+        "class Apple(Fruit):\n    name = 'apple'\n    summary = ''\n    taste = None\n"
+    )
+    (tmp_path / orchard / "pear.py").write_text(
+        "class Pear:\n    name = 'pear'\n    summary = ''\nraise ImportError\n"
+    )
+    offer(monkeypatch, orchard, f"{__name__}:Plum")
+    assert list(discover(orchard, Fruit, "apple")) == ["apple", "plum"]
+    assert list(discover(orchard, Fruit, "quince")) == ["plum"]
+
+
 def test_two_parts_of_one_name_are_refused(orchard: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plum, "name", "apple")
     offer(monkeypatch, orchard, f"{__name__}:Plum")

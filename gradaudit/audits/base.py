@@ -65,7 +65,7 @@ class Cost:
 class AuditOptions(BaseModel):
     """Base of every audit's options; a field is a command line option and a config key."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 MergeRare = Annotated[

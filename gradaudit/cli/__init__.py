@@ -13,8 +13,8 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
-from typing import Annotated, Any
+from functools import cache, partial
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -113,6 +113,8 @@ def say(message: str) -> None:
     typer.echo(f"gradaudit: {printable(' '.join(message.split()), limit=2000)}", err=True)
 
 
+_COMPLETING = "_GRADAUDIT_COMPLETE"
+"""Set by shells that complete a command line, whose words are then elsewhere."""
 PANEL = "Single audits"
 GROUPS = {
     "attack": "What a real attacker gets from a shared gradient.",
@@ -120,6 +122,7 @@ GROUPS = {
 }
 """Help of the commands that have commands."""
 
+_RUNS: dict[str, Callable[..., None]] = {"scan": scan, "train": train}
 _REPORTS: dict[str, Callable[..., None]] = {
     "gate": gate,
     "compare": compare,
@@ -147,8 +150,12 @@ def _root(
 
 
 @cache
-def build() -> typer.Typer:
+def build(words: tuple[str, ...] | None = None) -> typer.Typer:
     """The whole command line, with a command for each installed audit.
+
+    Args:
+        words: the command line: only the command that it names gets its options, as making those
+            of all takes longer than most commands. Every command has its options without it.
 
     Raises:
         UsageError: an installed audit cannot be loaded, or two have one name.
@@ -160,25 +167,40 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    app.command("scan")(guarded(scan))
-    app.command("train")(guarded(train))
     groups: dict[str, typer.Typer] = {"": app}
-    for name, audit in audits().items():
-        _add(groups, name, audit_command(audit), audit.summary)
-        _add(groups, f"sweep {name}", sweep_command(audit), audit.summary)
-    for name, command in _REPORTS.items():
-        app.command(name, rich_help_panel="Reports")(guarded(command))
+    for command in _commands():
+        named = words is None or command.name == " ".join(words[: command.name.count(" ") + 1])
+        group, _, word = command.name.rpartition(" ")
+        _group(groups, group).command(word, help=command.text, rich_help_panel=command.panel)(
+            guarded(command.make() if named else _without_options)
+        )
     return app
 
 
-def _add(
-    groups: dict[str, typer.Typer], name: str, command: Callable[..., None], summary: str
-) -> None:
-    """A command; of several words it is a command of a command."""
-    group, _, word = name.rpartition(" ")
-    _group(groups, group).command(word, help=summary, rich_help_panel=None if group else PANEL)(
-        guarded(command)
-    )
+class _Command(NamedTuple):
+    """A command of one word or more, what makes it, and its place and text in help."""
+
+    name: str
+    make: Callable[[], Callable[..., None]]
+    text: str | None
+    panel: str | None
+
+
+def _commands() -> Iterator[_Command]:
+    yield from (_made(name, command, None) for name, command in _RUNS.items())
+    for name, audit in audits().items():
+        panel = None if " " in name else PANEL
+        yield _Command(name, partial(audit_command, audit), audit.summary, panel)
+        yield _Command(f"sweep {name}", partial(sweep_command, audit), audit.summary, None)
+    yield from (_made(name, command, "Reports") for name, command in _REPORTS.items())
+
+
+def _made(name: str, command: Callable[..., None], panel: str | None) -> _Command:
+    return _Command(name, lambda: command, inspect.getdoc(command), panel)
+
+
+def _without_options() -> None:
+    """Stands for a command that is listed and not run."""
 
 
 def _group(groups: dict[str, typer.Typer], name: str) -> typer.Typer:
@@ -195,7 +217,7 @@ def _group(groups: dict[str, typer.Typer], name: str) -> typer.Typer:
 def main() -> None:
     """Run the command line; a status of 1 only ever comes from a command that chose it."""
     try:
-        build()()
+        build(None if _COMPLETING in os.environ else tuple(sys.argv[1:]))()
     except GradauditError as error:
         say(str(error))
         sys.exit(error.exit_status)

@@ -55,12 +55,22 @@ def expect_writable(settings: OutputSettings, *asked: object) -> None:
             raise UsageError(f"{path}: is a folder; name a file")
 
 
+_INDICES = ("*.index.json", "state.json", "dataset_info.json", "dataset_dict.json")
+"""What is read in a folder of shards, or of a saved data set, beside its tensors and tables."""
+
+
+def _read_in(folder: Path) -> Iterator[Path]:
+    for name in _INDICES:
+        yield from folder.glob(name)
+
+
 def files_read(asked: object) -> Iterator[Path]:
     """Every file that settings name, whatever else they may mean; but for those to be written."""
     if isinstance(asked, Path):
-        yield from (asked, asked.with_name(RUN_FILE))
+        yield from (asked, asked.with_name(RUN_FILE), *_read_in(asked))
     elif isinstance(asked, str):
-        yield from files_in_spec(asked)
+        for path in files_in_spec(asked):
+            yield from (path, *_read_in(path))
     elif isinstance(asked, BaseModel):
         yield from files_read(dict(asked))
     elif isinstance(asked, Mapping):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gradaudit.data.base import MEMBER, DataAdapter
+from gradaudit.data.common.class_order import in_class_order
 from gradaudit.data.records import Attribute, Records, describe, fingerprint
 from gradaudit.errors import UsageError
 from gradaudit.parts import discover
@@ -45,7 +46,10 @@ def load_records(spec: str, *, attributes: Sequence[str] = ()) -> Records:
     parsed = parse_spec(spec)
     adapter = _adapter(parsed)
     columns = (",".join(part for part in name.split(",") if part != MEMBER) for name in attributes)
-    records = _with_membership(adapter.of(parsed, filter(None, columns)).load())
+    chosen = adapter.of(parsed, filter(None, columns))
+    records = _with_membership(chosen.load())
+    if chosen.classes is not None:
+        records = in_class_order(records, chosen.classes, spec)
     expect_attributes(records, attributes, spec)
     return replace(records, adapter=records.adapter or adapter.name)
 
@@ -68,9 +72,10 @@ def expect_attributes(records: Records, names: Sequence[str], origin: str) -> tu
 
 
 def _adapter(spec: Spec) -> type[DataAdapter]:
+    name = spec.scheme or spec.name
+    if found := discover(__name__, DataAdapter, name).get(name):
+        return found
     known = adapters()
-    if (name := spec.scheme or spec.name) in known:
-        return known[name]
     if spec.name.rpartition(":")[0].endswith(".py"):
         return known[_USER_CODE]
     forms = ", ".join(adapter.example for adapter in known.values())

@@ -25,6 +25,8 @@ class DataAdapter(ABC):
 
     Attributes:
         source: what follows ``NAME:`` in the spec, e.g. a file.
+        classes: names of the classes in the order of the model's outputs, with commas between
+            them, or a file with one a line; those that no record has may be among them.
     """
 
     name: ClassVar[str]
@@ -34,6 +36,7 @@ class DataAdapter(ABC):
     needs_source: ClassVar[bool] = True
 
     source: str = ""
+    classes: str | None = None
 
     @classmethod
     def of(cls, spec: Spec, attributes: Iterable[str] = ()) -> Self:

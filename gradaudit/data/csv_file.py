@@ -1,34 +1,19 @@
 """Tables in CSV files."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from gradaudit.data.base import DataAdapter
-from gradaudit.data.common.columns import encode
-from gradaudit.data.common.roles import assemble, labels_of
 from gradaudit.data.common.tables import read_table
+from gradaudit.data.common.tabular import Tabular
 from gradaudit.data.records import Records
 
 
 @dataclass(frozen=True, kw_only=True)
-class CsvFile(DataAdapter):
-    """A CSV file with a header line, plain or compressed by gzip, every other column an input.
-
-    Columns keep the order of the file. Text becomes one-hot groups in the order of the names,
-    numbers are standardised; a missing text is a category of its own, a missing number becomes
-    the median. The columns of the label, the users and the membership are no inputs, those of
-    attributes are.
+class CsvFile(Tabular):
+    """A CSV file with a header line, plain or compressed by gzip.
 
     Attributes:
-        label: column of the task's label.
-        attribute: columns of private attributes; a quantity is split in halves at its median.
-        drop: columns that are no inputs; they can still be attributes.
-        categorical: columns of numbers that are codes of categories.
-        user: column that says whose record it is.
-        member: column that says whether a record was trained on.
-        scale: ``standard`` for mean 0 and deviation 1, ``none`` for numbers as they are.
-        task: whether the label is a class or a number; told by its values if not said.
         delimiter: what stands between cells.
     """
 
@@ -36,28 +21,8 @@ class CsvFile(DataAdapter):
     summary: ClassVar[str] = "a table in a CSV file"
     example: ClassVar[str] = "csv:FILE?label=COL&attribute=COL&drop=COL&user=COL&member=COL"
 
-    label: str
-    attribute: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    user: str | None = None
-    member: str | None = None
-    scale: Literal["none", "standard"] = "standard"
-    task: Literal["classification", "regression"] | None = None
     delimiter: Literal["comma", "semicolon", "tab"] = "comma"
 
     def load(self) -> Records:
         """Read and encode the table."""
-        table = read_table(Path(self.source), self.delimiter)
-        dropped, categorical = table.names(self.drop), table.names(self.categorical)
-        elsewhere = {self.label, self.user, self.member, *dropped}
-        columns = [table.column(name) for name in table.cells if name not in elsewhere]
-        inputs = [replace(c, numbers=None) if c.name in categorical else c for c in columns]
-        return assemble(
-            encode(inputs, table.file, self.scale),
-            labels_of(table.column(self.label), self.task),
-            table.columns(self.attribute),
-            user=table.column_if(self.user),
-            member=table.column_if(self.member),
-            notes={"dropped": list(dropped)} if dropped else {},
-        )
+        return self.records_of(read_table(Path(self.source), self.delimiter))

@@ -1,17 +1,20 @@
 """scikit-learn's handwritten digits, with two traits of the handwriting as private attributes."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 from gradaudit.data.base import DataAdapter
 from gradaudit.data.records import Attribute, Records
 
 _WHITE = 16.0
+_FILE = "datasets/data/digits.csv.gz"
+"""Within scikit-learn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +34,9 @@ class Digits(DataAdapter):
 
     def load(self) -> Records:
         """Read the digits that come with scikit-learn."""
-        images, labels = load_digits(return_X_y=True)
-        images = images.reshape(-1, 8, 8) / _WHITE
-        labels = labels.astype(np.int64)
+        table = handwriting()
+        images = table[:, :-1].reshape(-1, 8, 8) / _WHITE
+        labels = table[:, -1].astype(np.int64)
         return Records(
             inputs=torch.from_numpy(images[:, None].astype(np.float32)),
             labels=torch.from_numpy(labels),
@@ -43,6 +46,20 @@ class Digits(DataAdapter):
                 "ink": above_its_class(images.sum(axis=(1, 2)), labels, ("light", "heavy")),
             },
         )
+
+
+def handwriting() -> NDArray[np.float64]:
+    """Ink of 0 to 16 and the digit, (1797, 64 + 1).
+
+    Read from scikit-learn's file where it lies, for importing scikit-learn takes a second.
+    """
+    package = find_spec("sklearn")
+    if package and package.origin and (file := Path(package.origin).parent / _FILE).is_file():
+        return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    return np.column_stack([images, labels])
 
 
 def slant(images: NDArray[np.float64]) -> NDArray[np.float64]:

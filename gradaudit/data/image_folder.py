@@ -7,15 +7,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from gradaudit.data.base import DataAdapter
-from gradaudit.data.common.arrays import pictures
 from gradaudit.data.common.checks import choose, quote
 from gradaudit.data.common.columns import Inputs
-from gradaudit.data.common.pictures import read_pictures
+from gradaudit.data.common.picture_adapter import PictureAdapter
 from gradaudit.data.common.roles import Labels, assemble, labels_of
 from gradaudit.data.common.tables import Table, read_table
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError, UsageError
+from gradaudit.text import printable
 
 _SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -24,11 +23,11 @@ _FILE_COLUMNS = ("file", "filename", "file_name", "image", "image_id", "path")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFolder(DataAdapter):
-    """Pictures as (records, channels, height, width) in [0, 1].
+class ImageFolder(PictureAdapter):
+    """Pictures in a folder.
 
     With a table, each of its lines names a picture in the folder; without one, the sub-folders are
-    the classes. Pictures that are all grey have one channel, others three.
+    the classes.
 
     Attributes:
         table: CSV file, as it is or in the folder.
@@ -38,7 +37,6 @@ class ImageFolder(DataAdapter):
         attribute: columns of private attributes; a quantity is split in halves at its median.
         user: column that says whose record it is.
         member: column that says whether a record was trained on.
-        size: height and width that every picture is resized to (bilinear).
         task: whether the label is a class or a number; told by its values if not said.
     """
 
@@ -52,7 +50,6 @@ class ImageFolder(DataAdapter):
     attribute: tuple[str, ...] = ()
     user: str | None = None
     member: str | None = None
-    size: tuple[int, int] | None = None
     task: Literal["classification", "regression"] | None = None
 
     def load(self) -> Records:
@@ -105,8 +102,7 @@ class ImageFolder(DataAdapter):
         return table.cells[choose(name, table.cells, table.file, "column")]
 
     def _pictures(self, files: Sequence[Path], folder: Path) -> Inputs:
-        array = pictures(read_pictures(files, str(folder), self.size), str(folder))
-        return Inputs(array, notes={"resized": list(self.size)} if self.size else {})
+        return self.prepared([(printable(str(file)), file) for file in files], str(folder))
 
 
 def _inside(folder: Path, cell: str, table: str) -> Path:

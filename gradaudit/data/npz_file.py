@@ -4,17 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from gradaudit.data.base import DataAdapter
-from gradaudit.data.common.arrays import Archive, as_inputs
+import numpy as np
+
+from gradaudit.data.common.arrays import Archive, as_inputs, pictures_in
 from gradaudit.data.common.checks import choose_all
 from gradaudit.data.common.columns import Column, Inputs, numeric_features, standardise
+from gradaudit.data.common.picture_adapter import PictureAdapter
 from gradaudit.data.common.roles import assemble, labels_of_array
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class NpzFile(DataAdapter):
+class NpzFile(PictureAdapter):
     """A NumPy archive with one array of inputs and one each of labels, attributes, users.
 
     Bytes of shape (records, height, width[, channels]) are pictures and become (records, channels,
@@ -66,7 +68,14 @@ class NpzFile(DataAdapter):
 
     def _inputs(self, archive: Archive) -> Inputs:
         origin = archive.origin(self.inputs)
-        array = as_inputs(archive.read(self.inputs), origin, tokens=self.tokens)
+        raw = archive.read(self.inputs)
+        if self.size or self.transform:
+            if raw.dtype != np.uint8 or raw.ndim < 3:
+                raise UsageError(f"{origin}: size= and transform= are for pictures of bytes")
+            return self.prepared(pictures_in(raw, origin), origin)
+        array = as_inputs(raw, origin, tokens=self.tokens)
+        if self.normalize is not None:
+            return self.normal(array, origin, {})
         if self.scale == "standard":
             if array.ndim != 2 or self.tokens:
                 raise UsageError(f"{origin}: scale=standard is for a table (records, columns)")

@@ -6,8 +6,8 @@ from inspect import isclass, signature
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gradaudit.data.base import DataAdapter
 from gradaudit.data.common.checks import choose
+from gradaudit.data.common.picture_adapter import PictureAdapter
 from gradaudit.data.common.user_data import records_of_items
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
@@ -15,14 +15,13 @@ from gradaudit.user_code import first_line, import_torchvision
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchvisionSet(DataAdapter):
+class TorchvisionSet(PictureAdapter):
     """A torchvision data set of pictures with one class each; nothing is ever downloaded.
 
     Attributes:
         root: the folder that holds the data set.
         split: ``train``, ``test`` or what else the data set calls its parts; ``test`` where the
             data set has parts and none is named.
-        size: height and width that every picture is resized to (bilinear).
     """
 
     name: ClassVar[str] = "torchvision"
@@ -31,7 +30,6 @@ class TorchvisionSet(DataAdapter):
 
     root: str
     split: str | None = None
-    size: tuple[int, int] | None = None
 
     def load(self) -> Records:
         """Read the pictures of the data set."""
@@ -46,7 +44,7 @@ class TorchvisionSet(DataAdapter):
                 f"({first_line(error)}); nothing is downloaded here, fetch it with "
                 f"torchvision.datasets.{self.source}({str(root)!r}, download=True)"
             ) from error
-        return records_of_items(pictures, f"torchvision:{self.source}", self.size)
+        return records_of_items(pictures, f"torchvision:{self.source}", self.prepared)
 
     def _kind(self) -> Any:
         module = import_torchvision("datasets")

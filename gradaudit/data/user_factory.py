@@ -19,11 +19,15 @@ class UserFactory(DataAdapter):
 
     The options of the spec are the function's keyword parameters. It may return ``Records``, a
     pair (inputs, labels), a mapping of ``inputs``, ``labels``, ``attributes``, ``users``,
-    ``members`` and ``classes``, or a ``torch.utils.data.Dataset`` of pairs (input, label).
+    ``members`` and ``classes``, or a ``Dataset`` or ``DataLoader`` of torch. Its items are pairs
+    (input, label), triples with an attribute, or mappings of an input (``image``,
+    ``pixel_values``, ``input_ids``, ``x``, …), a label (``label``, ``y``, …) and attributes.
     """
 
     name: ClassVar[str] = "file"
-    summary: ClassVar[str] = "a function in a Python file that returns records, arrays or a Dataset"
+    summary: ClassVar[str] = (
+        "a function in a Python file that returns records, arrays, a Dataset or a DataLoader"
+    )
     example: ClassVar[str] = "path/to/file.py:factory?k=v"
 
     factory: Callable[[], Any]

@@ -58,9 +58,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betainccinv, betaincinv, logit
-from scipy.stats import binom
 
 from gradaudit.dp.theory import FloatArray
+from gradaudit.statistics.laws import binomial_exceeded, binomial_limit
 
 Direction = Literal["false positives", "false negatives"]
 """Which error rate stands in the denominator."""
@@ -202,8 +202,8 @@ def spared_guesses(releases: int, delta: float, alpha: float) -> tuple[int, floa
 
     Of the releases under both hypotheses together, for a bound of error probability α at 0 ≤ δ < 1.
     """
-    spared = int(binom.isf(_COST * alpha, releases, delta)) if delta else 0
-    return spared, alpha - float(binom.sf(spared, releases, delta))
+    spared = binomial_limit(_COST * alpha, releases, delta) if delta else 0
+    return spared, alpha - binomial_exceeded(spared, releases, delta)
 
 
 def epsilon_of_guesses(

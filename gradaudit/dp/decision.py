@@ -24,11 +24,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtrc, chndtr, ndtr
-from scipy.stats import normaltest
 
 from gradaudit.dp import bounds
 from gradaudit.dp.bounds import LowerBound, Method
 from gradaudit.dp.theory import FloatArray
+from gradaudit.statistics.normality import normality
 
 _SPREAD = 8.0
 """Candidate thresholds reach this many standard deviations beyond either mean."""
@@ -154,7 +154,7 @@ class PilotLaw:
         samples = (self.null, self.alternative)
         if min(map(len, samples)) < _ENOUGH or not all(np.ptp(sample) for sample in samples):
             return False
-        return all(normaltest(sample).pvalue > _UNLIKELY for sample in samples)
+        return all(normality(sample) > _UNLIKELY for sample in samples)
 
     def _spreads(self, *, alike: bool) -> tuple[float, float]:
         """Standard deviations of both samples, or one of both where they may be ``alike``."""

@@ -33,11 +33,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import fdtr, gammainccinv, gammaincinv, ndtr
-from scipy.stats import normaltest
 
 from gradaudit.dp import bounds
 from gradaudit.dp.bounds import Direction
 from gradaudit.dp.theory import FloatArray, epsilon_gaussian
+from gradaudit.statistics.normality import normality
 
 _NODES = 128
 _TAIL = 1e-17
@@ -156,7 +156,7 @@ def gaussian_bound(
     lower_tail = float(fdtr(degrees[1], degrees[0], variances[1] / variances[0]))
     gap = groups[1].mean() - groups[0].mean()
     estimate = float(gap / np.sqrt(np.average(variances, weights=degrees)))
-    p_values = float(normaltest(residuals).pvalue), 2 * min(lower_tail, 1 - lower_tail)
+    p_values = normality(residuals), 2 * min(lower_tail, 1 - lower_tail)
     return GaussianBound(mu, epsilon_gaussian(mu, delta), estimate, *p_values)
 
 

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -16,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from gradaudit.errors import AuditError
+from gradaudit.gradients.misfit import misfit
 from gradaudit.models.losses import Loss
 from gradaudit.models.target import Mode, Target
 from gradaudit.text import listed
@@ -100,9 +102,11 @@ class FunctionalModel:
             except AuditError:
                 raise
             except Exception as error:
+                run = partial(self.outputs, self.parameters)
+                why = misfit(self.module, run, inputs) or _first_line(error)
                 raise AuditError(
                     f"the model cannot be run on inputs of shape {tuple(inputs.shape)} "
-                    f"({inputs.dtype}): {_first_line(error)}; name the model for such inputs "
+                    f"({inputs.dtype}): {why}; name the model for such inputs "
                     "(--model, its ?k=v) or the records that it takes (--data, its drop=, scale=)"
                 ) from error
             if outputs.dim() == 0 or len(outputs) != len(inputs):

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from gradaudit.gradients.eager import EagerMode
 
 Array = NDArray[np.float64]
 Stream = Callable[[Sequence[str]], Iterable[Mapping[str, Tensor]]]
@@ -36,9 +37,9 @@ def peak_bytes(function: Callable[[], object]) -> int:
     return watch.peak
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Watch(EagerMode):
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.live = self.peak = 0
         self._known: set[int] = set()
 

@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import gammaincinv, stdtrit
 from torch import Tensor
 
 from gradaudit.data.records import Records
@@ -91,13 +91,14 @@ class Sample:
         tails = np.array([1 - CONFIDENCE, 1 + CONFIDENCE]) / 2
         if self.columns is not None:
             error = np.sqrt(variance / count * (1 - count / self.columns))
-            low, high = mean + stats.t.ppf(tails, count - 1) * error
+            low, high = mean + stdtrit(count - 1, tails) * error
             return max(0.0, float(low)), float(high)
         if variance == 0:
             return mean, mean
         freedom = max(1.0, 2 * mean**2 / variance)
         freedom = max(1.0, freedom / (1 + np.sqrt((2 + 12 / freedom) / count)))
-        low, high = mean * np.sqrt(count * freedom / stats.chi2.ppf(tails[::-1], count * freedom))
+        law = 2 * gammaincinv(count * freedom / 2, tails[::-1])  # χ²
+        low, high = mean * np.sqrt(count * freedom / law)
         return float(low), float(high)
 
     @property

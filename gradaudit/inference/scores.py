@@ -14,10 +14,9 @@ from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
-from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.intervals import Interval, difference, wilson
+from gradaudit.statistics.laws import binomial_quantile, student_quantile
 from gradaudit.statistics.u_statistic import Draws, disjoint, pooled, project
 
 FloatArray = NDArray[np.float64]
@@ -165,7 +164,7 @@ class Scores:
     def _quantile(self) -> float:
         """Student's, with a degree of freedom for each disjoint batch less one for each mean."""
         free = max(float(self.disjoint.sum()) - len(self.disjoint), 1.0)
-        return float(stats.t.ppf((1 + CONFIDENCE) / 2, free))
+        return student_quantile(free)
 
     @property
     def _false_positives(self) -> tuple[float, float, float]:
@@ -175,7 +174,7 @@ class Scores:
         """
         count = self.fewest_negatives
         low, high = (
-            float(stats.binom.ppf(tail, max(round(count), 1), FALSE_POSITIVES)) / count
+            binomial_quantile(tail, max(round(count), 1), FALSE_POSITIVES) / count
             for tail in (0.1, 0.9)
         )
         return low, FALSE_POSITIVES, max(high, FALSE_POSITIVES)

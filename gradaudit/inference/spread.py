@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtr, ndtri
 
 from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.usable import Learned, Usable
@@ -60,7 +60,7 @@ def limit_of_ranking(curve: Sequence[Learned]) -> float | None:
     slope, level = np.polyfit(1 / shares[told], apart[told] ** -2, 1, w=apart[told] ** 3)
     if level <= 0:
         return None
-    return float(stats.norm.cdf(max(level**-0.5 if slope > 0 else 0.0, apart[-1]) / np.sqrt(2)))
+    return float(ndtr(max(level**-0.5 if slope > 0 else 0.0, apart[-1]) / np.sqrt(2)))
 
 
 def ranked_share(auroc: float) -> float:
@@ -71,13 +71,13 @@ def ranked_share(auroc: float) -> float:
     """
     apart = _distance(auroc)
     lost = np.logaddexp(0, -(apart**2 / 2 + apart * _GRID)) / np.log(2)
-    density = stats.norm.pdf(_GRID)
+    density = np.exp(-(_GRID**2) / 2)
     return float(max(0.0, 1 - (lost * density).sum() / density.sum()))
 
 
 def _distance(auroc: float) -> float:
     """Of two normal laws of unit variance, in deviations."""
-    return float(np.sqrt(2) * stats.norm.ppf(min(max(auroc, 0.5), _SURE)))
+    return float(np.sqrt(2) * ndtri(min(max(auroc, 0.5), _SURE)))
 
 
 FEWEST = 20

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -27,7 +26,7 @@ from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import peak_bytes
 from gradaudit.models.target import Layer, Target
-from gradaudit.statistics import CONFIDENCE
+from gradaudit.statistics.laws import student_quantile
 
 Array = NDArray[np.float64]
 UPPER, LOWER = 1.0, 4.0
@@ -215,7 +214,7 @@ class Bound:
         """
         count = len(self.without)
         error = np.sqrt((count - 1) * self.without.var())
-        reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * error)
+        reach = student_quantile(count - 1) * error
         low, high = max(0.0, self.bits - reach), min(np.log2(count), self.bits + reach)
         return min(float(low), self.bits), max(float(high), self.bits)
 

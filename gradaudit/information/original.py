@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtr
 
 from gradaudit.randomness import rng
-from gradaudit.statistics import CONFIDENCE
+from gradaudit.statistics.laws import student_quantile
 
 FloatArray = NDArray[np.float64]
 THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 17))
@@ -162,6 +162,6 @@ def spread(tally: Tally, seed: int) -> Spread | None:
 
 
 def _percentiles(draws: FloatArray, clusters: int) -> FloatArray:
-    quantile = stats.t.ppf((1 + CONFIDENCE) / 2, clusters - 1)
-    tail = float(stats.norm.sf(quantile * math.sqrt(clusters / (clusters - 1))))
+    quantile = student_quantile(clusters - 1)
+    tail = float(ndtr(-quantile * math.sqrt(clusters / (clusters - 1))))
     return np.asarray(np.quantile(draws, (tail, 1 - tail), axis=1).T)

@@ -114,13 +114,14 @@ def _enough(count: int) -> float:
 def _judge(side: Side, left: Residuals) -> Nullity:
     """The nullities that the residuals, rounding errors included, leave possible."""
     gain = float(torch.linalg.matrix_norm(left.coefficients, 2)) * side.operator.geometry.scale
-    values = torch.linalg.svdvals(left.vectors) + _ROUNDING * gain
-    high = largest_nullity(values.tolist(), ALPHA, side.dimension)
+    probes, values = len(left.vectors), torch.linalg.svdvals(left.vectors) + _ROUNDING * gain
+    others = [0.0] * (probes - len(values))  # of more probes than there are dimensions
+    high = largest_nullity([*values.tolist(), *others], ALPHA, side.dimension)
     smallest = None
     if not high:  # vᵀX = vᵀE + (Bᵀv)ᵀY bounds σ = ‖Bᵀv‖, with ‖vᵀX‖ at its lower quantile
-        smallest = max(0.0, least_norm(len(values), ALPHA_SMALLEST) - float(values[0])) / gain
-    low, iterations, others = len(left.null), left.iterations, left.others
-    return Nullity(side.name, low, high, 1, len(values), iterations, others, smallest)
+        smallest = max(0.0, least_norm(probes, ALPHA_SMALLEST) - float(values[0])) / gain
+    low = len(left.null)
+    return Nullity(side.name, low, high, 1, probes, left.iterations, left.others, smallest)
 
 
 def _probes_for(left: Residuals) -> int:

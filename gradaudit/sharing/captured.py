@@ -83,7 +83,7 @@ def _of_difference(
     old: LoadedCheckpoint, new: LoadedCheckpoint, target: Target, rate: float | None
 ) -> Captured:
     before, after = copy.deepcopy(target.model), copy.deepcopy(target.model)
-    notes = [*apply_checkpoint(before, old), *apply_checkpoint(after, new)]
+    notes = [*apply_checkpoint(before, old).notes, *apply_checkpoint(after, new).notes]
     earlier, later = dict(before.named_parameters()), dict(after.named_parameters())
     scale = 1.0 if rate is None else rate
     update = {

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtri
 
 from gradaudit.statistics import CONFIDENCE
+from gradaudit.statistics.laws import student_p, student_quantile
+from gradaudit.statistics.ranking import rank
 
 FloatArray = NDArray[np.float64]
 
@@ -50,13 +52,13 @@ def pearson(
     if len(x) < FEWEST_POINTS or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     r = _r(x, y)
-    ranks = float(stats.spearmanr(x, y).statistic)
+    of_ranks = float(np.corrcoef(rank(x), rank(y))[0, 1])
     if clusters is not None:
-        return Correlation(r, *_clustered(x, y, np.asarray(clusters)), len(x), ranks)
-    margin = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) / np.sqrt(len(x) - 3)
+        return Correlation(r, *_clustered(x, y, np.asarray(clusters)), len(x), of_ranks)
+    margin = float(ndtri((1 + CONFIDENCE) / 2)) / np.sqrt(len(x) - 3)
     t = r * float(np.sqrt((len(x) - 2) / (1 - r**2)))
-    p = float(stats.pearsonr(x, y).pvalue)
-    return Correlation(r, t, p, _around(r, margin), len(x), ranks)
+    p = student_p(t, len(x) - 2)
+    return Correlation(r, t, p, _around(r, margin), len(x), of_ranks)
 
 
 def _clustered(
@@ -71,8 +73,7 @@ def _clustered(
     error = float(np.sqrt(free * left.var()))
     r = _r(x, y)
     t = float(np.arctanh(r)) / max(error, 1e-300)
-    law = stats.t(free)
-    return t, float(2 * law.sf(abs(t))), _around(r, float(law.ppf((1 + CONFIDENCE) / 2)) * error)
+    return t, student_p(t, free), _around(r, student_quantile(free) * error)
 
 
 def _r(x: FloatArray, y: FloatArray) -> float:

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta, t
+from scipy.special import betaincinv
 
 from gradaudit.statistics import CONFIDENCE
+from gradaudit.statistics.laws import student_quantile
 
 FloatArray = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -35,7 +36,7 @@ def resampled(values: FloatArray, scored: int, fitted: int, *, least: float = 0.
 
 
 def _around_mean(values: FloatArray, factor: float, least: float) -> Interval:
-    quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+    quantile = student_quantile(len(values) - 1)
     margin = quantile * max(float(np.sqrt(values.var(ddof=1) * factor)), least)
     return float(values.mean()) - margin, float(values.mean()) + margin
 
@@ -57,8 +58,8 @@ def wilson(rate: float, count: float, quantile: float) -> Interval:
 def clopper_pearson(hits: float, count: float) -> Interval:
     """Exact two-sided interval of a share of ``count`` trials; counts need not be whole."""
     tail = (1 - CONFIDENCE) / 2
-    low = float(beta.ppf(tail, hits, count - hits + 1)) if hits > 0 else 0.0
-    high = float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0
+    low = float(betaincinv(hits, count - hits + 1, tail)) if hits > 0 else 0.0
+    high = float(betaincinv(hits + 1, count - hits, 1 - tail)) if hits < count else 1.0
     return low, high
 
 
@@ -93,7 +94,7 @@ def clustered(shares: FloatArray, sizes: FloatArray) -> tuple[float, Interval]:
     rate = float(shares[0] if alike else weights @ shares)
     if number < 2:
         return rate, (0.0, 1.0)
-    quantile = float(t.ppf((1 + CONFIDENCE) / 2, number - 1))
+    quantile = student_quantile(number - 1)
     if alike:
         return rate, wilson(rate, number, quantile)
     variance = number / (number - 1) * float((weights**2) @ (shares - rate) ** 2)

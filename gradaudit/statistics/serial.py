@@ -13,7 +13,8 @@ as it is wherever the values are independent and of one law in each group: exact
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.stats import rankdata
+
+from gradaudit.statistics.ranking import rank
 
 FloatArray = NDArray[np.float64]
 PERMUTATIONS = 999
@@ -52,10 +53,10 @@ def _scores(values: FloatArray, groups: NDArray[np.bool_]) -> FloatArray:
     """Ranks within groups, and their distances from the middle: (2, n), centred in each group."""
     scores = np.zeros((2, len(values)))
     for group in (groups, ~groups):
-        rank = rankdata(values[group])
-        rank = (rank - rank.mean()) / len(rank)
-        far = np.abs(rank)
-        scores[:, group] = rank, far - far.mean()
+        own = rank(values[group])
+        own = (own - own.mean()) / len(own)
+        far = np.abs(own)
+        scores[:, group] = own, far - far.mean()
     return scores
 
 

@@ -1,10 +1,12 @@
 """Pictures of a sweep: a metric against what was varied, or over the layers."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from gradaudit.errors import UsageError
@@ -12,6 +14,9 @@ from gradaudit.pictures import picture
 from gradaudit.report import Measurement, Report
 from gradaudit.sweeping.grid import Axis, Point
 from gradaudit.text import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Floats = NDArray[np.float64]
 Placed = tuple[str | int | float | bool, Measurement]

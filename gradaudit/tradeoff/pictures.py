@@ -1,16 +1,21 @@
 """Privacy-preserving characteristics (Fan et al. 2020, figure 5; Li et al. 2024, figure 6)."""
 
+from __future__ import annotations
+
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from gradaudit.errors import UsageError
 from gradaudit.pictures import picture
 from gradaudit.text import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST_PANELS = 6
 _ACCURACY, _DISTANCE = "tab:orange", "tab:blue"

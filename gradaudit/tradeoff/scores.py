@@ -8,9 +8,8 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t
 
-from gradaudit.statistics import CONFIDENCE
+from gradaudit.statistics.laws import student_quantile
 
 FloatArray = NDArray[np.float64]
 
@@ -69,7 +68,7 @@ def cap_interval(
 
 def student_half(values: FloatArray) -> float:
     """Half of Student's interval of a mean."""
-    quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+    quantile = student_quantile(len(values) - 1)
     return quantile * float(values.std(ddof=1)) / math.sqrt(len(values))
 
 

@@ -6,7 +6,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from gradaudit.data import load_records
-from gradaudit.data.digits import above_its_class, slant
+from gradaudit.data.digits import above_its_class, handwriting, slant
 from gradaudit.errors import UsageError
 
 
@@ -93,3 +93,12 @@ def test_the_attributes_are_traits_of_the_handwriting_and_not_of_the_digit() -> 
 def test_digits_take_no_options(spec: str) -> None:
     with pytest.raises(UsageError, match="digits"):
         load_records(spec)
+
+
+def test_the_digits_are_scikit_learns_wherever_its_file_lies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = np.column_stack(load_digits(return_X_y=True))
+    np.testing.assert_array_equal(handwriting(), expected)
+    monkeypatch.setattr("gradaudit.data.digits._FILE", "elsewhere.csv.gz")
+    np.testing.assert_array_equal(handwriting(), expected)

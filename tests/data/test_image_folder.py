@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gradaudit.data import load_records
-from gradaudit.data.common.pictures import read_pictures
+from gradaudit.data.common.pictures import stack_pictures
 from gradaudit.errors import DataError, UsageError
 
 Write = Callable[..., Path]
@@ -180,7 +180,7 @@ def test_no_single_wrong_byte_ends_in_another_error(
     content[place % len(content)] = byte
     path.write_bytes(content)
     try:
-        pixels = read_pictures([path], "fuzz", (4, 5))
+        pixels = stack_pictures([(str(path), path)], "fuzz", (4, 5))
     except DataError as error:
         assert "a.png" in str(error)  # noqa: PT017 - either outcome is right
     else:

@@ -31,8 +31,10 @@ def test_the_adapters_are_found() -> None:
         "diabetes",
         "digits",
         "file",
+        "hf-datasets",
         "images",
         "npz",
+        "parquet",
         "text",
         "torchvision",
     ]

@@ -1,6 +1,6 @@
 """Data from a user's own function, in every form it may return."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from gradaudit.data import load_records
 from gradaudit.data.common.user_data import records_of
-from gradaudit.data.records import Attribute, Feature, Records
+from gradaudit.data.records import Attribute, Feature, Records, fingerprint
 from gradaudit.errors import DataError, UsageError
 
 Program = Callable[[str], Path]
@@ -180,7 +180,10 @@ def attributed(codes: list[int]) -> Records:
         ("a text", "returns str"),
         (INPUTS, "returns Tensor"),
         (Pairs(), "is empty"),
-        (Pairs((INPUTS[0], 1, 2), (INPUTS[1], 0, 1)), "item 0 is tuple; a pair"),
+        (Pairs((INPUTS[0], 1, 2, 3)), "item 0 is tuple of 4; a pair"),
+        (Pairs((INPUTS[0], 1, 2), (INPUTS[1], 0)), "'attribute' is missing in some items"),
+        (Pairs({"pixels": INPUTS[0], "y": 1}), "item 0 has pixels, y; an input (inputs, input"),
+        (DataLoader(TensorDataset(INPUTS)), "item 0 is tuple of 1; a pair"),
         (Pairs((INPUTS[0], 1), (INPUTS[1][:1], 0)), "input 1 is of shape (1,) and input 0 of (2,)"),
         (Records(inputs=INPUTS[:0], labels=LABELS[:0]), "there are no records"),
         (Records(inputs=INPUTS, labels=LABELS[:1]), "labels: has 1 entries for 2 records"),
@@ -213,3 +216,64 @@ def test_a_data_set_may_hold_a_number_of_classes() -> None:
 
     records = records_of(Counted(torch.ones(2, 3), torch.tensor([0, 1])), "f")
     assert records.classes == ("0", "1")
+
+
+SEX = ["m", "f", "f", "m", "f", "m"]
+X, Y = torch.arange(12.0).reshape(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+class Streamed(IterableDataset[Any]):
+    """Items that are given once, without a length."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(x, int(y), {"sex": sex}) for x, y, sex in zip(X, Y, SEX, strict=True)])
+
+
+TRIPLES = Pairs(*((x, int(y), sex) for x, y, sex in zip(X, Y, SEX, strict=True)))
+MAPPINGS = Pairs(
+    *(
+        {"pixel_values": x, "label": int(y), "sex": sex, "user": f"u{i // 2}"}
+        for i, (x, y, sex) in enumerate(zip(X, Y, SEX, strict=True))
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("returned", "attribute"),
+    [
+        (TRIPLES, "attribute"),
+        (MAPPINGS, "sex"),
+        (Streamed(), "sex"),
+        (DataLoader(TRIPLES, batch_size=4), "attribute"),
+        (DataLoader(MAPPINGS, batch_size=5), "sex"),
+        (DataLoader(Streamed(), batch_size=2), "sex"),
+    ],
+    ids=["triples", "mappings", "stream", "loader", "loader of mappings", "loader of a stream"],
+)
+def test_items_and_batches_of_them_are_the_same_records(returned: Any, attribute: str) -> None:
+    records = records_of(returned, "f")
+    assert torch.equal(records.inputs, X)
+    assert torch.equal(records.labels, Y)
+    found = records.attributes[attribute]
+    assert [found.values[code] for code in found.codes] == SEX
+    of_mappings = MAPPINGS in (returned, getattr(returned, "dataset", None))
+    users = None if records.users is None else records.users.tolist()
+    assert users == (["u0", "u0", "u1", "u1", "u2", "u2"] if of_mappings else None)
+
+
+def test_a_loader_that_shuffles_gives_the_same_records_each_time() -> None:
+    first, second = (records_of(DataLoader(TRIPLES, 2, shuffle=True), "f") for _ in range(2))
+    assert fingerprint(first) == fingerprint(second)
+    assert sorted(first.labels.tolist()) == sorted(Y.tolist())
+
+
+def test_a_stream_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradaudit.data.common.items.MAX_BYTES", 1000)
+
+    class Endless(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            while True:
+                yield torch.ones(10), 1
+
+    with pytest.raises(DataError, match="limit it"):
+        records_of(Endless(), "f")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
-from scipy.stats import beta, binom
+from scipy.stats import beta, binom, norm
 
 from gradaudit.dp.bounds import (
     clopper_pearson_lower,
@@ -261,10 +261,13 @@ def test_randomised_response_is_exceeded_as_often_as_said():
     ("mu", "low", "high"), [(0.5, -2.1, 2.6), (1, -2.1, 3.1), (2, -1.5, 3.5), (4, 0.05, 3.95)]
 )
 def test_gaussian_releases_are_not_accused(mu, low, high):
-    audits, rng = 2000, np.random.default_rng(2)
-    truth, exceeded = epsilon_gaussian(mu, 1e-5), 0
-    for _ in range(audits):
-        null, alternative = rng.standard_normal((2, 500))
-        bound = tails_bound(null, alternative + mu, (low, high), delta=1e-5)
-        exceeded += bound.value > truth
-    assert exceeded <= binom.ppf(0.999, audits, 0.05)
+    """The tails are counted for all audits at once; what lies between them is not guessed."""
+    rng, settings = np.random.default_rng(2), {"delta": 1e-5, "alpha": 0.05}
+    counts = []
+    for mean in (0, mu):
+        below, above = norm.cdf(low - mean), norm.sf(high - mean)
+        counts.append(rng.multinomial(500, [below, above, 1 - below - above], 2000).T)
+    (null_low, null_high, _), (other_low, other_high, _) = counts
+    right, wrong = null_low + other_high, null_high + other_low
+    exceeded = epsilon_of_guesses(right, wrong, 1000, **settings) > epsilon_gaussian(mu, 1e-5)
+    assert np.sum(exceeded) <= binom.ppf(0.999, 2000, 0.05)

@@ -10,7 +10,15 @@ import pytest
 import torch
 from dp_subject import clip, hypotheses
 
-from gradaudit.dp.degenerate import verdict_without_trials, watched_randomness
+from gradaudit.dp.degenerate import (
+    Verdict,
+    _balance,
+    _digest,
+    _neighbours,
+    _period,
+    verdict_without_trials,
+    watched_randomness,
+)
 from gradaudit.dp.hypotheses import Hypotheses
 from gradaudit.dp.mechanisms import DefenseMechanism, FileMechanism, Mechanism
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
@@ -366,3 +374,46 @@ def test_watching_leaves_the_sources_as_they_were() -> None:
     with watched_randomness(torch.Generator()):
         assert os.urandom is not sources[0]
     assert (os.urandom, random._urandom) == sources  # type: ignore[attr-defined]
+
+
+def test_a_clip_that_hides_the_pair_gives_zero() -> None:
+    null = torch.ones(4, dtype=torch.float64)
+    hidden = Hypotheses(null, 2 * null[None], torch.zeros(0, 4))
+    verdict = verdict_without_trials(ClippedNoise(clip=1, sigma=1), hidden, SEED)
+    assert verdict == Verdict("the noiseless release is the same with either value", 0.0)
+
+
+def test_elements_and_differences_are_brought_to_one_size() -> None:
+    """A table of rank one in size: each element and each difference has a scale of its own."""
+    signs = torch.tensor([[1.0, -1, 1, 1], [-1, -1, 1, -1], [1, 1, -1, 1]], dtype=torch.float64)
+    by_row = torch.tensor([[1.0], [1e6], [1e-3]], dtype=torch.float64)
+    by_element = torch.tensor([1.0, 1e4, 1e-5, 3.0], dtype=torch.float64)
+    found = _balance(signs * by_row * by_element)
+    torch.testing.assert_close(found[0] * found[1], by_row * by_element * 4**0.5)
+    dead = _balance(torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64))
+    assert dead[0].tolist() == [1.0, math.inf]
+
+
+def test_neighbours_are_next_in_the_size_of_their_noise() -> None:
+    centre = torch.tensor([10.0, -3.0], dtype=torch.float64)
+    away = torch.tensor([[4.0, 0], [0, 1], [0, 0], [-2, 0], [0, -8]], dtype=torch.float64)
+    before, after = _neighbours(centre + away)
+    assert torch.equal(before, centre + away[[2, 1, 3, 0]])
+    assert torch.equal(after, centre + away[[1, 3, 0, 4]])
+
+
+@pytest.mark.parametrize(
+    ("releases", "period"),
+    [("aaaaaaaa", 1), ("abababab", 2), ("abcdefgh" * 2, 8), ("abcdefghi" * 2, None)],
+)
+def test_a_period_is_the_shortest_up_to_half_of_the_looks(
+    releases: str, period: int | None
+) -> None:
+    assert _period([letter.encode() for letter in releases]) == period
+
+
+def test_releases_are_told_apart_by_every_bit_but_the_sign_of_zero() -> None:
+    release = torch.tensor([0.0, 1.0, -2.0])
+    assert _digest(release) == _digest(torch.tensor([-0.0, 1.0, -2.0]).double())
+    assert _digest(release) != _digest(release.nextafter(torch.tensor(math.inf)))
+    assert _digest(release) != _digest(-release)

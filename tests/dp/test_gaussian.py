@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from scipy.stats import nct
+from scipy.stats import f, nct, normaltest
 
 from gradaudit.dp.estimates import gaussian_bound, mu_lower, noncentrality_lower
 from gradaudit.dp.theory import epsilon_gaussian
@@ -55,8 +55,8 @@ def test_numbers_of_trials_may_be_unequal():
 
 
 def test_power():
-    rng = np.random.default_rng(5)
-    epsilons = [gaussian_bound(*_releases(rng, 6.4, 5000), delta=1e-5).epsilon for _ in range(100)]
+    null, alternative = np.random.default_rng(5).normal(size=(2, 100, 5000))
+    epsilons = epsilon_gaussian(mu_lower(null, alternative + 6.4, alpha=0.05), 1e-5)
     assert epsilon_gaussian(6.4, 1e-5) == pytest.approx(47, abs=0.1)
     assert np.mean(epsilons) >= 44
 
@@ -66,6 +66,7 @@ def _releases(rng, mu, trials):
     return null, alternative + mu
 
 
+@pytest.mark.slow
 def test_checks_are_uniform_under_the_declared_law():
     rng = np.random.default_rng(6)
     bounds = [gaussian_bound(*_releases(rng, 2, 300), delta=1e-5) for _ in range(200)]
@@ -92,3 +93,23 @@ def test_checks_see_other_laws():
 def test_refusals(null, alternative, message):
     with pytest.raises(ValueError, match=message):
         gaussian_bound(null, alternative, delta=1e-5)
+
+
+def test_checks_and_estimate_are_the_textbooks():
+    """Fisher's two-sided F test, K² of what is left of both means, the pooled deviation."""
+    rng = np.random.default_rng(8)
+    null, alternative = rng.normal(size=70), 1.2 * rng.normal(size=40) + 1
+    for groups in ((null, alternative), (alternative, null)):
+        bound = gaussian_bound(*groups, delta=1e-3, alpha=0.2)
+        ratio = groups[1].var(ddof=1) / groups[0].var(ddof=1)
+        tails = (
+            f.cdf(ratio, len(groups[1]) - 1, len(groups[0]) - 1),
+            f.sf(ratio, len(groups[1]) - 1, len(groups[0]) - 1),
+        )
+        assert bound.equal_variance_p == pytest.approx(2 * min(tails))
+        left = np.concatenate([group - group.mean() for group in groups])
+        assert bound.normality_p == pytest.approx(normaltest(left).pvalue)
+        pooled = sum((group - group.mean()) @ (group - group.mean()) for group in groups) / 108
+        gap = groups[1].mean() - groups[0].mean()
+        assert bound.mu_estimate == pytest.approx(gap / np.sqrt(pooled))
+    assert gaussian_bound(null[:20], alternative, delta=1e-3).mu >= 0

@@ -72,3 +72,17 @@ def test_groups_may_be_unequal():
 def test_refuses_a_hypothesis_without_trials():
     with pytest.raises(ValueError, match="both hypotheses"):
         epsilon_point([1], [], delta=0)
+
+
+def test_errors_are_told_as_they_are_in_either_direction():
+    null, alternative = np.repeat([0, 1], [60, 40]), np.repeat([0, 1], [10, 190])
+    estimate = epsilon_point(null, alternative, delta=0.1, confidence=0.9)
+    assert (estimate.direction, estimate.threshold) == ("false negatives", 1)
+    assert (estimate.false_positives, estimate.false_negatives) == (40, 10)
+    assert estimate.value == pytest.approx(math.log((1 - 0.1 - 0.4) / 0.05))
+    ends = [
+        math.log((1 - 0.1 - limit(40, 100, 0.05)) / limit(10, 200, 0.05))
+        for limit in (clopper_pearson_upper, clopper_pearson_lower)
+    ]
+    assert estimate.interval == pytest.approx(ends)
+    assert estimate.confidence == 0.9

@@ -1,16 +1,20 @@
 import random
+from collections.abc import Iterator
 
 import numpy as np
+import pytest
 import torch
-from dp_subject import hypotheses, noise_that_no_seed_reaches, sums_under_loud_noise
+from dp_subject import clip, hypotheses, noise_that_no_seed_reaches, sums_under_loud_noise
 
 from gradaudit.dp.degenerate import watched_randomness
 from gradaudit.dp.hypotheses import (
     CommonNoise,
+    Hypotheses,
+    IntArray,
     releases_interleaved,
     reproducible,
 )
-from gradaudit.dp.mechanisms import FileMechanism
+from gradaudit.dp.mechanisms import FileMechanism, Mechanism
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 
 SEED = 11
@@ -87,3 +91,59 @@ def test_noise_without_a_seed_does_not_cancel() -> None:
     assert not CommonNoise(FileMechanism(noise_that_no_seed_reaches, "f.py:m"), SEED).repeats(
         played.batch(played.null)
     )
+
+
+@pytest.mark.parametrize(
+    ("memory", "rows"), [(1, 1), (6 * 160, 1), (12 * 160, 2), (18 * 160 - 1, 2), (1 << 30, 6553)]
+)
+def test_a_chunk_has_as_many_rows_as_fit_six_copies_and_the_cache(memory: int, rows: int) -> None:
+    """A row of 40 float32 takes 160 bytes, and 2²⁰ bytes stay in the cache."""
+    mechanism, played = ClippedNoise(clip=1, sigma=1), hypotheses(1.0)
+    batches, order = [played.batch(played.null)], np.zeros(3 * rows + 1, np.intp)
+    chunks = releases_interleaved(mechanism, batches, order, torch.Generator(), memory)
+    assert [len(where) for where, _ in chunks] == [rows] * 3 + [1]
+
+
+def turns(
+    mechanism: Mechanism, played: Hypotheses, count: int, memory: int
+) -> Iterator[tuple[IntArray, torch.Tensor]]:
+    """Releases under the null hypothesis and under the alternative, in an order of two and one."""
+    order = np.arange(count) % 3 // 2
+    return releases_interleaved(mechanism, played.batches, order, torch.Generator(), memory)
+
+
+def test_noise_for_every_record_takes_room_for_every_record() -> None:
+    mechanism = ClippedNoise(clip=1, sigma=1, per="record")
+    played = hypotheses(1.0, companions=2)
+    memory = 6 * 160 * (3 + 1) * 5
+    assert max(len(where) for where, _ in turns(mechanism, played, 99, memory)) == 5
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_every_release_is_of_its_own_batch(foreign: bool) -> None:
+    def still(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return clip(gradients, 5).sum(0)
+
+    played = hypotheses(1.0)
+    mechanism = FileMechanism(still, "f.py:m") if foreign else ClippedNoise(clip=5, sigma=0)
+    released = torch.full((50, 40), torch.nan)
+    for where, chunk in turns(mechanism, played, 50, memory=7 * 6 * 2 * 160):
+        released[torch.from_numpy(where)] = chunk
+    of_null, of_other = (batch[0] for batch in played.batches)
+    for place, row in enumerate(released):
+        torch.testing.assert_close(row, of_other if place % 3 == 2 else of_null)
+
+
+def test_common_noise_is_differentiable_where_the_mechanism_is() -> None:
+    def numpy_only(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return torch.from_numpy(gradients.numpy().sum(axis=0))
+
+    def detached(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return gradients.detach().sum(0)
+
+    batch = hypotheses(0.5).batch(hypotheses(0.5).null)
+    answers = {
+        function: CommonNoise(FileMechanism(function, "f.py:m"), SEED).differentiable(batch)
+        for function in (sums_under_loud_noise, numpy_only, detached)
+    }
+    assert list(answers.values()) == [True, False, False]

@@ -11,6 +11,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from gradaudit.dp.theory import (
+    ClassicalEpsilon,
     epsilon_classical,
     epsilon_composed,
     epsilon_gaussian,
@@ -180,3 +181,41 @@ def test_missing_library_is_told_with_the_remedy(monkeypatch):
 def test_values_out_of_range(noise, steps, delta, rate):
     with pytest.raises(UsageError, match="composition needs"):
         epsilon_composed(noise, steps, delta, sampling_rate=rate)
+
+
+@pytest.mark.parametrize(("mu", "delta"), [(-1.0, 0.1), (1.0, 0.0), (1.0, 1.0), (1.0, 2.0)])
+def test_the_classical_formula_refuses_values_out_of_range(mu, delta):
+    with pytest.raises(ValueError, match="mu >= 0 and 0 < delta < 1"):
+        epsilon_classical(mu, delta)
+
+
+def test_the_classical_theorem_covers_one_and_nothing_beyond():
+    edge = 1 / math.sqrt(2 * math.log(1.25 / 0.2))
+    assert epsilon_classical(edge * (1 - 1e-9), 0.2).in_range
+    assert not epsilon_classical(edge * (1 + 1e-9), 0.2).in_range
+    assert epsilon_classical(0.0, 0.2) == ClassicalEpsilon(0.0, in_range=True)
+
+
+def test_ends_of_ranges_are_allowed():
+    assert mu_of_mechanism(0, 1) == 0
+    assert epsilon_laplace(2.0, 0.5) == 4
+    assert epsilon_composed(2.0, 1, 0.5, sampling_rate=1.0, relation="remove") == epsilon_gaussian(
+        0.5, 0.5
+    )
+    for wrong in ((-1, 1), (1, -1)):
+        with pytest.raises(ValueError, match="needs clip >= 0, sigma >= 0"):
+            mu_of_mechanism(*wrong)
+    with pytest.raises(ValueError, match="a scale >= 0"):
+        epsilon_laplace(1.0, -1.0)
+    with pytest.raises(UsageError, match="composition needs"):
+        epsilon_composed(1.0, 1, 1.0)
+
+
+def test_many_are_one_by_one():
+    """Zero, usual and infinite ratios beside each other, of several deltas."""
+    mus, deltas = np.array([0.0, 0.1, 1.0, math.inf]), np.array([[1e-5], [0.3]])
+    found = epsilon_gaussian(mus, deltas)
+    assert found.shape == (2, 4)
+    each = [[epsilon_gaussian(float(mu), float(delta)) for mu in mus] for (delta,) in deltas]
+    np.testing.assert_array_equal(found, each)
+    assert isinstance(each[0][0], float)

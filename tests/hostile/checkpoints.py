@@ -11,10 +11,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
 from hostile.case import CANARY, DATA, MODEL, OUTPUT, Case, Touch
+from hostile.data import declared, header, members, twice
 from hostile.pickles import DOUBTFUL, PICKLES, archived, called, entry, rebuilt
 
 READ = f"copa-metric -m '{MODEL}' -d {DATA} -c hostile.pt {OUTPUT}"
@@ -111,11 +113,11 @@ TWICE = (
 )
 
 CODE: dict[str, tuple[Content, str]] = {
-    "a call that makes a file": (saved({"w": torch.ones(2), "x": Touch()}), "pathlib.Path"),
+    "a call that makes a file": (saved({"w": torch.ones(2), "x": Touch()}), "getattr"),
     "a command as a value": (saved({"w": torch.ones(2), "x": System()}), "posix.system"),
     "an expression": (saved({"x": Evaluated()}), "eval"),
-    "code in a wrapper": (saved({"state_dict": state(), "epoch": Touch()}), "pathlib"),
-    "code as a key": (saved({"w": torch.ones(2), Touch(): 1}), "pathlib"),
+    "code in a wrapper": (saved({"state_dict": state(), "epoch": Touch()}), "getattr"),
+    "code as a key": (saved({"w": torch.ones(2), Touch(): 1}), "getattr"),
     "code of protocol 4": (saved({"x": Touch()}, pickle_protocol=4), "protocol 2"),
     "code in a bare pickle": (pickle.dumps({"w": Touch()}, protocol=2), "a bare pickle"),
     "code in an old pickle": (pickle.dumps({"w": Touch()}, protocol=0), "not a checkpoint"),
@@ -185,7 +187,6 @@ ARCHIVES: dict[str, tuple[Content, str]] = {
         lambda path: path.write_bytes(zipped({"a/data.pkl": bytes(65 << 20)})),
         "bytes of pickle",
     ),
-    "NumPy's arrays": (zipped({"weights.npy": b""}), "a NumPy archive"),
     "a Keras model": (zipped({"model.weights.h5": b""}), "a Keras archive"),
     "a document": (zipped({"word/document.xml": b"<x/>"}), "torch.save did not write"),
     "no entry": (zipped({}), "torch.save did not write"),
@@ -280,6 +281,66 @@ CONTENT: dict[str, tuple[Content, str]] = {
 }
 
 
+def numpy_archive(**content: object) -> bytes:
+    """What numpy.savez_compressed writes."""
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **content)  # type: ignore[arg-type]
+    return stream.getvalue()
+
+
+ARRAYS: dict[str, tuple[Content, str]] = {
+    "no array": (zipped({"weights.npy": b""}), "damaged NumPy archive"),
+    "objects": (
+        numpy_archive(w=np.array([Touch()], dtype=object)),
+        "array w holds Python objects",
+    ),
+    "text": (numpy_archive(w=np.array(["a"])), "array w is of type <U1"),
+    "a pickle beside it": (
+        zipped({"w.npy": b"", "data.pkl": pickle.dumps(Touch())}),
+        "holds data.pkl, which is no array",
+    ),
+    "a bomb": (
+        lambda path: path.write_bytes(numpy_archive(w=np.zeros(300 << 20, np.int8))),
+        "would unpack to 300 MiB",
+    ),
+    "a shape that it does not hold": (declared("<f8", (10**9, 1000)), "which it does not hold"),
+    "a size below zero": (declared("<f8", (-4, 2)), "which it does not hold"),
+    "a header that is code": (
+        members(w=header(b"{'descr': __import__('os').abort()}")),
+        "damaged NumPy archive",
+    ),
+    "an entry twice": (twice, "names repeat"),
+    "names of escapes": (numpy_archive(**{"\x1b[31mred": np.zeros(2)}), "does not fit the model"),
+    "cut short": (numpy_archive(w=np.zeros(99))[:-30], "damaged NumPy archive"),
+    "arrays in another order": (
+        numpy_archive(arr_0=np.zeros(3), arr_1=np.zeros((3, 2))),
+        "array arr_0 is of shape (3,) where the model has fc1.weight (3, 2)",
+    ),
+    "arrays too few": (numpy_archive(arr_0=np.zeros((3, 2))), "holds 1 arrays without names"),
+}
+
+
+def index(places: object) -> bytes:
+    """An index of shards."""
+    return json.dumps({"weight_map": places}).encode()
+
+
+INDICES: dict[str, tuple[Content, str]] = {
+    "a shard outside": (index({"w": "../shard.safetensors"}), "not a file beside it"),
+    "a shard from the root": (index({"w": "/etc/passwd"}), "not a file beside it"),
+    "a shard of Windows": (index({"w": "..\\shard.safetensors"}), "not a file beside it"),
+    "the folder": (index({"w": ".."}), "not a file beside it"),
+    "itself": (index({"w": "hostile.index.json"}), "an index of shards, and no shard"),
+    "a shard that is not there": (index({"w": "gone\x1b[31m.safetensors"}), "not beside it"),
+    "a shard that is no checkpoint": (index({"w": "table.csv"}), "plain text, not a checkpoint"),
+    "no names": (index({"w": ["x"]}), "names no files"),
+    "no map": (index([1, 2]), "no index of shards"),
+    "a name twice": (b'{"weight_map": {"w": "a", "w": "b"}}', "no index of shards"),
+    "deep nests": (b'{"a":' * 100_000, "no index of shards"),
+    "17 MiB": (lambda path: path.write_bytes(b"{" + b" " * (17 << 20)), "as no index"),
+}
+
+
 def _cases(command: str, table: dict[str, tuple[Content, str]], kind: str) -> list[Case]:
     return [
         Case(f"{kind}, {name}", "hostile.pt", content, command, words)
@@ -319,6 +380,17 @@ CHECKPOINTS = [
     *_cases(READ, NO_CHECKPOINTS, "no checkpoint"),
     *_cases(READ, SAFETENSORS, "safetensors"),
     *_cases(READ, CONTENT, "content"),
+    *_cases(READ, ARRAYS, "NumPy"),
+    *(
+        Case(
+            f"shards, {name}",
+            "hostile.index.json",
+            content,
+            READ.replace("hostile.pt", "hostile.index.json"),
+            words,
+        )
+        for name, (content, words) in INDICES.items()
+    ),
     Case("a link to itself", "hostile.pt", lambda p: p.symlink_to(p), READ, "symbolic links", 2),
 ]
 

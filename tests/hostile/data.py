@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import os
 import struct
 import zipfile
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image
 
 from hostile.case import MODEL, OUTPUT, Case, Touch
@@ -313,6 +316,132 @@ TEXTS: dict[str, tuple[Content, str, str, int]] = {
     "no words": (b"text,y\n,0\n,1\n", "&length=0", "length is at least 1", 2),
 }
 
+
+def frame(**columns: Any) -> Any:
+    """A table with a label."""
+    return pa.table({"a": [1, 2] * 8, "y": ["no", "yes"] * 8, **columns})
+
+
+def parquet(content: Any, **options: Any) -> bytes:
+    """What pyarrow writes."""
+    stream = io.BytesIO()
+    pq.write_table(content, stream, **options)
+    return stream.getvalue()
+
+
+def arrow(content: Any, codec: str | None = None) -> bytes:
+    """A stream of Arrow."""
+    stream = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    with pa.ipc.new_stream(stream, content.schema, options=options) as writer:
+        writer.write_table(content)
+    return stream.getvalue()
+
+
+def repeated(**options: Any) -> bytes:
+    """30 million records of the same, in little space."""
+    pieces = pa.chunked_array([pa.array(np.zeros(1 << 20, np.int8))] * 30)
+    return parquet(pa.table({"a": pieces, "y": pieces}), **options)
+
+
+def noughts(rows: int) -> bytes:
+    """Long numbers of which all are nought, written out and compressed."""
+    zeros = pa.array(np.zeros(rows))
+    return parquet(pa.table({"a": zeros, "y": zeros}), use_dictionary=False, compression="zstd")
+
+
+PARQUET = parquet(frame())
+STREAM = arrow(frame())
+
+FRAMES: dict[str, tuple[Content, str, int]] = {
+    "nothing": (b"", "no Parquet and no Arrow file", 3),
+    "text": (SOUND, "for CSV write csv:", 3),
+    "a header alone": (b"PAR1", "no sound Parquet", 3),
+    "noise": (b"PAR1" + bytes(range(256)) * 9 + b"PAR1", "no sound Parquet", 3),
+    "a footer of 4 GiB": (PARQUET[:-8] + b"\xff\xff\xff\xffPAR1", "no sound Parquet", 3),
+    "a footer of nothing": (PARQUET[:-8] + bytes(4) + b"PAR1", "no sound Parquet", 3),
+    "a footer that is cut": (PARQUET[:-40], "no sound Parquet", 3),
+    "pages that are not there": (PARQUET[:4] + bytes(200) + PARQUET[204:], "no sound Parquet", 3),
+    "records without end": (lambda path: path.write_bytes(repeated()), "cells (2 columns)", 3),
+    "a bomb": (lambda path: path.write_bytes(noughts(1 << 22)), "would unpack to 64 MiB", 3),
+    "no records": (parquet(frame().slice(0, 0)), "there are no records", 3),
+    "bytes": (parquet(frame(b=[b"1"] * 16)), "column 'b' holds binary", 3),
+    "lists": (parquet(frame(b=[[1]] * 16)), "column 'b' holds list", 3),
+    "a name of escapes": (parquet(frame(**{"\x1b[31m\n": [[1]] * 16})), "holds list", 3),
+    "a column twice": (
+        arrow(pa.table([[1, 2], [3, 4]], names=["a", "a"])),
+        "both called 'a'",
+        3,
+    ),
+    "no label": (parquet(frame().drop_columns("y")), "no column 'y'", 2),
+    "compressed Arrow": (arrow(frame(), "zstd"), "is compressed Arrow", 3),
+    "Arrow that is cut": (STREAM[:-300], "no sound Parquet or Arrow file", 3),
+    "Arrow's first bytes": (b"ARROW1\0\0", "no sound Parquet or Arrow file", 3),
+    "a message of 2 GiB": (
+        b"\xff\xff\xff\xff" + struct.pack("<i", (1 << 31) - 1),
+        "no sound Parquet or Arrow file",
+        3,
+    ),
+    "offsets that lead out": (
+        arrow(pa.table({"y": ["ab"] * 9})).replace(
+            struct.pack("<3i", 2, 4, 6), struct.pack("<3i", 2, 1 << 30, 6)
+        ),
+        "no sound Parquet or Arrow file",
+        3,
+    ),
+}
+
+
+def saved(state: object, file: str = "data.arrow", info: object = None) -> Callable[[Path], object]:
+    """A folder as Hugging Face's datasets write it, with this state."""
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        (folder / file).write_bytes(STREAM)
+        (folder / "state.json").write_text(state if isinstance(state, str) else json.dumps(state))
+        (folder / "dataset_info.json").write_text(json.dumps(info or {}))
+
+    return write
+
+
+def files(*names: object) -> dict[str, object]:
+    """The state of a saved data set."""
+    return {"_data_files": [{"filename": name} for name in names]}
+
+
+FOLDERS: dict[str, tuple[Content, str, int]] = {
+    "a file": (b"", "no such folder", 2),
+    "nothing": (lambda path: path.mkdir(), "no state.json", 3),
+    "a file outside": (saved(files("../table.csv")), "is not beside it", 3),
+    "a file from the root": (saved(files("/etc/passwd")), "is not beside it", 3),
+    "a number for a file": (saved(files(3)), "is not beside it", 3),
+    "no files": (saved(files()), "names no files", 3),
+    "a list for a state": (saved([1]), "is not what datasets writes", 3),
+    "a deep state": (saved('{"a":' * 100_000), "is damaged", 3),
+    "a file that is not there": (saved(files("gone.arrow")), "No such file", 2),
+    "two files of other columns": (
+        lambda path: (
+            saved(files("data.arrow", "b.arrow"))(path),
+            (path / "b.arrow").write_bytes(arrow(frame(b=["x"] * 16))),
+        ),
+        "has other columns than",
+        3,
+    ),
+    "a split outside": (
+        lambda path: (
+            path.mkdir(),
+            (path / "dataset_dict.json").write_text('{"splits": ["../x"]}'),
+        ),
+        "is not beside it",
+        3,
+    ),
+    "features that are none": (
+        saved(files("data.arrow"), info={"features": {"a": {"_type": "ClassLabel", "names": 3}}}),
+        "no column 'z'",
+        2,
+    ),
+}
+
 _KINDS = {
     "a folder": (lambda path: path.mkdir(), "Is a directory"),
     "a pipe": (os.mkfifo, "no regular file"),
@@ -362,4 +491,35 @@ FILE_CASES = [
     for name, (content, words) in _KINDS.items()
 ]
 
-DATA_CASES = [*TABLE_CASES, *ARRAY_CASES, *PICTURE_CASES, *TEXT_CASES, *FILE_CASES]
+FRAME_CASES = [
+    Case(
+        f"frames, {name}",
+        "hostile.parquet",
+        content,
+        f"{AUDIT} 'parquet:hostile.parquet?label=y'",
+        words,
+        status,
+    )
+    for name, (content, words, status) in FRAMES.items()
+]
+FOLDER_CASES = [
+    Case(
+        f"saved data, {name}",
+        "hostile",
+        content,
+        f"{AUDIT} 'hf-datasets:hostile?label={'z' if status == 2 else 'y'}'",
+        words,
+        status,
+    )
+    for name, (content, words, status) in FOLDERS.items()
+]
+
+DATA_CASES = [
+    *FRAME_CASES,
+    *FOLDER_CASES,
+    *TABLE_CASES,
+    *ARRAY_CASES,
+    *PICTURE_CASES,
+    *TEXT_CASES,
+    *FILE_CASES,
+]

@@ -60,6 +60,21 @@ PICKLES = {
     "sets": (entry(called("__builtin__.set", b"]")), "set"),
     "an empty set": (entry(b"\x8f"), "protocol 2"),
     "complex numbers": (entry(called("__builtin__.complex", b"K\x01", b"K\x01")), "complex"),
+    "attributes of a class": (
+        entry(called("__builtin__.getattr", b"cpathlib\nPosixPath\n", b"X\x05\0\0\0touch")),
+        "__builtin__.getattr",
+    ),
+    "an inert value that is called": (entry(b"cdatetime\ndate\n)R)R"), "damaged"),
+    "a value filled like a dict": (entry(b"cdatetime\ndate\n)RK\x01Ns"), "no dict"),
+    "a tensor of an inert size": (
+        entry(rebuilt(size=b"cnumpy\ndtype\n)RK\x03\x86")),
+        "are no sizes",
+    ),
+    "attributes on a dict that stands in": (
+        entry(b"ccollections\ndefaultdict\n)R}X\x05\0\0\0itemsNsb"),
+        "gives attributes",
+    ),
+    "an inert value as key": (entry(b"N", b"cpathlib\nPosixPath\n)R"), "keys that are neither"),
     "bytes by encoding": (entry(called("_codecs.encode", b"N", b"N")), "_codecs.encode"),
     "a storage by its size": (entry(called("torch.FloatStorage", whole(1 << 40))), "no function"),
     "a tensor by its size": (

@@ -1,19 +1,23 @@
 """A checkpoint goes into a model whole or not at all, and says why not in one line."""
 
 from collections import OrderedDict
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import save_model
 from torch import nn
 
-from gradaudit.errors import CheckpointError
+from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.models.checkpoint import (
+    Fit,
     LoadedCheckpoint,
     apply_checkpoint,
     fit_state,
     load_checkpoint,
+    parse_rename,
 )
+from gradaudit.models.checkpoint.fitting import WHOLE
 from gradaudit.report import CheckpointRecord
 
 
@@ -48,6 +52,11 @@ def loaded(state, notes=()) -> LoadedCheckpoint:
     return LoadedCheckpoint(dict(state), CheckpointRecord(file="c.pt", sha256="0" * 64), notes)
 
 
+def notes_of(model: nn.Module, checkpoint: LoadedCheckpoint, how: Fit = WHOLE) -> tuple[str, ...]:
+    """Apply a checkpoint, and what is to be said of it."""
+    return tuple(apply_checkpoint(model, checkpoint, how).notes)
+
+
 def holds(model: nn.Module, state) -> bool:
     own = model.state_dict()
     return own.keys() == state.keys() and all(torch.equal(own[k], state[k]) for k in own)
@@ -72,13 +81,14 @@ def test_weights_and_buffers_are_applied():
     model = network()
     state = state_of(model)
     parameters = list(model.parameters())
-    assert apply_checkpoint(model, loaded(state, ("a note",))) == ("a note",)
+    assert notes_of(model, loaded(state, ("a note",))) == ("a note",)
     assert holds(model, state)
     assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
 PREFIXES = [
+    "_module.",
     "module.",
     "model.",
     "net.",
@@ -94,7 +104,7 @@ PREFIXES = [
 def test_prefixes_are_stripped_where_that_makes_keys_fit(prefix):
     model = network()
     state = state_of(model)
-    notes = apply_checkpoint(model, loaded(renamed(state, prefix)))
+    notes = notes_of(model, loaded(renamed(state, prefix)))
     assert holds(model, state)
     told = "".join(notes)
     assert prefix.replace("_orig_mod.", "") in told
@@ -107,14 +117,14 @@ def test_prefixes_are_kept_where_the_model_has_them(prefix):
     for part in reversed(prefix.rstrip(".").split(".")):
         model = nn.ModuleDict({part: model})
     state = state_of(model)
-    assert apply_checkpoint(model, loaded(state)) == ()
+    assert notes_of(model, loaded(state)) == ()
     assert holds(model, state)
 
 
 def test_the_shortest_prefix_that_fits_is_stripped():
     model = nn.ModuleDict({"model": network()})
     state = state_of(model)
-    assert apply_checkpoint(model, loaded(renamed(state, "model."))) == (
+    assert notes_of(model, loaded(renamed(state, "model."))) == (
         "prefix 'model.' stripped from the keys",
     )
     assert holds(model, state)
@@ -138,7 +148,7 @@ def test_keys_beside_a_prefix_are_left_aside_with_a_note():
     model = network()
     state = state_of(model)
     extra = {"criterion.weight": torch.ones(3), "metric.total": torch.tensor(1)}
-    notes = apply_checkpoint(model, loaded({**renamed(state, "model."), **extra}))
+    notes = notes_of(model, loaded({**renamed(state, "model."), **extra}))
     assert holds(model, state)
     assert notes[1] == "left aside, without the prefix: criterion.weight, metric.total"
 
@@ -181,7 +191,7 @@ def test_floats_are_cast_to_the_models_with_a_note(dtype):
     model = network()
     state = state_of(model)
     stored = {k: t.to(dtype) if t.is_floating_point() else t for k, t in state.items()}
-    notes = apply_checkpoint(model, loaded(stored))
+    notes = notes_of(model, loaded(stored))
     assert notes == (f"cast from {str(dtype)[6:]} to float32",)
     assert holds(model, {k: t.to(state[k].dtype) for k, t in stored.items()})
 
@@ -190,7 +200,7 @@ def test_integers_are_widened():
     model = network()
     state = state_of(model)
     narrow = {**state, "norm.num_batches_tracked": torch.tensor(7, dtype=torch.int32)}
-    assert apply_checkpoint(model, loaded(narrow)) == ("cast from int32 to int64",)
+    assert notes_of(model, loaded(narrow)) == ("cast from int32 to int64",)
     assert holds(model, state)
 
 
@@ -241,7 +251,7 @@ def test_only_the_batch_counter_may_be_missing():
     model = network()
     state = state_of(model)
     del state["norm.num_batches_tracked"]
-    assert apply_checkpoint(model, loaded(state)) == (
+    assert notes_of(model, loaded(state)) == (
         "not in the file, left as built: norm.num_batches_tracked",
     )
     assert holds(model, {**state, "norm.num_batches_tracked": torch.tensor(0)})
@@ -254,7 +264,7 @@ def test_tied_weights_that_safetensors_dropped_are_shared(tmp_path):
     save_model(source, tmp_path / "tied.safetensors")
     checkpoint = load_checkpoint(tmp_path / "tied.safetensors")
     assert len(checkpoint.state) == 1
-    (note,) = apply_checkpoint(model, checkpoint)
+    (note,) = notes_of(model, checkpoint)
     assert note.startswith("not in the file, tied to a tensor that is: ")
     assert torch.equal(model.head.weight, source.embed.weight)
     assert model.head.weight is model.embed.weight
@@ -272,7 +282,7 @@ def test_tied_weights_that_differ_in_the_file_are_refused():
 def test_tied_weights_that_agree_in_the_file_are_applied():
     model = Tied()
     state = {"embed.weight": torch.ones(5, 4), "head.weight": torch.ones(5, 4)}
-    assert apply_checkpoint(model, loaded(state)) == ()
+    assert notes_of(model, loaded(state)) == ()
     assert holds(model, state)
 
 
@@ -294,10 +304,120 @@ def test_an_update_is_fitted_to_parameters_alone():
 def test_a_file_goes_all_the_way_into_a_model(tmp_path):
     source, model = network(), network()
     torch.save({"epoch": 1, "state_dict": renamed(source.state_dict(), "module.")}, tmp_path / "c")
-    notes = apply_checkpoint(model, load_checkpoint(tmp_path / "c"))
+    notes = notes_of(model, load_checkpoint(tmp_path / "c"))
     assert notes == (
         "state dict taken from 'state_dict'",
         "left aside: epoch",
         "prefix 'module.' stripped from the keys",
     )
     assert holds(model, source.state_dict())
+
+
+@pytest.mark.parametrize("prefix", ["backbone.", "m.", "_module.", "encoder.model.", "a.b.c."])
+def test_any_prefix_is_told_on_either_side(prefix):
+    model = network()
+    state = state_of(model)
+    (note,) = notes_of(model, loaded(renamed(state, prefix)))
+    assert holds(model, state)
+    assert note == f"prefix {prefix!r} stripped from the keys"
+    wrapped = network()
+    outer = wrapped
+    for part in reversed(prefix.rstrip(".").split(".")):
+        outer = nn.ModuleDict({part: outer})
+    assert notes_of(outer, loaded(state)) == (f"prefix {prefix!r} added",)
+    assert holds(wrapped, state)
+
+
+def test_the_prefix_is_named_where_two_fit():
+    state = state_of(network())
+    both = {**renamed(state, "teacher."), **renamed(state_of(network(), 2), "student.")}
+    message = refusal(network(), both)
+    assert "--prefix teacher.= or --prefix student.= would match 9 of 9 keys" in message
+    model = network()
+    notes = notes_of(model, loaded(both), Fit(("teacher.", "")))
+    assert holds(model, state)
+    assert notes[1].startswith("left aside, without the prefix: student.conv.weight")
+
+
+def test_a_prefix_in_place_of_another_is_taken_or_named():
+    inner = network()
+    model = nn.ModuleDict({"encoder": inner})
+    state = state_of(inner)
+    given = renamed(state, "_module.")
+    for how in (WHOLE, Fit(parse_rename("_module.=encoder."))):
+        (note,) = notes_of(model, loaded(given), how)
+        assert note == "prefix '_module.' of the keys replaced by 'encoder.'"
+        assert holds(inner, state)
+    del given["_module.fc.bias"]
+    assert "--prefix _module.=encoder. would match 8 of 9 keys" in refusal(model, given)
+
+
+def test_a_layer_that_fits_by_its_name_alone_is_not_taken_for_the_model():
+    state = {"fc.weight": torch.ones(9, 9), "block.fc.weight": torch.ones(2, 3), "x": torch.ones(1)}
+    model = nn.ModuleDict({"fc": nn.Linear(3, 2, bias=False)})
+    assert "misshapen fc.weight" in refusal(model, state)
+
+
+@pytest.mark.parametrize("text", ["backbone.", "=", ""])
+def test_a_prefix_is_written_with_an_equals_sign(text):
+    with pytest.raises(UsageError, match="write OLD=NEW"):
+        parse_rename(text)
+
+
+def test_of_a_partial_checkpoint_the_rest_stays_as_built():
+    model = network()
+    state = state_of(model)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    del state["conv.bias"]
+    state |= {
+        "fc.weight": torch.ones(1000, 8),
+        "fc.bias": torch.ones(1000),
+        "head.w": before["fc.bias"],
+    }
+    assert "missing conv.bias" in refusal(network(), state)
+    record = apply_checkpoint(model, loaded(state), Fit(partial=True))
+    assert record.random == ["conv.bias", "fc.weight", "fc.bias"]
+    assert record.notes == [
+        "left aside, not in the model: head.w",
+        "RANDOM, as the file has no weights for them: conv.bias, fc.weight, fc.bias",
+    ]
+    kept = {name: before[name] for name in record.random}
+    taken = {name: state[name] for name in before if name not in kept}
+    assert holds(model, kept | taken)
+
+
+def test_a_partial_checkpoint_of_another_model_is_refused():
+    with pytest.raises(CheckpointError, match="nothing in it fits the model") as caught:
+        apply_checkpoint(network(), loaded({"x.fc.bias": torch.ones(2)}), Fit(partial=True))
+    assert str(caught.value).isprintable()
+
+
+def in_order(tensors) -> LoadedCheckpoint:
+    state = {f"arr_{place}": tensor for place, tensor in enumerate(tensors)}
+    return replace(loaded(state), ordered=True)
+
+
+def test_arrays_without_names_are_taken_in_the_order_of_the_state():
+    model = network()
+    state = state_of(model)
+    assert notes_of(model, in_order(state.values())) == ()
+    assert holds(model, state)
+    counted = [tensor for name, tensor in state.items() if "num_batches" not in name]
+    other = network()
+    (note,) = notes_of(other, in_order(counted))
+    assert note == "not in the file, left as built: norm.num_batches_tracked"
+    assert torch.equal(other.state_dict()["fc.weight"], state["fc.weight"])
+
+
+def test_the_first_array_of_another_shape_is_named():
+    state = list(state_of(network()).values())
+    for wrong, words in (
+        (
+            state[::-1],
+            r"array arr_0 is of shape \(3,\) where the model has conv.weight \(2, 1, 3, 3\)",
+        ),
+        (state[:3], "holds 3 arrays without names where the model's state has 9"),
+        ([*state, torch.ones(1)], "holds 10 arrays without names"),
+    ):
+        with pytest.raises(CheckpointError, match=words):
+            apply_checkpoint(network(), in_order(wrong))

@@ -3,12 +3,14 @@
 import random
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from gradaudit.ranks.convolution import LayerRank, Method, convolution_rank
 from gradaudit.ranks.geometry import Convolution, geometry_of
+from gradaudit.ranks.operator import ReducedU, row_basis
 
 NULL = 1e-10
 
@@ -36,6 +38,7 @@ class Case:
             seed=seed,
         )
 
+    @cached_property
     def u(self) -> Tensor:
         """U = [W; ∇_Z J] as a dense matrix over all inputs, its rows of length 1 or 0."""
         zero = torch.zeros(1, self.layer.in_channels, *self.shape, dtype=torch.float64)
@@ -55,9 +58,18 @@ class Case:
         nabla = torch.func.jacrev(weight_gradient)(zero).reshape(-1, zero.numel())
         return torch.cat([_unit_rows(w), _unit_rows(nabla)])
 
+    @cached_property
     def true_rank(self) -> int:
-        values = torch.linalg.svdvals(self.u())
+        values = torch.linalg.svdvals(self.u)
         return int((values > NULL * values.max()).sum())
+
+
+def reduced(case: Case) -> ReducedU:
+    """Û of a convolution without groups."""
+    geometry = geometry_of(case.layer, case.shape)
+    filters = case.layer.weight.detach().flatten(2).transpose(1, 2).flatten(1)
+    live = geometry.live.repeat_interleave(geometry.channels)
+    return ReducedU(geometry, row_basis(filters * live), row_basis(case.deltas.flatten(1)))
 
 
 def _unit_rows(matrix: Tensor) -> Tensor:

@@ -2,13 +2,29 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 import torch
 from scipy.stats import chi2
 
-from gradaudit.ranks.matrix_free import largest_nullity, least_norm, leave_residuals
+from gradaudit.ranks.matrix_free import (
+    ALPHA as CERTIFIED,
+)
+from gradaudit.ranks.matrix_free import (
+    ALPHA_SMALLEST,
+    Nullity,
+    Residuals,
+    _enough,
+    _judge,
+    _probes_for,
+    largest_nullity,
+    least_norm,
+    leave_residuals,
+    nullity,
+)
 from gradaudit.ranks.operator import ReducedU
 from gradaudit.ranks.sides import Side
 
@@ -76,8 +92,12 @@ def test_the_least_singular_value_excludes_where_its_law_says(nullity: int, alph
         assert largest_nullity(values, alpha, 99) == largest
 
 
+WORK = 50
+SCALE = 2.0
+
+
 def diagonal(values: Sequence[float]) -> Side:
-    """A side whose B is a diagonal matrix; nothing but its maps is looked at."""
+    """A side whose B is a diagonal matrix, at 50 operations an application."""
     entries = torch.tensor([*values], dtype=torch.float64)
 
     def scale(vectors: torch.Tensor) -> torch.Tensor:
@@ -87,7 +107,9 @@ def diagonal(values: Sequence[float]) -> Side:
         return vectors
 
     size = len(entries)
-    return Side("inputs", cast("ReducedU", None), size, size, scale, scale, keep, keep)
+    geometry = SimpleNamespace(scale=SCALE, sources=entries)
+    operator = SimpleNamespace(flops=WORK, columns=size, height=size - 1, geometry=geometry)
+    return Side("inputs", cast("ReducedU", operator), size, size, scale, scale, keep, keep)
 
 
 @pytest.mark.parametrize(("image", "left_over"), [(0.9, 1), (1.1, 0)])
@@ -109,6 +131,9 @@ def test_what_one_run_leaves_of_spanned_directions_the_next_ones_take() -> None:
     assert left.null.abs().tolist() == [pytest.approx([0.0] * 30 + [1.0], abs=1e-6)]
     truth = probes * torch.tensor([0.0] * 30 + [1.0])
     torch.testing.assert_close(left.vectors, truth, rtol=0, atol=1e-8)
+    most = left.iterations - 1
+    short = leave_residuals(side, probes, enough=1e-9, null=NULL, iterations=most)
+    assert short.iterations == most, "runs share what they may take"
 
 
 def test_a_probe_with_nothing_left_stays_beside_others() -> None:
@@ -117,3 +142,121 @@ def test_a_probe_with_nothing_left_stays_beside_others() -> None:
     left = leave_residuals(side, probes, enough=1e-9, null=NULL, iterations=30)
     torch.testing.assert_close(left.coefficients[1], torch.tensor([1.0, 2.0, 10.0]).double())
     assert left.coefficients[0].tolist() == [0.0, 0.0, 0.0]
+
+
+def searched(values: Sequence[float], *, least: int = 0, flops: float = 1e9) -> Nullity:
+    generator = torch.Generator().manual_seed(5)
+    return nullity(diagonal(values), least=least, flops=flops, generator=generator)
+
+
+SPANNED = [0.2, 0.5, 1.0, 1.3, 2.0]
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 3, 12])
+def test_a_nullity_is_found_by_probes_to_spare(zeros: int) -> None:
+    """Two probes settle one dimension at most; what they suggest is enough for the next."""
+    found = searched([*SPANNED, *[0.0] * zeros])
+    assert (found.low, found.high) == (zeros, zeros)
+    assert (found.looks, found.side) == (1 + (zeros > 1), "inputs")
+    assert found.probes >= zeros + 8 if zeros > 1 else found.probes == 2
+    assert found.residual <= 0.5 * least_norm(found.probes, CERTIFIED)
+    assert 0 < found.iterations <= 10 * len(SPANNED)
+
+
+def test_more_probes_see_all_that_a_few_suggest() -> None:
+    """‖e‖² of 9 each: a χ² with 9 degrees of freedom is hardly ever beyond 9 + 4 · 3."""
+    rows = 3 * torch.eye(5, dtype=torch.float64)[:2]
+    left = Residuals(rows, rows, rows[:0], others=float(rows.norm()), iterations=0)
+    assert _probes_for(left) == 21 + 8
+    assert _probes_for(replace(left, vectors=rows / 2)) == math.ceil(2.25 + 4 * 1.5) + 8
+
+
+def test_a_known_nullity_is_met_with_probes_to_spare_at_once() -> None:
+    found = searched([*SPANNED, *[0.0] * 3], least=3)
+    assert (found.low, found.high, found.looks, found.probes) == (3, 3, 1, 3 + 8)
+
+
+def test_the_least_singular_value_is_bounded_over_im2col() -> None:
+    """A probe e leaves vᵀX = vᵀE + σ vᵀY, so that σ is at least what is missing over ‖Y‖."""
+    found = searched(SPANNED)
+    assert found.smallest is not None
+    assert 1e-3 < found.smallest <= 0.2 / SCALE
+    assert searched([*SPANNED, 0.0]).smallest is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_least_singular_value_of_one_dimension(seed: int) -> None:
+    """Two probes x of B = σ have ‖y‖ = ‖x‖/σ, and ‖x‖ is below its α quantile as often as α."""
+    side, generator = diagonal([0.3]), torch.Generator()
+    probes = side.probes(2, generator.manual_seed(seed))
+    found = nullity(side, least=0, flops=1e9, generator=generator.manual_seed(seed))
+    quantile = math.sqrt(-2 * math.log1p(-ALPHA_SMALLEST / 2))
+    assert found.probes == 2
+    assert found.smallest == pytest.approx(quantile * 0.3 / (SCALE * float(probes.norm())))
+
+
+@pytest.mark.parametrize("applications", [0, 1, 3])
+def test_work_is_spent_up_to_its_limit(applications: int) -> None:
+    """Two probes cost 2 · 2 · 50 an iteration."""
+    spread = [10.0**-place for place in range(8)]
+    found = searched(spread, flops=200 * applications)
+    assert found.iterations == applications
+    assert (found.low, found.looks) == (0, 1)
+    assert found.high == 8 if applications < 3 else found.high <= 8
+    assert searched([*spread, 0.0], least=1, flops=200 * applications).probes == 2
+
+
+def test_more_probes_are_followed_where_they_can_be_paid() -> None:
+    """Nine with a nullity of 1 that is known: 2 · 9 · 50 an iteration."""
+    assert searched([*SPANNED, 0.0], least=1, flops=900).probes == 9
+    assert searched([*SPANNED, 0.0], least=1, flops=899).probes == 2
+
+
+def test_more_probes_are_followed_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine of six float64 each, the longer of both lengths."""
+    monkeypatch.setattr("gradaudit.ranks.matrix_free._MOST_PROBE_BYTES", 8 * 9 * 6)
+    assert searched([*SPANNED, 0.0], least=1).probes == 9
+    monkeypatch.setattr("gradaudit.ranks.matrix_free._MOST_PROBE_BYTES", 8 * 9 * 6 - 1)
+    assert searched([*SPANNED, 0.0], least=1).probes == 2
+
+
+@pytest.mark.parametrize("size", [4, 9])
+def test_conjugate_gradients_end_with_their_degrees_of_freedom(size: int) -> None:
+    """As many iterations as there are different singular values, and the exact solution."""
+    values = [1.0 + place for place in range(size)]
+    side = diagonal(values)
+    probe = torch.ones(1, size, dtype=torch.float64)
+    left = leave_residuals(side, probe, enough=1e-10, null=NULL, iterations=100)
+    assert left.iterations == size
+    torch.testing.assert_close(left.coefficients, 1 / torch.tensor([values]).double())
+    torch.testing.assert_close(left.vectors, 0 * probe, rtol=0, atol=1e-10)
+    assert left.null.shape == (0, size)
+    halfway = leave_residuals(side, probe, enough=1e-10, null=NULL, iterations=size // 2)
+    assert halfway.iterations == size // 2
+    assert halfway.others == pytest.approx(float(halfway.vectors.norm()))
+    assert 1e-10 < halfway.others < float(probe.norm())
+
+
+def test_directions_are_left_over_all_together() -> None:
+    """Three images of .6 of the line each: two of them are below it together, three are not."""
+    side = diagonal([*[0.6 * NULL] * 3, 1.0])
+    probes = torch.eye(4, dtype=torch.float64) * torch.tensor([3.0, 2.0, 1.0, 0.0])
+    left = leave_residuals(side, probes[:3], enough=1e-9, null=NULL, iterations=0)
+    torch.testing.assert_close(left.null.abs(), torch.eye(4, dtype=torch.float64)[:2])
+    assert left.others == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("probes", [1, 2, 9, 40])
+def test_half_of_what_excludes_a_nullity_is_short_enough(probes: int) -> None:
+    assert _enough(probes) == pytest.approx(math.sqrt(chi2.ppf(CERTIFIED / 2, probes)) / 2)
+
+
+@pytest.mark.parametrize(("share", "high"), [(0.99, 0), (1.01, 1)])
+def test_what_rounding_may_hide_counts_as_left(share: float, high: int) -> None:
+    """Two probes exclude a nullity of 1 below a norm of √α, here of 8 roundings of ‖Y‖ ‖B‖."""
+    rounding = share * math.sqrt(-math.log1p(-CERTIFIED / 2)) / (8 * 2.0**-52)
+    coefficients = torch.diag(torch.tensor([rounding / SCALE, 1.0], dtype=torch.float64))
+    none = torch.zeros(2, 2, dtype=torch.float64)
+    judged = _judge(diagonal([1.0, 1.0]), Residuals(none, coefficients, none[:0], 0.0, 3))
+    assert (judged.low, judged.high, judged.probes, judged.iterations) == (0, high, 2, 3)
+    assert (judged.smallest is None) is bool(high)

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.fx.passes.dialect.common.cse_pass import CSEPass
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from gradaudit.attacks.reconstruction.objectives import Evaluation
+from gradaudit.gradients.eager import EagerMode
 
 WORTH = 50
 """Evaluations of as many points after which a recording is made. It costs 9 to 34 of them, and
@@ -84,7 +84,7 @@ def recorded(evaluate: Evaluation, points: Tensor) -> Evaluation | None:
     return replay
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(EagerMode):
     """Writes down every operation on tensors, below transforms and automatic differentiation.
 
     A tensor that no recorded operation made is a constant.
@@ -94,7 +94,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, points: Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._graph = fx.Graph()
         self._constants: dict[str, Tensor] = {}
         self._nodes: dict[int, fx.Node] = {}

@@ -4,12 +4,14 @@ Pictures are those of Li et al. 2024, figures 7 and 8; SVG and PNG, the same byt
 numbers.
 """
 
+from __future__ import annotations
+
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
@@ -25,6 +27,9 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.pictures import expect_picture, picture
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 log = logging.getLogger(__name__)
 

@@ -4,16 +4,16 @@ An archive is a zip of arrays, each with a header that declares shape and type. 
 first: nothing is unpacked that would not fit into memory, and object arrays (pickles) are refused.
 """
 
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
+from PIL import Image
 
+from gradaudit import npz
 from gradaudit.data.common.checks import (
     MAX_COLUMN_BYTES,
     choose,
@@ -25,11 +25,11 @@ from gradaudit.data.common.checks import (
 )
 from gradaudit.errors import DataError, GradauditError, UsageError
 from gradaudit.files import expect_file
+from gradaudit.npz import SUFFIX
 from gradaudit.text import printable
 from gradaudit.user_code import first_line
 
 _KINDS = "biufU"
-_SUFFIX = ".npy"
 _CHANNELS = (1, 3, 4)
 
 
@@ -45,8 +45,8 @@ class Archive:
         """Look into an archive, with the errors of ``read``."""
         self.path = expect_file(path)
         with _opened(self.path) as archive:
-            names = [name for name in archive.namelist() if name.endswith(_SUFFIX)]
-        self.keys = tuple(name.removesuffix(_SUFFIX) for name in names)
+            names = [name for name in archive.names if name.endswith(SUFFIX)]
+        self.keys = tuple(name.removesuffix(SUFFIX) for name in names)
 
     def read(
         self, key: str, most: int | None = None, *, records: int | None = None
@@ -62,14 +62,12 @@ class Archive:
         """
         key = choose(key, self.keys, str(self.path), "key")
         with _opened(self.path) as archive:
-            with archive.open(key + _SUFFIX) as stream:
-                shape = _check_header(stream, self.origin(key), most)
+            shape = _check_header(*archive.header(key + SUFFIX), self.origin(key), most)
             if shape and records is not None:
                 expect_length(shape[0], records, self.origin(key))
-            size = archive.getinfo(key + _SUFFIX).file_size
+            size = archive.size(key + SUFFIX)
             expect_no_bomb(size, self.path.stat().st_size, self.origin(key))
-            with archive.open(key + _SUFFIX) as stream:
-                return npy.read_array(stream, allow_pickle=False)
+            return archive.array(key + SUFFIX)
 
     def read_column(self, key: str, records: int) -> NDArray[Any]:
         """The array of that key, with an entry for each record; it may take 256 MiB."""
@@ -85,11 +83,10 @@ class Archive:
         return f"{self.path}: key {quote(key)}"
 
 
-def _check_header(stream: IO[bytes], origin: str, most: int | None) -> tuple[int, ...]:
+def _check_header(
+    shape: tuple[int, ...], dtype: np.dtype[Any], origin: str, most: int | None
+) -> tuple[int, ...]:
     """The shape, of an array that may be unpacked."""
-    version = npy.read_magic(stream)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read(stream)
     if dtype.hasobject:
         raise DataError(
             f"{origin}: holds Python objects, which can run code when read; save numbers or text "
@@ -102,9 +99,9 @@ def _check_header(stream: IO[bytes], origin: str, most: int | None) -> tuple[int
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+def _opened(path: Path) -> Iterator[npz.Archive]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with npz.opened(path) as archive:
             yield archive
     except GradauditError:
         raise
@@ -156,6 +153,17 @@ def pictures(array: NDArray[np.uint8], origin: str) -> NDArray[np.float32]:
     Raises:
         DataError: there are not 1, 3 or 4 channels.
     """
+    return np.ascontiguousarray(_channels_first(array, origin)).astype(np.float32) / np.float32(255)
+
+
+def pictures_in(array: NDArray[np.uint8], origin: str) -> list[tuple[str, Image.Image]]:
+    """The same bytes as pictures, each with its name for messages."""
+    last = np.ascontiguousarray(_channels_first(array, origin).transpose(0, 2, 3, 1))
+    single = last[..., 0] if last.shape[3] == 1 else last
+    return [(f"{origin}: picture {i}", Image.fromarray(one)) for i, one in enumerate(single)]
+
+
+def _channels_first(array: NDArray[np.uint8], origin: str) -> NDArray[np.uint8]:
     if array.ndim == 3:
         array = array[..., None]
     if array.ndim == 4 and array.shape[3] in _CHANNELS:
@@ -165,4 +173,4 @@ def pictures(array: NDArray[np.uint8], origin: str) -> NDArray[np.float32]:
             f"{origin}: bytes of shape {array.shape} are no pictures; store (records, height, "
             "width) or (records, height, width, channels), or floats as the model takes them"
         )
-    return np.ascontiguousarray(array).astype(np.float32) / np.float32(255)
+    return array

@@ -1,5 +1,6 @@
 """Pictures from files or data sets as arrays of one size."""
 
+import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,13 +25,25 @@ _GREY = ("1", "L")
 _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "LA", "CMYK", "YCbCr", "HSV", "LAB")
 
 
-def read_pictures(files: Sequence[Path], origin: str, size: Size | None) -> NDArray[np.uint8]:
-    """Decode picture files, all grey or else all in colour.
+Picture = Path | bytes | Image.Image
+"""A file, what is in one, or a picture in memory."""
+
+
+def stack_pictures(
+    pictures: Sequence[tuple[str, Picture]], origin: str, size: Size | None
+) -> NDArray[np.uint8]:
+    """Decode pictures, all grey or else all in colour.
 
     All headers are read before any pixel. Every picture is resized to ``size`` (bilinear), if any.
 
+    Args:
+        pictures: each with its name for messages; a file is opened for its header and again for
+            its pixels.
+        origin: the data, for messages.
+        size: height and width.
+
     Returns:
-        (files, height, width, channels) bytes, one channel or three.
+        (pictures, height, width, channels) bytes, one channel or three.
 
     Raises:
         UsageError: the size asked for is empty.
@@ -38,34 +51,35 @@ def read_pictures(files: Sequence[Path], origin: str, size: Size | None) -> NDAr
             sizes differ and none is asked for; there are none; the whole would take too much
             memory.
     """
-    return _pixels([(printable(str(file)), file) for file in files], origin, size)
-
-
-def stack_pictures(
-    pictures: Sequence[Image.Image], origin: str, size: Size | None
-) -> NDArray[np.uint8]:
-    """Pictures in memory as ``read_pictures`` makes them of files, with the same errors."""
-    named = [(f"{origin}: picture {index}", picture) for index, picture in enumerate(pictures)]
-    return _pixels(named, origin, size)
-
-
-def _pixels(
-    pictures: Sequence[tuple[str, Path | Image.Image]], origin: str, size: Size | None
-) -> NDArray[np.uint8]:
-    """Of named pictures, each opened for its header and again for its pixels."""
-    headers = []
-    for name, source in pictures:
-        with _opened(source) as picture:
-            headers.append(_header(picture, name))
-    (height, width), mode = _common_layout(headers, origin, size)
+    (height, width), mode = _common_layout(_headers(pictures), origin, size)
     pixels = np.empty((len(pictures), height, width, len(mode)), dtype=np.uint8)
-    for index, (_, source) in enumerate(pictures):
-        with _opened(source) as picture:
+    for index, (name, source) in enumerate(pictures):
+        with _opened(name, source) as picture:
             converted = picture.convert(mode)
             if converted.size != (width, height):
                 converted = converted.resize((width, height), Image.Resampling.BILINEAR)
             pixels[index] = np.asarray(converted, dtype=np.uint8).reshape(pixels.shape[1:])
     return pixels
+
+
+def opened_pictures(pictures: Sequence[tuple[str, Picture]]) -> Iterator[Image.Image]:
+    """Each picture in turn, in its own size, all grey or else all in colour; errors as above."""
+    mode = _common_mode(_headers(pictures))
+    for name, source in pictures:
+        with _opened(name, source) as picture:
+            yield picture.convert(mode)
+
+
+def _headers(pictures: Sequence[tuple[str, Picture]]) -> list[tuple[str, Size, str]]:
+    headers = []
+    for name, source in pictures:
+        with _opened(name, source) as picture:
+            headers.append(_header(picture, name))
+    return headers
+
+
+def _common_mode(headers: Sequence[tuple[str, Size, str]]) -> str:
+    return "L" if all(mode in _GREY for _, _, mode in headers) else "RGB"
 
 
 def _header(picture: Image.Image, name: str) -> tuple[str, Size, str]:
@@ -92,31 +106,41 @@ def _common_layout(
             f"{other[0]}: is of {_spell(other[1])} pixels and {first} of {_spell(common)}; "
             "say size=HEIGHTxWIDTH to resize all"
         )
-    mode = "L" if all(mode in _GREY for _, _, mode in headers) else "RGB"
+    mode = _common_mode(headers)
     expect_to_fit((len(headers), len(mode), *(size or common)), origin)
     return size or common, mode
 
 
 @contextmanager
-def _opened(file: Path | Image.Image) -> Iterator[Image.Image]:
-    if isinstance(file, Image.Image):
-        yield file
+def _opened(name: str, source: Picture) -> Iterator[Image.Image]:
+    if isinstance(source, Image.Image):
+        yield source
         return
+    with (
+        _decoding(name),
+        warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
+        Image.open(_content(source), formats=_FORMATS) as picture,
+    ):
+        yield picture
+
+
+def _content(source: Path | bytes) -> Path | io.BytesIO:
+    return io.BytesIO(source) if isinstance(source, bytes) else expect_file(source)
+
+
+@contextmanager
+def _decoding(name: str) -> Iterator[None]:
     try:
-        with (
-            warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
-            Image.open(expect_file(file), formats=_FORMATS) as picture,
-        ):
-            yield picture
+        yield
     except UsageError as error:
         raise DataError(printable(f"{error}", 1000)) from error
     except GradauditError:
         raise
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        raise DataError(f"{printable(str(file))}: has too many pixels to be read") from error
+        raise DataError(f"{name}: has too many pixels to be read") from error
     except Exception as error:  # damage shows in every way that a decoder can fail
         raise DataError(
-            f"{printable(str(file))}: cannot be read as a picture; repair it or leave it out"
+            f"{name}: cannot be read as a picture; repair it or leave it out"
         ) from error
 
 

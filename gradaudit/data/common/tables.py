@@ -5,7 +5,7 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,7 @@ class Table:
     """
 
     file: str
-    cells: dict[str, Sequence[str]]
+    cells: Mapping[str, Sequence[str]]
 
     def column(self, name: str) -> Column:
         """The column of that name; a UsageError where there is none."""
@@ -139,12 +139,18 @@ class _CappedReader(io.RawIOBase):
 
 
 def _header(cells: Sequence[str], origin: str) -> list[str]:
-    if len(cells) > MAX_COLUMNS:
+    names = [cell.strip() or f"unnamed-{place}" for place, cell in enumerate(cells, start=1)]
+    expect_names(names, origin)
+    return names
+
+
+def expect_names(names: Sequence[str], origin: str) -> None:
+    """Refuse too many columns, none, or two of one name, with a DataError."""
+    if len(names) > MAX_COLUMNS:
         raise DataError(
-            f"{origin}: has {len(cells)} columns, over the limit of {MAX_COLUMNS}; keep fewer, or "
+            f"{origin}: has {len(names)} columns, over the limit of {MAX_COLUMNS}; keep fewer, or "
             "store them in a NumPy archive"
         )
-    names = [cell.strip() or f"unnamed-{place}" for place, cell in enumerate(cells, start=1)]
     if not names:
         raise DataError(f"{origin}: is empty; a header line and records are needed")
     places: dict[str, int] = {}
@@ -154,7 +160,15 @@ def _header(cells: Sequence[str], origin: str) -> list[str]:
                 f"{origin}: columns {places[name]} and {place} are both called {quote(name)}; "
                 "rename one"
             )
-    return names
+
+
+def expect_few_cells(rows: int, columns: int, origin: str) -> None:
+    """Refuse tables of over 20 million cells, with a DataError."""
+    if rows * columns > MAX_CELLS:
+        raise DataError(
+            f"{origin}: has over {MAX_CELLS} cells ({columns} columns); use fewer records, or "
+            "store them in a NumPy archive"
+        )
 
 
 def _lines(stream: io.TextIOBase, origin: str) -> Iterator[str]:
@@ -173,11 +187,7 @@ def _lines(stream: io.TextIOBase, origin: str) -> Iterator[str]:
 
 def _rows(reader: _csv.Reader, width: int, origin: str) -> Iterator[list[str]]:
     for number, row in enumerate(filter(None, reader), start=1):
-        if number * width > MAX_CELLS:
-            raise DataError(
-                f"{origin}: has over {MAX_CELLS} cells ({width} columns); use fewer records, or "
-                "store them in a NumPy archive"
-            )
+        expect_few_cells(number, width, origin)
         if len(row) != width:
             raise DataError(
                 f"{origin}, line {reader.line_num}: {len(row)} cells where the header has {width}; "

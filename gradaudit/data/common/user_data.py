@@ -1,6 +1,6 @@
-"""Records from what a user's own function returns, or from a data set of pairs."""
+"""Records from what a user's own function returns, or from a data set of items."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +12,15 @@ from PIL import Image
 from gradaudit.data.common.arrays import as_inputs, pictures
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
 from gradaudit.data.common.columns import Column, Inputs, numeric_features
-from gradaudit.data.common.pictures import Size, stack_pictures
+from gradaudit.data.common.items import columns_of, is_data_set, stacked
+from gradaudit.data.common.pictures import Picture, stack_pictures
 from gradaudit.data.common.roles import Task, assemble, labels_of_array
 from gradaudit.data.records import Records
 from gradaudit.errors import DataError
 from gradaudit.specs import suggest
+
+Named = Sequence[tuple[str, Picture]]
+"""Pictures with what messages call them."""
 
 _PARTS = ("inputs", "labels", "attributes", "users", "members", "classes")
 
@@ -27,7 +31,7 @@ def records_of(returned: Any, origin: str) -> Records:
     Args:
         returned: ``Records``; a pair (inputs, labels); a mapping of ``inputs``, ``labels`` and, if
             there are any, ``attributes`` (a mapping of name to array), ``users``, ``members`` and
-            ``classes`` (names); or a data set with length and items (input, label).
+            ``classes`` (names); or a data set or ``DataLoader`` of items (see ``items``).
         origin: the function, for messages.
 
     Raises:
@@ -39,12 +43,11 @@ def records_of(returned: Any, origin: str) -> Records:
         return records_of_parts({"inputs": returned[0], "labels": returned[1]}, origin)
     if isinstance(returned, Mapping):
         return records_of_parts(returned, origin)
-    is_array = isinstance(returned, (np.ndarray, torch.Tensor, str, bytes))
-    if hasattr(returned, "__len__") and hasattr(returned, "__getitem__") and not is_array:
+    if is_data_set(returned):
         return records_of_items(returned, origin)
     raise DataError(
         f"{origin}: returns {type(returned).__name__}; return Records, a pair (inputs, labels), a "
-        f"mapping of {', '.join(_PARTS)}, or a data set of such pairs"
+        f"mapping of {', '.join(_PARTS)}, or a data set or loader of such items"
     )
 
 
@@ -78,41 +81,41 @@ def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
     )
 
 
-def records_of_items(dataset: Any, origin: str, size: Size | None = None) -> Records:
-    """Records of a data set that has a length and gives pairs (picture or array, label).
+def records_of_items(
+    dataset: Any, origin: str, prepare: Callable[[Named, str], Inputs] | None = None
+) -> Records:
+    """Records of a data set or a loader (see ``items``), of which pictures are prepared.
 
-    It is read once, from its first item to its last; pictures are resized to ``size``.
+    Args:
+        dataset: what gives the items, or batches of them.
+        origin: the data, for messages.
+        prepare: makes inputs of named pictures; as they are without it.
 
     Raises:
-        DataError: it is empty, an item is no such pair, or the inputs differ in size.
+        DataError: it is empty, an item cannot be understood, or the inputs differ in size.
     """
-    items = [dataset[index] for index in range(len(dataset))]
-    if not items:
-        raise DataError(f"{origin}: is empty")
-    for index, item in enumerate(items):
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise DataError(
-                f"{origin}: item {index} is {type(item).__name__}; a pair (input, label) is needed"
-            )
-    raw = _stack([item[0] for item in items], origin, size)
-    labels = np.array([_array(item[1], f"{origin}: labels") for item in items])
-    names = getattr(dataset, "classes", ())
+    columns = columns_of(dataset, origin)
+    inputs = _inputs_of_items(columns.pop("inputs"), origin, prepare or _as_they_are)
+    labels = np.array([_array(label, f"{origin}: labels") for label in columns.pop("labels")])
+    names = getattr(getattr(dataset, "dataset", dataset), "classes", ())
     named = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
-    parts = {"inputs": raw, "labels": labels, "classes": names if named else ()}
-    return records_of_parts(parts, origin)
+    parts: dict[str, Any] = {k: columns.pop(k) for k in ("users", "members") if k in columns}
+    parts |= {"inputs": inputs.array, "labels": labels, "classes": names if named else ()}
+    records = records_of_parts({**parts, "attributes": columns}, origin)
+    return replace(records, notes={**records.notes, **inputs.notes})
 
 
-def _stack(inputs: Sequence[Any], origin: str, size: Size | None) -> NDArray[Any]:
-    if all(isinstance(one, Image.Image) for one in inputs):
-        return pictures(stack_pictures(inputs, origin, size), origin)
-    arrays = [_array(one, f"{origin}: inputs") for one in inputs]
-    other = next((i for i, array in enumerate(arrays) if array.shape != arrays[0].shape), None)
-    if other is not None:
-        raise DataError(
-            f"{origin}: input {other} is of shape {arrays[other].shape} and input 0 of "
-            f"{arrays[0].shape}; bring all to one shape"
-        )
-    return np.stack(arrays)
+def _inputs_of_items(
+    values: Sequence[Any], origin: str, prepare: Callable[[Named, str], Inputs]
+) -> Inputs:
+    if all(isinstance(one, Image.Image) for one in values):
+        named = [(f"{origin}: picture {index}", one) for index, one in enumerate(values)]
+        return prepare(named, origin)
+    return Inputs(stacked([_array(one, f"{origin}: inputs") for one in values], origin))
+
+
+def _as_they_are(sources: Named, origin: str) -> Inputs:
+    return Inputs(pictures(stack_pictures(sources, origin, None), origin))
 
 
 def _named(parts: Mapping[str, Any], origin: str) -> list[tuple[str, Any]]:

@@ -32,6 +32,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from gradaudit.gradients.differentiation import Batch
+from gradaudit.gradients.eager import forward_mode, jvp
 from gradaudit.gradients.norms import Directions, Norm
 from gradaudit.gradients.operations import Convolution
 from gradaudit.gradients.sources import (
@@ -161,7 +162,7 @@ def _responses(batch: Batch, directions: Tensor) -> Response:
             outputs, seen = batch.trace.responses(moving, record)
             return outputs.flatten(), seen
 
-        response: Response = torch.func.jvp(function, (point,), (direction,))[1]
+        response: Response = jvp(function, (point,), (direction,))[1]
         return response
 
     several = torch.func.vmap(one, in_dims=(None, None, 0))
@@ -193,7 +194,8 @@ def _curvatures(batch: Batch, outputs: Tensor) -> Tensor:
         shaped = flat.reshape(outputs.shape[1:])
         return batch.trace.view.loss.per_record(shaped, target.unsqueeze(0))[0]
 
-    hessians: Tensor = torch.func.vmap(torch.func.hessian(loss))(outputs.flatten(1), batch.targets)
+    hessian = forward_mode(torch.func.hessian(loss))
+    hessians: Tensor = torch.func.vmap(hessian)(outputs.flatten(1), batch.targets)
     return hessians
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from gradaudit.errors import CheckpointError
-from gradaudit.models.checkpoint.kinds import REMEDY, describe
+from gradaudit.models.checkpoint.kinds import REMEDY, convert_script, describe
 
 MAX_PICKLE_BYTES = 64 << 20
 MAX_DIRECTORY_BYTES = 16 << 20
@@ -24,6 +24,7 @@ _LOCATOR = struct.Struct("<4sLQL")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
 _EXTRA = struct.Struct("<2H")
+_SCRIPT = "is a TorchScript archive, a program and not weights"
 
 _ENCRYPTED = 0x1
 _KNOWN_FLAGS = 0x80F
@@ -75,18 +76,20 @@ def read_pickle(path: Path) -> tuple[bytes, dict[str, int]]:
         with path.open("rb") as stream:
             start, entries = _directory(stream, path)
             reason = _other_archive(entries) or _danger_in(entries)
+            remedy = convert_script(path) if reason == _SCRIPT else REMEDY
             if not reason:
                 places = dict(_places(stream, entries, start))
                 place, size = places["data.pkl"]
                 stream.seek(place)
                 return stream.read(size), {name: size for name, (_, size) in places.items()}
     except _DoubtfulError as doubt:
+        remedy = REMEDY
         reason = f"is an archive {doubt}, which readers take differently"
     except (_MalformedError, struct.error, UnicodeDecodeError) as error:
         raise CheckpointError(
             f"{describe(path)}: is a truncated or damaged zip archive; fetch or save it again"
         ) from error
-    raise CheckpointError(f"{describe(path)}: {reason}; {REMEDY}")
+    raise CheckpointError(f"{describe(path)}: {reason}; {remedy}")
 
 
 def _directory(stream: BinaryIO, path: Path) -> tuple[int, list[Entry]]:
@@ -178,7 +181,7 @@ def _other_archive(entries: Collection[Entry]) -> str | None:
     paths = {entry.name for entry in entries}
     names = {path.partition("/")[2] for path in paths}
     if "constants.pkl" in names or any(name.startswith("code/") for name in names):
-        return "is a TorchScript archive, a program and not weights"
+        return _SCRIPT
     if "archive_format" in names:
         return "is a torch.export archive, a program and not weights (--model would run it)"
     if ".data/extern_modules" in names:

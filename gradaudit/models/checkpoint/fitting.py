@@ -1,7 +1,4 @@
-"""A checkpoint's tensors checked against a model: names, shapes, dtypes and values.
-
-Which key is which of the model's is told through the prefixes of wrappers.
-"""
+"""A checkpoint's tensors checked against a model: names, shapes, dtypes and values."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,140 +7,116 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.errors import CheckpointError
+from gradaudit.models.checkpoint.naming import COMPILED, Naming, Rename, match_keys
+from gradaudit.models.checkpoint.ordered import MAY_BE_MISSING, in_order_of
 from gradaudit.models.checkpoint.reading import LoadedCheckpoint
+from gradaudit.report import CheckpointRecord
 from gradaudit.text import listed, printable
 
-PREFIXES = ("module.", "model.", "net.")
-"""DataParallel and DDP, and the attributes Lightning modules keep a model in."""
-
-_COMPILED = "_orig_mod."
-_MAX_DEPTH = 4
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_MAY_BE_MISSING = "num_batches_tracked"
-
-
-@dataclass(frozen=True)
-class Naming:
-    """How a checkpoint's keys map to a model's.
-
-    Attributes:
-        prefix: stripped from the checkpoint's keys.
-        keys: the checkpoint's key of each of the model's keys that has one.
-        missing: required keys of the model without one.
-        unexpected: keys of the checkpoint under the prefix that the model lacks.
-        outside: keys of the checkpoint that do not begin with the prefix.
-    """
-
-    prefix: str
-    keys: dict[str, str]
-    missing: list[str]
-    unexpected: list[str]
-    outside: list[str]
-
-
-def match_keys(
-    model: Collection[str], required: Collection[Sequence[str]], file: Collection[str]
-) -> Naming:
-    """Map keys under the shortest prefix that makes them fit, else the one that matches most keys.
-
-    ``_orig_mod.`` (a compiled submodule) is passed over anywhere in a key, on both sides.
-    Of every group of keys (tied to one another) in ``required`` the file must have one.
-    """
-    plain = {_plain(key): key for key in file}
-
-    def under(prefix: str) -> Naming:
-        candidates = {name: prefix + _plain(name) for name in model}
-        keys = {name: plain[key] for name, key in candidates.items() if key in plain}
-        used = set(keys.values())
-        inside = {key for key in file if _plain(key).startswith(prefix)}
-        return Naming(
-            prefix,
-            keys,
-            missing=[tied[0] for tied in required if keys.keys().isdisjoint(tied)],
-            unexpected=[key for key in file if key in inside and key not in used],
-            outside=[key for key in file if key not in inside],
-        )
-
-    namings = [under(prefix) for prefix in sorted(_prefixes(plain), key=len)]
-    fitting = (naming for naming in namings if not naming.missing and not naming.unexpected)
-    return next(fitting, max(namings, key=lambda naming: len(naming.keys)))
-
-
-def _prefixes(names: Collection[str], prefix: str = "", depth: int = 0) -> Iterator[str]:
-    yield prefix
-    for more in PREFIXES if depth < _MAX_DEPTH else ():
-        longer = prefix + more
-        inside = [name for name in names if name.startswith(longer)]
-        if inside:
-            yield from _prefixes(inside, longer, depth + 1)
-
-
-def _plain(key: str) -> str:
-    return key.replace(_COMPILED, "")
 
 
 @dataclass(frozen=True)
 class Fitted:
     """Tensors under the model's names, in the model's shapes and dtypes, all finite.
 
-    ``notes`` say what was stripped, left aside, taken from a tied tensor or cast.
+    ``notes`` say what was stripped, left aside, taken from a tied tensor or cast; ``random`` are
+    the names that the checkpoint has no weights for, where it may be partial.
     """
 
     state: dict[str, Tensor]
     notes: tuple[str, ...]
+    random: tuple[str, ...] = ()
 
 
 Pair = tuple[str, Tensor, Tensor]
 """A name of the model, the tensor in the file, and the one that it goes to."""
 
 
-def apply_checkpoint(model: nn.Module, loaded: LoadedCheckpoint) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class Fit:
+    """How a checkpoint may be made to fit.
+
+    Attributes:
+        rename: the prefix to replace in its keys; found without it.
+        partial: whether what is missing or misshapen stays as it was built.
+    """
+
+    rename: Rename | None = None
+    partial: bool = False
+
+
+WHOLE = Fit()
+"""Every key has its place, and every place its key."""
+
+
+def apply_checkpoint(
+    model: nn.Module, loaded: LoadedCheckpoint, how: Fit = WHOLE
+) -> CheckpointRecord:
     """Put a checkpoint's weights and buffers into a model, all of them or none.
 
     Returns:
-        Everything worth saying about the checkpoint, for the report.
+        The checkpoint's record, with everything worth saying about it.
 
     Raises:
         CheckpointError: it does not fit; the model is then as it was.
     """
     state = model.state_dict(keep_vars=True)
     tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-    fitted = fit_state(tensors, loaded)
+    fitted = fit_state(tensors, loaded, how)
     model.load_state_dict(fitted.state, strict=False)
-    return (*loaded.notes, *fitted.notes)
+    told = {"notes": [*loaded.notes, *fitted.notes], "random": list(fitted.random)}
+    return loaded.record.model_copy(update=told)
 
 
-def fit_state(expected: Mapping[str, Tensor], loaded: LoadedCheckpoint) -> Fitted:
+def fit_state(expected: Mapping[str, Tensor], loaded: LoadedCheckpoint, how: Fit = WHOLE) -> Fitted:
     """A checkpoint's tensors under the names of ``expected``.
 
     Names that share one tensor in ``expected`` (tied weights) need only one in the checkpoint, as
-    safetensors keeps only one; BatchNorm's ``num_batches_tracked`` may be missing.
+    safetensors keeps only one; BatchNorm's ``num_batches_tracked`` may be missing. Arrays without
+    names are taken in the order of ``expected``.
 
     Args:
         expected: what must be there: a model's state, or its parameters for an update.
         loaded: the checkpoint.
+        how: what is done to make it fit.
 
     Raises:
         CheckpointError: keys are missing, unexpected or misshapen, dtypes cannot be cast, tied
             names hold different tensors, or values are not finite. No value is read before all
             names, shapes and dtypes fit.
     """
+    file = loaded.record.file
+    given = in_order_of(expected, loaded) if loaded.ordered else loaded.state
     groups: dict[int, list[str]] = {}
     for name, tensor in expected.items():
         groups.setdefault(id(tensor), []).append(name)
     tied = groups.values()
-    required = [names for names in tied if not names[0].endswith(_MAY_BE_MISSING)]
-    naming = match_keys(expected, required, loaded.state)
-    pairs = [(name, loaded.state[key], expected[name]) for name, key in naming.keys.items()]
-    _check_names_and_shapes(naming, pairs, loaded.record.file)
-    _check_dtypes(pairs, loaded.record.file)
-    state = {name: given.to(wanted.dtype) for name, given, wanted in pairs}
-    _check_values(state, tied, loaded.record.file)
-    return Fitted(state, tuple(_notes(naming, pairs, expected)))
+    required = [names for names in tied if not names[0].endswith(MAY_BE_MISSING)]
+    naming, hint = match_keys(expected, required, given, how.rename)
+    pairs = [(name, given[key], expected[name]) for name, key in naming.keys.items()]
+    if how.partial:
+        pairs = _fitting_pairs(pairs, hint, file)
+    else:
+        _check_names_and_shapes(naming, pairs, file, hint)
+    _check_dtypes(pairs, file)
+    state = {name: tensor.to(wanted.dtype) for name, tensor, wanted in pairs}
+    _check_values(state, tied, file)
+    random = [names[0] for names in required if state.keys().isdisjoint(names)]
+    return Fitted(state, tuple(_notes(naming, pairs, expected, random)), tuple(random))
 
 
-def _check_names_and_shapes(naming: Naming, pairs: Collection[Pair], file: str) -> None:
+def _fitting_pairs(pairs: Collection[Pair], hint: str, file: str) -> list[Pair]:
+    """Those whose shapes agree, of which there must be some."""
+    fitting = [pair for pair in pairs if pair[1].shape == pair[2].shape]
+    if not fitting:
+        remedy = hint or "check that --model names the architecture that it was saved from"
+        raise CheckpointError(f"{file}: nothing in it fits the model, by name and shape; {remedy}")
+    return fitting
+
+
+def _check_names_and_shapes(naming: Naming, pairs: Collection[Pair], file: str, hint: str) -> None:
     misshapen = [
         f"{printable(name)} ({tuple(given.shape)} in the file, {tuple(wanted.shape)} in the model)"
         for name, given, wanted in pairs
@@ -154,7 +127,8 @@ def _check_names_and_shapes(naming: Naming, pairs: Collection[Pair], file: str) 
     if faulty:
         raise CheckpointError(
             f"{file}: does not fit the model: {faulty}; "
-            "check that --model names the architecture, with its options, that it was saved from"
+            + (f"{printable(hint)}, or " if hint else "")
+            + "check that --model names the architecture, with its options, that it was saved from"
         )
 
 
@@ -203,22 +177,39 @@ def _check_values(state: Mapping[str, Tensor], tied: Collection[Sequence[str]], 
 
 
 def _notes(
-    naming: Naming, pairs: Collection[Pair], expected: Mapping[str, Tensor]
+    naming: Naming,
+    pairs: Collection[Pair],
+    expected: Mapping[str, Tensor],
+    random: Collection[str],
 ) -> Iterator[str]:
-    if naming.prefix:
-        yield f"prefix {naming.prefix!r} stripped from the keys"
-    if any(_COMPILED in key and _COMPILED not in name for name, key in naming.keys.items()):
+    old, new = naming.rename
+    if old and not new:
+        yield f"prefix {old!r} stripped from the keys"
+    elif new:
+        yield f"prefix {old!r} of the keys replaced by {new!r}" if old else f"prefix {new!r} added"
+    if any(COMPILED in key and COMPILED not in name for name, key in naming.keys.items()):
         yield "'_orig_mod.' of torch.compile dropped from the keys"
     if naming.outside:
         yield f"left aside, without the prefix: {listed(naming.outside)}"
-    absent = [name for name in expected if name not in naming.keys]
-    tracked = [name for name in absent if name.endswith(_MAY_BE_MISSING)]
+    if random and naming.unexpected:
+        yield f"left aside, not in the model: {listed(naming.unexpected)}"
+    yield from _absences(naming, expected, random)
+    casts = {(given.dtype, wanted.dtype) for _, given, wanted in pairs}
+    for given, wanted in sorted(casts, key=str):
+        if given != wanted:
+            yield f"cast from {str(given)[6:]} to {str(wanted)[6:]}"
+
+
+def _absences(
+    naming: Naming, expected: Mapping[str, Tensor], random: Collection[str]
+) -> Iterator[str]:
+    """What the model has and the file lacks."""
+    absent = [name for name in expected if name not in naming.keys and name not in random]
+    tracked = [name for name in absent if name.endswith(MAY_BE_MISSING)]
     shared = [name for name in absent if name not in tracked]
     if tracked:
         yield f"not in the file, left as built: {listed(tracked)}"
     if shared:
         yield f"not in the file, tied to a tensor that is: {listed(shared)}"
-    casts = {(given.dtype, wanted.dtype) for _, given, wanted in pairs}
-    for given, wanted in sorted(casts, key=str):
-        if given != wanted:
-            yield f"cast from {str(given)[6:]} to {str(wanted)[6:]}"
+    if random:
+        yield f"RANDOM, as the file has no weights for them: {listed(random, 20)}"

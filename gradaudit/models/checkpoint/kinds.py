@@ -7,7 +7,7 @@ from typing import Literal
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.text import printable
 
-Kind = Literal["safetensors", "torch"]
+Kind = Literal["safetensors", "torch", "npz", "shards"]
 
 MAX_FILE_BYTES = 64 << 30
 MAX_HEADER_BYTES = 100_000_000
@@ -17,6 +17,10 @@ REMEDY = (
     "save the weights alone, with safetensors.torch.save_file(model.state_dict(), FILE) "
     "or torch.save(model.state_dict(), FILE)"
 )
+
+CONVERT = 'convert it with python -c "import sys, torch; torch.save({}, sys.argv[2])" {} new.pt'
+_OF_LEGACY = "torch.load(sys.argv[1], weights_only=True)"
+_OF_SCRIPT = "torch.jit.load(sys.argv[1]).state_dict()"
 
 _HEAD = 512
 _LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
@@ -49,6 +53,11 @@ def describe(path: Path) -> str:
     return printable(str(path))
 
 
+def convert_script(path: Path) -> str:
+    """The command that takes the weights out of a TorchScript archive, by running it."""
+    return f"if you trust its program, {CONVERT.format(_OF_SCRIPT, describe(path))}"
+
+
 def kind_of(path: Path) -> Kind:
     """Tell a checkpoint's format by its content.
 
@@ -66,11 +75,20 @@ def kind_of(path: Path) -> Kind:
     if not head:
         raise CheckpointError(f"{name}: is empty; the write or download was cut short")
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return "torch"
+        return "npz" if _first_entry(head).endswith(b".npy") else "torch"
     if head[8:9] == b"{" and b"\0" in head[:8]:
         _check_header_length(name, int.from_bytes(head[:8], "little"), size)
         return "safetensors"
-    raise CheckpointError(f"{name}: is {_name_of(head)}, not a checkpoint; {REMEDY}")
+    if head.lstrip()[:1] == b"{" and path.name.endswith(".index.json"):
+        return "shards"
+    legacy = head.startswith(_LEGACY_TORCH)
+    remedy = f"{CONVERT.format(_OF_LEGACY, name)}, which runs nothing" if legacy else REMEDY
+    raise CheckpointError(f"{name}: is {_name_of(head)}, not a checkpoint; {remedy}")
+
+
+def _first_entry(head: bytes) -> bytes:
+    """The name of the first file of a zip archive."""
+    return head[30 : 30 + int.from_bytes(head[26:28], "little")]
 
 
 def _size(path: Path, name: str) -> int:

@@ -1,9 +1,10 @@
 """The pickle of a checkpoint followed step by step, on stand-ins, before torch interprets it.
 
 Nothing is built but numbers, text and shallow tuples; of lists, dicts and tensors there is a
-stand-in. What weights never need is refused: globals other than those of plain tensors, calls with
-other arguments than ``torch.save`` writes, keys other than text and whole numbers (a nested tuple
-takes for ever to hash), attributes on tensors and dicts, sets, bytes, deep tuples, and more than
+stand-in. What weights never need is refused: globals other than those of plain tensors and of the
+inert values that scripts save beside them (``inert``; torch is given stand-ins for these), calls
+with other arguments than ``torch.save`` writes, keys other than text and whole numbers (a nested
+tuple takes for ever to hash), attributes on tensors and dicts, deep tuples, and more than
 ``MAX_STEPS`` steps.
 """
 
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from gradaudit.models.checkpoint import inert
 
 MAX_STEPS = 1_000_000
 """Opcodes; a tensor takes about 30 of them, so that 30,000 tensors fit."""
@@ -73,14 +76,17 @@ _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": _
 
 @dataclass
 class _Box:
-    """A list, a dict or a tensor."""
+    """A list, a dict, a tensor or an inert value."""
 
     kind: str
     keys: set[str | int] = field(default_factory=set)
 
 
-def follow(pickle: bytes, sizes: Mapping[str, int]) -> None:
+def follow(pickle: bytes, sizes: Mapping[str, int]) -> frozenset[str]:
     """Check a ``data.pkl`` without running it, beside files of these sizes in bytes, by name.
+
+    Returns:
+        The classes of inert values in it, ``module name``.
 
     Raises:
         UnsafeGlobalsError: it names globals that are not those of plain tensors.
@@ -102,6 +108,7 @@ def follow(pickle: bytes, sizes: Mapping[str, int]) -> None:
             raise
     if machine.unsafe:
         raise UnsafeGlobalsError(machine.unsafe)
+    return frozenset(machine.inert)
 
 
 class _Machine:
@@ -110,6 +117,7 @@ class _Machine:
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
         self.unsafe: set[str] = set()
+        self.inert: set[str] = set()
 
     def step(self, name: str, argument: Any) -> None:
         if name in _LITERALS:
@@ -160,7 +168,9 @@ class _Machine:
             raise RefusedError("it appends to what is no list")
 
     def named(self, argument: str) -> None:
-        if not (argument in _CALLS or _STORAGE.fullmatch(argument) or _is_dtype(argument)):
+        if inert.is_object(argument) or inert.is_dict(argument):
+            self.inert.add(argument)
+        elif not (argument in _CALLS or _STORAGE.fullmatch(argument) or _is_dtype(argument)):
             self.unsafe.add(argument.replace(" ", "."))
         self.stack.append(_Global(argument))
 
@@ -170,7 +180,7 @@ class _Machine:
         if isinstance(function, _Global) and function.name.replace(" ", ".") in self.unsafe:
             self.stack.append(function)
             return
-        call = _CALLS.get(function.name)
+        call = _call_of(function.name)
         if call is None or not isinstance(arguments, _Tuple):
             raise RefusedError("it calls what is no function")
         self.stack.append(call(*arguments.items))
@@ -191,7 +201,7 @@ class _Machine:
         """Attributes: only the metadata that a state dict has."""
         state = self.stack.pop()
         box = self.stack[-1]
-        if isinstance(box, _Global) and self.unsafe:
+        if (isinstance(box, _Global) and self.unsafe) or box.kind == "inert":
             return
         plain = isinstance(state, _Box) and state.kind in ("dict", "ordered")
         if not plain or box.kind != "ordered" or not state.keys <= {"_metadata"}:
@@ -254,9 +264,25 @@ def _counter(counts: _Box) -> _Box:
     return _Box("dict")
 
 
+def _bytes(text: Any, encoding: Any) -> _Box:
+    """Bytes, which protocol 2 writes as text."""
+    if type(text) is not str or encoding != "latin1":
+        raise RefusedError("it calls _codecs.encode for something else than bytes")
+    return _Box("inert")
+
+
+def _call_of(name: str) -> Callable[..., Any] | None:
+    if inert.is_object(name):
+        return lambda *_: _Box("inert")
+    if inert.is_dict(name):
+        return lambda *_: _Box("ordered")
+    return _CALLS.get(name)
+
+
 _CALLS: Mapping[str, Callable[..., Any]] = {
     "collections OrderedDict": lambda: _Box("ordered"),
     "collections Counter": _counter,
+    "_codecs encode": _bytes,
     "torch._utils _rebuild_tensor_v2": _tensor,
     "torch._utils _rebuild_tensor_v3": _tensor,
     "torch._utils _rebuild_parameter": _parameter,

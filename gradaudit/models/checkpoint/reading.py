@@ -1,23 +1,21 @@
-"""Reading a checkpoint to the state dict inside it: the only ``torch.load`` of the package."""
+"""Reading a checkpoint, in whatever format, to the state dict inside it."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gradaudit.errors import CheckpointError
-from gradaudit.models.checkpoint.archive import read_pickle
 from gradaudit.models.checkpoint.kinds import REMEDY, describe, kind_of
-from gradaudit.models.checkpoint.pickled import RefusedError, UnsafeGlobalsError, follow
+from gradaudit.models.checkpoint.npz_file import in_order, read_npz
+from gradaudit.models.checkpoint.safetensors_file import read_safetensors
+from gradaudit.models.checkpoint.shards import digest_of, read_shards, weights_in
+from gradaudit.models.checkpoint.torch_file import read_torch
 from gradaudit.report import CheckpointRecord
-from gradaudit.text import listed, printable
+from gradaudit.text import listed
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "net", "weights")
 """Keys that scripts wrap a state dict in: Lightning and the ImageNet example, PyTorch's tutorials,
@@ -28,96 +26,64 @@ _MAX_DEPTH = 3
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """The named tensors of a checkpoint file.
+    """The named tensors of a checkpoint.
 
     Attributes:
         state: tensors by the names in the file; they stay mapped from it, on the CPU.
         record: the file's name and content hash.
         notes: what was unwrapped and left aside, for the report.
+        ordered: whether the tensors have no names but stand in the order of a state dict.
     """
 
     state: dict[str, Tensor]
     record: CheckpointRecord
     notes: tuple[str, ...] = ()
+    ordered: bool = False
 
 
 def load_checkpoint(path: Path | str) -> LoadedCheckpoint:
     """The named tensors in a file (weights, gradients), which is treated as untrusted data.
+
+    A folder stands for the index of shards in it, or for its one file of weights.
 
     Raises:
         UsageError: the file is missing or cannot be opened.
         CheckpointError: it is refused, damaged or holds no named tensors.
     """
     path = Path(path)
-    if kind_of(path) == "safetensors":
-        content: object = _read_safetensors(path)
-    else:
-        _expect_plain_weights(path)
-        content = _read_archive(path)
-    state, notes = _unwrap(content, describe(path))
+    file = weights_in(path) if path.is_dir() else path
+    sharded = kind_of(file) == "shards"
+    state, notes = _of_shards(file) if sharded else _of_file(file)
+    digest = digest_of(file) if sharded else _digest(file)
+    record = CheckpointRecord(file=describe(path), sha256=digest)
+    if names := in_order(state):
+        return LoadedCheckpoint({name: state[name] for name in names}, record, notes, ordered=True)
+    return LoadedCheckpoint(state, record, notes)
+
+
+def _of_shards(index: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    state = read_shards(index, lambda shard: _of_file(shard)[0])
+    return state, (f"read from the shards that {describe(Path(index.name))} names",)
+
+
+def _of_file(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The named tensors of a single file, and notes."""
+    match kind_of(path):
+        case "npz":
+            return _unwrap(read_npz(path), describe(path))
+        case "safetensors":
+            return _unwrap(read_safetensors(path), describe(path))
+        case "torch":
+            content, aside = read_torch(path)
+            state, notes = _unwrap(content, describe(path))
+            return state, (*notes, *aside)
+        case "shards":
+            raise CheckpointError(f"{describe(path)}: is an index of shards, and no shard")
+
+
+def _digest(path: Path) -> str:
     with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return LoadedCheckpoint(state, CheckpointRecord(file=describe(path), sha256=digest), notes)
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    # The library checks that offsets are in range and that tensors neither overlap nor leave gaps.
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
-    except Exception as error:
-        reason = str(error).removeprefix("Error while deserializing header: ")
-        reason = printable(reason) if isinstance(error, SafetensorError) else type(error).__name__
-        raise CheckpointError(
-            f"{describe(path)}: is a truncated or damaged safetensors file ({reason}); "
-            "fetch or save it again"
-        ) from error
-
-
-def _expect_plain_weights(path: Path) -> None:
-    """Follow the pickle and name what it would run, before anything of it is interpreted."""
-    try:
-        follow(*read_pickle(path))
-    except RefusedError as why:
-        reason = f"its pickle holds no plain weights: {why}"
-        if isinstance(why, UnsafeGlobalsError):
-            reason = _what_is_run(why.names)
-        raise CheckpointError(f"{describe(path)}: {reason}; {REMEDY}") from why
-
-
-def _what_is_run(names: Sequence[str]) -> str:
-    modules = [name for name in names if name.startswith("torch.nn.modules.")]
-    if modules:
-        return f"holds a whole pickled model ({listed(modules)}), which runs code when loaded"
-    rebuilt = any(name.startswith("torch._utils._rebuild") for name in names)
-    if rebuilt and all(name.startswith("torch.") for name in names):
-        return f"holds more than plain dense tensors ({listed(names)})"
-    return f"asks to run {listed(names)} when loaded, which weights never need"
-
-
-def _read_archive(path: Path) -> object:
-    # Mapped storages cannot be resized, so no declared shape makes torch allocate.
-    try:
-        with _without_suffix(path) as plain:
-            return torch.load(plain, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # the loader raises whatever a hostile pickle leads it into
-        raise CheckpointError(
-            f"{describe(path)}: the weights-only loader cannot read it "
-            f"({type(error).__name__}): it is damaged, declares tensors larger than itself, or "
-            f"holds more than tensors; {REMEDY}"
-        ) from error
-
-
-@contextmanager
-def _without_suffix(path: Path) -> Iterator[Path]:
-    """The file under a name that ``torch.load`` does not take for safetensors by its suffix."""
-    if not path.name.endswith(".safetensors"):
-        yield path
-        return
-    with TemporaryDirectory() as folder:
-        link = Path(folder) / "checkpoint"
-        link.symlink_to(path.resolve())
-        yield link
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _unwrap(content: object, file: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:

@@ -1,0 +1,138 @@
+"""The parts of records that come one by one, or batch by batch, from a data set of the user's.
+
+An item is a pair (input, label), a triple with the private attribute as the third (one value, or a
+mapping of several), or a mapping: of these parts by name, of which all that is left are attributes.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, IterableDataset
+
+from gradaudit.data.common.checks import MAX_BYTES
+from gradaudit.errors import DataError
+
+INPUTS = ("inputs", "input", "image", "img", "pixel_values", "x", "input_ids", "features")
+LABELS = ("labels", "label", "y", "target", "targets")
+USERS = ("users", "user")
+MEMBERS = ("members", "member")
+ATTRIBUTE = "attribute"
+"""What the third of a triple is called."""
+
+Item = Mapping[str, Any]
+
+
+def is_data_set(returned: object) -> bool:
+    """Whether it gives items: a loader, or what has a length and a place for each."""
+    if isinstance(returned, (np.ndarray, torch.Tensor, str, bytes, Mapping)):
+        return False
+    given = hasattr(returned, "__len__") and hasattr(returned, "__getitem__")
+    return given or isinstance(returned, (DataLoader, IterableDataset))
+
+
+def columns_of(returned: Any, origin: str) -> dict[str, list[Any]]:
+    """The parts ``inputs``, ``labels``, ``users``, ``members`` and attributes by name.
+
+    A data set is read once, from its first item to its last, a loader batch by batch; what these
+    draw from torch is drawn under seed 0.
+
+    Raises:
+        DataError: there are no items, one is no pair, triple or mapping, or they are too many.
+    """
+    columns: dict[str, list[Any]] = {}
+    size = 0
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        for index, item in enumerate(_items(returned, origin)):
+            for name, value in _named(item, f"{origin}: item {index}").items():
+                columns.setdefault(name, []).append(value)
+                size += int(getattr(value, "nbytes", 0))
+            if size > MAX_BYTES:
+                raise DataError(
+                    f"{origin}: gives over {MAX_BYTES >> 30} GiB ({index + 1} items); limit it"
+                )
+    if not columns:
+        raise DataError(f"{origin}: is empty")
+    counts = {name: len(values) for name, values in columns.items()}
+    if len(set(counts.values())) > 1:
+        short = min(counts, key=lambda name: counts[name])
+        raise DataError(f"{origin}: {short!r} is missing in some items; give it in all or in none")
+    return columns
+
+
+def _items(returned: Any, origin: str) -> Iterator[object]:
+    if isinstance(returned, DataLoader):
+        for index, batch in enumerate(returned):
+            yield from _unbatched(batch, f"{origin}: batch {index}")
+    elif isinstance(returned, IterableDataset):
+        yield from returned
+    else:
+        yield from (returned[index] for index in range(len(returned)))
+
+
+def _unbatched(batch: object, origin: str) -> Iterator[object]:
+    """The items of a batch: a tuple, list or mapping of parts that are batches themselves."""
+    parts = batch.values() if isinstance(batch, Mapping) else batch
+    if not isinstance(parts, Iterable) or isinstance(parts, (torch.Tensor, np.ndarray, str)):
+        raise DataError(
+            f"{origin} is {type(batch).__name__}; a pair (inputs, labels), a triple or a "
+            "mapping is needed"
+        )
+    for values in zip(*map(_split, parts), strict=True):
+        yield dict(zip(batch, values, strict=True)) if isinstance(batch, Mapping) else values
+
+
+def _split(part: Any) -> Sequence[Any]:
+    """A part of a batch by record."""
+    if isinstance(part, Mapping):
+        values = zip(*map(_split, part.values()), strict=True)
+        return [dict(zip(part, each, strict=True)) for each in values]
+    return part  # type: ignore[no-any-return]
+
+
+def _named(item: object, origin: str) -> Item:
+    """An item's parts by name."""
+    if isinstance(item, Mapping):
+        return _of_mapping(item, origin)
+    if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
+        many = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
+        raise DataError(
+            f"{origin} is {type(item).__name__}{many}; a pair (input, label), a triple with an "
+            "attribute, or a mapping is needed"
+        )
+    known = {"inputs": item[0], "labels": item[1]}
+    third = item[2] if len(item) == 3 else {}
+    attributes = third if isinstance(third, Mapping) else {ATTRIBUTE: third}
+    return {**{str(name): value for name, value in attributes.items()}, **known}
+
+
+def _of_mapping(item: Mapping[Any, Any], origin: str) -> Item:
+    parts = {"inputs": INPUTS, "labels": LABELS, "users": USERS, "members": MEMBERS}
+    keys = {
+        part: next((key for key in names if key in item), None) for part, names in parts.items()
+    }
+    if keys["inputs"] is None or keys["labels"] is None:
+        raise DataError(
+            f"{origin} has {', '.join(map(str, item))}; an input ({', '.join(INPUTS)}) and a "
+            f"label ({', '.join(LABELS)}) are needed, each by one of these names"
+        )
+    taken = {key: part for part, key in keys.items() if key is not None}
+    nested = item.get("attributes", {})
+    rest = {k: v for k, v in item.items() if k not in taken and k != "attributes"}
+    named = {taken[key]: item[key] for key in taken}
+    return {**{str(k): v for k, v in {**rest, **dict(nested)}.items()}, **named}
+
+
+def stacked(values: Sequence[Any], origin: str) -> NDArray[Any]:
+    """Arrays of one shape as one, with the records first; else a DataError."""
+    shapes = [np.shape(value) for value in values]
+    other = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
+    if other is not None:
+        raise DataError(
+            f"{origin}: input {other} is of shape {shapes[other]} and input 0 of {shapes[0]}; "
+            "bring all to one shape"
+        )
+    return np.stack(values)

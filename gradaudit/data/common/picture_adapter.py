@@ -1,0 +1,114 @@
+"""What every adapter of pictures can do to them before the model sees them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import JsonValue
+
+from gradaudit.data.base import DataAdapter
+from gradaudit.data.common.arrays import pictures
+from gradaudit.data.common.checks import expect_finite, expect_to_fit
+from gradaudit.data.common.columns import Inputs
+from gradaudit.data.common.normalising import normalised
+from gradaudit.data.common.pictures import Picture, opened_pictures, stack_pictures
+from gradaudit.errors import DataError, UsageError
+from gradaudit.specs import suggest
+from gradaudit.user_code import first_line, import_torchvision, load_callable
+
+_TORCHVISION = "torchvision:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureAdapter(DataAdapter):
+    """Pictures become (records, channels, height, width) in [0, 1]: one channel where all are grey.
+
+    Attributes:
+        size: height and width that every picture is resized to (bilinear).
+        normalize: mean and deviation that each channel is standardised by: ``imagenet`` or
+            ``torchvision`` (those of ImageNet, which its weights take), ``MEAN,STD``, or a mean
+            for each channel and then a deviation for each.
+        transform: instead of both, a function of a picture (PIL, in colour unless all are grey)
+            that gives the input: ``FILE.py:NAME``, or ``torchvision:MODEL`` for that of the
+            model's own weights (``torchvision:resnet18``). What it draws is drawn under seed 0.
+    """
+
+    size: tuple[int, int] | None = None
+    normalize: str | None = None
+    transform: str | None = None
+
+    def prepared(self, sources: Sequence[tuple[str, Picture]], origin: str) -> Inputs:
+        """Inputs of named pictures, files or in memory.
+
+        Raises:
+            UsageError: the options contradict each other, or name nothing.
+            DataError: a picture cannot be read, or sizes differ and none is asked for.
+        """
+        if self.transform is not None:
+            return self._transformed(sources, origin, self.transform)
+        array = pictures(stack_pictures(sources, origin, self.size), origin)
+        return self.normal(array, origin, {"resized": list(self.size)} if self.size else {})
+
+    def normal(self, array: NDArray[Any], origin: str, notes: dict[str, JsonValue]) -> Inputs:
+        """Inputs of an array (records, channels, …), normalised if that was asked for."""
+        if self.normalize is None:
+            return Inputs(array, notes=notes)
+        array = normalised(array, self.normalize, origin)
+        return Inputs(array, notes={**notes, "normalized": self.normalize})
+
+    def _transformed(
+        self, sources: Sequence[tuple[str, Picture]], origin: str, name: str
+    ) -> Inputs:
+        if self.size is not None or self.normalize is not None:
+            raise UsageError(
+                f"transform={name}: does all that is done to a picture; leave out size= and "
+                "normalize="
+            )
+        function = _transform(name)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(0)
+            arrays = [_applied(function, p, f"transform={name}") for p in opened_pictures(sources)]
+        return Inputs(_stacked(arrays, f"transform={name}"), notes={"transform": name})
+
+
+def _transform(name: str) -> Callable[[Image.Image], Any]:
+    if not name.startswith(_TORCHVISION):
+        return load_callable(name, "transform")
+    models = import_torchvision("models")
+    model, known = name.removeprefix(_TORCHVISION), models.list_models(module=models)
+    if model not in known:
+        raise UsageError(f"transform={name}: no such model of torchvision{suggest(model, known)}")
+    return models.get_model_weights(model).DEFAULT.transforms()  # type: ignore[no-any-return]
+
+
+def _applied(
+    function: Callable[[Image.Image], Any], picture: Image.Image, origin: str
+) -> NDArray[Any]:
+    try:
+        made = function(picture)
+        array = made.detach().cpu().numpy() if isinstance(made, torch.Tensor) else np.asarray(made)
+    except Exception as error:  # of the user's own function
+        raise DataError(f"{origin}: failed with {first_line(error)}") from error
+    if array.dtype.kind not in "f":
+        raise DataError(
+            f"{origin}: gives {array.dtype} of shape {array.shape}; give floats as the model takes "
+            "them (torchvision's ToTensor does)"
+        )
+    return array
+
+
+def _stacked(arrays: Sequence[NDArray[Any]], origin: str) -> NDArray[np.float32]:
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        one, other, *_ = sorted(shapes)
+        raise DataError(
+            f"{origin}: gives inputs of shape {one} and of {other}; crop or resize to one size"
+        )
+    expect_to_fit((len(arrays), *arrays[0].shape), origin)
+    stacked = np.stack(arrays).astype(np.float32)
+    expect_finite(stacked, origin)
+    return stacked

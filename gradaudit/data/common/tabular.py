@@ -1,0 +1,55 @@
+"""Tables as data sets, wherever they are read from: columns become inputs, labels, attributes."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gradaudit.data.base import DataAdapter
+from gradaudit.data.common.columns import encode
+from gradaudit.data.common.roles import assemble, labels_of
+from gradaudit.data.common.tables import Table
+from gradaudit.data.records import Records
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tabular(DataAdapter):
+    """The options of every table, of which each other column is an input.
+
+    Columns keep the order of the file. Text becomes one-hot groups in the order of the names,
+    numbers are standardised; a missing text is a category of its own, a missing number becomes
+    the median. The columns of the label, the users and the membership are no inputs, those of
+    attributes are.
+
+    Attributes:
+        label: column of the task's label.
+        attribute: columns of private attributes; a quantity is split in halves at its median.
+        drop: columns that are no inputs; they can still be attributes.
+        categorical: columns of numbers that are codes of categories.
+        user: column that says whose record it is.
+        member: column that says whether a record was trained on.
+        scale: ``standard`` for mean 0 and deviation 1, ``none`` for numbers as they are.
+        task: whether the label is a class or a number; told by its values if not said.
+    """
+
+    label: str
+    attribute: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    user: str | None = None
+    member: str | None = None
+    scale: Literal["none", "standard"] = "standard"
+    task: Literal["classification", "regression"] | None = None
+
+    def records_of(self, table: Table) -> Records:
+        """The table's records, encoded."""
+        dropped, categorical = table.names(self.drop), table.names(self.categorical)
+        elsewhere = {self.label, self.user, self.member, *dropped}
+        columns = [table.column(name) for name in table.cells if name not in elsewhere]
+        inputs = [replace(c, numbers=None) if c.name in categorical else c for c in columns]
+        return assemble(
+            encode(inputs, table.file, self.scale),
+            labels_of(table.column(self.label), self.task),
+            table.columns(self.attribute),
+            user=table.column_if(self.user),
+            member=table.column_if(self.member),
+            notes={"dropped": list(dropped)} if dropped else {},
+        )

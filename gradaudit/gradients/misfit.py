@@ -1,0 +1,101 @@
+"""Why a model cannot be run on inputs: which module wants another size, and which records fit."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+_SIZES = (8, 16, 28, 32, 48, 64, 96, 112, 128, 160, 192, 224, 227, 256, 299)
+"""Heights and widths that models of pictures are made for."""
+
+Run = Callable[[Tensor], object]
+"""Calls the model on records; fails where it cannot be."""
+
+
+@dataclass
+class Last:
+    """The last module that was called, its name, and the shape of what it was given."""
+
+    name: str = ""
+    module: nn.Module | None = None
+    shape: tuple[int, ...] = ()
+
+
+def misfit(model: nn.Module, run: Run, inputs: Tensor) -> str:
+    """What the module wants in which a call fails, and which size of records would do.
+
+    Args:
+        model: whose call fails.
+        run: calls it.
+        inputs: (records, …) on which it does.
+
+    Returns:
+        Some words for a message; empty where the reason is no size.
+    """
+    with _watched(model) as last, suppress(Exception):
+        run(inputs)
+    record = tuple(inputs.shape[1:])
+    reason = _of_linear(last, record) or _of_channels(last)
+    return reason + _remedy(run, inputs, record) if reason else ""
+
+
+@contextmanager
+def _watched(model: nn.Module) -> Iterator[Last]:
+    """Note which of the modules that expect a size is called last."""
+    last = Last()
+
+    def hook(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def note(module: nn.Module, given: tuple[Any, ...]) -> None:
+            shape = tuple(given[0].shape) if given and isinstance(given[0], Tensor) else ()
+            last.name, last.module, last.shape = name or "it", module, shape
+
+        return note
+
+    handles = [
+        module.register_forward_pre_hook(hook(name))
+        for name, module in model.named_modules()
+        if isinstance(module, (nn.Linear, _ConvNd, _BatchNorm))
+    ]
+    try:
+        yield last
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _of_linear(last: Last, record: tuple[int, ...]) -> str:
+    if not isinstance(last.module, nn.Linear) or not last.shape:
+        return ""
+    wanted, given = last.module.in_features, last.shape[-1]
+    if given == wanted:
+        return ""
+    flat = math.prod(record)
+    got = f"these records flatten to {flat}" if given == flat else f"it gets {given}"
+    return f"{last.name} expects {wanted} inputs; {got}"
+
+
+def _of_channels(last: Last) -> str:
+    module: Any = last.module
+    wanted = getattr(module, "in_channels", None) or getattr(module, "num_features", None)
+    if wanted is None or len(last.shape) < 2 or last.shape[1] == wanted:
+        return ""
+    return f"{last.name} expects {wanted} channels; it gets {last.shape[1]}"
+
+
+def _remedy(run: Run, inputs: Tensor, record: tuple[int, ...]) -> str:
+    """The first size of pictures that the model can be run on."""
+    if len(record) != 3:
+        return ""
+    for channels in dict.fromkeys((record[0], 1, 3)):
+        for side in _SIZES:
+            with suppress(Exception):
+                run(inputs.new_zeros(1, channels, side, side))
+                if channels == record[0]:
+                    return f": say size={side}x{side} in --data"
+                return f": it takes pictures of {channels}x{side}x{side}"
+    return ""

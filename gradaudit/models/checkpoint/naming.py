@@ -1,0 +1,184 @@
+"""Which key of a checkpoint is which of the model's, told through prefixes on either side."""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from gradaudit.errors import UsageError
+
+PREFIXES = ("module.", "model.", "net.", "_module.")
+"""DataParallel and DDP, the attributes Lightning modules keep a model in, Opacus."""
+
+COMPILED = "_orig_mod."
+_MAX_DEPTH = 4
+_MOST_TRIED = 16
+_MOST_NAMES, _MOST_POINTS, _LONGEST = 2000, 12, 500
+"""What is looked at in search of a prefix."""
+
+Rename = tuple[str, str]
+"""A prefix of the checkpoint's keys, and what stands there in the model's."""
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How a checkpoint's keys map to a model's.
+
+    Attributes:
+        rename: prefix of the checkpoint's keys, and what stands in its place in the model's.
+        keys: the checkpoint's key of each of the model's keys that has one.
+        missing: required keys of the model without one.
+        unexpected: keys of the checkpoint under the prefix that the model lacks.
+        outside: keys of the checkpoint that do not begin with the prefix.
+    """
+
+    rename: Rename
+    keys: dict[str, str]
+    missing: list[str]
+    unexpected: list[str]
+    outside: list[str]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every required key has one, and none under the prefix is left."""
+        return not self.missing and not self.unexpected
+
+
+class Names:
+    """The keys of a model and of a file, to be matched.
+
+    ``_orig_mod.`` (a compiled submodule) is passed over anywhere in a key, on both sides.
+
+    Args:
+        model: its keys.
+        required: groups of keys, tied to one another, of which the file must have one each.
+        file: the checkpoint's keys.
+    """
+
+    def __init__(
+        self, model: Collection[str], required: Collection[Sequence[str]], file: Collection[str]
+    ) -> None:
+        self.required = required
+        self.model = {name: _plain(name) for name in model}
+        self.file = file
+        self.plain = {_plain(key): key for key in file}
+
+    def under(self, rename: Rename) -> Naming:
+        """The naming where one prefix stands for another."""
+        old, new = rename
+        wanted = {
+            name: old + plain.removeprefix(new)
+            for name, plain in self.model.items()
+            if plain.startswith(new)
+        }
+        keys = {name: self.plain[key] for name, key in wanted.items() if key in self.plain}
+        used = set(keys.values())
+        inside = {key for key in self.file if _plain(key).startswith(old)}
+        return Naming(
+            rename,
+            keys,
+            missing=[tied[0] for tied in self.required if keys.keys().isdisjoint(tied)],
+            unexpected=[key for key in self.file if key in inside and key not in used],
+            outside=[key for key in self.file if key not in inside],
+        )
+
+    def best(self) -> Naming:
+        """Under the shortest known prefix that makes keys fit, else the one that matches most keys.
+
+        Where none matches any, it is the only other prefix that makes them fit: taken off the keys
+        of the file, or of the model, or put in the place of one of the model's.
+        """
+        known = [self.under((old, "")) for old in sorted(self._known(), key=len)]
+        closest = next((n for n in known if n.fits), max(known, key=lambda n: len(n.keys)))
+        if closest.keys:
+            return closest
+        return self._only(self.candidates()) or self._only(self._replaced()) or closest
+
+    def _only(self, renames: Iterable[Rename]) -> Naming | None:
+        """The one naming that fits, if all that do are the same."""
+        fitting = [naming for naming in map(self.under, renames) if naming.fits]
+        same = all(naming.keys == fitting[0].keys for naming in fitting)
+        return fitting[0] if fitting and same else None
+
+    def candidates(self) -> list[Rename]:
+        """Prefixes that are more in the file, or in the model, by how many keys they match."""
+        file, model = Counter(_cut(self.plain)), Counter(_cut(self.model.values()))
+        found: Counter[Rename] = Counter()
+        names = set(self.model.values())
+        for (prefix, rest), count in file.items():
+            found[prefix, ""] += count * (rest in names)
+        for (prefix, rest), count in model.items():
+            found["", prefix] += count * (rest in self.plain)
+        return [rename for rename, count in found.most_common(_MOST_TRIED) if count]
+
+    def hint(self, naming: Naming) -> str:
+        """What ``--prefix`` would match more keys than a naming does, for a message."""
+        tried = [self.under(rename) for rename in (*self.candidates(), *self._replaced())]
+        most = max([len(other.keys) for other in tried], default=0)
+        if most <= len(naming.keys):
+            return ""
+        best = [other for other in tried if len(other.keys) == most]
+        ways = " or ".join(
+            f"--prefix {old}={new}" for old, new in dict.fromkeys(n.rename for n in best)
+        )
+        return f"{ways} would match {most} of {len(self.model)} keys"
+
+    def _known(self, prefix: str = "", depth: int = 0) -> Iterator[str]:
+        yield prefix
+        for more in PREFIXES if depth < _MAX_DEPTH else ():
+            longer = prefix + more
+            if any(name.startswith(longer) for name in self.plain):
+                yield from self._known(longer, depth + 1)
+
+    def _replaced(self) -> list[Rename]:
+        """Prefixes that stand for others, by the longest endings that keys have in common."""
+        endings: dict[str, set[str]] = {}
+        for prefix, rest in _cut(self.plain):
+            if "." in rest:
+                endings.setdefault(rest, set()).add(prefix)
+        found: Counter[Rename] = Counter()
+        for prefix, rest in _cut(self.model.values()):
+            found.update((old, prefix) for old in sorted(endings.get(rest, ()))[:_MOST_TRIED])
+        return [rename for rename, _ in found.most_common(_MOST_TRIED)]
+
+
+def match_keys(
+    model: Collection[str],
+    required: Collection[Sequence[str]],
+    file: Collection[str],
+    rename: Rename | None = None,
+) -> tuple[Naming, str]:
+    """The naming of a file's keys, and a hint at a prefix that would fit better.
+
+    Args:
+        model: the model's keys.
+        required: of every group of keys (tied to one another) the file must have one.
+        file: the checkpoint's keys.
+        rename: the prefix to replace; found without it.
+    """
+    names = Names(model, required, file)
+    naming = names.best() if rename is None else names.under(rename)
+    return naming, "" if naming.fits else names.hint(naming)
+
+
+def parse_rename(text: str) -> Rename:
+    """``OLD=NEW``, of which either may be empty; else a UsageError."""
+    old, equals, new = text.partition("=")
+    if not equals or not (old or new):
+        raise UsageError(
+            f"--prefix {text}: write OLD=NEW, as in backbone.= (taken off the checkpoint's keys) "
+            "or =backbone. (put before them)"
+        )
+    return old, new
+
+
+def _cut(names: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The ways to cut a prefix that ends with a point off a name, for not too many of them."""
+    for name in islice(names, _MOST_NAMES):
+        for point in islice(re.finditer(r"\.", name[:_LONGEST]), _MOST_POINTS):
+            yield name[: point.end()], name[point.end() :]
+
+
+def _plain(key: str) -> str:
+    return key.replace(COMPILED, "")

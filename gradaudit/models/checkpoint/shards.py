@@ -1,0 +1,139 @@
+"""Weights in several files, with an index of which tensor lies where, as Hugging Face writes them.
+
+The index is untrusted: it names files in its own folder and nothing else, and every tensor must be
+where it says, and only there.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gradaudit.errors import CheckpointError
+from gradaudit.models.checkpoint.kinds import MAX_FILE_BYTES, describe
+from gradaudit.text import listed, printable
+
+MAX_INDEX_BYTES = 16 << 20
+INDEX = ".index.json"
+
+
+def weights_in(folder: Path) -> Path:
+    """The index of shards in a folder, or its one file of weights.
+
+    Raises:
+        CheckpointError: there is none, or more than one.
+    """
+    patterns = (f"*.safetensors{INDEX}", "*.safetensors", f"*.bin{INDEX}", "*.bin")
+    for pattern in patterns:
+        found = sorted(folder.glob(pattern))
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = listed([file.name for file in found])
+            raise CheckpointError(
+                f"{describe(folder)}: is a directory of several weights ({names}); name one of them"
+            )
+    raise CheckpointError(
+        f"{describe(folder)}: is a directory without model.safetensors{INDEX} or one file "
+        "*.safetensors; name the checkpoint file inside it"
+    )
+
+
+def read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensors of all shards by name, in the order of the index.
+
+    Args:
+        index: the file that says where each is.
+        read: reads the tensors of one shard.
+
+    Raises:
+        CheckpointError: the index names other than files beside it, a file is missing or refused,
+            or a tensor is not where the index says.
+    """
+    places = _places(index)
+    by_shard: dict[str, list[str]] = {}
+    for tensor, shard in places.items():
+        by_shard.setdefault(shard, []).append(tensor)
+    _expect_there(index, by_shard)
+    state: dict[str, Tensor] = {}
+    for shard, names in by_shard.items():
+        held = _shard(index, shard, read)
+        _expect_the_same(index, shard, names, held)
+        state |= held
+    return {name: state[name] for name in places}
+
+
+def _shard(index: Path, name: str, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+    try:
+        return read(index.parent / name)
+    except CheckpointError as error:
+        raise CheckpointError(f"{describe(index)}: of its shards, {error}") from error
+
+
+def digest_of(index: Path) -> str:
+    """SHA-256 over the digests of the index and its shards, in the order of their names."""
+    files = [index, *(index.parent / name for name in sorted(set(_places(index).values())))]
+    lines = []
+    for file in files:
+        with file.open("rb") as stream:
+            lines.append(f"{hashlib.file_digest(stream, 'sha256').hexdigest()}  {file.name}\n")
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _places(index: Path) -> dict[str, str]:
+    """The file of each tensor, as the index has it."""
+    if index.stat().st_size > MAX_INDEX_BYTES:
+        raise CheckpointError(f"{describe(index)}: has over {MAX_INDEX_BYTES} bytes, as no index")
+    try:
+        content = json.loads(index.read_bytes(), object_pairs_hook=_once)
+        places = content["weight_map"]
+        plain = bool(places) and all(isinstance(name, str) for name in places.values())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{describe(index)}: is no index of shards ({type(error).__name__}); it needs a "
+            "weight_map of tensor to file"
+        ) from error
+    if not plain:
+        raise CheckpointError(f"{describe(index)}: its weight_map names no files; save it again")
+    for name in places.values():
+        if name in (".", "..", "") or any(part in name for part in ("/", "\\", "\0")):
+            raise CheckpointError(
+                f"{describe(index)}: names {printable(name, 60)!r}, which is not a file beside it; "
+                "shards are named without a folder"
+            )
+    return dict(places)
+
+
+def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in known:
+            raise ValueError(key)
+        known[key] = value
+    return known
+
+
+def _expect_there(index: Path, shards: Collection[str]) -> None:
+    missing = [name for name in shards if not (index.parent / name).is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{describe(index)}: names {listed(missing)}, which is not beside it; fetch all shards"
+        )
+    if sum((index.parent / name).stat().st_size for name in shards) > MAX_FILE_BYTES:
+        raise CheckpointError(f"{describe(index)}: its shards take over {MAX_FILE_BYTES} bytes")
+
+
+def _expect_the_same(
+    index: Path, shard: str, names: Collection[str], held: Collection[str]
+) -> None:
+    absent = [name for name in names if name not in held]
+    extra = [name for name in held if name not in set(names)]
+    if absent or extra:
+        what = f"lacks {listed(absent)}" if absent else f"holds {listed(extra)} besides"
+        raise CheckpointError(
+            f"{describe(index)}: is not of these shards: {printable(shard, 60)} {what}; fetch the "
+            "index and the shards together"
+        )

@@ -1,0 +1,54 @@
+"""NumPy archives: a zip of arrays, each with a header that is read before anything is unpacked."""
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+SUFFIX = ".npy"
+"""What the names of arrays end with."""
+
+
+class Archive:
+    """An open archive; whoever reads an array looks at its header and size before.
+
+    Attributes:
+        names: of all entries, in their order.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self.names = tuple(archive.namelist())
+
+    def size(self, name: str) -> int:
+        """Bytes that an entry says it unpacks to."""
+        return self._archive.getinfo(name).file_size
+
+    def header(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """The shape and type that an entry declares."""
+        with self._archive.open(name) as stream:
+            version = npy.read_magic(stream)
+            first = version == (1, 0)
+            read = npy.read_array_header_1_0 if first else npy.read_array_header_2_0
+            shape, _, dtype = read(stream)
+        return shape, dtype
+
+    def array(self, name: str) -> NDArray[Any]:
+        """An entry's array, unpacked; pickles are never read."""
+        with self._archive.open(name) as stream:
+            return npy.read_array(stream, allow_pickle=False)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Archive]:
+    """The archive at a path.
+
+    Damage shows in every way that zipfile and numpy can fail, here and in the archive's methods.
+    """
+    with zipfile.ZipFile(path) as archive:
+        yield Archive(archive)

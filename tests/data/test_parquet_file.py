@@ -1,0 +1,95 @@
+"""Parquet and Arrow tables give the records of the same table as CSV."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import feather
+
+from gradaudit.data import load_records
+from gradaudit.data.common.arrow_message import is_compressed
+from gradaudit.data.records import fingerprint
+from gradaudit.errors import DataError, UsageError
+
+COLUMNS: dict[str, list[Any]] = {
+    "age": [30, 41, None, 65],
+    "hours": [1.5, 40.0, float("nan"), 0.1],
+    "sex": ["m", "f", None, "f"],
+    "old": [True, False, True, False],
+    "who": ["a", "b", "a", "b"],
+    "label": ["no", "yes", "yes", "no"],
+}
+OPTIONS = "label=label&attribute=sex&user=who&drop=old"
+
+
+def table() -> pa.Table:
+    return pa.table({**COLUMNS, "sex": pa.array(COLUMNS["sex"]).dictionary_encode()})
+
+
+def stream(path: Path, content: pa.Table, **options: Any) -> None:
+    with (
+        pa.OSFile(str(path), "wb") as sink,
+        pa.ipc.new_stream(sink, content.schema, **options) as w,
+    ):
+        w.write_table(content, max_chunksize=3)
+
+
+def whole(path: Path, content: pa.Table) -> None:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, content.schema) as writer:
+        writer.write_table(content)
+
+
+def parquet(path: Path, content: pa.Table) -> None:
+    pq.write_table(content, path, row_group_size=2, compression="zstd")
+
+
+def plain(path: Path, content: pa.Table) -> None:
+    feather.write_feather(content, str(path), compression="uncompressed")
+
+
+@pytest.mark.parametrize("write", [parquet, stream, whole, plain])
+def test_they_are_the_records_of_the_same_csv_file(
+    write: Callable[[Path, pa.Table], None], tmp_path: Path, csv_file: Callable[..., Path]
+) -> None:
+    write(tmp_path / "table", table())
+    rows = zip(*COLUMNS.values(), strict=True)
+    lines = (",".join("" if cell is None else str(cell) for cell in row) for row in rows)
+    path = csv_file(",".join(COLUMNS), *lines)
+    read = load_records(f"parquet:{tmp_path / 'table'}?{OPTIONS}")
+    same = load_records(f"csv:{path}?{OPTIONS}")
+    assert fingerprint(read) == fingerprint(same)
+    assert (read.features, read.notes) == (same.features, same.notes)
+    assert read.adapter == "parquet"
+
+
+def test_columns_that_are_no_table_are_dropped_or_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    parquet(path, pa.table({"x": [1, 2], "pixels": [[1], [2]], "raw": [b"1", b"2"], "y": [0, 1]}))
+    with pytest.raises(DataError, match=r"column 'pixels' holds list.*drop=pixels"):
+        load_records(f"parquet:{path}?label=y")
+    records = load_records(f"parquet:{path}?label=y&drop=pixels,raw")
+    assert records.inputs.shape == (2, 1)
+    with pytest.raises(UsageError, match="no column 'z'"):
+        load_records(f"parquet:{path}?label=z&drop=pixels,raw")
+
+
+@pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
+def test_compression_is_told_from_the_message(codec: str | None, tmp_path: Path) -> None:
+    stream(tmp_path / "s", table(), options=pa.ipc.IpcWriteOptions(compression=codec))
+    reader = pa.ipc.MessageReader.open_stream(pa.OSFile(str(tmp_path / "s")))
+    messages = [reader.read_next_message() for _ in range(4)]
+    found = [is_compressed(message.metadata.to_pybytes()) for message in messages]
+    assert [message.type for message in messages][:2] == ["schema", "dictionary"]
+    assert found == [False, *[codec is not None] * 3]
+
+
+def test_without_the_library_its_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(UsageError, match=r"install gradaudit\[parquet\]"):
+        load_records(f"parquet:{tmp_path / 't.parquet'}?label=y")

@@ -1,0 +1,164 @@
+"""From a subject to a game: who plays, what is known without trials, what is told and kept."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from dp_subject import clip, hypotheses, sensitivity, subject, table
+
+from gradaudit.defenses.subject import Subject
+from gradaudit.dp.degenerate import Verdict
+from gradaudit.dp.game import Rules, TrialsResult
+from gradaudit.dp.mechanisms import FileMechanism, Mechanism
+from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.dp.run import Game, pair_epsilon, play_on, settings
+from gradaudit.dp.sensitivity import Design
+from gradaudit.dp.theory import epsilon_gaussian
+from gradaudit.errors import UsageError
+from gradaudit.progress import Advance
+from gradaudit.units import Units
+
+DELTA = 1e-5
+RULES = Rules(200, DELTA)
+DESIGN = Design(restarts=3, iterations=6, pool=20)
+NOISY = ClippedNoise(clip=0.5, sigma=0.3)
+
+
+class Told:
+    """What was opened, and how far it came."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, tuple[int, list[int]]] = {}
+
+    @contextmanager
+    def task(self, description: str, total: int) -> Iterator[Advance]:
+        self.tasks[description] = total, []
+        yield self.tasks[description][1].append
+
+
+def played(
+    mechanism: Mechanism = NOISY,
+    about: Subject | None = None,
+    rules: Rules = RULES,
+    **design: object,
+) -> tuple[Game, Told]:
+    told = Told()
+    found = play_on(
+        about or subject("race"), "race", mechanism, replace(DESIGN, **design), rules, told
+    )
+    return found, told
+
+
+def test_a_game_is_of_the_canary_that_plays() -> None:
+    game, told = played(companions=2)
+    canary, gradients = game.canaries.played, sensitivity("race").gradients
+    assert canary is game.canaries.by_kind["crafted"]
+    variants = game.column.variants(canary.inputs[None])[0]
+    expected = gradients(variants, canary.label.expand(3))
+    batch = game.hypotheses
+    torch.testing.assert_close(batch.null, expected[canary.null])
+    torch.testing.assert_close(batch.alternatives, expected[canary.alternative][None])
+    assert (batch.records, batch.elements) == (3, 114)
+    moved = NOISY.noiseless(batch.alternatives, batch.companions) - NOISY.noiseless(
+        batch.null, batch.companions
+    )
+    assert float(moved.norm()) == pytest.approx(canary.gap)
+    assert game.pair == pytest.approx(epsilon_gaussian(canary.gap / 0.1, DELTA))
+    assert game.gaps_from == "the noiseless release"
+    assert isinstance(game.result, TrialsResult)
+    assert game.score is game.result.scores["projection"]
+    assert game.epsilon_lower == game.score.bound.value
+    assert {name: (total, sum(units)) for name, (total, units) in told.tasks.items()} == {
+        "canaries for race": (6, 6),
+        "releases": (400, 400),
+    }
+
+
+def test_a_mixture_draws_from_all_other_values() -> None:
+    found, _ = played(mixture=True, restarts=0, record="7")
+    column, record = found.column, table().inputs[7:8].double()
+    gradients = sensitivity("race").gradients(column.variants(record)[0], table().labels[[7] * 3])
+    held = found.canaries.played.null
+    others = [value for value in range(3) if value != held]
+    torch.testing.assert_close(found.hypotheses.null, gradients[held])
+    torch.testing.assert_close(found.hypotheses.alternatives, gradients[others])
+
+
+def test_the_statistic_that_is_asked_for_is_the_score() -> None:
+    game, _ = played(rules=replace(RULES, statistic="distance"), restarts=0, record="random")
+    assert isinstance(game.result, TrialsResult)
+    assert game.score is game.result.scores["distance"]
+    dependent = replace(game, result=replace(game.result, dependent=True))
+    assert dependent.score is None
+    assert dependent.epsilon_lower is None
+
+
+def test_a_verdict_takes_the_place_of_trials_and_of_an_unknown_pair() -> None:
+    game, told = played(ClippedNoise(clip=0.5, sigma=0), restarts=0, record="random")
+    assert isinstance(game.result, Verdict)
+    assert game.score is None
+    assert game.epsilon_lower == game.pair == math.inf
+    assert list(told.tasks) == ["canaries for race"]
+    constant = FileMechanism(lambda gradients, generator: 0 * gradients[0] + 1, "f.py:m")
+    unknown, _ = played(constant, restarts=0, record="random")
+    assert unknown.epsilon_lower == unknown.pair == 0
+
+
+def test_what_is_promised_is_for_the_batch_of_the_game() -> None:
+    game, _ = played(
+        ClippedNoise(clip=0.5, sigma=0, per="record"), restarts=0, record="1", companions=3
+    )
+    noisy = replace(game, mechanism=ClippedNoise(clip=0.5, sigma=0.3, per="record"))
+    promise = noisy.promise("remove")
+    assert promise is not None
+    assert promise.mu == pytest.approx(0.5 / (0.3 * 2))
+    assert promise == noisy.mechanism.promise("remove", 4, 114, DELTA)
+    replaced = noisy.promise()
+    assert replaced is not None
+    assert replaced.mu == pytest.approx(2 * promise.mu)
+
+
+def test_finished_work_is_taken_up_but_not_of_foreign_code(tmp_path: Path) -> None:
+    kept = replace(subject("race"), units=Units(tmp_path))
+    first, _ = played(about=kept)
+    again, told = played(about=kept)
+    assert told.tasks == {}
+    assert again.epsilon_lower == first.epsilon_lower
+    assert torch.equal(again.canaries.played.inputs, first.canaries.played.inputs)
+    _, told = played(ClippedNoise(clip=0.5, sigma=0.4), kept)
+    assert len(told.tasks) == 2
+
+    def foreign(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return clip(gradients, 1).sum(0) + torch.randn(gradients.shape[1], generator=generator)
+
+    for _ in range(2):
+        _, told = played(FileMechanism(foreign, "f.py:m"), kept, restarts=0, record="random")
+        assert list(told.tasks) == ["canaries for race", "releases"]
+
+
+def test_what_cannot_be_played_is_told_before_anything_is_computed() -> None:
+    laplace = ClippedNoise(clip=1, sigma=1, noise="laplace", per="record")
+    with pytest.raises(UsageError, match="--companions 0"):
+        played(laplace, companions=1)
+    with pytest.raises(UsageError, match="exact: dp:clip"):
+        played(ClippedNoise(clip=1, sigma=1, noise="laplace"), rules=replace(RULES, mode="exact"))
+    with pytest.raises(UsageError, match="the last of 60 records is 59"):
+        played(record="60")
+
+
+def test_the_pair_of_equal_gradients_is_known_without_a_law() -> None:
+    file = FileMechanism(lambda gradients, generator: gradients[0], "f.py:m")
+    assert pair_epsilon(file, hypotheses(0.0), DELTA) == 0
+    assert pair_epsilon(file, hypotheses(1.0), DELTA) is None
+    known = pair_epsilon(ClippedNoise(clip=5, sigma=0.5), hypotheses(1.0, companions=3), DELTA)
+    assert known == pytest.approx(epsilon_gaussian(2.0, DELTA))
+
+
+def test_a_mechanism_without_clip_and_sigma_is_not_swept() -> None:
+    file = FileMechanism(lambda gradients, generator: gradients[0], "f.py:m")
+    with pytest.raises(UsageError, match=r"f\.py:m has no clip and sigma to change"):
+        next(settings(file, [1.0], []))

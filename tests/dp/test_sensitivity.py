@@ -1,0 +1,188 @@
+"""How far a release moves, against noiseless releases one by one and finite differences."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from dp_subject import (
+    noise_that_no_seed_reaches,
+    sensitivity,
+    starts,
+    sums_under_loud_noise,
+    table,
+)
+from torch import Generator, Tensor
+
+from gradaudit.dp.mechanisms import DefenseMechanism, FileMechanism, Mechanism
+from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.dp.sensitivity import (
+    Design,
+    RecordSensitivity,
+    between_two_values,
+    cosine_distance,
+)
+from gradaudit.errors import AuditError, UsageError
+
+PLACES = ("sum", "release")
+
+
+@pytest.mark.parametrize("per", PLACES)
+def test_gaps_are_distances_of_noiseless_releases(per: str) -> None:
+    ground = sensitivity("race", per, companions=3)
+    inputs, labels = starts(table(), 4)
+    found = replace(ground, memory=1).gaps(inputs, labels)
+    mechanism = ClippedNoise(clip=0.5, sigma=1, per=per)
+    for record in range(4):
+        variants = ground.column.variants(inputs)[record]
+        releases = [
+            mechanism.mean(
+                torch.cat(
+                    [ground.gradients(row[None], labels[record : record + 1]), ground.companions]
+                )
+            )
+            for row in variants
+        ]
+        for i in range(3):
+            for j in range(3):
+                expected = (releases[i] - releases[j]).norm().item()
+                assert found[record, i, j].item() == pytest.approx(expected, rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["gap", "cosine"])
+@pytest.mark.parametrize("per", PLACES)
+def test_the_objectives_gradient_is_that_of_finite_differences(which: int, per: str) -> None:
+    ground = sensitivity("race", per, companions=2)
+    inputs, labels = starts(table(), 3)
+    inputs = inputs + 0.1 * torch.randn(
+        inputs.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
+    pairs = torch.tensor([[0, 1], [2, 0], [1, 2]])
+    objective = ground.objective(ground.distances[which], pairs, labels)
+    leaf = inputs.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(objective(leaf).sum(), leaf)
+    step = 1e-6
+    for position in range(11):
+        aside = torch.zeros(11, dtype=torch.float64)
+        aside[position] = step
+        with torch.no_grad():
+            difference = (objective(inputs + aside) - objective(inputs - aside)) / (2 * step)
+        torch.testing.assert_close(slope[:, position], difference, rtol=1e-5, atol=1e-8)
+    assert (slope[:, ground.column.positions] == 0).all()
+    assert (slope != 0).any()
+
+
+def test_the_objectives_are_their_definitions() -> None:
+    ground = sensitivity("sex", "sum")
+    inputs, labels = starts(table(), 5)
+    pairs = torch.tensor([[0, 1]]).expand(5, 2)
+    first, second = (
+        ground.gradients(ground.column.put(inputs, ground.column.values[i]), labels) for i in (0, 1)
+    )
+    gap = ground.objective(ground.distances[0], pairs, labels)(inputs)
+    torch.testing.assert_close(gap.sqrt(), ground.gaps(inputs, labels)[:, 0, 1])
+    angle = ground.objective(ground.distances[1], pairs, labels)(inputs)
+    expected = 1 - (first * second).sum(1) / (first.norm(dim=1) * second.norm(dim=1))
+    torch.testing.assert_close(angle, expected)
+
+
+def test_equal_releases_still_leave_two_different_values() -> None:
+    """A coin that falls on noise hides what the mechanism would release: the pair must differ."""
+    gaps = between_two_values(torch.zeros(3, 4, 4))
+    assert (gaps.flatten(1).argmax(dim=1) == 1).all()
+    assert (gaps[:, 2].argmax(dim=1) == 0).all()
+    assert (gaps.diagonal(dim1=1, dim2=2) < 0).all()
+
+
+def drawn_from(
+    mechanism: Mechanism, clip: float | None = None, companions: int = 0, seed: int = 0
+) -> RecordSensitivity:
+    ground, records = sensitivity("sex"), table()
+    design = Design(companions=companions, clip=clip)
+    return RecordSensitivity.of(
+        ground.gradients, records, ground.column, mechanism, design, 1 << 20, seed
+    )
+
+
+def test_companions_are_other_records_drawn_by_the_seed() -> None:
+    gradients, records = sensitivity("sex").gradients, table()
+    every = gradients(records.inputs.flatten(1), records.labels)
+    batches = []
+    for seed in (0, 0, 1):
+        found = drawn_from(ClippedNoise(clip=1, sigma=1), companions=5, seed=seed).companions
+        apart = torch.cdist(found, every)
+        assert (apart.amin(dim=1) < 1e-6).all()
+        batches.append(set(apart.argmin(dim=1).tolist()))
+    assert batches[0] == batches[1] != batches[2]
+    assert [*map(len, batches)] == [5] * 3
+    assert drawn_from(ClippedNoise(clip=1, sigma=1)).companions.shape == (0, 114)
+    assert len(drawn_from(ClippedNoise(clip=1, sigma=1), companions=59).companions) == 59
+    with pytest.raises(UsageError, match="60: there are 60 records in all; give at most 59"):
+        drawn_from(ClippedNoise(clip=1, sigma=1), companions=60)
+
+
+def rounded(gradients: Tensor, generator: Generator) -> Tensor:
+    """Noise that repeats by its seed, over what has no slope."""
+    return torch.from_numpy(gradients.numpy().sum(axis=0)) + torch.randn(114, generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "clip", "words", "guesses"),
+    [
+        (ClippedNoise(clip=0.3, sigma=1), None, "the noiseless release", [0.3]),
+        (FileMechanism(sums_under_loud_noise, "f.py:m"), 0.2, "common noise", [5.0, math.inf]),
+        (FileMechanism(rounded, "f.py:m"), 0.2, "common noise", [0.2, math.inf]),
+        (FileMechanism(rounded, "f.py:m"), None, "common noise", [math.inf, math.inf]),
+        (FileMechanism(noise_that_no_seed_reaches, "f.py:m"), 0.2, "the declared clip", [0.2]),
+        (FileMechanism(noise_that_no_seed_reaches, "f.py:m"), None, "nothing clips", [math.inf]),
+    ],
+)
+def test_what_is_measured_and_what_is_climbed(
+    mechanism: Mechanism, clip: float | None, words: str, guesses: list[float]
+) -> None:
+    """Every distance against the gap of releases clipped to a guess, and last the cosine."""
+    found = drawn_from(mechanism, clip)
+    assert words in found.measured_by
+    first, second = torch.randn(2, 4, 114, generator=Generator().manual_seed(0)).double()
+    for distance, bound in zip(found.distances, guesses, strict=False):
+        gap = ClippedNoise(clip=bound, sigma=0).noiseless
+        expected = (gap(first, first[:0]) - gap(second, first[:0])).square().sum(dim=1)
+        torch.testing.assert_close(distance(first, second), expected, rtol=1e-4, atol=1e-4)
+    assert found.distances[len(guesses) :] == (cosine_distance,)
+    by_judge = found.judge(first, first[:0]) - found.judge(second, first[:0])
+    if mechanism.law(1) is not None or "clip" in words:
+        mean = ClippedNoise(clip=guesses[0], sigma=0).noiseless
+        torch.testing.assert_close(by_judge, mean(first, first[:0]) - mean(second, first[:0]))
+    assert by_judge.shape == first.shape
+
+
+def test_a_deterministic_release_is_its_own_measure() -> None:
+    sizes = sensitivity("sex").gradients.sizes
+    found = drawn_from(DefenseMechanism.parse("sign").laid_out(sizes))
+    assert found.measured_by == "the release"
+    some = torch.randn(2, 114, generator=Generator().manual_seed(0)).double()
+    assert torch.equal(found.judge(some, some[:0]), some.sign())
+
+
+def test_as_many_records_are_looked_at_as_eight_copies_of_their_gradients_fit() -> None:
+    of_two = 8 * 8 * 2 * 114
+    ground = sensitivity("sex")
+    sizes = {memory: replace(ground, memory=memory).records_at_once(2) for memory in (1, of_two)}
+    assert sizes == {1: 1, of_two: 1}
+    assert replace(ground, memory=3 * of_two).records_at_once(2) == 3
+    assert replace(ground, memory=3 * of_two - 1).records_at_once(2) == 2
+
+
+def test_gradients_that_are_not_finite_are_refused() -> None:
+    ground = sensitivity("sex")
+    inputs, labels = starts(table(), 2)
+    inputs[1, 0] = math.inf
+    with pytest.raises(AuditError, match="not finite; the model has diverged"):
+        ground.gaps(inputs, labels)
+
+
+def test_the_elements_of_a_gradient_are_those_of_its_parameters() -> None:
+    gradients = sensitivity("sex").gradients
+    assert list(gradients.sizes.values()) == [88, 8, 16, 2]
+    assert gradients.elements == 114
+    assert gradients.batched
