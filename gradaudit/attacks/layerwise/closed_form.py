@@ -1,41 +1,28 @@
-"""The input of one fully connected layer, the record behind it, and what noise does to both.
+"""The input of one fully connected layer, and what noise does to it.
 
 Fan et al. 2020, section 2. Noise: conditions (2) and bound (3) of theorem 2.2. B_I is the diagonal
 matrix of the bias gradients of the rows I of a fully connected layer, each repeated for every
 input, W_I the weight gradients and E what was added. Where r = ‖B⁻¹E_B‖₂ ≥ 1 the *bound* is void;
 the attack is not: least squares weighs rows by b̄², so that rows in which noise drowns the bias
 gradient, which make r large, hardly count.
-
-Theorem 2.1: the closed form gives the layer's input o; with Ψ the layers before it the record is
-Ψ⁻¹(o), which is determined near the record where Ψ's Jacobian has full column rank (condition 1).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
-import numpy as np
 import torch
 from pydantic import JsonValue
-from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from torch import Tensor, nn
 
-from gradaudit.attacks.layerwise.systems import Vector, float64
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.gradients.eager import jvp
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.randomness import torch_rng
 from gradaudit.ranks.observe import watching
-
-MATRIX_ELEMENTS = 1_000_000
-"""The largest Jacobian that is formed for a search."""
-JACOBIAN_ELEMENTS = 20_000_000
-"""The largest Jacobian whose rank is taken."""
 
 
 @dataclass(frozen=True)
@@ -78,78 +65,6 @@ def readers(model: FunctionalModel, record: Tensor) -> list[Reader]:
         )
         for name, reads in seen.items()
     ]
-
-
-def layer_input(model: FunctionalModel, layer: str) -> Callable[[Tensor], Tensor]:
-    """Ψ: what a layer reads, flat, of a record (1, …)."""
-    module = model.module.get_submodule(layer)
-
-    def read(record: Tensor) -> Tensor:
-        seen: list[Tensor] = []
-
-        def look(_: str, inputs: Tensor, output: Tensor) -> Tensor:
-            seen.append(inputs)
-            return output
-
-        with watching({layer: module}, look):
-            model.outputs({}, record)
-        return seen[0].flatten()
-
-    return read
-
-
-@dataclass(frozen=True)
-class Inversion:
-    """Ψ(x) = o as a least squares problem in the flat record x.
-
-    Attributes:
-        read: Ψ.
-        wanted: o, (inputs of the layer,).
-    """
-
-    read: Callable[[Tensor], Tensor]
-    wanted: Tensor
-    shape: tuple[int, ...]
-
-    @cached_property
-    def scale(self) -> float:
-        """‖o‖."""
-        return float(self.wanted.norm()) or 1.0
-
-    def residuals(self, z: Vector) -> Vector:
-        """Ψ(x) − o."""
-        with torch.no_grad():
-            return float64(self.read(self._record(z)) - self.wanted)
-
-    def jacobian(self, z: Vector) -> LinearOperator:
-        """Of Ψ at x, as a matrix where it is small."""
-        record = self._record(z)
-        if len(z) * len(self.wanted) <= MATRIX_ELEMENTS:
-            return aslinearoperator(float64(self._matrix(record)))
-        pull = torch.func.vjp(self.read, record)[1]
-
-        def apply(step: Vector) -> Vector:
-            return float64(jvp(self.read, (record,), (self._record(step),))[1])
-
-        def transposed(left: Vector) -> Vector:
-            return float64(pull(torch.from_numpy(left.ravel()).to(record))[0].flatten())
-
-        shape = (len(self.wanted), len(z))
-        return LinearOperator(shape, matvec=apply, rmatvec=transposed, dtype=np.float64)
-
-    def rank(self, z: Vector) -> int | None:
-        """Rank of Ψ's Jacobian at x; None where it is larger than ``JACOBIAN_ELEMENTS``."""
-        if math.prod(self.shape) * len(self.wanted) > JACOBIAN_ELEMENTS:
-            return None
-        return int(torch.linalg.matrix_rank(self._matrix(self._record(z))))
-
-    def _matrix(self, record: Tensor) -> Tensor:
-        """The Jacobian, (inputs of the layer, elements of the record)."""
-        jacobian: Tensor = torch.func.jacrev(self.read, chunk_size=64)(record)
-        return jacobian.reshape(len(self.wanted), -1)
-
-    def _record(self, z: Vector) -> Tensor:
-        return torch.from_numpy(z.ravel()).to(self.wanted).reshape(1, *self.shape)
 
 
 _ROUNDING = 1e-24

@@ -19,8 +19,9 @@ from scipy.sparse.linalg import LinearOperator, splu
 from torch import Tensor
 
 from gradaudit.attacks.layerwise.chain import Activation, Chain, Stage
+from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
 from gradaudit.attacks.layerwise.recursion import Solved, Solver, share_outside
-from gradaudit.attacks.layerwise.systems import System, Vector, minimise, solve, weights_matrix
+from gradaudit.attacks.layerwise.systems import System, Vector, solve, weights_matrix
 from gradaudit.ranks.convolution import convolution_rank
 from gradaudit.ranks.geometry import geometry_of
 

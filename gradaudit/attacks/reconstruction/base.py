@@ -261,3 +261,7 @@ class Reconstruction(ABC, Generic[O]):
     def calls(self) -> float:
         """About how many of them wait for one another, each with the model's overhead."""
         return 1.0
+
+    def calls_on(self, model: FunctionalModel, record: Tensor) -> float:
+        """``calls`` of an attack on a record (1, …), where they hang on the model."""
+        return self.calls()

@@ -30,6 +30,7 @@ from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Details, Rows, by_round
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
+from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
@@ -152,7 +153,10 @@ def cost(audit: AttackReconstruct, subject: Subject) -> Cost:
     options = audit.options
     methods, updates = _methods(options).values(), options.count(subject)
     steps = sum(m.steps(options.restarts if m.restarts else 1) for m in methods)
-    return Cost(steps * options.batch_size * updates, sum(m.calls() for m in methods) * updates)
+    model = FunctionalModel.of(subject.target)
+    record = model.cast(subject.records.inputs[:1])
+    calls = sum(m.calls_on(model, record) for m in methods)
+    return Cost(steps * options.batch_size * updates, calls * updates)
 
 
 def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -6,7 +6,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gradaudit.attacks.layerwise.combined import Objective, PullBack, column_rank, pull_back_of
-from gradaudit.attacks.layerwise.systems import minimise, system_of, weights_matrix
+from gradaudit.attacks.layerwise.levenberg_marquardt import minimise
+from gradaudit.attacks.layerwise.systems import system_of, weights_matrix
 
 SHAPE = (1, 8, 8)
 

@@ -188,6 +188,26 @@ def test_closed_form_says_where_condition_1_does_not_hold() -> None:
     assert float(found.scores[0]) < 1e-16
 
 
+def test_closed_form_says_that_its_search_was_cut_short() -> None:
+    x = record(1, 6, 6)
+    seen = view(net(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3)), x)
+    found = run("closed-form", seen, search_work=0.1)
+    assert "0.1 billion operations" in str(found.details["cut_short"])
+    assert found.answer is not None
+    assert mse(found, x) > 1e-16
+    assert "cut_short" not in run("closed-form", seen).details
+
+
+def test_closed_form_costs_what_its_search_may() -> None:
+    x = record(1, 6, 6)
+    later = net(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3))
+    attack: Any = reconstructions()["closed-form"]
+    few, many = (attack(attack.Options(search_work=work)) for work in (0.1, 0.2))
+    model = view(later, x).model
+    assert many.calls_on(model, x) == pytest.approx(2 * few.calls_on(model, x))
+    assert few.calls_on(view(linear_first(), x).model, x) == 1
+
+
 def test_closed_form_takes_the_layer_that_is_named() -> None:
     x = record(36)
     model = net(nn.Linear(36, 40), nn.Tanh(), nn.Linear(40, 3))
