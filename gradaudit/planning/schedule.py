@@ -97,8 +97,8 @@ class Schedule:
         """Learn from a turn that took so long, and was cut short unless it is whole."""
         course = self._courses[turn.place]
         index = course.sizes.index(turn.size)
-        if course.estimates[index]:
-            course.pace = max(seconds - MOMENT, 0.0) / course.estimates[index]
+        if estimate := course.estimates[index]:
+            course.pace = max(seconds - MOMENT, min(seconds, estimate)) / estimate
         if whole:
             course.reached = index
         else:
@@ -115,8 +115,9 @@ class Schedule:
         untried = [(place, c) for place, c in enumerate(self._courses) if c.untried]
         waiting = sorted(untried, key=lambda each: each[1].cut)
         for place, course in waiting:
-            if not course.estimates[-1]:
-                return Turn(place, course.sizes[-1], max(left, LEAST))
+            if not (course.estimates[-1] or course.cut):
+                others = [other for _, other in waiting if other is not course]
+                return Turn(place, course.sizes[-1], max(left - _spared(others, left), LEAST))
         enough = sum(course.seconds(course.open) for _, course in waiting) <= left
         for number, (place, course) in enumerate(waiting):
             share = left if enough else left / (len(waiting) - number)
