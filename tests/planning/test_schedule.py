@@ -106,6 +106,12 @@ def test_an_estimate_that_is_too_high_is_corrected() -> None:
     assert played(truth, told, 60).best == {0: "quick", 1: "quick"}
 
 
+def test_where_nothing_seems_to_fit_the_cheapest_is_tried_and_the_others_told_by_it() -> None:
+    truth, told = [(5.0,), (3.0,), (900.0,)], [(500.0,), (300.0,), (90_000.0,)]
+    came = played(truth, told, 60)
+    assert came.turns == [(1, "least"), (0, "least")]
+
+
 @pytest.mark.parametrize("slower", [0.1, 1, 10])
 @given(
     truth=st.lists(
