@@ -3,7 +3,7 @@
 import logging
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -81,7 +81,7 @@ class Outcome:
 
     Attributes:
         part: its rows.
-        seconds: that it took.
+        seconds: that it took, in an earlier run where its rows were kept from that.
         fault: why it broke off; None where it did not.
         whole: whether it was done, and not cut short.
     """
@@ -105,20 +105,30 @@ def measured(
         UsageError: its options name something that does not exist.
         CheckpointError: or a file that is refused.
     """
-    begun = time.perf_counter()
+    spent = _stopwatch()
     work, key = subject, fingerprint(subject, audit) if units else ""
     trial = _Trial(audit, subject)
+    took: float | None = None
     while trial.again:
         work = replace(work, units=units.of(key, work.memory))
         done = NOTHING_KEPT if _draws(audit) else work.units.of("rows")
-        with trial.filled(short=work.memory > _LEAST_MEMORY), within(seconds):
-            kept: Sequence[Measurement] = done.kept() or ()
-            trial.rows.extend(kept or audit.run(work, progress))
-            if not kept:
-                done.keep(trial.rows)
+        with trial.filled(short=work.memory > _LEAST_MEMORY):
+            if kept := done.kept():
+                trial.rows[:], took = kept
+            else:
+                with within(None if seconds is None else seconds - spent()):
+                    trial.rows.extend(audit.run(work, progress))
+                took = spent()
+                done.keep((trial.rows, took))
         work = replace(work, memory=work.memory // 2)
     part = Part.of(audit, trial.rows)
-    return Outcome(part, time.perf_counter() - begun, trial.fault, trial.whole)
+    return Outcome(part, spent() if took is None else took, trial.fault, trial.whole)
+
+
+def _stopwatch() -> Callable[[], float]:
+    """Seconds since now."""
+    begun = time.perf_counter()
+    return lambda: time.perf_counter() - begun
 
 
 @dataclass

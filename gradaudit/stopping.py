@@ -16,8 +16,10 @@ from types import FrameType
 
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _IMPORT = "<frozen importlib"
+_DELICATE = {"__enter__", "__exit__", "__del__"}
+"""What must be done whole: a context entered or left by half would not be put back."""
 _SOON, _AGAIN = 0.02, 5.0
-"""Seconds until work is told again that its time is up: while it imports, and where it went on."""
+"""Seconds until work is told again that its time is up: in such a place, and where it went on."""
 
 
 class Stopped(BaseException):
@@ -58,25 +60,30 @@ class TimeIsUp(BaseException):
 def within(seconds: float | None) -> Iterator[None]:
     """Give what runs within so many seconds, after which ``TimeIsUp`` is raised in it.
 
-    Only the main thread can be interrupted; elsewhere, and with None, there is no limit.
+    It is not raised while something is imported, or a context is entered or left, so that work
+    that comes later finds all as it was: modes, dtypes, and the levels of ``torch.func``. Only the
+    main thread can be interrupted; elsewhere, and with None, there is no limit.
     """
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGALRM, _time_is_up)
+    over = False
+
+    def time_is_up(number: int, frame: FrameType | None) -> None:
+        if over:
+            return
+        if not (_importing(frame) or _delicate(frame)):
+            raise TimeIsUp
+        signal.setitimer(signal.ITIMER_REAL, _SOON, _AGAIN)
+
+    before = signal.signal(signal.SIGALRM, time_is_up)
     signal.setitimer(signal.ITIMER_REAL, max(seconds, _SOON), _AGAIN)
     try:
         yield
     finally:
+        over = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _time_is_up(number: int, frame: FrameType | None) -> None:
-    if _importing(frame):
-        signal.setitimer(signal.ITIMER_REAL, _SOON, _AGAIN)
-    else:
-        raise TimeIsUp
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -88,11 +95,17 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _importing(frame: FrameType | None) -> bool:
+    return any(each.f_code.co_filename.startswith(_IMPORT) for each in _frames(frame))
+
+
+def _delicate(frame: FrameType | None) -> bool:
+    return any(each.f_code.co_name in _DELICATE for each in _frames(frame))
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
-        if frame.f_code.co_filename.startswith(_IMPORT):
-            return True
+        yield frame
         frame = frame.f_back
-    return False
 
 
 def _say(stop: Stopped) -> None:

@@ -287,6 +287,7 @@ def test_units_of_another_run_are_left_alone(tmp_path: Path) -> None:
     other = run(subject("sex", seed=1), [audit], units=units)
     again = run(subject("sex"), [audit], units=units)
     assert first.measurements == again.measurements
+    assert first.provenance["seconds"] == again.provenance["seconds"]
     assert first.measurements != other.measurements
     assert len(list(tmp_path.iterdir())) == 2
 

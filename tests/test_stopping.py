@@ -29,6 +29,36 @@ def _work_within(seconds: float, swallowed: int) -> None:
         time.sleep(9)
 
 
+class _Slow:
+    """A context that takes longer to enter and to leave than there is time."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def __enter__(self) -> None:
+        time.sleep(0.05)
+        self.steps.append("entered")
+
+    def __exit__(self, *_: object) -> None:
+        time.sleep(0.05)
+        self.steps.append("left")
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.07])
+def test_a_context_is_entered_and_left_whole(seconds: float) -> None:
+    slow = _Slow()
+    with pytest.raises(TimeIsUp):
+        _passed_and_slept(slow, seconds)
+    assert slow.steps == ["entered", "left"]
+
+
+def _passed_and_slept(slow: _Slow, seconds: float) -> None:
+    with within(seconds):
+        with slow:
+            pass
+        time.sleep(9)
+
+
 def test_afterwards_nobody_is_disturbed() -> None:
     listening = signal.getsignal(signal.SIGALRM)
     with within(0.1):

@@ -87,10 +87,13 @@ class Schedule:
         """The turn that serves most; None where nothing more fits."""
         left = self._left()
         waiting = [course for course in self._courses if course.untried]
+        if left is None:
+            return self._turn(waiting[0], waiting[0].open, None) if waiting else None
         for course in waiting:
-            if course.idle or left is None:
-                return self._turn(course, course.open, None if left is None else max(left, LEAST))
-        if left is None or left <= 0:
+            if course.idle and not course.cut:
+                spare = self._least([each for each in waiting if each is not course], left)
+                return self._turn(course, course.open, max(left - spare, LEAST))
+        if left <= 0:
             return None
         waiting.sort(key=lambda course: course.cut)
         return self._first(waiting, left) or self._larger(left) or self._cheapest(waiting, left)
@@ -99,8 +102,8 @@ class Schedule:
         """Learn from a turn that took so long, and was cut short unless it is whole."""
         course = self._courses[turn.place]
         index = course.sizes.index(turn.size)
-        if course.estimates[index]:
-            course.pace = max(seconds - MOMENT, 0.0) / course.estimates[index]
+        if estimate := course.estimates[index]:
+            course.pace = max(seconds - MOMENT, min(seconds, estimate)) / estimate
         if whole:
             course.reached = index
         else:
@@ -111,6 +114,8 @@ class Schedule:
 
     def _seconds(self, course: _Course, index: int, caution: float = 1.0) -> float:
         """About what a size takes, with caution about an audit that was not run yet."""
+        if course.idle:
+            return 0.0
         if course.pace is not None:
             return MOMENT + KNOWN * course.pace * course.estimates[index]
         return MOMENT + caution * self._usual * course.estimates[index]

@@ -59,16 +59,15 @@ class Survey:
         self._run = Run.begun(self._subject)
         schedule = Schedule(self._ladders, self.seconds, self._left)
         with progress.task("scan", len(self._ladders)) as advance:
-            while turn := schedule.next():
-                try:
+            try:
+                while turn := schedule.next():
                     outcome = self._measured(turn, progress, units)
-                except (KeyboardInterrupt, Stopped) as stop:
-                    self.stopped = stop
-                    return
-                schedule.done(turn, outcome.seconds, whole=outcome.whole)
-                advance(turn.size.audit.name not in self._found)
-                self._accept(turn.size, outcome)
-                progress.say(f"{turn.size.audit.name}: {_words(turn.size, outcome)}")
+                    schedule.done(turn, outcome.seconds, whole=outcome.whole)
+                    advance(turn.size.audit.name not in self._found)
+                    self._accept(turn.size, outcome)
+                    progress.say(f"{turn.size.audit.name}: {_words(turn.size, outcome)}")
+            except (KeyboardInterrupt, Stopped) as stop:
+                self.stopped = stop
 
     def plan(self) -> Iterator[tuple[Size, float | None]]:
         """What would be run, in this order, and about how long each would take.
@@ -118,13 +117,17 @@ class Survey:
         }
 
     def _accept(self, size: Size, outcome: Outcome) -> None:
-        """Take it in place of a rougher one, but nothing cut short in place of a whole one."""
+        """Take it in place of a rougher one, but no less of it in place of more.
+
+        What broke off is said either way.
+        """
         name = size.audit.name
         if name in self._found:
             former_size, former = self._found[name]
             seconds = former.seconds + outcome.seconds
-            if former.whole and not outcome.whole:
-                size, outcome = former_size, former
+            if _worth(outcome) < _worth(former):
+                fault = former.fault or outcome.fault
+                size, outcome = former_size, replace(former, fault=fault)
             outcome = replace(outcome, seconds=seconds)
         self._found[name] = size, outcome
 
@@ -132,6 +135,11 @@ class Survey:
 def _sampled(subject: Subject, size: Size) -> Subject:
     """The subject as an audit of this size looks at it."""
     return replace(subject, samples=subject.samples or size.samples)
+
+
+def _worth(outcome: Outcome) -> tuple[bool, bool]:
+    """Least is what was cut short, and most what did not break off either."""
+    return outcome.whole, outcome.fault is None
 
 
 def _words(size: Size, outcome: Outcome) -> str:

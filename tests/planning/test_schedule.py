@@ -112,6 +112,18 @@ def test_where_nothing_seems_to_fit_the_cheapest_is_tried_and_the_others_told_by
     assert came.turns == [(1, "least"), (0, "least")]
 
 
+def test_what_was_quick_says_little_of_larger_sizes() -> None:
+    truth = [(0.4, 400.0), (0.4, 40.0)]
+    assert played(truth, truth, 60).turns == [(0, "least"), (1, "least"), (1, "quick")]
+
+
+def test_of_what_took_long_though_nothing_was_expected_less_is_tried() -> None:
+    truth, told = [(1.0, 500.0), (8.0, 8.0)], [(0.0, 0.0), (8.0, 8.0)]
+    came = played(truth, told, 60)
+    assert came.turns == [(0, "quick"), (1, "quick"), (0, "least")]
+    assert came.best == {0: "least", 1: "quick"}
+
+
 @pytest.mark.parametrize("slower", [0.1, 1, 10])
 @given(
     truth=st.lists(
