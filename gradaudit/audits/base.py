@@ -55,11 +55,13 @@ class Cost:
         calls: gradients that are taken one after the other, each waiting for the last: of a small
             model a call costs much more than the records in it do.
         seconds: apart from gradients, on a core of a usual machine.
+        double: whether gradients are taken in double precision.
     """
 
     passes: float = 0.0
     calls: float = 0.0
     seconds: float = 0.0
+    double: bool = True
 
 
 class AuditOptions(BaseModel):

@@ -1,6 +1,5 @@
 """How fast gradients of the subject's records are here, and what audits take at that pace."""
 
-import statistics
 import time
 from dataclasses import dataclass
 from typing import Any, Self
@@ -12,23 +11,31 @@ from gradaudit.audits import Audit
 from gradaudit.defenses.subject import Subject
 from gradaudit.gradients.functional import FunctionalModel
 
-_TIMES, _TOGETHER = 5, 32
-"""Passes that are timed, and records in one of those that are passed together, at most."""
+_TIMES, _FEWEST, _TOGETHER = 5, 4, 32
+"""Passes that are timed, at most, and records in one of those that are passed together."""
 _ENOUGH = 0.5
 """Seconds of passes after which no more are timed."""
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How fast gradients of a subject's records are, as just timed.
+class Passes:
+    """How long forward and backward passes of one precision take.
 
     Attributes:
-        alone: seconds that one record's forward and backward pass takes.
+        alone: seconds of one record.
         together: seconds a record, where some are passed together.
     """
 
     alone: float
     together: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast gradients of a subject's records are, as just timed."""
+
+    single: Passes
+    double: Passes
 
     @classmethod
     def of(cls, subject: Subject) -> Self:
@@ -37,21 +44,29 @@ class Pace:
         Raises:
             AuditError: the model cannot be run on the records.
         """
-        alone = _seconds(subject, 1)
-        several = min(_TOGETHER, len(subject.records), max(1, int(_ENOUGH / alone)))
-        return cls(alone, _seconds(subject, several) / several if several > 1 else alone)
+        return cls(_timed(subject, torch.float32), _timed(subject, torch.float64))
 
     def seconds(self, audit: Audit[Any], subject: Subject) -> float:
         """About how long an audit takes; zero where there is nothing to do."""
         cost = audit.cost(subject)
         if not cost.passes:
             return 0.0
-        return self.together * cost.passes + self.alone * cost.calls + cost.seconds
+        passes = self.double if cost.double else self.single
+        return passes.together * cost.passes + passes.alone * cost.calls + cost.seconds
 
 
-def _seconds(subject: Subject, records: int) -> float:
-    """Median time of some forward and backward passes of the first records, after a first one."""
-    model = FunctionalModel.of(subject.target)
+def _timed(subject: Subject, dtype: torch.dtype) -> Passes:
+    alone = _seconds(subject, 1, dtype)
+    several = min(_TOGETHER, len(subject.records), max(_FEWEST, int(_ENOUGH / alone)))
+    return Passes(alone, _seconds(subject, several, dtype) / several if several > 1 else alone)
+
+
+def _seconds(subject: Subject, records: int, dtype: torch.dtype) -> float:
+    """The least time of some forward and backward passes of the first records, after a first one.
+
+    What else the machine does can only make one longer.
+    """
+    model = FunctionalModel.of(subject.target, dtype=dtype)
     taken = subject.records.take(np.arange(records))
     inputs, labels = model.cast(taken.inputs), model.cast(taken.labels)
     model.check(inputs, labels)
@@ -64,4 +79,4 @@ def _seconds(subject: Subject, records: int) -> float:
         if model.device.type == "cuda":
             torch.cuda.synchronize(model.device)
         durations.append(time.perf_counter() - begun)
-    return statistics.median(durations)
+    return min(durations)

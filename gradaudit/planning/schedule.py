@@ -1,12 +1,14 @@
 """Which audit comes next, and how exactly, so that a scan is done when its time is.
 
-What an audit takes is estimated before it was run, and known better once it was, at any size. While
+What an audit takes is estimated before it was run, and known better once it was, at any size; what
+the others took of their estimates tells of those that were not run. While
 the estimates of all audits fit into the time, each is made as exactly as was asked. Where they do
 not, each gets its share: the largest size that fits into it, the least if none does. What time is
 left then goes into larger sizes, in the same order.
 """
 
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gradaudit.audits.sizes import Size
@@ -15,6 +17,8 @@ CAUTION = 2.0
 """What an estimate may be wrong by: one that was not tried out, in seconds over seconds."""
 KNOWN = 1.2
 """What one may be wrong by of an audit that was run at another size."""
+USUAL = 10.0
+"""How much faster or slower than estimated audits may be taken to be, by what others took."""
 LEAST = 5.0
 """Seconds that an audit has of which nothing is expected, even where none are left."""
 MOMENT = 0.5
@@ -43,29 +47,22 @@ class _Course:
         self.sizes = sizes
         self.estimates = [estimate(size) for size in sizes]
         self.pace: float | None = None
+        """Seconds that it took, over what was estimated."""
         self.reached = -1
         self.open = len(sizes) - 1
         """The largest size that may still fit."""
         self.cut = False
         """Whether it was cut short once, so that others come first."""
 
-    def seconds(self, index: int) -> float:
-        """About what a size takes, with caution."""
-        if not self.estimates[-1]:
-            return 0.0
-        if self.pace is None:
-            return MOMENT + CAUTION * self.estimates[index]
-        return MOMENT + KNOWN * self.pace * self.estimates[index]
-
-    def largest(self, share: float) -> int:
-        """The largest size that takes no more than its share; the least if none does."""
-        fitting = [i for i in range(self.open + 1) if self.seconds(i) <= share]
-        return max(fitting, default=0)
-
     @property
     def untried(self) -> bool:
         """Whether it has no numbers, and may get some."""
         return self.reached < 0 <= self.open
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.estimates[-1]
 
 
 class Schedule:
@@ -89,9 +86,17 @@ class Schedule:
     def next(self) -> Turn | None:
         """The turn that serves most; None where nothing more fits."""
         left = self._left()
+        waiting = [course for course in self._courses if course.untried]
         if left is None:
-            return self._unlimited()
-        return self._first(left) or self._larger(left)
+            return self._turn(waiting[0], waiting[0].open, None) if waiting else None
+        for course in waiting:
+            if course.idle and not course.cut:
+                spare = self._least([each for each in waiting if each is not course], left)
+                return self._turn(course, course.open, max(left - spare, LEAST))
+        if left <= 0:
+            return None
+        waiting.sort(key=lambda course: course.cut)
+        return self._first(waiting, left) or self._larger(left) or self._cheapest(waiting, left)
 
     def done(self, turn: Turn, seconds: float, *, whole: bool) -> None:
         """Learn from a turn that took so long, and was cut short unless it is whole."""
@@ -104,49 +109,55 @@ class Schedule:
         else:
             course.open, course.cut = index - 1, True
 
-    def _unlimited(self) -> Turn | None:
-        for place, course in enumerate(self._courses):
-            if course.untried:
-                return Turn(place, course.sizes[-1], None)
+    def _turn(self, course: _Course, index: int, seconds: float | None) -> Turn:
+        return Turn(self._courses.index(course), course.sizes[index], seconds)
+
+    def _seconds(self, course: _Course, index: int, caution: float = 1.0) -> float:
+        """About what a size takes, with caution about an audit that was not run yet."""
+        if course.idle:
+            return 0.0
+        if course.pace is not None:
+            return MOMENT + KNOWN * course.pace * course.estimates[index]
+        return MOMENT + caution * self._usual * course.estimates[index]
+
+    @property
+    def _usual(self) -> float:
+        """What other audits took of their estimates."""
+        paces = [c.pace for c in self._courses if c.pace is not None and not c.cut]
+        return min(max(statistics.median(paces), 1 / USUAL), USUAL) if paces else 1.0
+
+    def _first(self, waiting: Sequence[_Course], left: float) -> Turn | None:
+        """The first audit that has no numbers yet, at the size that its share allows."""
+        asked = sum(self._seconds(course, course.open, CAUTION) for course in waiting)
+        for number, course in enumerate(waiting):
+            share = left if asked <= left else left / (len(waiting) - number)
+            sizes = range(course.open + 1)
+            index = max((i for i in sizes if self._seconds(course, i, CAUTION) <= share), default=0)
+            if self._seconds(course, index) <= left:
+                spare = left - self._seconds(course, index, CAUTION)
+                return self._turn(course, index, left - self._least(waiting[number + 1 :], spare))
         return None
 
-    def _first(self, left: float) -> Turn | None:
-        """The first audit that has no numbers yet, at the size that its share allows."""
-        untried = [(place, c) for place, c in enumerate(self._courses) if c.untried]
-        waiting = sorted(untried, key=lambda each: each[1].cut)
-        for place, course in waiting:
-            if not (course.estimates[-1] or course.cut):
-                others = [other for _, other in waiting if other is not course]
-                return Turn(place, course.sizes[-1], max(left - _spared(others, left), LEAST))
-        enough = sum(course.seconds(course.open) for _, course in waiting) <= left
-        for number, (place, course) in enumerate(waiting):
-            share = left if enough else left / (len(waiting) - number)
-            index = course.largest(share)
-            if course.estimates[index] <= left:
-                others = [other for _, other in waiting[number + 1 :]]
-                spare = _spared(others, left - course.seconds(index))
-                return Turn(place, course.sizes[index], left - spare)
-            course.open = -1
-        return None
+    def _least(self, waiting: Iterable[_Course], left: float) -> float:
+        """Seconds for the least sizes of those that fit into what is left, the first ones first."""
+        spared = 0.0
+        for course in waiting:
+            needed = self._seconds(course, 0, CAUTION)
+            spared += needed if spared + needed <= left else 0.0
+        return spared
 
     def _larger(self, left: float) -> Turn | None:
         """The first of the roughest audits of which a larger size fits."""
-        grown = [
-            (course.reached, place)
-            for place, course in enumerate(self._courses)
-            if 0 <= course.reached < course.open
-        ]
-        for reached, place in sorted(grown):
-            course = self._courses[place]
-            if course.seconds(reached + 1) <= left:
-                return Turn(place, course.sizes[reached + 1], left)
+        for course in sorted(self._courses, key=lambda each: each.reached):
+            larger = course.reached + 1
+            if 0 < larger <= course.open and self._seconds(course, larger) <= left:
+                return self._turn(course, larger, left)
         return None
 
-
-def _spared(courses: Sequence[_Course], left: float) -> float:
-    """Seconds for the least sizes of those that fit into what is left, the first ones first."""
-    spared = 0.0
-    for course in courses:
-        if spared + course.seconds(0) <= left:
-            spared += course.seconds(0)
-    return spared
+    def _cheapest(self, waiting: Sequence[_Course], left: float) -> Turn | None:
+        """Where nothing fits and there are no numbers yet, what may take least."""
+        if any(course.reached >= 0 and not course.idle for course in self._courses):
+            return None
+        fresh = [course for course in waiting if not course.cut]
+        cheapest = min(fresh, key=lambda course: course.estimates[0], default=None)
+        return None if cheapest is None else self._turn(cheapest, 0, left)

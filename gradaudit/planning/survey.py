@@ -58,12 +58,13 @@ class Survey:
         """
         self._run = Run.begun(self._subject)
         schedule = Schedule(self._ladders, self.seconds, self._left)
-        with progress.task("scan", len(self._ladders)) as advance:
+        expected = sum(seconds or 0.0 for _, seconds in self.plan())
+        with progress.task("scan, expected seconds", max(1, round(expected))) as advance:
             try:
                 while turn := schedule.next():
                     outcome = self._measured(turn, progress, units)
                     schedule.done(turn, outcome.seconds, whole=outcome.whole)
-                    advance(turn.size.audit.name not in self._found)
+                    advance(round(self.seconds(turn.size)))
                     self._accept(turn.size, outcome)
                     progress.say(f"{turn.size.audit.name}: {_words(turn.size, outcome)}")
             except (KeyboardInterrupt, Stopped) as stop:

@@ -121,7 +121,10 @@ def test_an_audit_that_breaks_off_never_passes_a_policy(tmp_path: Path) -> None:
     assert done.err.startswith("gradaudit: counting failed: RuntimeError: first line second")
 
 
-def test_what_takes_longer_than_the_budget_is_cut_short_and_fails_its_rule(tmp_path: Path) -> None:
+def test_what_takes_longer_than_the_budget_is_cut_short_and_fails_its_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradaudit.cli.scan.time_left", lambda seconds: lambda: seconds)
     config, policy = tmp_path / "audit.yaml", tmp_path / "policy.yaml"
     config.write_text("counting: {trouble: sleep}\n")
     policy.write_text("rules: [{metric: counting.count, max: 1000}]\n")

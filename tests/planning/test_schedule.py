@@ -106,6 +106,12 @@ def test_an_estimate_that_is_too_high_is_corrected() -> None:
     assert played(truth, told, 60).best == {0: "quick", 1: "quick"}
 
 
+def test_where_nothing_seems_to_fit_the_cheapest_is_tried_and_the_others_told_by_it() -> None:
+    truth, told = [(5.0,), (3.0,), (900.0,)], [(500.0,), (300.0,), (90_000.0,)]
+    came = played(truth, told, 60)
+    assert came.turns == [(1, "least"), (0, "least")]
+
+
 def test_what_was_quick_says_little_of_larger_sizes() -> None:
     truth = [(0.4, 400.0), (0.4, 40.0)]
     assert played(truth, truth, 60).turns == [(0, "least"), (1, "least"), (1, "quick")]

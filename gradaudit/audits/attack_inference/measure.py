@@ -87,7 +87,7 @@ def cost(audit: InferenceAttack[Any], subject: Subject) -> Cost:
         for name in options.family
         for size in (*sizes, sum(sizes))
     )
-    return Cost(passes=float(looks * records), seconds=looks * seconds)
+    return Cost(passes=float(looks * records), seconds=looks * seconds, double=False)
 
 
 def _games(audit: InferenceAttack[Any], subject: Subject) -> Sequence[InferenceGame]:

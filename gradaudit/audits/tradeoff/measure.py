@@ -208,7 +208,8 @@ def cost(audit: Tradeoff, subject: Subject) -> Cost:
     settings = sum(len(mechanism.settings) for mechanism in _mechanisms(o))
     records = len(subject.records)
     if PROPERTY in o.game:
-        return Cost(passes=settings * 3 * (o.rounds or 3) * min(records, o.shadow + 5000))
+        passes = settings * 3 * (o.rounds or 3) * min(records, o.shadow + 5000)
+        return Cost(passes, double=False)
     of_round = records * o.epochs
     if o.algorithm == "fedsgd":
         of_round = min(o.clients * o.training_batch, records)

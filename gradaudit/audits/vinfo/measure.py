@@ -98,6 +98,7 @@ def cost(audit: Vinfo, subject: Subject) -> Cost:
     return Cost(
         passes=cases * records * (played if turned else max(played / _TOGETHER, 2)),
         seconds=cases * FOLDS * each,
+        double=False,
     )
 
 
