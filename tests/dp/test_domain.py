@@ -51,9 +51,11 @@ def test_many_numbers_are_represented_with_their_extremes() -> None:
 def test_what_is_no_input_column_is_not_applicable() -> None:
     with pytest.raises(NotApplicable, match=r"'income' is not a column of the inputs.*age, sex"):
         PrivateColumn.of(table(), "income")
-    tokens = replace(table(), inputs=torch.zeros(5, 11, dtype=torch.int64))
-    with pytest.raises(NotApplicable, match="not a column"):
-        PrivateColumn.of(tokens, "sex")
+    codes = replace(table(), inputs=torch.zeros(5, 11, dtype=torch.int64))
+    with pytest.raises(NotApplicable, match="take 'sex' one-hot"):
+        PrivateColumn.of(codes, "sex")
+    with pytest.raises(NotApplicable, match="'sex' is not a column of the inputs.*none"):
+        PrivateColumn.of(replace(codes, features=()), "sex")
 
 
 def test_a_single_value_cannot_be_replaced() -> None:
