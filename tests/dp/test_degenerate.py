@@ -72,12 +72,13 @@ def one_number(gradients: torch.Tensor, generator: torch.Generator) -> torch.Ten
 class RoundAgain:
     """Seeds by the number of the step, which comes round."""
 
-    def __init__(self) -> None:
-        self.step = 0
+    def __init__(self, period: int = 5, *, given: bool = False) -> None:
+        self.step, self.period, self.given = 0, period, given
 
     def __call__(self, gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         self.step += 1
-        return gradients.sum(0) + noise(torch.Generator().manual_seed(self.step % 5))
+        seeded = generator if self.given else torch.Generator()
+        return gradients.sum(0) + noise(seeded.manual_seed(self.step % self.period))
 
 
 def coin(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -114,6 +115,14 @@ def test_what_repeats_is_judged_infinite(function: object) -> None:
     assert verdict is not None
     assert verdict.epsilon == math.inf
     assert "repeat bit for bit" in verdict.reason or "dimensions" in verdict.reason
+
+
+@pytest.mark.parametrize(("period", "repeats"), [(8, True), (9, False)])
+def test_what_comes_round_within_half_of_the_looks_repeats(period: int, repeats: bool) -> None:
+    """And the state of the generator with it."""
+    mechanism = from_file(RoundAgain(period, given=True))
+    verdict = verdict_without_trials(mechanism, hypotheses(1.0, elements=ELEMENTS), SEED)
+    assert (verdict is not None) == repeats
 
 
 @pytest.mark.parametrize("function", [honest, coin, sparse, empty_batch, uneven])
@@ -171,6 +180,17 @@ def test_missing_noise_is_seen_at_any_scale(scale: float) -> None:
     verdict = verdict_without_trials(from_file(plane), hypotheses(1.0, elements=ELEMENTS), SEED)
     assert verdict is not None
     assert (verdict.epsilon, "spans 2 of 80" in verdict.reason) == (math.inf, True)
+
+
+@pytest.mark.parametrize(("elements", "told"), [(59, False), (60, True)])
+def test_noise_is_missed_from_two_elements_a_difference_on(elements: int, told: bool) -> None:
+    """Of 16 looks at either hypothesis there are 15 differences each."""
+
+    def line(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return gradients.sum(0) + noise(generator, 1) * torch.linspace(1, 2, elements)
+
+    verdict = verdict_without_trials(from_file(line), hypotheses(1.0, elements=elements), SEED)
+    assert (verdict is not None and "spans 1 of 60" in verdict.reason) == told
 
 
 KEPT = np.random.default_rng(5)

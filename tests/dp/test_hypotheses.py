@@ -74,18 +74,25 @@ def test_memory_does_not_change_the_scores(mechanism: ClippedNoise) -> None:
     np.testing.assert_allclose(small, large, rtol=0, atol=1e-14)
 
 
-def test_every_release_is_told() -> None:
+@pytest.mark.parametrize(
+    ("memory", "rows"),
+    [(1, 1), (6 * 160 * 68, 68), (6 * 160 * 69 - 1, 68), (1 << 30, (1 << 20) // 160)],
+)
+def test_every_release_is_told_in_chunks_that_fit(memory: int, rows: int) -> None:
+    """Of 160 bytes each, with six working copies; on the processor in chunks of a mebibyte."""
     mechanism, played, heard = ClippedNoise(clip=1, sigma=1), hypotheses(1.0), []
+    count = 2 * rows + 1
     scores = score_releases(
         mechanism,
         [played.batch(played.null)],
         known_ruler(mechanism.law(played.records), played),
-        np.zeros(1000, int),
+        np.zeros(count, int),
         SEED,
-        memory=1 << 16,
+        memory=memory,
         advance=heard.append,
     )
-    assert sum(heard) == 1000 == scores.shape[1]
+    assert heard == [rows, rows, 1]
+    assert scores.shape == (2, count)
 
 
 def test_a_mechanism_that_fails_half_way_leaves_randomness_as_it_was() -> None:
