@@ -54,7 +54,7 @@ def test_what_is_no_input_column_is_not_applicable() -> None:
     codes = replace(table(), inputs=torch.zeros(5, 11, dtype=torch.int64))
     with pytest.raises(NotApplicable, match="take 'sex' one-hot"):
         PrivateColumn.of(codes, "sex")
-    with pytest.raises(NotApplicable, match="'sex' is not a column of the inputs.*none"):
+    with pytest.raises(NotApplicable, match=r"'sex' is not a column of the inputs.*none"):
         PrivateColumn.of(replace(codes, features=()), "sex")
 
 

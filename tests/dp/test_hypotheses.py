@@ -7,6 +7,7 @@ from gradaudit.dp.hypotheses import (
     Hypotheses,
     Ruler,
     known_ruler,
+    laws_of,
     pilot_releases,
     pilot_ruler,
     score_releases,
@@ -50,6 +51,33 @@ def test_a_mixture_is_ruled_by_the_mean_of_its_shifts() -> None:
     torch.testing.assert_close(
         known_ruler(mechanism.law(played.records), played).towards, moved.mean(dim=0)
     )
+
+
+def test_the_law_knows_the_pair() -> None:
+    played = hypotheses(1.0, companions=3)
+    law = ClippedNoise(clip=5, sigma=0.5).law(played.records)
+    laws = laws_of(law, played, known_ruler(law, played))
+    assert laws["projection"].shifts == pytest.approx([1 / 4])
+    assert laws["projection"].sigma == laws["distance"].sigma == 0.5 / 4
+    assert laws["distance"].shifts == pytest.approx([1 / 4])
+    assert laws["distance"].elements == 40
+
+
+def test_a_mixture_is_a_law_of_several_shifts() -> None:
+    played = hypotheses(0.3, values=3)
+    law = ClippedNoise(clip=5, sigma=0.5).law(played.records)
+    laws = laws_of(law, played, known_ruler(law, played))
+    assert laws["distance"].shifts == pytest.approx([0.3, 0.6, 0.9])
+    moved = played.alternatives - played.null
+    direction = moved.mean(dim=0) / moved.mean(dim=0).norm()
+    assert laws["projection"].shifts == pytest.approx((moved @ direction).tolist())
+
+
+def test_only_gaussian_noise_has_laws() -> None:
+    played = hypotheses(1.0)
+    law = ClippedNoise(clip=5, sigma=0.5, noise="laplace").law(1)
+    assert laws_of(law, played, known_ruler(law, played)) == {}
+    assert laws_of(None, played, Ruler(played.null, played.null)) == {}
 
 
 @pytest.mark.parametrize(

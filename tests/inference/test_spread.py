@@ -51,6 +51,11 @@ def test_the_prior_in_every_repetition_leaves_what_the_ranking_allows() -> None:
     low, high = information_interval(nothing, SAMPLED)
     assert 0 == low < high < 0.01
     assert not imprecise(nothing, SAMPLED)
+    assert not imprecise([usable(0.0, 0.5)] * 5, SAMPLED), "of the prior as the only family"
+    upside_down = [usable(0.0, 0.2)] * 5
+    assert information_interval(upside_down, SAMPLED) == pytest.approx(
+        (0, np.log(2) * ranked_share(1 - auroc_interval(upside_down, SAMPLED)[0]))
+    )
 
 
 def test_too_few_disjoint_batches_are_told_with_the_number_needed() -> None:
@@ -71,6 +76,8 @@ def test_what_a_ranking_tells_is_that_of_two_normal_laws(auroc: float) -> None:
 
     expected = integrate.quad(density, -12, 12 + apart, limit=200)[0]
     assert ranked_share(auroc) == pytest.approx(expected, abs=1e-5)
+    assert ranked_share(1 - auroc) == pytest.approx(0, abs=1e-12)
+    assert ranked_share(1.0) == pytest.approx(1, abs=1e-5)
 
 
 def test_the_limit_of_a_linear_discriminants_curve_is_found() -> None:
