@@ -190,7 +190,7 @@ def test_noise_is_missed_from_two_elements_a_difference_on(elements: int, told: 
         return gradients.sum(0) + noise(generator, 1) * torch.linspace(1, 2, elements)
 
     verdict = verdict_without_trials(from_file(line), hypotheses(1.0, elements=elements), SEED)
-    assert (verdict is not None and "spans 1 of 60" in verdict.reason) == told
+    assert (verdict is not None) == told
 
 
 KEPT = np.random.default_rng(5)
