@@ -52,7 +52,9 @@ class Recording(Interceptor):
         return super().features(batches, **named)  # type: ignore[arg-type]
 
 
-def work(others: int = 0, reduce: str | None = None) -> tuple[Layerwise, list[dict[str, object]]]:
+def work(
+    others: int = 0, reduce: str | None = None, note: str = ""
+) -> tuple[Layerwise, list[dict[str, object]]]:
     """And what interceptors will have been asked for."""
     seen: list[dict[str, object]] = []
 
@@ -60,7 +62,7 @@ def work(others: int = 0, reduce: str | None = None) -> tuple[Layerwise, list[di
         recording = Recording(
             AUDITED.target, RECORDS, layers, sharing=SharingProtocol(others=others), reduce=reduce
         )
-        recording.seen = seen
+        recording.seen, recording.note = seen, note
         return recording
 
     reduction = parse_reduction(reduce) if reduce else None
@@ -110,6 +112,7 @@ def test_every_repetition_is_estimated_from_rows_of_its_own(
     layers, seen = work(reduce=reduce)
     found = layers.usable(asked, NOBODY, told, "estimates")
     assert told.tasks == [("estimates", 9 * len(AUDITED.layers))]
+    assert layers.notes == set()
     a_repetition = sum(len(drawn.labels) for drawn in asked[0].batches)
     assert [len(one["batches"]) for one in seen] == [count * a_repetition for count in passes]
     interceptor = layers.observe(layers.layers)
@@ -121,3 +124,11 @@ def test_every_repetition_is_estimated_from_rows_of_its_own(
             assert repetition is each
             assert adversary is NOBODY
             np.testing.assert_allclose(own, rows.numpy(), atol=1e-6)
+
+
+def test_nothing_is_observed_for_no_repetition_and_what_is_to_be_said_is_kept() -> None:
+    told, (layers, seen) = Told(), work(note="one after the other")
+    assert layers.usable([], NOBODY, told, "") == {layer.name: [] for layer in AUDITED.layers}
+    assert (told.tasks, seen, layers.notes) == ([], [], set())
+    layers.usable(planned(1), NOBODY, told, "")
+    assert layers.notes == {"one after the other"}

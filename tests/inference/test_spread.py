@@ -58,6 +58,10 @@ def test_the_prior_in_every_repetition_leaves_what_the_ranking_allows() -> None:
     )
 
 
+def test_an_auroc_and_its_interval_are_shares() -> None:
+    assert auroc_interval([usable(0.1, each) for each in (0.0, 1.0, 0.1)], SAMPLED) == (0, 1)
+
+
 def test_too_few_disjoint_batches_are_told_with_the_number_needed() -> None:
     why = imprecise([usable(0.3, 0.9)] * 5, Sampled(60, 140, 6.25))
     assert "only 6.25 batches" in why
@@ -90,6 +94,22 @@ def test_the_limit_of_a_linear_discriminants_curve_is_found() -> None:
     doubling = [Learned(s, 0.1, float(stats.norm.cdf(0.5 * np.sqrt(s / 2)))) for s in shares]
     assert limit_of_ranking(doubling) is None or limit_of_ranking(doubling) > 0.999
     assert limit_of_ranking([Learned(s, 0.0, 0.49) for s in shares]) is None
+
+
+def test_points_of_a_curve_weigh_as_the_sixth_power_of_their_distance() -> None:
+    """Least squares by its normal equations, of points on no line; one at chance has no say."""
+    shares, aurocs = np.array([0.1, 0.25, 0.5, 1.0]), [0.5004, 0.6, 0.7, 0.72]
+    curve = [Learned(s, 0.1, a) for s, a in zip(shares, aurocs, strict=True)]
+    apart = np.sqrt(2) * stats.norm.ppf(aurocs[1:])
+    lines = np.stack([np.ones(3), 1 / shares[1:]], axis=1)
+    weighted = lines.T * apart**6
+    level, slope = np.linalg.solve(weighted @ lines, weighted @ apart**-2)
+    assert slope > 0
+    assert limit_of_ranking(curve) == pytest.approx(stats.norm.cdf(level**-0.5 / np.sqrt(2)))
+    assert limit_of_ranking(curve[:2]) is None
+    assert limit_of_ranking([*curve[:3], Learned(1.0, 0.1, 0.5)]) is None
+    falling = [Learned(s, 0.1, a) for s, a in zip(shares, (0.9, 0.88, 0.87, 0.86), strict=True)]
+    assert limit_of_ranking(falling) == pytest.approx(0.86)
 
 
 def test_a_line_adds_what_it_shows() -> None:
