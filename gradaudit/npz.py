@@ -1,5 +1,6 @@
 """NumPy archives: a zip of arrays, each with a header that is read before anything is unpacked."""
 
+import io
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 
 SUFFIX = ".npy"
 """What the names of arrays end with."""
+_MAX_HEADER_BYTES = 1 << 16
+_MAX_DIRECTORY_BYTES = 4 << 20
+"""Of some 30,000 arrays."""
 
 
 class Archive:
@@ -32,10 +36,10 @@ class Archive:
     def header(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """The shape and type that an entry declares."""
         with self._archive.open(name) as stream:
-            version = npy.read_magic(stream)
-            first = version == (1, 0)
-            read = npy.read_array_header_1_0 if first else npy.read_array_header_2_0
-            shape, _, dtype = read(stream)
+            start = io.BytesIO(stream.read(_MAX_HEADER_BYTES))
+        first = npy.read_magic(start) == (1, 0)
+        read = npy.read_array_header_1_0 if first else npy.read_array_header_2_0
+        shape, _, dtype = read(start)
         return shape, dtype
 
     def array(self, name: str) -> NDArray[Any]:
@@ -50,5 +54,14 @@ def opened(path: Path) -> Iterator[Archive]:
 
     Damage shows in every way that zipfile and numpy can fail, here and in the archive's methods.
     """
-    with zipfile.ZipFile(path) as archive:
+    with _File(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
         yield Archive(archive)
+
+
+class _File(io.BufferedReader):
+    """A file that is read piece by piece; only the directory is one, as large as it says."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > _MAX_DIRECTORY_BYTES:
+            raise zipfile.BadZipFile(f"a directory of {size} bytes")
+        return super().read(size)

@@ -8,7 +8,7 @@ import struct
 import tarfile
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
@@ -320,6 +320,18 @@ ARRAYS: dict[str, tuple[Content, str]] = {
 }
 
 
+def beside(path: Path, shard: bytes, names: Collection[str] = ("w",)) -> None:
+    """A shard, and its index."""
+    path.with_name("shard").write_bytes(shard)
+    path.write_bytes(index(dict.fromkeys(names, "shard")))
+
+
+def many(path: Path, count: int) -> None:
+    """A shard of so many empty tensors."""
+    header = {f"w{number}": tensor(0, 0, [0]) for number in range(count)}
+    beside(path, safetensors(header, b""), header)
+
+
 def index(places: object) -> bytes:
     """An index of shards."""
     return json.dumps({"weight_map": places}).encode()
@@ -334,6 +346,8 @@ INDICES: dict[str, tuple[Content, str]] = {
     "a shard that is not there": (index({"w": "gone\x1b[31m.safetensors"}), "not beside it"),
     "a shard that is no checkpoint": (index({"w": "table.csv"}), "plain text, not a checkpoint"),
     "no names": (index({"w": ["x"]}), "names no files"),
+    "a shard of NumPy": (lambda path: beside(path, numpy_archive(w=[1.0])), "and no shard"),
+    "shards of 30,000 tensors": (lambda path: many(path, 30_000), "does not fit the model"),
     "no map": (index([1, 2]), "no index of shards"),
     "a name twice": (b'{"weight_map": {"w": "a", "w": "b"}}', "no index of shards"),
     "deep nests": (b'{"a":' * 100_000, "no index of shards"),

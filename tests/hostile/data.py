@@ -140,6 +140,8 @@ ARRAYS: dict[str, tuple[Content, str, int]] = {
     "a size below zero": (declared("<f8", (-4, 2)), "no sound .npz archive", 3),
     "a size that is not there": (declared("<f8", (4, 2), bytes(8)), "no sound .npz archive", 3),
     "a deep header": (members(x=header(b"(" * 9_000)), "no sound .npz archive", 3),
+    "a header of 600 MiB": (lambda path: long_header(path), "no sound .npz archive", 3),
+    "a directory of 5 MiB": (lambda path: many_entries(path), "a directory of", 3),
     "a header that is code": (
         members(x=header(b"{'descr': __import__('os').abort()}")),
         "no sound .npz archive",
@@ -179,6 +181,24 @@ ARRAYS: dict[str, tuple[Content, str, int]] = {
     "an entry twice": (lambda path: twice(path), "holds Python objects", 3),
     "a name that leads out": (members(**{"../x": b""}), "no key 'x'", 2),
 }
+
+
+def long_header(path: Path) -> None:
+    """An array whose header takes more than any array, compressed."""
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("x.npy", "w") as stream,
+    ):
+        stream.write(b"\x93NUMPY\2\0" + struct.pack("<I", 600 << 20))
+        for _ in range(600):
+            stream.write(b" " * (1 << 20))
+
+
+def many_entries(path: Path) -> None:
+    """An archive of empty arrays, with a directory that is longer than its content."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(90):
+            archive.writestr(zipfile.ZipInfo(f"{number:060000}.npy"), b"")
 
 
 def twice(path: Path) -> None:
@@ -350,6 +370,23 @@ def noughts(rows: int) -> bytes:
     return parquet(pa.table({"a": zeros, "y": zeros}), use_dictionary=False, compression="zstd")
 
 
+def one_list(length: int) -> bytes:
+    """A record of a list of noughts, in some hundred bytes."""
+    values = pa.array(np.zeros(length, np.int8))
+    noughts = pa.ListArray.from_arrays(pa.array([0, length], pa.int32()), values)
+    return parquet(pa.table({"a": noughts, "y": ["no"]}), compression="zstd")
+
+
+def dictionaries(path: Path) -> None:
+    """Records that each come with the same 20,000 values, of which they have one."""
+    values = pa.array([f"{number}" for number in range(20_000)])
+    kinds = pa.schema([("y", pa.dictionary(pa.int32(), pa.string()))])
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, kinds) as writer:
+        for number in range(3000):
+            column = pa.DictionaryArray.from_arrays(pa.array([number], pa.int32()), values)
+            writer.write_batch(pa.record_batch([column], schema=kinds))
+
+
 PARQUET = parquet(frame())
 STREAM = arrow(frame())
 
@@ -364,6 +401,12 @@ FRAMES: dict[str, tuple[Content, str, int]] = {
     "pages that are not there": (PARQUET[:4] + bytes(200) + PARQUET[204:], "no sound Parquet", 3),
     "records without end": (lambda path: path.write_bytes(repeated()), "cells (2 columns)", 3),
     "a bomb": (lambda path: path.write_bytes(noughts(1 << 22)), "would unpack to 64 MiB", 3),
+    "a list without end": (
+        lambda path: path.write_bytes(one_list(1 << 26)),
+        "would unpack to 512 MiB",
+        3,
+    ),
+    "a dictionary for each record": (dictionaries, "no column is left", 3),
     "no records": (parquet(frame().slice(0, 0)), "there are no records", 3),
     "bytes": (parquet(frame(b=[b"1"] * 16)), "column 'b' holds binary", 3),
     "lists": (parquet(frame(b=[[1]] * 16)), "column 'b' holds list", 3),

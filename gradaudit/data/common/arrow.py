@@ -13,7 +13,7 @@ from typing import Any
 
 from gradaudit.data.common.arrow_frame import Frame
 from gradaudit.data.common.arrow_message import is_compressed
-from gradaudit.data.common.checks import unpacked_limit
+from gradaudit.data.common.checks import expect_no_bomb, unpacked_limit
 from gradaudit.data.common.tables import expect_few_cells, expect_names
 from gradaudit.errors import DataError, GradauditError, UsageError
 from gradaudit.files import expect_file
@@ -25,6 +25,8 @@ _ARROW_HEAD = 8
 _ROWS = 1 << 14
 _THRIFT = 16 << 20
 _MAX_BATCHES = 1_000_000
+_VALUE = 8
+"""Bytes of a number, of which one list may hold any number in little space."""
 
 
 def read_frames(
@@ -118,12 +120,10 @@ def _expect_to_fit(file: Any, path: Path) -> None:
     """Refuse what unpacks to more than a file of its size should."""
     metadata, packed = file.metadata, path.stat().st_size
     expect_few_cells(metadata.num_rows, metadata.num_columns, str(path))
-    groups = (metadata.row_group(place) for place in range(metadata.num_row_groups))
-    size = sum(
-        group.column(place).total_uncompressed_size
-        for group in groups
-        for place in range(group.num_columns)
-    )
+    groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
+    columns = [group.column(place) for group in groups for place in range(group.num_columns)]
+    expect_no_bomb(_VALUE * sum(column.num_values for column in columns), packed, str(path))
+    size = sum(column.total_uncompressed_size for column in columns)
     if not 0 <= size <= unpacked_limit(packed):
         raise DataError(
             f"{path}: would unpack to {size >> 20} MiB, over what a file of its size should; write "

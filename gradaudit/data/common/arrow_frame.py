@@ -68,7 +68,9 @@ class Frame:
                 f"{self.origin}: column {quote(name)} holds {printable(str(kind), 60)}; numbers, "
                 f"text or dates are needed, or leave it out with drop={printable(name, 60)}"
             )
-        texts = list(chain.from_iterable(map(_texts, self.chunks(name))))
+        once: dict[str, str] = {}  # chunks may share a dictionary of long values
+        found = chain.from_iterable(map(_texts, self.chunks(name)))
+        texts = [once.setdefault(text, text) for text in found]
         names = {str(code): each for code, each in enumerate(self.names.get(name, ()))}
         return [names.get(text, text) for text in texts] if names else texts
 
@@ -125,10 +127,10 @@ def _is_plain(kinds: Any, kind: Any) -> bool:
 
 
 def _texts(chunk: Any) -> Iterator[str]:
-    """The values as text, empty where there is none; each value of a dictionary is made once."""
+    """The values as text, empty where there is none; a value of a dictionary is made once."""
     if hasattr(chunk, "dictionary"):
-        known = [_text(value) for value in chunk.dictionary.to_pylist()]
         places = chunk.indices.to_pylist()
+        known = {place: _text(chunk.dictionary[place].as_py()) for place in {*places} - {None}}
         return ("" if place is None else known[place] for place in places)
     return map(_text, chunk.to_pylist())
 

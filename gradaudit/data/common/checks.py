@@ -86,7 +86,7 @@ def expect_no_bomb(size: int, packed: int, origin: str) -> None:
     if size > max(MAX_COLUMN_BYTES, MAX_RATIO * packed):
         raise DataError(
             f"{origin}: would unpack to {size >> 20} MiB, over {MAX_RATIO} times the file; write "
-            "it with numpy.savez, not compressed"
+            "it without compression (numpy.savez)"
         )
 
 

@@ -89,7 +89,8 @@ class Names:
         Where none matches any, it is the only other prefix that makes them fit: taken off the keys
         of the file, or of the model, or put in the place of one of the model's.
         """
-        known = [self.under((old, "")) for old in sorted(self._known(), key=len)]
+        shortest = sorted(self._known(), key=len)[:_MOST_TRIED]
+        known = [self.under((old, "")) for old in shortest]
         closest = next((n for n in known if n.fits), max(known, key=lambda n: len(n.keys)))
         if closest.keys:
             return closest

@@ -62,8 +62,15 @@ def load_checkpoint(path: Path | str) -> LoadedCheckpoint:
 
 
 def _of_shards(index: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    state = read_shards(index, lambda shard: _of_file(shard)[0])
+    state = read_shards(index, _of_shard)
     return state, (f"read from the shards that {describe(Path(index.name))} names",)
+
+
+def _of_shard(path: Path) -> dict[str, Tensor]:
+    """The tensors of a shard, which stay mapped from it, however many there are."""
+    if kind_of(path) == "npz":
+        raise CheckpointError(f"{describe(path)}: is a NumPy archive, and no shard")
+    return _of_file(path)[0]
 
 
 def _of_file(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:

@@ -129,8 +129,9 @@ def _expect_there(index: Path, shards: Collection[str]) -> None:
 def _expect_the_same(
     index: Path, shard: str, names: Collection[str], held: Collection[str]
 ) -> None:
+    named = set(names)
     absent = [name for name in names if name not in held]
-    extra = [name for name in held if name not in set(names)]
+    extra = [name for name in held if name not in named]
     if absent or extra:
         what = f"lacks {listed(absent)}" if absent else f"holds {listed(extra)} besides"
         raise CheckpointError(
