@@ -174,8 +174,7 @@ class Scores:
         """
         count = self.fewest_negatives
         low, high = (
-            binomial_quantile(tail, max(round(count), 1), FALSE_POSITIVES) / count
-            for tail in (0.1, 0.9)
+            binomial_quantile(tail, round(count), FALSE_POSITIVES) / count for tail in (0.1, 0.9)
         )
         return low, FALSE_POSITIVES, max(high, FALSE_POSITIVES)
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,8 @@ def test_an_audit_that_breaks_off_never_passes_a_policy(tmp_path: Path) -> None:
 def test_what_takes_longer_than_the_budget_is_cut_short_and_fails_its_rule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradaudit.cli.scan.time_left", lambda seconds: lambda: seconds)
+    scan = import_module("gradaudit.cli.scan")
+    monkeypatch.setattr(scan, "time_left", lambda seconds: lambda: seconds)
     config, policy = tmp_path / "audit.yaml", tmp_path / "policy.yaml"
     config.write_text("counting: {trouble: sleep}\n")
     policy.write_text("rules: [{metric: counting.count, max: 1000}]\n")

@@ -1,4 +1,5 @@
 import gc
+import itertools
 import math
 import os
 import random
@@ -72,12 +73,13 @@ def one_number(gradients: torch.Tensor, generator: torch.Generator) -> torch.Ten
 class RoundAgain:
     """Seeds by the number of the step, which comes round."""
 
-    def __init__(self) -> None:
-        self.step = 0
+    def __init__(self, period: int = 5, *, given: bool = False) -> None:
+        self.step, self.period, self.given = 0, period, given
 
     def __call__(self, gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         self.step += 1
-        return gradients.sum(0) + noise(torch.Generator().manual_seed(self.step % 5))
+        seeded = generator if self.given else torch.Generator()
+        return gradients.sum(0) + noise(seeded.manual_seed(self.step % self.period))
 
 
 def coin(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -113,7 +115,16 @@ def test_what_repeats_is_judged_infinite(function: object) -> None:
     verdict = verdict_without_trials(from_file(function), hypotheses(1.0, elements=ELEMENTS), SEED)
     assert verdict is not None
     assert verdict.epsilon == math.inf
-    assert "repeat bit for bit" in verdict.reason or "dimensions" in verdict.reason
+    expected = "1000 of 1000 releases repeat bit for bit", "noise of 32 releases spans 1 of 80 dim"
+    assert verdict.reason.removeprefix("the ").startswith(expected)
+
+
+@pytest.mark.parametrize(("period", "repeats"), [(8, True), (9, False)])
+def test_what_comes_round_within_half_of_the_looks_repeats(period: int, repeats: bool) -> None:
+    """And the state of the generator with it."""
+    mechanism = from_file(RoundAgain(period, given=True))
+    verdict = verdict_without_trials(mechanism, hypotheses(1.0, elements=ELEMENTS), SEED)
+    assert (verdict is not None) == repeats
 
 
 @pytest.mark.parametrize("function", [honest, coin, sparse, empty_batch, uneven])
@@ -171,6 +182,67 @@ def test_missing_noise_is_seen_at_any_scale(scale: float) -> None:
     verdict = verdict_without_trials(from_file(plane), hypotheses(1.0, elements=ELEMENTS), SEED)
     assert verdict is not None
     assert (verdict.epsilon, "spans 2 of 80" in verdict.reason) == (math.inf, True)
+
+
+@pytest.mark.parametrize(("elements", "told"), [(59, False), (60, True)])
+def test_noise_is_missed_from_two_elements_a_difference_on(elements: int, told: bool) -> None:
+    """Of 16 looks at either hypothesis there are 15 differences each."""
+
+    def line(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return gradients.sum(0) + noise(generator, 1) * torch.linspace(1, 2, elements)
+
+    verdict = verdict_without_trials(from_file(line), hypotheses(1.0, elements=elements), SEED)
+    assert (verdict is not None) == told
+
+
+@pytest.mark.parametrize(("noisy", "told"), [(72, False), (73, True)])
+def test_noise_is_missed_only_where_most_elements_have_some(noisy: int, told: bool) -> None:
+    """More than nine tenths of 80; the others stand still, as those of a sparse law may."""
+    along = torch.linspace(1, 2, ELEMENTS) * (torch.arange(ELEMENTS) < noisy)
+
+    def line(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return gradients.sum(0) + noise(generator, 1) * along
+
+    verdict = verdict_without_trials(from_file(line), hypotheses(1.0, elements=ELEMENTS), SEED)
+    assert (verdict is not None) == told
+
+
+def test_noise_along_the_gap_is_none_in_other_directions_but_hides_it() -> None:
+    played = hypotheses(1.0, elements=ELEMENTS)
+    gap = (played.alternatives[0] - played.null).float()
+
+    def along_the_gap(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return gradients.sum(0) + noise(generator, 1) * gap
+
+    assert verdict_without_trials(from_file(along_the_gap), played, SEED) is None
+
+
+@pytest.mark.parametrize("faint", [1e-4, 1e-3])
+def test_faint_noise_in_all_directions_is_noise(faint: float) -> None:
+    """Above rounding, and far below that along a line."""
+
+    def line(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        loud = noise(generator, 1) * torch.linspace(1, 2, ELEMENTS)
+        return gradients.sum(0) + loud + faint * noise(generator)
+
+    played = hypotheses(1.0, elements=ELEMENTS)
+    assert verdict_without_trials(from_file(line), played, SEED) is None
+
+
+@pytest.mark.parametrize(("often", "epsilon"), [(2, None), (1, 0.0)])
+def test_releases_that_only_some_have_in_common_prove_nothing(
+    often: int, epsilon: float | None
+) -> None:
+    """Under the alternative it alternates, under the null it is always the same, as one of both."""
+    step = itertools.count()
+
+    def blinking(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        far = bool(gradients.norm() > 0.5)
+        return torch.full((ELEMENTS,), float(far and next(step) % often))
+
+    played = hypotheses(1.0, elements=ELEMENTS)
+    verdict = verdict_without_trials(from_file(blinking), played, SEED)
+    assert (verdict.epsilon if verdict else None) == epsilon
 
 
 KEPT = np.random.default_rng(5)

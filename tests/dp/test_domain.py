@@ -51,9 +51,11 @@ def test_many_numbers_are_represented_with_their_extremes() -> None:
 def test_what_is_no_input_column_is_not_applicable() -> None:
     with pytest.raises(NotApplicable, match=r"'income' is not a column of the inputs.*age, sex"):
         PrivateColumn.of(table(), "income")
-    tokens = replace(table(), inputs=torch.zeros(5, 11, dtype=torch.int64))
-    with pytest.raises(NotApplicable, match="not a column"):
-        PrivateColumn.of(tokens, "sex")
+    codes = replace(table(), inputs=torch.zeros(5, 11, dtype=torch.int64))
+    with pytest.raises(NotApplicable, match="take 'sex' one-hot"):
+        PrivateColumn.of(codes, "sex")
+    with pytest.raises(NotApplicable, match=r"'sex' is not a column of the inputs.*none"):
+        PrivateColumn.of(replace(codes, features=()), "sex")
 
 
 def test_a_single_value_cannot_be_replaced() -> None:
@@ -165,3 +167,21 @@ def test_values_are_spread_over_the_ranks() -> None:
     assert column.values[:, 0].tolist() == [rank / 8 for rank in ranks]
     assert column.names[:2] == ("0", "0.375")
     assert len(PrivateColumn.of(table(64), "age")) == 64
+
+
+def test_a_column_of_codes_can_have_any_of_them_and_takes_no_step() -> None:
+    """Beside numbers a category may lie as the place of its value: no slope moves it."""
+    names = ("p", "q", "r")
+    features = (
+        Feature("age", (0,), (0.0, 1.0)),
+        Feature("job", (1,), values=names, coded=True),
+        Feature("sex", (2, 3), values=("f", "m")),
+    )
+    inputs = torch.tensor([[0.0, 2, 1, 0], [1, 0, 0, 1], [0.5, 2, 1, 0]])
+    records = Records(inputs, torch.zeros(3, dtype=torch.int64), features=features)
+    column = PrivateColumn.of(records, "job")
+    assert column.values.tolist() == [[0], [1], [2]]
+    assert (column.names, column.value_in(inputs.double()).tolist()) == (names, [2, 0, 2])
+    domain = Domain.of(records, PrivateColumn.of(records, "age"), "feasible")
+    assert domain.unit.tolist() == [0, 0, 1, 1]
+    assert [group.tolist() for group in domain.groups] == [[2, 3]]

@@ -7,7 +7,6 @@ from dp_subject import clip, hypotheses
 from scipy.stats import binom, ks_2samp
 
 from gradaudit.dp.game import GAUSSIAN_TRIALS, Rules, TrialsResult, play
-from gradaudit.dp.hypotheses import known_ruler, laws_of
 from gradaudit.dp.mechanisms import FileMechanism, Mechanism, load_mechanism
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 from gradaudit.dp.run import pair_epsilon
@@ -68,29 +67,6 @@ def test_hypotheses_share_no_noise() -> None:
     score = game(ClippedNoise(clip=5, sigma=1)).scores["projection"]
     pairs = zip(score.null, score.alternative, strict=False)
     assert abs(np.corrcoef(list(pairs), rowvar=False)[0, 1]) < 0.1
-
-
-def test_the_law_knows_the_pair() -> None:
-    played = hypotheses(1.0, companions=3)
-    mechanism = ClippedNoise(clip=5, sigma=0.5)
-    laws = laws_of(
-        mechanism.law(played.records), played, known_ruler(mechanism.law(played.records), played)
-    )
-    assert laws["projection"].shifts == pytest.approx([1 / 4])
-    assert laws["projection"].sigma == laws["distance"].sigma == 0.5 / 4
-    assert laws["distance"].shifts == pytest.approx([1 / 4])
-    assert laws["distance"].elements == 40
-
-
-def test_a_mixture_is_a_law_of_several_shifts() -> None:
-    played = hypotheses(0.3, values=3)
-    mechanism = ClippedNoise(clip=5, sigma=0.5)
-    ruler = known_ruler(mechanism.law(played.records), played)
-    laws = laws_of(mechanism.law(played.records), played, ruler)
-    assert laws["distance"].shifts == pytest.approx([0.3, 0.6, 0.9])
-    moved = played.alternatives - played.null
-    direction = moved.mean(dim=0) / moved.mean(dim=0).norm()
-    assert laws["projection"].shifts == pytest.approx((moved @ direction).tolist())
 
 
 @pytest.mark.parametrize(

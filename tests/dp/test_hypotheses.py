@@ -7,6 +7,7 @@ from gradaudit.dp.hypotheses import (
     Hypotheses,
     Ruler,
     known_ruler,
+    laws_of,
     pilot_releases,
     pilot_ruler,
     score_releases,
@@ -52,6 +53,33 @@ def test_a_mixture_is_ruled_by_the_mean_of_its_shifts() -> None:
     )
 
 
+def test_the_law_knows_the_pair() -> None:
+    played = hypotheses(1.0, companions=3)
+    law = ClippedNoise(clip=5, sigma=0.5).law(played.records)
+    laws = laws_of(law, played, known_ruler(law, played))
+    assert laws["projection"].shifts == pytest.approx([1 / 4])
+    assert laws["projection"].sigma == laws["distance"].sigma == 0.5 / 4
+    assert laws["distance"].shifts == pytest.approx([1 / 4])
+    assert laws["distance"].elements == 40
+
+
+def test_a_mixture_is_a_law_of_several_shifts() -> None:
+    played = hypotheses(0.3, values=3)
+    law = ClippedNoise(clip=5, sigma=0.5).law(played.records)
+    laws = laws_of(law, played, known_ruler(law, played))
+    assert laws["distance"].shifts == pytest.approx([0.3, 0.6, 0.9])
+    moved = played.alternatives - played.null
+    direction = moved.mean(dim=0) / moved.mean(dim=0).norm()
+    assert laws["projection"].shifts == pytest.approx((moved @ direction).tolist())
+
+
+def test_only_gaussian_noise_has_laws() -> None:
+    played = hypotheses(1.0)
+    law = ClippedNoise(clip=5, sigma=0.5, noise="laplace").law(1)
+    assert laws_of(law, played, known_ruler(law, played)) == {}
+    assert laws_of(None, played, Ruler(played.null, played.null)) == {}
+
+
 @pytest.mark.parametrize(
     "mechanism", [ClippedNoise(clip=1, sigma=1, per=per) for per in ("sum", "record")]
 )
@@ -74,18 +102,25 @@ def test_memory_does_not_change_the_scores(mechanism: ClippedNoise) -> None:
     np.testing.assert_allclose(small, large, rtol=0, atol=1e-14)
 
 
-def test_every_release_is_told() -> None:
+@pytest.mark.parametrize(
+    ("memory", "rows"),
+    [(1, 1), (6 * 160 * 68, 68), (6 * 160 * 69 - 1, 68), (1 << 30, (1 << 20) // 160)],
+)
+def test_every_release_is_told_in_chunks_that_fit(memory: int, rows: int) -> None:
+    """Of 160 bytes each, with six working copies; on the processor in chunks of a mebibyte."""
     mechanism, played, heard = ClippedNoise(clip=1, sigma=1), hypotheses(1.0), []
+    count = 2 * rows + 1
     scores = score_releases(
         mechanism,
         [played.batch(played.null)],
         known_ruler(mechanism.law(played.records), played),
-        np.zeros(1000, int),
+        np.zeros(count, int),
         SEED,
-        memory=1 << 16,
+        memory=memory,
         advance=heard.append,
     )
-    assert sum(heard) == 1000 == scores.shape[1]
+    assert heard == [rows, rows, 1]
+    assert scores.shape == (2, count)
 
 
 def test_a_mechanism_that_fails_half_way_leaves_randomness_as_it_was() -> None:

@@ -111,6 +111,14 @@ def test_where_values_vary_within_users_runs_of_values_move_between_users() -> N
     assert 0 < moved.sum() < 30
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_users_whose_first_records_are_alike_may_vary_all_the_same(first: int) -> None:
+    users = np.array([f"u{i // 10:02}" for i in range(300)])
+    codes = np.where(np.arange(300) % 10 < 3, first, 1 - first)
+    (each,) = repetitions(question(users=users, codes=codes, repeats=1), permuted=True)
+    assert each.frequencies[first] == pytest.approx(0.3, abs=0.03)
+
+
 def test_few_records_or_users_are_few_independent_batches() -> None:
     users = np.array([f"u{i // 10:02}" for i in range(300)])
     (alone,) = repetitions(question(repeats=1))

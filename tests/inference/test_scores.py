@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score
 
 from gradaudit.inference.scores import (
@@ -12,10 +13,11 @@ from gradaudit.inference.scores import (
     auroc,
     gain,
     log_odds,
+    losses,
     placements,
 )
 from gradaudit.inference.splits import draw_any
-from gradaudit.statistics.u_statistic import Draws
+from gradaudit.statistics.u_statistic import Draws, pooled, project
 
 
 def probabilities(trials: int, values: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -45,6 +47,8 @@ def test_scores_are_those_of_their_definitions(values: int) -> None:
     )
     np.testing.assert_allclose(rates["auroc"].value, expected)
     np.testing.assert_allclose(scores.log_loss([found]).value, log_loss(labels, np.exp(found)))
+    hit = [above(log_odds(found, v), labels == v, 0.01).mean() for v in range(values)]
+    assert rates["tpr_at_1pct_fpr"].value == pytest.approx(np.mean(hit))
 
 
 def test_ties_count_half() -> None:
@@ -95,6 +99,56 @@ def test_all_scores_have_an_interval_around_the_value() -> None:
     for score in (*scores.rates([found]).values(), scores.log_loss([found])):
         assert score.interval[0] <= score.value <= score.interval[1]
         assert score.interval[0] < score.interval[1]
+
+
+@pytest.mark.parametrize("records", [1, 10])
+def test_the_interval_of_a_mean_loss_is_students(records: int) -> None:
+    """With a degree of freedom for each separate batch less one for each value, one at least."""
+    found, labels = probabilities(90, 3, 0)
+    members = labels + 3 * (np.arange(90) // 3 % records)
+    scores = scores_of(labels, members[:, None])
+    each = losses(found, labels)
+    errors = (each - each.mean())[:, None] / 90
+    _, (variance,) = pooled(
+        [project(each.mean(keepdims=True), errors, scores.repetitions[0].draws)]
+    )
+    margin = stats.t.ppf(0.975, max(scores.disjoint.sum() - 3, 1)) * np.sqrt(variance)
+    low, high = scores.log_loss([found]).interval
+    assert low == pytest.approx(max(0, each.mean() - margin))
+    assert high == pytest.approx(each.mean() + margin)
+
+
+@pytest.mark.parametrize(
+    ("variance", "count"),
+    [(0.24 / 30, 30), (0.24 / 1000, 1000), (1e-9, 80 * (1 + 80 * 0.24)), (0.0, 20)],
+)
+def test_a_rate_is_as_of_so_many_trials_as_its_variance_says(variance: float, count: int) -> None:
+    """Of 20 separate batches: between Wilson's ends, (p − .6)² ≤ t² p(1 − p)/n."""
+    scores = scores_of(np.arange(600) % 2)
+    scores.__dict__["disjoint"] = np.array([10.0, 10.0])
+    found, quantile = scores._rate(0.6, variance), stats.t.ppf(0.975, 18)
+    for end in found.interval:
+        assert (end - 0.6) ** 2 == pytest.approx(quantile**2 * end * (1 - end) / count)
+    assert found.interval[0] < found.value == 0.6 < found.interval[1]
+
+
+def test_the_threshold_of_one_in_a_hundred_may_lie_elsewhere() -> None:
+    """In eight of ten samples of so many negatives."""
+    low, at, high = scores_of(np.arange(1000) % 2)._false_positives
+    assert at == 0.01
+    assert (low, high) == pytest.approx(tuple(stats.binom.ppf([0.1, 0.9], 500, 0.01) / 500))
+    assert scores_of(np.arange(20) % 2)._false_positives == (0, 0.01, 0.01)
+
+
+def test_room_is_of_one_repetition_and_separate_batches_of_all() -> None:
+    """Two repetitions that score on other records have twice the room of one, and of three."""
+    labels, rng = np.repeat([0, 1], 300), np.random.default_rng(0)
+    members = [draw_any(np.arange(40), 2, 600, rng) + 40 * place for place in range(2)]
+    trials = [Trials(labels, Draws.of(each, labels, each, 80)) for each in members]
+    both, alone = Scores(trials), [Scores([each]).disjoint for each in trials]
+    assert both.room == pytest.approx(np.mean(alone, axis=0))
+    np.testing.assert_allclose(both.room, 40 / 2, rtol=0.02)
+    np.testing.assert_allclose(both.disjoint, 80 / 2, rtol=0.02)
 
 
 def test_a_perfect_game_proves_no_more_than_its_separate_batches() -> None:

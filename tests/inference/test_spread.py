@@ -51,6 +51,15 @@ def test_the_prior_in_every_repetition_leaves_what_the_ranking_allows() -> None:
     low, high = information_interval(nothing, SAMPLED)
     assert 0 == low < high < 0.01
     assert not imprecise(nothing, SAMPLED)
+    assert not imprecise([usable(0.0, 0.5)] * 5, SAMPLED), "of the prior as the only family"
+    upside_down = [usable(0.0, 0.2)] * 5
+    assert information_interval(upside_down, SAMPLED) == pytest.approx(
+        (0, np.log(2) * ranked_share(1 - auroc_interval(upside_down, SAMPLED)[0]))
+    )
+
+
+def test_an_auroc_and_its_interval_are_shares() -> None:
+    assert auroc_interval([usable(0.1, each) for each in (0.0, 1.0, 0.1)], SAMPLED) == (0, 1)
 
 
 def test_too_few_disjoint_batches_are_told_with_the_number_needed() -> None:
@@ -71,6 +80,8 @@ def test_what_a_ranking_tells_is_that_of_two_normal_laws(auroc: float) -> None:
 
     expected = integrate.quad(density, -12, 12 + apart, limit=200)[0]
     assert ranked_share(auroc) == pytest.approx(expected, abs=1e-5)
+    assert ranked_share(1 - auroc) == pytest.approx(0, abs=1e-12)
+    assert ranked_share(1.0) == pytest.approx(1, abs=1e-5)
 
 
 def test_the_limit_of_a_linear_discriminants_curve_is_found() -> None:
@@ -83,6 +94,22 @@ def test_the_limit_of_a_linear_discriminants_curve_is_found() -> None:
     doubling = [Learned(s, 0.1, float(stats.norm.cdf(0.5 * np.sqrt(s / 2)))) for s in shares]
     assert limit_of_ranking(doubling) is None or limit_of_ranking(doubling) > 0.999
     assert limit_of_ranking([Learned(s, 0.0, 0.49) for s in shares]) is None
+
+
+def test_points_of_a_curve_weigh_as_the_sixth_power_of_their_distance() -> None:
+    """Least squares by its normal equations, of points on no line; one at chance has no say."""
+    shares, aurocs = np.array([0.1, 0.25, 0.5, 1.0]), [0.5004, 0.6, 0.7, 0.72]
+    curve = [Learned(s, 0.1, a) for s, a in zip(shares, aurocs, strict=True)]
+    apart = np.sqrt(2) * stats.norm.ppf(aurocs[1:])
+    lines = np.stack([np.ones(3), 1 / shares[1:]], axis=1)
+    weighted = lines.T * apart**6
+    level, slope = np.linalg.solve(weighted @ lines, weighted @ apart**-2)
+    assert slope > 0
+    assert limit_of_ranking(curve) == pytest.approx(stats.norm.cdf(level**-0.5 / np.sqrt(2)))
+    assert limit_of_ranking(curve[:2]) is None
+    assert limit_of_ranking([*curve[:3], Learned(1.0, 0.1, 0.5)]) is None
+    falling = [Learned(s, 0.1, a) for s, a in zip(shares, (0.9, 0.88, 0.87, 0.86), strict=True)]
+    assert limit_of_ranking(falling) == pytest.approx(0.86)
 
 
 def test_a_line_adds_what_it_shows() -> None:

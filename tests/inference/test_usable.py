@@ -7,12 +7,17 @@ import pytest
 from scipy.optimize import brentq
 
 from gradaudit.families.forest import ceiling
+from gradaudit.inference.repetitions import Repetition
+from gradaudit.inference.splits import Batches
 from gradaudit.inference.usable import (
+    Estimator,
     Labelled,
     Said,
     Sets,
     class_weights,
     entropy,
+    estimate,
+    macro_auroc,
     usable_information,
 )
 from gradaudit.statistics.intervals import student
@@ -253,3 +258,37 @@ def test_batches_weigh_as_the_prior_says() -> None:
     assert weights.mean() == pytest.approx(1)
     assert weights[labels == 1].sum() / weights.sum() == pytest.approx(0.1)
     assert entropy(UNIFORM) == pytest.approx(np.log(2))
+
+
+def test_an_estimate_is_of_the_rows_of_each_set() -> None:
+    """Rows lie fold by fold, and those of the score set last."""
+    sets = gaussian_sets(1.5, 0, 40)
+    every = (*sets.folds, sets.score)
+    batches = tuple(Batches(np.zeros((len(one.labels), 1), int), one.labels) for one in every)
+    shares = np.array([0.7, 0.3])
+    planned = Repetition(0, False, (), batches, 50.0, 20.0, shares)
+    rows = np.concatenate([one.features for one in every])
+    adversary, heard = Estimator(("logistic",), curve=True), []
+    assert adversary.of(planned).tolist() == [0.5, 0.5]
+    assert replace(adversary, prior="empirical").of(planned) is shares
+    found, permuted = (
+        estimate(rows, each, adversary, np.random.SeedSequence(0), heard.append)
+        for each in (planned, replace(planned, permuted=True))
+    )
+    by_hand = usable_information(
+        replace(sets, independent=50.0),
+        UNIFORM,
+        ("logistic",),
+        np.random.SeedSequence(0),
+        curve=True,
+    )
+    assert found == by_hand
+    assert permuted == replace(found, curve=())
+    assert heard == [1, 1]
+
+
+def test_the_auroc_of_several_values_is_the_mean_of_each_against_the_rest() -> None:
+    """The first two values are told apart, the third is never thought of."""
+    said = np.log([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.8, 0.1], [0.8, 0.1, 0.1]])
+    labels = np.array([0, 1, 2, 2])
+    assert macro_auroc(said, labels) == pytest.approx((2.5 / 3 + 2.5 / 3 + 0.5) / 3)
