@@ -55,7 +55,7 @@ class AttackReconstruct(Audit[ReconstructOptions]):
     headline = ("relative_error",)
     Options = ReconstructOptions
     priority = 40
-    least: ClassVar = {"iterations": 2, "restarts": 1, "batches": 1}
+    least: ClassVar = {"method": ["closed-form:search_work=10"], "restarts": 1, "batches": 1}
     quick: ClassVar = {"iterations": 5, "restarts": 2, "batches": 1}
     plain: ClassVar = {"restarts": 2}
     thorough: ClassVar = {

@@ -21,6 +21,7 @@ from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Details, Rows
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import clustered
@@ -35,7 +36,9 @@ def cost(audit: AttackTracing, subject: Subject) -> Cost:
     likely = list(_methods(options, subject).values())[0 if options.batch_size == 1 else -1]
     attacks = options.participants * options.updates * options.repeats
     steps = likely.steps(options.restarts)
-    return Cost(passes=steps * attacks * options.batch_size, calls=likely.calls() * attacks)
+    model = FunctionalModel.of(subject.target)
+    calls = likely.calls_on(model, model.cast(subject.records.inputs[:1]))
+    return Cost(passes=steps * attacks * options.batch_size, calls=calls * attacks)
 
 
 def run(audit: AttackTracing, subject: Subject, progress: Progress) -> Iterator[Measurement]:
