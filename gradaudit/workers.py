@@ -296,6 +296,8 @@ def _ship_by_value() -> None:
     names = {module.partition(".")[0] for module in tuple(sys.modules)}
     for name in names - {"__main__", "__mp_main__"}:
         module = sys.modules.get(name)
-        ours = isinstance(module, ModuleType) and getattr(module, "__file__", None)
+        ours = isinstance(module, ModuleType) and (
+            getattr(module, "__file__", None) or hasattr(module, "__path__")
+        )
         if ours and not any(find and find(name, None) for find in finders):
             cloudpickle.register_pickle_by_value(module)

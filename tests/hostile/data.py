@@ -379,12 +379,13 @@ def one_list(length: int) -> bytes:
 
 def dictionaries(path: Path) -> None:
     """Records that each come with the same 20,000 values, of which they have one."""
-    values = pa.array([f"{number}" for number in range(20_000)])
-    kinds = pa.schema([("y", pa.dictionary(pa.int32(), pa.string()))])
+    values = pa.array([f"name-{number}" for number in range(20_000)])
+    kinds = pa.schema([("a", pa.int32()), ("y", pa.dictionary(pa.int32(), pa.string()))])
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, kinds) as writer:
         for number in range(3000):
-            column = pa.DictionaryArray.from_arrays(pa.array([number], pa.int32()), values)
-            writer.write_batch(pa.record_batch([column], schema=kinds))
+            place = pa.array([number], pa.int32())
+            label = pa.DictionaryArray.from_arrays(place, values)
+            writer.write_batch(pa.record_batch([place, label], schema=kinds))
 
 
 PARQUET = parquet(frame())
@@ -406,7 +407,7 @@ FRAMES: dict[str, tuple[Content, str, int]] = {
         "would unpack to 512 MiB",
         3,
     ),
-    "a dictionary for each record": (dictionaries, "no column is left", 3),
+    "a dictionary for each record": (dictionaries, "are no categories", 3),
     "no records": (parquet(frame().slice(0, 0)), "there are no records", 3),
     "bytes": (parquet(frame(b=[b"1"] * 16)), "column 'b' holds binary", 3),
     "lists": (parquet(frame(b=[[1]] * 16)), "column 'b' holds list", 3),

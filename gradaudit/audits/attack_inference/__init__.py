@@ -156,9 +156,10 @@ class InferenceAttack(Audit[O]):
         "batches": 100,
         "repeats": 1,
         "rounds": 1,
-        "shadow": 200,
+        "shadow": 160,
         "family": ["logistic"],
-        "samples": 200,
+        "reduce": "subset:1000",
+        "samples": 160,
     }
     quick: ClassVar = {
         "trials": 400,

@@ -55,7 +55,7 @@ class AttackMembership(Audit[MembershipOptions]):
     )
     headline = ()
     Options = MembershipOptions
-    priority = 20
+    priority = 10
     least: ClassVar = {"method": ["idlg"]}
     quick: ClassVar = {"method": ["idlg"]}
     plain: ClassVar = {"method": ["idlg"], "batches": 40}

@@ -159,7 +159,7 @@ class Sensitivity(Audit[SensitivityOptions]):
     headline = ("input_f_bounded", "label_f")
     proxy = True
     Options = SensitivityOptions
-    priority = 10
+    priority = 30
     least: ClassVar = {"probes": 8, "samples": 4}
     quick: ClassVar = {"probes": 16}
     thorough: ClassVar = {"probes": 0}

@@ -255,7 +255,7 @@ class Vinfo(Audit[VinfoOptions]):
     )
     headline = ("vinfo", "auroc")
     Options = VinfoOptions
-    priority = 30
+    priority = 20
     least: ClassVar = {
         "repeats": 3,
         "batches": 32,
@@ -265,7 +265,8 @@ class Vinfo(Audit[VinfoOptions]):
         "updates": 5,
         "iterations": 5,
         "together": [1],
-        "samples": 300,
+        "reduce": "subset:1000",
+        "samples": 200,
     }
     quick: ClassVar = {
         "repeats": 5,
