@@ -11,8 +11,11 @@ next. An infinite verdict therefore needs more than they show, either of
 - **a kernel of the noise**: differences between releases span fewer dimensions than there are of
   them, to rounding. Noise of any law with a density spans as many. Every difference and every
   element counts in units of its own, so that a random or an uneven scale is not taken for missing
-  noise, and singular values between noise and rounding leave the question to the trials. Repeated
-  releases are of a discrete law and are left to them too.
+  noise, and singular values between noise and rounding leave the question to the trials. So does a
+  gap outside of what is spanned that rounding may make, which tilts the directions that are found:
+  ten times the largest singular value that is none over those that are some is allowed for (in 600
+  simulations of noise along the gap it was .26 times, at most). Repeated releases are of a discrete
+  law and are left to the trials too.
 """
 
 import gc
@@ -190,8 +193,10 @@ def _kernel(null: Tensor, other: Tensor) -> Verdict | None:
     if spanned.all() or not (spanned ^ nothing).all():
         return None
     basis, gap = directions[spanned], differences[-1]
-    outside = torch.linalg.vector_norm(gap - basis.T @ (basis @ gap))
-    if outside <= torch.linalg.vector_norm(rounding[-1]):
+    inside = basis @ gap
+    outside = torch.linalg.vector_norm(gap - basis.T @ inside)
+    tilt = torch.linalg.vector_norm(inside / values[spanned]) * values[~spanned][0]
+    if outside <= torch.linalg.vector_norm(rounding[-1]) + _ROUNDINGS * tilt:
         return None
     reason = (
         f"the noise of {2 * LOOKS} releases spans {len(basis)} of {len(gap)} dimensions and is "

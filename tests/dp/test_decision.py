@@ -229,6 +229,25 @@ def test_of_few_candidates_every_pair_is_tried():
     assert lower.expected == epsilon_of_guesses(600, 10, 2000, delta=DELTA, alpha=0.05)
 
 
+@pytest.mark.parametrize("best", [131, 129])
+def test_a_step_of_a_law_is_found_between_candidates_of_the_coarse_grid(best):
+    """Just before it where alternatives begin, or behind where the null ends; grids of 4 and 1."""
+
+    class Step:
+        def candidates(self):
+            return np.arange(257.0)
+
+        def error_rates(self, tau):
+            slope, far = 1e-3 * np.abs(tau - best), 0.9
+            if best == 131:
+                return 0.01 + slope * (tau <= best), np.where(tau > best, far, 0.0)
+            return np.where(tau < best, far, 0.0), 0.01 + slope * (tau >= best)
+
+    found = best_tails(Step(), 1000, delta=DELTA)
+    assert (found.low, found.high) == (best, best)
+    assert found.expected == epsilon_of_guesses(1990, 10, 2000, delta=DELTA, alpha=0.05)
+
+
 def test_bounds_are_asked_for_as_they_were_decided():
     null, alternative = np.array([0.0] * 40 + [3.0] * 4), np.array([0.0] * 5 + [3.0] * 45)
     single = Decision("clopper-pearson", 1.0, 2.0, 0.0)

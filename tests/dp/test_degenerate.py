@@ -207,14 +207,18 @@ def test_noise_is_missed_only_where_most_elements_have_some(noisy: int, told: bo
     assert (verdict is not None) == told
 
 
-def test_noise_along_the_gap_is_none_in_other_directions_but_hides_it() -> None:
+@pytest.mark.parametrize("scale", [None, loud_or_quiet, power_law, student])
+def test_noise_along_the_gap_is_none_in_other_directions_but_hides_it(scale: object) -> None:
+    """However rounding tilts the direction that is found."""
     played = hypotheses(1.0, elements=ELEMENTS)
     gap = (played.alternatives[0] - played.null).float()
 
     def along_the_gap(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        return gradients.sum(0) + noise(generator, 1) * gap
+        loud = scale(generator) if scale else 1  # type: ignore[operator]
+        return gradients.sum(0) + loud * noise(generator, 1) * gap
 
-    assert verdict_without_trials(from_file(along_the_gap), played, SEED) is None
+    for seed in range(25):
+        assert verdict_without_trials(from_file(along_the_gap), played, seed) is None
 
 
 @pytest.mark.parametrize("faint", [1e-4, 1e-3])

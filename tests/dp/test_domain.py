@@ -104,6 +104,8 @@ def test_distance_to_a_record_is_counted_in_units_without_the_private_column() -
     there[1, 0] += 3 * domain.unit[0]
     assert domain.apart(there[:1], here[0]).item() == 0
     assert domain.apart(there[1:], here[1]).item() == pytest.approx(9)
+    there[1, 7:] = there[1, 7:].roll(1)
+    assert domain.apart(there[1:], here[1]).item() == pytest.approx(9 + 2)
     assert domain.unit[0].item() == pytest.approx(records.inputs[:, 0].std(correction=0).item())
 
 
