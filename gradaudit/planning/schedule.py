@@ -128,11 +128,13 @@ class Schedule:
 
     def _first(self, waiting: Sequence[_Course], left: float) -> Turn | None:
         """The first audit that has no numbers yet, at the size that its share allows."""
-        asked = sum(self._seconds(course, course.open, CAUTION) for course in waiting)
+        enough = sum(self._seconds(course, course.open) for course in waiting) <= left
         for number, course in enumerate(waiting):
-            share = left if asked <= left else left / (len(waiting) - number)
-            sizes = range(course.open + 1)
-            index = max((i for i in sizes if self._seconds(course, i, CAUTION) <= share), default=0)
+            share = left / (len(waiting) - number)
+            fitting = [
+                i for i in range(course.open + 1) if self._seconds(course, i, CAUTION) <= share
+            ]
+            index = course.open if enough else max(fitting, default=0)
             if self._seconds(course, index) <= left:
                 spare = left - self._seconds(course, index, CAUTION)
                 return self._turn(course, index, left - self._least(waiting[number + 1 :], spare))

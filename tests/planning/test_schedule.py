@@ -113,8 +113,9 @@ def test_where_nothing_seems_to_fit_the_cheapest_is_tried_and_the_others_told_by
 
 
 def test_what_was_quick_says_little_of_larger_sizes() -> None:
-    truth = [(0.4, 400.0), (0.4, 40.0)]
-    assert played(truth, truth, 60).turns == [(0, "least"), (1, "least"), (1, "quick")]
+    truth = [(0.4, 400.0), (0.4, 40.0), (0.4, 100.0)]
+    turns = [(0, "least"), (1, "least"), (2, "least"), (1, "quick")]
+    assert played(truth, truth, 60).turns == turns
 
 
 def test_of_what_took_long_though_nothing_was_expected_less_is_tried() -> None:

@@ -25,7 +25,7 @@ class Dear(Counting):
 def test_a_larger_size_that_breaks_off_takes_no_number_away_and_is_told() -> None:
     rough, exact = Dear.Options(scale=0.1), Dear.Options(scale=100, trouble="crash")
     sizes = [Size("least", Dear(rough)), Size("quick", Dear(exact))]
-    survey = Survey(subject(), [sizes], lambda: 150)
+    survey = Survey(subject(), [sizes], lambda: 90)
     survey.go(Silent())
     report = survey.report({})
     assert {row.status for row in report.measurements} == {"measured"}
