@@ -1,5 +1,6 @@
 """How fast gradients of the subject's records are here, and what audits take at that pace."""
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import Any, Self
@@ -10,6 +11,8 @@ import torch
 from gradaudit.audits import Audit
 from gradaudit.defenses.subject import Subject
 from gradaudit.gradients.functional import FunctionalModel
+
+log = logging.getLogger(__name__)
 
 _TIMES, _FEWEST, _TOGETHER = 5, 4, 32
 """Passes that are timed, at most, and records in one of those that are passed together."""
@@ -47,8 +50,12 @@ class Pace:
         return cls(_timed(subject, torch.float32), _timed(subject, torch.float64))
 
     def seconds(self, audit: Audit[Any], subject: Subject) -> float:
-        """About how long an audit takes; zero where there is nothing to do."""
-        cost = audit.cost(subject)
+        """About how long an audit takes; zero where there is nothing to do, or nothing is known."""
+        try:
+            cost = audit.cost(subject)
+        except Exception as error:  # whatever a model raises; its run will say it
+            log.debug("%s: no cost: %s", audit.name, error)
+            return 0.0
         if not cost.passes:
             return 0.0
         passes = self.double if cost.double else self.single

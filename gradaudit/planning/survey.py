@@ -43,11 +43,14 @@ class Survey:
         self._names = [sizes[0].audit.name for sizes in ladders]
         self._run: Run | None = None
         self._found: dict[str, tuple[Size, Outcome]] = {}
-        self._pace = Pace.of(subject)
+        self._pace, self._expected = Pace.of(subject), dict[Size, float]()
 
     def seconds(self, size: Size) -> float:
         """About what a size takes; zero where there is nothing to do."""
-        return self._pace.seconds(size.audit, _sampled(self._subject, size))
+        if size not in self._expected:
+            subject = _sampled(self._subject, size)
+            self._expected[size] = self._pace.seconds(size.audit, subject)
+        return self._expected[size]
 
     def go(self, progress: Progress, units: Units = NOTHING_KEPT) -> None:
         """Run the audits until all are as exact as was asked, the time is up, or it is stopped.
