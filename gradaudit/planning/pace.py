@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 _TIMES, _FEWEST, _TOGETHER = 5, 4, 32
 """Passes that are timed, at most, and records in one of those that are passed together."""
+_LONG = 5.0
+"""Seconds of a single pass after which no other is timed."""
 _ENOUGH = 0.5
 """Seconds of passes after which no more are timed."""
 
@@ -65,25 +67,28 @@ class Pace:
 def _timed(subject: Subject, dtype: torch.dtype) -> Passes:
     alone = _seconds(subject, 1, dtype)
     several = min(_TOGETHER, len(subject.records), max(_FEWEST, int(_ENOUGH / alone)))
-    return Passes(alone, _seconds(subject, several, dtype) / several if several > 1 else alone)
+    if several == 1 or alone > _LONG:
+        return Passes(alone, alone)
+    return Passes(alone, _seconds(subject, several, dtype) / several)
 
 
 def _seconds(subject: Subject, records: int, dtype: torch.dtype) -> float:
-    """The least time of some forward and backward passes of the first records, after a first one.
+    """The least time of some forward and backward passes of the first records.
 
-    What else the machine does can only make one longer.
+    What else the machine does can only make one longer, and so does what a first one loads.
     """
     model = FunctionalModel.of(subject.target, dtype=dtype)
     taken = subject.records.take(np.arange(records))
     inputs, labels = model.cast(taken.inputs), model.cast(taken.labels)
     model.check(inputs, labels)
     gradient = torch.func.grad(lambda weights: model.losses(weights, inputs, labels).sum())
-    gradient(model.parameters)
     durations: list[float] = []
-    while len(durations) < _TIMES and sum(durations) < _ENOUGH:
+    while len(durations) <= _TIMES and sum(durations[1:]) < _ENOUGH:
         begun = time.perf_counter()
         gradient(model.parameters)
         if model.device.type == "cuda":
             torch.cuda.synchronize(model.device)
         durations.append(time.perf_counter() - begun)
+        if durations[0] > _LONG:
+            break
     return min(durations)
