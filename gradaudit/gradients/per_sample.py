@@ -206,7 +206,7 @@ def mean_gradient(
     view: FunctionalModel, names: Sequence[str], records: Tensor, targets: Tensor
 ) -> dict[str, Tensor]:
     """The gradient of the batch's loss by each of these parameters, by autograd."""
-    leaves = {name: view.parameters[name].clone().requires_grad_() for name in names}
+    leaves = {name: view.parameters[name].detach().requires_grad_() for name in names}
     with torch.enable_grad():
         loss = view.batch_loss(leaves, records, targets)
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
