@@ -28,7 +28,7 @@ from gradaudit.text import listed
 
 CONFIDENCE = 0.95
 MOST_RECORDS = 10_000
-FEWEST_RECORDS = 32
+FEWEST_RECORDS = 16
 FLOPS = 2e11
 """Floating-point operations that the accuracy may cost: some seconds on one core."""
 
@@ -116,7 +116,7 @@ def wilson(successes: int, n: int, confidence: float = CONFIDENCE) -> tuple[floa
 
 
 def affordable(target: Target, records: Records) -> int:
-    """How many records the model may be run on: 32 to 10,000, ``FLOPS`` at most in between.
+    """How many records the model may be run on: 16 to 10,000, ``FLOPS`` at most in between.
 
     It depends on the model and the records' shape alone, not on the machine. Of a model whose
     operations cannot be counted it is 10,000.

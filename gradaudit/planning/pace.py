@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 _TIMES, _FEWEST, _TOGETHER = 5, 4, 32
 """Passes that are timed, at most, and records in one of those that are passed together."""
-_LONG = 5.0
+_LONG = 1.0
 """Seconds of a single pass after which no other is timed."""
 _ENOUGH = 0.5
 """Seconds of passes after which no more are timed."""
