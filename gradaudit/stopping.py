@@ -3,7 +3,8 @@
 A command that is told to ends with one line and the status 128 + signal, and leaves nothing behind.
 SIGINT and SIGTERM raise :class:`Stopped`, so that workers are ended and temporary files removed on
 the way out. While modules are imported, where an exception may be swallowed or turned into another
-one and nothing is to be tidied up yet, the process ends at once instead.
+one and nothing is to be tidied up yet, the process ends at once instead; where there is something to
+report (:func:`reporting`), ``Stopped`` waits for the end of the import.
 """
 
 import contextlib
@@ -86,8 +87,27 @@ def within(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+_work_is_done = threading.Event()
+"""Whether there is something to report already."""
+
+
+@contextlib.contextmanager
+def reporting() -> Iterator[None]:
+    """Let a signal that comes during an import within stop the work once that is over."""
+    _work_is_done.set()
+    try:
+        yield
+    finally:
+        _work_is_done.clear()
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
     stop = Stopped(number)
+    if _importing(frame) and _work_is_done.is_set():
+        again = threading.Timer(_SOON, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+        return
     if _importing(frame):
         _say(stop)
         os._exit(stop.status)

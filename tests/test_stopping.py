@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from gradaudit.stopping import TimeIsUp, within
+from gradaudit.stopping import Stopped, TimeIsUp, _stop, reporting, within
 
 
 def test_work_ends_when_its_time_is_up() -> None:
@@ -79,3 +79,20 @@ def test_other_threads_have_no_limit() -> None:
     thread.start()
     thread.join()
     assert done == [True]
+
+
+def test_where_there_is_something_to_report_a_signal_waits_for_an_import() -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGTERM); sum(range(1000)); whole = True"
+    imported: dict[str, bool] = {}
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        with pytest.raises(Stopped), reporting():
+            _imports(code, imported)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert imported["whole"]
+
+
+def _imports(code: str, into: dict[str, bool]) -> None:
+    exec(compile(code, "<frozen importlib of a test>", "exec"), into)
+    time.sleep(9)

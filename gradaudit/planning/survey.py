@@ -12,7 +12,7 @@ from gradaudit.planning.schedule import Schedule, Turn
 from gradaudit.progress import Progress
 from gradaudit.report import Report
 from gradaudit.runner import Outcome, Run, left_out, measured
-from gradaudit.stopping import Stopped
+from gradaudit.stopping import Stopped, reporting
 from gradaudit.text import estimate
 from gradaudit.units import NOTHING_KEPT, Units
 
@@ -64,12 +64,13 @@ class Survey:
         expected = sum(seconds or 0.0 for _, seconds in self.plan())
         with progress.task("scan, expected seconds", max(1, round(expected))) as advance:
             try:
-                while turn := schedule.next():
-                    outcome = self._measured(turn, progress, units)
-                    schedule.done(turn, outcome.seconds, whole=outcome.whole)
-                    advance(round(self.seconds(turn.size)))
-                    self._accept(turn.size, outcome)
-                    progress.say(f"{turn.size.audit.name}: {_words(turn.size, outcome)}")
+                with reporting():
+                    while turn := schedule.next():
+                        outcome = self._measured(turn, progress, units)
+                        schedule.done(turn, outcome.seconds, whole=outcome.whole)
+                        advance(round(self.seconds(turn.size)))
+                        self._accept(turn.size, outcome)
+                        progress.say(f"{turn.size.audit.name}: {_words(turn.size, outcome)}")
             except (KeyboardInterrupt, Stopped) as stop:
                 self.stopped = stop
 
