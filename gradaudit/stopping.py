@@ -3,8 +3,8 @@
 A command that is told to ends with one line and the status 128 + signal, and leaves nothing behind.
 SIGINT and SIGTERM raise :class:`Stopped`, so that workers are ended and temporary files removed on
 the way out. While modules are imported, where an exception may be swallowed or turned into another
-one and nothing is to be tidied up yet, the process ends at once instead; where there is something to
-report (:func:`reporting`), ``Stopped`` waits for the end of the import.
+one and nothing is to be tidied up yet, the process ends at once instead; where there is something
+to report (:func:`reporting`), ``Stopped`` waits for the end of the import.
 """
 
 import contextlib
