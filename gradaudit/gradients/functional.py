@@ -9,7 +9,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
-from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -129,23 +128,15 @@ class FunctionalModel:
         return outputs
 
     def _outputs_of_kept_weights(self, inputs: Tensor) -> Tensor:
-        """The outputs, from weights that must be as before afterwards.
-
-        The first call of a module is compared with copies; later ones count what writes there are.
-        """
-        before = self.parameters
-        if self.module not in _KEEPING:
-            before = {name: parameter.clone() for name, parameter in before.items()}
-        versions = {name: parameter._version for name, parameter in self.parameters.items()}
+        """The outputs, after which the weights must still be those of the module."""
         outputs = self.outputs(self.parameters, inputs)
+        own = dict(self.module.named_parameters())
         changed = [
             name
             for name, parameter in self.parameters.items()
-            if parameter._version != versions[name] or not _same(parameter, before[name])
+            if not _same(parameter, own[name].detach().to(parameter))
         ]
-        if not changed:
-            _KEEPING.add(self.module)
-        else:
+        if changed:
             raise AuditError(
                 f"the model writes into its own weights when it is run ({listed(changed)}), so "
                 "that no two calls see the same model; leave them as they are in forward"
@@ -281,14 +272,9 @@ class _BatchStatisticsOnly(TorchFunctionMode):
 _NORMALISE_BY_THE_BATCH = {F.batch_norm: "training", F.instance_norm: "use_input_stats"}
 
 
-_KEEPING: WeakSet[nn.Module] = WeakSet()
-"""Modules whose weights a call left as they were, to the bit."""
-
-
 def _same(one: Tensor, other: Tensor) -> bool:
-    if one is other or torch.equal(one, other):
-        return True
-    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+    """Whether they are equal to the bit, or both no number."""
+    return torch.equal(one, other) or torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def _copies(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

@@ -1,10 +1,10 @@
 """Which audit comes next, and how exactly, so that a scan is done when its time is.
 
 What an audit takes is estimated before it was run, and known better once it was, at any size; what
-the others took of their estimates tells of those that were not run. While
-the estimates of all audits fit into the time, each is made as exactly as was asked. Where they do
-not, each gets its share: the largest size that fits into it, the least if none does. What time is
-left then goes into larger sizes, in the same order.
+the others took of their estimates tells of those that were not run. While the estimates of all
+audits fit into the time, each is made as exactly as was asked. Where they do not, each gets its
+share: the largest size that fits into it, the least if none does. What time is left then goes into
+larger sizes, in the same order.
 """
 
 import statistics
