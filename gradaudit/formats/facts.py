@@ -12,7 +12,7 @@ from gradaudit.text import listed, number
 
 BETWEEN = ", "
 _SHORTENED = {
-    "rougher": "made more roughly than was asked",
+    "rougher": "made more roughly than with more time",
     "cut_short": "cut short",
     "left_out": "left out",
 }
