@@ -17,7 +17,7 @@ from gradaudit.defenses.subject import Subject, defended_target, with_private_pa
 from gradaudit.errors import UsageError
 from gradaudit.models.building import brought_by, load_loss, load_model
 from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, parse_rename
-from gradaudit.models.hf_folder import reading_of
+from gradaudit.models.hf_folder import as_named_here, reading_of
 from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.preprocessing import expected_of_run
 from gradaudit.models.target import (
@@ -114,7 +114,8 @@ def _needed(spec: str | None, option: str) -> str:
 
 def _with_weights(target: Target, path: Path, how: Fit) -> Target:
     model = copy.deepcopy(target.model)
-    record = apply_checkpoint(model, with_private_part(load_checkpoint(path), model), how)
+    loaded = as_named_here(load_checkpoint(path), model)
+    record = apply_checkpoint(model, with_private_part(loaded, model), how)
     return replace(target, model=model, checkpoint=record)
 
 

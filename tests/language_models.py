@@ -29,6 +29,30 @@ _BERT = {
 _SHAPES = {"GPT2": _GPT2, "Bert": _BERT}
 
 
+class Shelf:
+    """Models, adapters and texts in a folder, each written once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def model(self, architecture: str) -> Path:
+        """The folder of a model such as ``GPT2LMHeadModel``."""
+        path = self.root / architecture
+        return path if path.exists() else folder_of(path, architecture)
+
+    def adapter(self, architecture: str, *layers: str) -> Path:
+        """The folder of an adapter of these layers of it."""
+        path = self.root / f"adapter of {' '.join(layers)} of {architecture}"
+        if path.exists():
+            return path
+        return adapter_of(path, self.model(architecture), architecture, target_modules=[*layers])
+
+    def texts(self, records: int = 6) -> Path:
+        """A table of texts."""
+        path = self.root / f"{records}.csv"
+        return path if path.exists() else table_in(path, records)
+
+
 def folder_of(path: Path, architecture: str, **settings: Any) -> Path:
     """A folder with a model such as ``GPT2LMHeadModel``, its weights and its tokenizer."""
     transformers = library("transformers")
@@ -43,6 +67,17 @@ def folder_of(path: Path, architecture: str, **settings: Any) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         getattr(transformers, architecture)(config).save_pretrained(path)
+    return path
+
+
+def adapter_of(path: Path, folder: Path, architecture: str, **settings: Any) -> Path:
+    """A folder with an adapter of rank 2 of the model in another, with random weights."""
+    peft, transformers = library("peft"), library("transformers")
+    model = getattr(transformers, architecture).from_pretrained(folder, local_files_only=True)
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        given = {"r": 2, "init_lora_weights": False, **settings}
+        peft.get_peft_model(model, peft.LoraConfig(**given)).save_pretrained(path)
     return path
 
 

@@ -13,9 +13,10 @@ from torch import nn
 
 from gradaudit import zoo
 from gradaudit.errors import GradauditError, UsageError
+from gradaudit.models import hf_folder
 from gradaudit.models.custom_loss import user_loss
 from gradaudit.models.exported import load_exported
-from gradaudit.models.hf_folder import load_folder, weights_in
+from gradaudit.models.hf_folder import load_folder
 from gradaudit.models.losses import BUILT_IN, Loss
 from gradaudit.specs import Spec, arguments, parse_spec, suggest
 from gradaudit.user_code import first_line, import_torchvision, load_callable
@@ -64,7 +65,10 @@ def load_model(spec: str, *, seed: int = 0) -> nn.Module:
 def brought_by(spec: str) -> tuple[Path, ...]:
     """The checkpoint that a MODEL spec brings, which is its own where no other is named."""
     parsed = parse_spec(spec)
-    weights = weights_in(Path(parsed.rest)) if parsed.scheme == "hf" else None
+    if parsed.scheme != "hf":
+        return ()
+    adapter = arguments(parsed, load_folder, ("folder",)).get("adapter")
+    weights = hf_folder.brought_by(Path(parsed.rest), adapter)
     return () if weights is None else (weights,)
 
 

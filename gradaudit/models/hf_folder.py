@@ -7,7 +7,9 @@ left to itself the library looks whether a mask hides anything, and lets it out 
 
 import copyreg
 import importlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +20,12 @@ from torch import Tensor, nn
 from gradaudit.data.common.reading import Reading, ReadingTask
 from gradaudit.errors import UsageError
 from gradaudit.huggingface import library, reason, settings_of
+from gradaudit.models import hf_adapter
+from gradaudit.models.checkpoint import LoadedCheckpoint, apply_checkpoint, load_checkpoint
+from gradaudit.models.hf_adapter import with_adapter, with_frozen
+from gradaudit.report import CheckpointRecord
+from gradaudit.text import listed
 
-SCHEME = "hf"
 CONFIG = "config.json"
 _WEIGHTS = (
     "model.safetensors.index.json",
@@ -36,10 +42,12 @@ _CLASSES: Mapping[ReadingTask, tuple[str, str]] = {
     ),
 }
 """What builds a model of a task, and the library's table of the classes that are of it."""
+_NORM = {"gamma": "weight", "beta": "bias"}
 
 
 def load_folder(
     folder: Path,
+    adapter: Path | None = None,
     task: Literal["next-token", "masked-token", "classification"] | None = None,
     classes: int | None = None,
 ) -> nn.Module:
@@ -47,12 +55,14 @@ def load_folder(
 
     Args:
         folder: of ``config.json``; nothing is downloaded, and no code in it is run.
+        adapter: folder of a PEFT adapter, which alone is trained then, on the folder's weights.
         task: what it is to tell, where that is not what its architecture was made for.
         classes: how many it tells apart, if it does; those of the folder without it.
 
     Raises:
         UsageError: the folder is missing, holds no such file, or names a model that the library
             does not know, that needs other code, or that is of no task that can be audited.
+        CheckpointError: the adapter, or the weights below it, are of another model.
     """
     folder = folder.expanduser()
     told = settings_of(folder, CONFIG)
@@ -69,13 +79,50 @@ def load_folder(
     except Exception as error:
         raise UsageError(f"{folder / CONFIG}: no model for {task} ({reason(error)})") from error
     copyreg.pickle(type(model), _reduced)
-    return model
+    return model if adapter is None else with_adapter(model, adapter, _filled(model, folder))
+
+
+def _filled(model: nn.Module, folder: Path) -> CheckpointRecord:
+    """Put the folder's weights into the model."""
+    if (weights := weights_in(folder)) is None:
+        raise UsageError(f"{folder}: holds no {_WEIGHTS[1]}, and an adapter lies on weights")
+    return apply_checkpoint(model, as_named_here(load_checkpoint(weights), model))
+
+
+def brought_by(folder: Path, adapter: Path | None) -> Path | None:
+    """The checkpoint that comes with a folder, if any: its weights, or those of the adapter."""
+    return weights_in(folder) if adapter is None else hf_adapter.weights_in(adapter)
 
 
 def weights_in(folder: Path) -> Path | None:
     """The file of weights in a folder, or the index of several; None where there is none."""
     found = [path for name in _WEIGHTS if (path := folder.expanduser() / name).exists()]
     return found[0] if found else None
+
+
+def as_named_here(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoint:
+    """A checkpoint as the library would take it, under the names of the model that it is for.
+
+    Some keys have had other names, and some are of buffers that there are no more. An adapter comes
+    without the weights below it. The checkpoint of a model of another kind is left as it is.
+    """
+    passed_over = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    own = model.state_dict().keys()
+    left = [key for key in loaded.state if key not in own and _any(passed_over, key)]
+    if getattr(model, "config", None) is None:
+        return loaded
+    state = {_today(key): t for key, t in loaded.state.items() if key not in left}
+    notes = (*loaded.notes, *([f"left aside: {listed(left)}"] if left else []))
+    return with_frozen(replace(loaded, state=state, notes=notes), model)
+
+
+def _any(patterns: Iterable[str], key: str) -> bool:
+    return any(re.search(pattern, key) for pattern in patterns)
+
+
+def _today(key: str) -> str:
+    """The name of a weight of a norm that was called gamma or beta before."""
+    return re.sub(r"(LayerNorm)\.(gamma|beta)$", lambda m: f"{m[1]}.{_NORM[m[2]]}", key)
 
 
 def reading_of(model: nn.Module) -> Reading | None:

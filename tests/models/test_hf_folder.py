@@ -3,14 +3,14 @@
 import copy
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import cloudpickle
 import pytest
 import torch
 import torch.nn.functional as F
-from language_models import folder_of, table_in
+from language_models import Shelf
 
 from gradaudit.config import SubjectSettings
 from gradaudit.data.records import IGNORED
@@ -27,24 +27,6 @@ MODELS = {
     "GPT2ForSequenceClassification": "text=text&label=mood",
 }
 LENGTH = 9
-Folder = Callable[[str], Path]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    made: dict[str, Path] = {}
-
-    def once(architecture: str) -> Path:
-        if architecture not in made:
-            made[architecture] = folder_of(tmp_path_factory.mktemp("model"), architecture)
-        return made[architecture]
-
-    return once
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return table_in(tmp_path_factory.mktemp("texts") / "texts.csv", 6)
 
 
 @pytest.fixture(autouse=True)
@@ -63,9 +45,9 @@ def opened(model: Path | str, data: str) -> Subject:
 
 @pytest.mark.parametrize(("architecture", "data"), MODELS.items())
 def test_per_sample_gradients_are_those_of_the_library_without_padding(
-    architecture: str, data: str, folder: Folder, texts: Path
+    architecture: str, data: str, shelf: Shelf
 ) -> None:
-    subject = opened(folder(architecture), f"{texts}?{data}&length={LENGTH}")
+    subject = opened(shelf.model(architecture), f"{shelf.texts()}?{data}&length={LENGTH}")
     target, records = subject.target, subject.records
     found = per_sample_gradients(
         target, records.inputs, records.labels, target.layers, dtype=torch.float64
@@ -87,9 +69,9 @@ def test_per_sample_gradients_are_those_of_the_library_without_padding(
             torch.testing.assert_close(gradients[layer.name][k], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_the_weights_in_the_folder_are_its_checkpoint(folder: Folder, texts: Path) -> None:
-    path = folder("GPT2LMHeadModel")
-    target = opened(path, f"{texts}?text=text").target
+def test_the_weights_in_the_folder_are_its_checkpoint(shelf: Shelf) -> None:
+    path = shelf.model("GPT2LMHeadModel")
+    target = opened(path, f"{shelf.texts()}?text=text").target
     assert target.checkpoint is not None
     assert target.checkpoint.file == str(path / "model.safetensors")
     drawn = load_model(f"hf:{path}")
@@ -98,21 +80,24 @@ def test_the_weights_in_the_folder_are_its_checkpoint(folder: Folder, texts: Pat
     )
 
 
-def test_tied_embeddings_are_one_layer(folder: Folder, texts: Path) -> None:
-    names = [layer.name for layer in opened(folder("GPT2LMHeadModel"), f"{texts}?text=text").layers]
+def test_tied_embeddings_are_one_layer(shelf: Shelf) -> None:
+    names = [
+        layer.name
+        for layer in opened(shelf.model("GPT2LMHeadModel"), f"{shelf.texts()}?text=text").layers
+    ]
     assert "transformer.wte" in names
     assert "lm_head" not in names
 
 
-def test_a_model_travels_to_workers(folder: Folder, texts: Path) -> None:
-    target = opened(folder("BertForMaskedLM"), f"{texts}?text=text").target
+def test_a_model_travels_to_workers(shelf: Shelf) -> None:
+    target = opened(shelf.model("BertForMaskedLM"), f"{shelf.texts()}?text=text").target
     arrived = cloudpickle.loads(cloudpickle.dumps(target.model))
     assert type(arrived) is type(target.model)
     assert [*arrived.state_dict()] == [*target.model.state_dict()]
 
 
-def test_a_task_can_be_named(folder: Folder) -> None:
-    model = load_model(f"hf:{folder('GPT2LMHeadModel')}?task=classification&classes=3")
+def test_a_task_can_be_named(shelf: Shelf) -> None:
+    model = load_model(f"hf:{shelf.model('GPT2LMHeadModel')}?task=classification&classes=3")
     assert type(model).__name__ == "GPT2ForSequenceClassification"
     assert model.get_parameter("score.weight").shape == (3, 16)
 
@@ -130,9 +115,9 @@ def test_a_task_can_be_named(folder: Folder) -> None:
     ids=lambda value: str(value)[:20],
 )
 def test_refused_configs(
-    change: dict[str, object], message: str, folder: Folder, tmp_path: Path
+    change: dict[str, object], message: str, shelf: Shelf, tmp_path: Path
 ) -> None:
-    told = json.loads((folder("BertForMaskedLM") / "config.json").read_text())
+    told = json.loads((shelf.model("BertForMaskedLM") / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**told, **change}))
     with pytest.raises(UsageError) as caught:
         load_model(f"hf:{tmp_path}")
@@ -140,22 +125,22 @@ def test_refused_configs(
     assert "\n" not in str(caught.value)
 
 
-def test_refused_folders(folder: Folder, texts: Path, tmp_path: Path) -> None:
+def test_refused_folders(shelf: Shelf, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such folder; nothing is ever downloaded"):
         load_model("hf:gpt2")
     with pytest.raises(UsageError, match=r"holds no config\.json"):
         load_model(f"hf:{tmp_path}")
-    path = folder("GPT2LMHeadModel")
+    path = shelf.model("GPT2LMHeadModel")
     with pytest.raises(UsageError, match="length=25 is beyond the 24 positions"):
-        opened(path, f"{texts}?text=text&length=25")
+        opened(path, f"{shelf.texts()}?text=text&length=25")
     (tmp_path / "config.json").write_bytes((path / "config.json").read_bytes())
     with pytest.raises(UsageError, match=r"holds no tokenizer \(tokenizer\.json\)"):
-        opened(tmp_path, f"{texts}?text=text")
+        opened(tmp_path, f"{shelf.texts()}?text=text")
     told = json.loads((path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**told, "vocab_size": 20}))
     with pytest.raises(UsageError, match=r"tokens up to \d+, and the model has embeddings of 20"):
-        opened(tmp_path, f"{texts}?text=text&tokenizer={path}")
+        opened(tmp_path, f"{shelf.texts()}?text=text&tokenizer={path}")
     (tmp_path / "config.json").write_text(json.dumps({**told, "n_embd": 8}))
     (tmp_path / "model.safetensors").write_bytes((path / "model.safetensors").read_bytes())
     with pytest.raises(CheckpointError, match=r"misshapen transformer\.wte\.weight"):
-        opened(tmp_path, f"{texts}?text=text&tokenizer={path}")
+        opened(tmp_path, f"{shelf.texts()}?text=text&tokenizer={path}")
