@@ -17,7 +17,6 @@ from gradaudit.federation.clients import Client, Server, Workplace, diverged
 from gradaudit.federation.partition import Indices, partition
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.models.hf_adapter import frozen_below
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress, Silent
 from gradaudit.randomness import rng, torch_rng
@@ -117,8 +116,6 @@ class Training:
         train = task_accuracy(now, self.records) if scored else None
         test = task_accuracy(now, self.test) if scored and self.test else None
         state, private = map(_copied, (self.server.state(), self.clients[0].private))
-        for name in frozen_below(self.server.model):
-            state.pop(name, None)
         return Round(self.number, state, private, self.loss, train, test)
 
     def memory(self) -> dict[str, Tensor]:
