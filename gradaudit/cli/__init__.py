@@ -21,6 +21,7 @@ import typer
 import gradaudit
 from gradaudit.audits import audits
 from gradaudit.cli.audit import audit_command, sweep_command
+from gradaudit.cli.explain import explain
 from gradaudit.cli.gate import gate
 from gradaudit.cli.listing import list_parts, schema
 from gradaudit.cli.reports import compare, render
@@ -128,6 +129,7 @@ _REPORTS: dict[str, Callable[..., None]] = {
     "compare": compare,
     "render": render,
     "list": list_parts,
+    "explain": explain,
     "schema": schema,
 }
 
