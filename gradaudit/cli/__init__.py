@@ -23,6 +23,7 @@ from gradaudit.audits import audits
 from gradaudit.cli.audit import audit_command, sweep_command
 from gradaudit.cli.explain import explain
 from gradaudit.cli.gate import gate
+from gradaudit.cli.init import init
 from gradaudit.cli.listing import list_parts, schema
 from gradaudit.cli.reports import compare, render
 from gradaudit.cli.scan import scan
@@ -123,7 +124,7 @@ GROUPS = {
 }
 """Help of the commands that have commands."""
 
-_RUNS: dict[str, Callable[..., None]] = {"scan": scan, "train": train}
+_RUNS: dict[str, Callable[..., None]] = {"init": init, "scan": scan, "train": train}
 _REPORTS: dict[str, Callable[..., None]] = {
     "gate": gate,
     "compare": compare,

@@ -89,9 +89,10 @@ def opened(settings: SubjectSettings) -> Iterator[Subject]:
         yield load(settings)
 
 
-def asked() -> dict[str, JsonValue]:
-    """The command line, for the report's provenance."""
-    return {"command": shlex.join(["gradaudit", *sys.argv[1:]])}
+def asked(config: Path | None = None) -> dict[str, JsonValue]:
+    """The command line and the configuration file, for the report's provenance."""
+    command = shlex.join(["gradaudit", *sys.argv[1:]])
+    return {"command": command} if config is None else {"command": command, "config": str(config)}
 
 
 @contextmanager
