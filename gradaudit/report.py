@@ -15,7 +15,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from gradaudit.errors import UsageError
-from gradaudit.files import TEMPORARY, destination, read_file
+from gradaudit.files import TEMPORARY, destination, read_input
 
 SCHEMA_VERSION: Literal[1] = 1
 MAX_BYTES = 64 << 20
@@ -274,14 +274,14 @@ class Report(_Document):
         return self.model_dump_json(indent=2) + "\n"
 
     @classmethod
-    def from_file(cls, path: Path) -> Self:
-        """Read and validate a report.
+    def from_file(cls, path: str | Path) -> Self:
+        """Read and validate a report, from standard input where the path is a dash.
 
         Raises:
             UsageError: the file is missing, too large, is not JSON or is not a gradaudit report.
         """
         try:
-            text = read_file(path, MAX_BYTES).decode()
+            text = read_input(path, MAX_BYTES).decode()
         except UnicodeDecodeError as error:
             raise UsageError(f"{path}: not a gradaudit report: not UTF-8 text") from error
         if text.count(",") > MAX_COMMAS:

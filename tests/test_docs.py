@@ -104,11 +104,13 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch, desk: Path) -> None:
 def test_what_a_page_shows_can_be_typed(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    *before, line = line.split(" | ")  # of a pipe, what its last command gets is a report
     _, *words = shlex.split(line, comments=True)
     if words[0] == "init":  # it wants a folder that has no configuration yet
         (tmp_path / "sample_models").symlink_to(ROOT / "sample_models")
         monkeypatch.chdir(tmp_path)
-    done = run(*(STAND_INS.get(word, word) for word in words))
+    given = run(*shlex.split(before[0])[1:]).out if before else ""
+    done = run(*(STAND_INS.get(word, word) for word in words), given=given)
     assert done.status == 0, done.err
     assert not re.search(r"[?*\[\](){}<>|&;~]", unquoted(line)), "a shell would take it apart"
 

@@ -114,7 +114,7 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         with unfinished(output) as units:
             report = _swept(audit, axes, flags, file, units, quiet=output.quiet)
             show(report, output)
-            if output.format == "table":
+            if output.shape == "table":
                 print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
             if curves is not None and not incomplete(report):
                 draw_sweep(curves, report, axes, metric)

@@ -123,7 +123,10 @@ def gate(
     policy = policy.strict() if strict else policy
     today = today or datetime.now(UTC).date()
     judged = _judged(report, policy, today)
-    return judged if baseline is None else excuse_known(judged, _judged(baseline, policy, today))
+    if baseline is not None:
+        judged = excuse_known(judged, _judged(baseline, policy, today))
+    verdict = {"verdict": "passed" if passed(judged) else "failed"}
+    return judged.model_copy(update={"provenance": {**judged.provenance, **verdict}})
 
 
 def passed(judged: Report) -> bool:
