@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Collection
 
-from gradaudit.report import Measurement
+from gradaudit.report import Finding, Measurement
 
 LARGEST_PLAIN = 1e6
 SMALLEST_PLAIN = 1e-3
@@ -73,6 +73,16 @@ def marked(row: Measurement) -> str:
 def variant_text(variant: dict[str, str | int | float | bool]) -> str:
     """A row's variant in a few words: ``method=dlg, round=2``."""
     return ", ".join(f"{key}={value}" for key, value in variant.items())
+
+
+def finding_text(finding: Finding) -> str:
+    """``error conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``, harmless."""
+    if not finding.rule:
+        return printable(f"{finding.says} {finding.message}", limit=None)
+    variant = f"({variant_text(finding.variant)})" if finding.variant else ""
+    rule = f"(rule {finding.rule})"
+    words = (finding.says, finding.layer, finding.metric, variant, finding.message, rule)
+    return printable(" ".join(filter(None, words)), limit=None)
 
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
