@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from gradaudit.cli.completion import completer
 from gradaudit.explaining import explain as explained
 from gradaudit.formats.base import Stdout, write_out
 from gradaudit.formats.explanation import explanation_lines, explanation_markdown
@@ -13,7 +14,10 @@ from gradaudit.formats.page import Page
 def explain(
     name: Annotated[
         list[str],
-        typer.Argument(help="An audit or a metric, as in `attack property` or vinfo.auroc."),
+        typer.Argument(
+            help="An audit or a metric, as in `attack property` or vinfo.auroc.",
+            autocompletion=completer("explained"),
+        ),
     ],
     shape: Annotated[
         Literal["table", "markdown"], typer.Option("-f", "--format", help="Format.")

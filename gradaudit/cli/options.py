@@ -11,6 +11,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from gradaudit.cli.completion import completer
 from gradaudit.config import read_file
 
 FOUND = Path("gradaudit.yaml")
@@ -86,7 +87,10 @@ def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
     text = field.description or ""
     if field.default not in (None, (), False) and not field.is_required():
         text = f"{text} (default: {field.default})"
-    option = typer.Option(*flags, help=text, rich_help_panel=panel, show_default=False)
+    completes = completer(name) if kind in (str, list[str]) else None
+    option = typer.Option(
+        *flags, help=text, rich_help_panel=panel, show_default=False, autocompletion=completes
+    )
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
