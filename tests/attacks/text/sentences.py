@@ -58,7 +58,7 @@ class Transformer(nn.Module):
         """(texts, positions) to scores (texts, [positions,] outputs)."""
         x = self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
         x = self.blocks(x)
-        return cast(Tensor, self.head(x if self.causal else x.mean(dim=1)))
+        return cast("Tensor", self.head(x if self.causal else x.mean(dim=1)))
 
 
 def transformer(*, causal: bool = True, tied: bool = False, width: int = WIDTH) -> nn.Module:
