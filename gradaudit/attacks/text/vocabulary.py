@@ -27,8 +27,8 @@ def tokens_read(view: TextView) -> Tensor | None:
     rows = view.update[view.table]
     if view.table == view.head:
         return _outside_the_head(rows, view.tokens)
-    lengths = rows.norm(dim=1)
-    return None if bool(lengths.median()) else lengths.nonzero()[:, 0]
+    moved = rows.any(dim=1)
+    return None if bool(moved.all()) else moved.nonzero()[:, 0]
 
 
 def row_strengths(view: TextView) -> Tensor | None:
