@@ -94,7 +94,7 @@ def measure(name: str, rounds: int) -> str:
     trained = [p for p in model.parameters() if p.requires_grad]
 
     def backward(some: Tensor, told: Tensor) -> tuple[Tensor, ...]:
-        ids, mask = some.split(LENGTH, dim=1)
+        ids, mask = some[:, :LENGTH], some[:, LENGTH:]
         logits = unwrap(model(input_ids=ids, attention_mask=mask))
         return torch.autograd.grad(target.loss.of_batch(logits, told), trained)
 

@@ -104,6 +104,6 @@ def table_in(path: Path, records: int = 40) -> Path:
     lines = ["text,mood,sex,who"]
     for k in range(records):
         words = f"{SENTENCES[k % 8]} {SENTENCES[(3 * k + 1) % 8]}".split()[: 3 + k % 12]
-        lines.append(f"{' '.join(words)},{('bad', 'good')[k % 2]},{'fm'[k % 3 == 0]},u{k % 5}")
+        lines.append(f"{' '.join(words)},{('bad', 'good')[k % 2]},{'fm'[k // 2 % 2]},u{k % 5}")
     path.write_text("\n".join(lines) + "\n")
     return path
