@@ -5,6 +5,7 @@ declared, described and validated in one place.
 """
 
 import re
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -18,8 +19,10 @@ from gradaudit.federation.settings import TrainingOptions
 from gradaudit.parts import declared, forms
 from gradaudit.yaml_file import read_yaml
 
-Shape = Literal["table", "json", "markdown"]
+Shape = Literal["table", "json", "markdown", "sarif", "junit", "github"]
 """Names of the formats that are shown on standard output."""
+STDOUT = Path("-")
+"""Stands for standard output where a file to write is named, and for standard input elsewhere."""
 
 
 def short(flag: str) -> dict[str, Any]:
@@ -122,7 +125,8 @@ class OutputSettings(_Settings):
     output: tuple[Path, ...] = Field(
         (),
         description="Write the report to this file too; the suffix is the format. Finished work is "
-        "kept beside it meanwhile: a command that was killed goes on from there.",
+        "kept beside it meanwhile: a command that was killed goes on from there. - is standard "
+        "output, as JSON.",
         json_schema_extra=short("-o"),
     )
     format: Shape = Field(
@@ -137,6 +141,21 @@ class OutputSettings(_Settings):
     verbose: bool = Field(
         False, description="Show tracebacks and warnings.", json_schema_extra=short("-v")
     )
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What is written besides standard output."""
+        return tuple(path for path in self.output if path != STDOUT)
+
+    @property
+    def shape(self) -> Shape:
+        """The format on standard output: JSON where a dash asks for it and nothing for another."""
+        return shape_of(self.format if "format" in self.model_fields_set else None, self.output)
+
+
+def shape_of(asked: Shape | None, output: Collection[Path] | None) -> Shape:
+    """The format on standard output, where it was asked for or not."""
+    return asked or ("json" if STDOUT in (output or ()) else "table")
 
 
 class RunSettings(SubjectSettings, OutputSettings):

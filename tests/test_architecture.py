@@ -38,7 +38,8 @@ ROOMS = {
     "sweeping": "",
     "gathering": "audits",
     "judging": "audits gathering",
-    "formats": "audits judging",
+    "explaining": "audits",
+    "formats": "audits explaining judging",
     "config": "audits federation",
     "subject": "config data defenses models",
     "training": "config data defenses federation models subject",
@@ -46,15 +47,15 @@ ROOMS = {
     "runner": "accuracy audits data defenses fingerprint gathering gradients models",
     "planning": "audits defenses gradients runner",
     "api": "audits config data models runner subject",
-    "cli": "audits config defenses dp formats gathering judging models planning runner subject "
-    "sweeping training zoo",
+    "cli": "audits config defenses dp explaining formats gathering judging models planning runner "
+    "subject sweeping training zoo",
     "__init__": "api judging models",
     "__main__": "cli",
 }
 """Every room of the package and which it may import, each of them above it in this table."""
 
 LIGHT = (
-    "__init__ __main__ audits cli config errors files formats gathering judging noise "
+    "__init__ __main__ audits cli config errors explaining files formats gathering judging noise "
     "parts progress redaction report specs stopping text yaml_file"
 )
 """Rooms that are imported before anything is measured; of an audit's folder, its declaration."""

@@ -9,7 +9,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from gradaudit.cli.reports import Output, Quiet, ReportFile, Shape, Verbose, remark, writers
+from gradaudit.cli.reports import (
+    OptionalShape,
+    Output,
+    Quiet,
+    ReportFile,
+    Verbose,
+    remark,
+    writers,
+)
+from gradaudit.config import shape_of
 from gradaudit.formats import format_named
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Page
@@ -54,7 +63,7 @@ def gate(
         bool, typer.Option("--strict", help="Fail what is unclear too, whatever the policy says.")
     ] = False,
     output: Output = None,
-    shape: Shape = "table",
+    shape: OptionalShape = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     print_default_policy: Annotated[
@@ -85,10 +94,10 @@ def gate(
     judged = judge(audited, rules, baseline=earlier, strict=strict)
     for path, format_ in files:
         format_.write(judged, path)
-    if shape == "table":
+    if (told := shape_of(shape, output)) == "table":
         print_verdict(judged, Stdout())
     else:
-        format_named(shape).show(judged)
+        format_named(told).show(judged)
     if not passed(judged):
         raise typer.Exit(FAILED)
 

@@ -207,7 +207,7 @@ def test_a_name_is_no_markup_on_the_terminal(tmp_path: Path) -> None:
     name = "w[/x]\x1b[31m\n::error::"
     report = saved(tmp_path, row(M, name, 3), layers=[(name, "Linear", 1)])
     done = run("gate", report, "--policy", policy(tmp_path, ONE_RULE))
-    assert "w[/x]\ufffd[31m\ufffd::error:: leak.bits 3 exceeds" in done.out
+    assert "w[/x]\ufffd[31m\ufffd:\ufffderror:\ufffd leak.bits 3 exceeds" in done.out
     both = saved(tmp_path, name="o.json", layers=[(name, "Linear", 1), ("\x1b[2J", "Linear", 1)])
     remark = run("gate", report, "--baseline", both).err
     assert remark == f"gradaudit: {both} has more layers: \ufffd[2J\n"
