@@ -38,7 +38,8 @@ ROOMS = {
     "sweeping": "",
     "gathering": "audits",
     "judging": "audits gathering",
-    "formats": "audits judging",
+    "view": "audits gathering judging",
+    "formats": "judging view",
     "config": "audits federation",
     "subject": "config data defenses models",
     "training": "config data defenses federation models subject",
@@ -47,7 +48,7 @@ ROOMS = {
     "planning": "audits defenses gradients runner",
     "api": "audits config data models runner subject",
     "cli": "audits config defenses dp formats gathering judging models planning runner subject "
-    "sweeping training zoo",
+    "sweeping training view zoo",
     "__init__": "api judging models",
     "__main__": "cli",
 }
@@ -55,7 +56,7 @@ ROOMS = {
 
 LIGHT = (
     "__init__ __main__ audits cli config errors files formats gathering judging noise "
-    "parts progress redaction report specs stopping text yaml_file"
+    "parts progress redaction report specs stopping text view yaml_file"
 )
 """Rooms that are imported before anything is measured; of an audit's folder, its declaration."""
 
