@@ -23,6 +23,7 @@ from gradaudit.audits import audits
 from gradaudit.cli.audit import audit_command, sweep_command
 from gradaudit.cli.gate import gate
 from gradaudit.cli.listing import list_parts, schema
+from gradaudit.cli.pipes import let_readers_go
 from gradaudit.cli.reports import compare, render
 from gradaudit.cli.scan import scan
 from gradaudit.cli.train import train
@@ -216,6 +217,7 @@ def _group(groups: dict[str, typer.Typer], name: str) -> typer.Typer:
 
 def main() -> None:
     """Run the command line; a status of 1 only ever comes from a command that chose it."""
+    let_readers_go()
     try:
         build(None if _COMPLETING in os.environ else tuple(sys.argv[1:]))()
     except GradauditError as error:

@@ -222,6 +222,6 @@ def print_sweep(report: Report, metric: str, names: Mapping[str, object], consol
     ]
     key = Column(page.safe(metric), [page.text(layer or WHOLE_MODEL) for layer in layers])
     page.print([page.text("")])
-    page.print(grid(key, columns, page.width, page.rule))
+    page.print(grid([key], columns, page.width, page.rule))
     if any(row.doubts for row in rows.values()):
         page.print(page.prose(DOUBTS))

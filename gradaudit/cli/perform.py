@@ -133,7 +133,8 @@ def show(report: Report, settings: OutputSettings, policy: Policy | None = None)
     """Write the report's files, then the report to standard output."""
     for path, format_ in writers(settings.output):
         format_.write(report, path, policy)
-    format_named(settings.format).show(report, policy)
+    shown = format_named(settings.format, every=settings.all)
+    shown.show(report, policy)
 
 
 def finish(

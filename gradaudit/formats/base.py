@@ -18,6 +18,10 @@ class Format(ABC):
     suffix: ClassVar[str]
     summary: ClassVar[str]
 
+    def __init__(self, *, every: bool = False) -> None:
+        self.every = every
+        """Whether to show everything, where it else shows the gravest alone."""
+
     @abstractmethod
     def render(self, report: Report, policy: Policy | None = None) -> str:
         """The report as text that ends with a newline.

@@ -34,9 +34,6 @@ class Table(Format):
     suffix = ".txt"
     summary = "verdict, findings and a risk table for people"
 
-    def __init__(self, *, every: bool = False) -> None:
-        self.every = every
-
     def render(self, report: Report, policy: Policy | None = None) -> str:
         """The table without colours, 100 cells wide."""
         stream = io.StringIO()
@@ -124,7 +121,7 @@ class _TablePage(Page):
         names = Column("layer", [self.text(line.name) for line in lines])
         risks = Column("risk", [self.risk(line) for line in lines])
         others = self.answers(lines) if brief else self.metrics(lines)
-        yield from grid(names, [risks, *others], self.width, self.rule)
+        yield from grid([names], [risks, *others], self.width, self.rule)
         if len(lines) < len(layers.lines):
             more = f"the {len(lines)} riskiest; risk: {layers.tally} (--all shows all)"
             yield from self.prose(more)
@@ -186,7 +183,7 @@ class _TablePage(Page):
             yield Text()
             variants = [Column("variant", [self.text(line.variant) for line in lines])]
             yield from grid(
-                Column("whole model", [self.text(line.metric) for line in lines]),
+                [Column("whole model", [self.text(line.metric) for line in lines])],
                 [
                     *(variants if any(line.variant for line in lines) else ()),
                     Column("value", [self.text(line.value) for line in lines]),
