@@ -1,7 +1,7 @@
 """``gradaudit gate``: pass or fail by limits, without torch, model or data."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,11 +19,12 @@ from gradaudit.judging import (
     passed,
     read_policy,
     refuse_another_model,
-    says,
 )
 from gradaudit.judging import gate as judge
-from gradaudit.report import Finding, Report
+from gradaudit.judging.families import Family, families
+from gradaudit.report import Report
 from gradaudit.text import variant_text
+from gradaudit.view.verdict import policy_of
 
 FAILED = 1
 STYLES = {
@@ -94,17 +95,17 @@ def gate(
 
 
 def print_verdict(judged: Report, console: Console) -> None:
-    """Print every row that is not within its limit, and whether the report passes."""
-    page = Page(console)
-    for finding in judged.findings:
-        page.print(_lines(page, finding))
+    """Print every row that is not within its limit, the gravest first, and the verdict last."""
+    page, told = Page(console), families(judged.findings)
+    for family in told:
+        page.print(_lines(page, family))
     style = "bold green" if passed(judged) else "bold red"
-    page.print(page.prose(verdict(judged), style=style))
+    page.print(page.prose(verdict(judged, told), style=style))
 
 
-def verdict(judged: Report) -> str:
-    """The gate's verdict in one sentence with the counts behind it."""
-    counts: Counter[str] = Counter(map(says, judged.findings))
+def verdict(judged: Report, told: Sequence[Family]) -> str:
+    """The gate's verdict in one sentence, with the counts of rows behind it and the policy."""
+    counts: Counter[str] = Counter(family.says for family in told)
     words = {
         "error": "failed",
         "warning": "warned of",
@@ -115,17 +116,20 @@ def verdict(judged: Report) -> str:
         "ignored": "ignored",
     }
     tally = ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts[key])
-    return f"gate {'passed' if passed(judged) else 'failed'}: {tally or 'nothing was judged'}"
+    end = "passed" if passed(judged) else "failed"
+    return f"gate {end}: {tally or 'nothing was judged'}, by {policy_of(judged)[0]}"
 
 
-def _lines(page: Page, finding: Finding) -> Iterator[Text]:
+def _lines(page: Page, family: Family) -> Iterator[Text]:
     """``error conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``."""
-    word = says(finding)
+    word, finding = family.says, family.finding
     if word not in STYLES:
         return
     variant = f"({variant_text(finding.variant)})" if finding.variant else ""
     parts = (finding.layer, finding.metric, variant, finding.message, f"(rule {finding.rule})")
     sentence = " ".join(filter(None, parts)) if finding.rule else finding.message
+    if family.left:
+        sentence += f"; that of rule {family.left.rule} is unclear"
     for i, line in enumerate(page.prose(sentence, f"{word:<8} ", " " * 9)):
         if i == 0:
             line.stylize(STYLES[word], 0, len(word))

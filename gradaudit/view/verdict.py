@@ -50,17 +50,23 @@ class Verdict:
 def verdict_of(judged: Report, concerns: Sequence[Concern], layers: Layers) -> Verdict:
     """The verdict on a judged report."""
     whole = risks_of(judged).get(None)
-    by = judged.provenance.get("policy")
-    name, sha256 = (by.get("name"), by.get("sha256")) if isinstance(by, dict) else ("", "")
+    policy, sha256 = policy_of(judged)
     return Verdict(
         passed=passed(judged),
-        policy=name if isinstance(name, str) and name else UNNAMED,
-        sha256=sha256 if isinstance(sha256, str) else "",
+        policy=policy,
+        sha256=sha256,
         worst=_worst(concerns) or _nothing(layers),
         warned=any(each.shown for each in concerns),
         tally=layers.tally + (f"; whole model {whole}" if whole else ""),
         whole=str(whole) if whole else "",
     )
+
+
+def policy_of(judged: Report) -> tuple[str, str]:
+    """Name and SHA-256 of the policy that judged a report; the hash is empty where nobody knows."""
+    by = judged.provenance.get("policy")
+    name, sha256 = (by.get("name"), by.get("sha256")) if isinstance(by, dict) else ("", "")
+    return str(name or UNNAMED), str(sha256 or "")
 
 
 def _worst(concerns: Sequence[Concern]) -> str:
