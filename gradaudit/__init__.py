@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gradaudit.api import audit
-    from gradaudit.judging import gate
+    from gradaudit.judging import gate, passed
     from gradaudit.models.target import Target
     from gradaudit.report import Report
 
 __version__ = "0.1.0"
-__all__ = ["Report", "Target", "__version__", "audit", "gate"]
+__all__ = ["Report", "Target", "__version__", "audit", "gate", "passed"]
 
-_HOMES = {"audit": "api", "gate": "judging", "Report": "report", "Target": "models.target"}
+_HOMES = {
+    "audit": "api",
+    "gate": "judging",
+    "passed": "judging",
+    "Report": "report",
+    "Target": "models.target",
+}
 
 
 def __getattr__(name: str) -> Any:

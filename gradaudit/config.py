@@ -5,6 +5,7 @@ declared, described and validated in one place.
 """
 
 import re
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -18,8 +19,10 @@ from gradaudit.federation.settings import TrainingOptions
 from gradaudit.parts import declared, forms
 from gradaudit.yaml_file import read_yaml
 
-Shape = Literal["table", "json", "markdown"]
+Shape = Literal["table", "json", "markdown", "sarif", "junit", "github"]
 """Names of the formats that are shown on standard output."""
+STDOUT = Path("-")
+"""Stands for standard output where a file to write is named, and for standard input elsewhere."""
 
 
 def short(flag: str) -> dict[str, Any]:
@@ -42,9 +45,9 @@ class SubjectSettings(_Settings):
 
     model: str | None = Field(
         None,
-        description="zoo:NAME, torchvision:NAME, FILE.py:factory, package.module:factory, or "
-        "ARCHIVE.pt2 of torch.export; options follow as ?key=value&…. All but the first two are "
-        "code that is run.",
+        description="zoo:NAME, torchvision:NAME, hf:DIR of transformers (?adapter=DIR of PEFT), "
+        "FILE.py:factory, package.module:factory, or ARCHIVE.pt2 of torch.export; options follow "
+        "as ?key=value&…. The last three are code that is run.",
         json_schema_extra=short("-m"),
     )
     checkpoint: tuple[Path, ...] = Field(
@@ -67,7 +70,8 @@ class SubjectSettings(_Settings):
     data: str | None = Field(
         None,
         description="digits, diabetes, csv:FILE?label=COL, parquet:FILE?label=COL, "
-        "npz:FILE?inputs=KEY&label=KEY, images:DIR, text:FILE.csv?text=COL&label=COL, "
+        "npz:FILE?inputs=KEY&label=KEY, images:DIR, text:FILE.csv?text=COL&label=COL (of a "
+        "language model its own tokens are the labels), "
         "torchvision:NAME?root=DIR, hf-datasets:DIR?label=COL, or FILE.py:factory, which returns "
         "(inputs, labels), a mapping of inputs, labels, attributes, users, members and classes, or "
         "a Dataset or DataLoader; inputs may be a mapping of the model's arguments.",
@@ -121,7 +125,8 @@ class OutputSettings(_Settings):
     output: tuple[Path, ...] = Field(
         (),
         description="Write the report to this file too; the suffix is the format. Finished work is "
-        "kept beside it meanwhile: a command that was killed goes on from there.",
+        "kept beside it meanwhile: a command that was killed goes on from there. - is standard "
+        "output, as JSON.",
         json_schema_extra=short("-o"),
     )
     format: Shape = Field(
@@ -139,6 +144,21 @@ class OutputSettings(_Settings):
     verbose: bool = Field(
         False, description="Show tracebacks and warnings.", json_schema_extra=short("-v")
     )
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What is written besides standard output."""
+        return tuple(path for path in self.output if path != STDOUT)
+
+    @property
+    def shape(self) -> Shape:
+        """The format on standard output: JSON where a dash asks for it and nothing for another."""
+        return shape_of(self.format if "format" in self.model_fields_set else None, self.output)
+
+
+def shape_of(asked: Shape | None, output: Collection[Path] | None) -> Shape:
+    """The format on standard output, where it was asked for or not."""
+    return asked or ("json" if STDOUT in (output or ()) else "table")
 
 
 class RunSettings(SubjectSettings, OutputSettings):

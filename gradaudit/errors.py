@@ -37,6 +37,10 @@ class NotApplicable(GradauditError):  # noqa: N818 - a verdict on the pairing, n
     """
 
 
+class PartWarning(UserWarning):
+    """A part that another distribution offers cannot be used; everything else can."""
+
+
 def short_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory, of the machine or a GPU, was not enough."""
     kinds = ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError")

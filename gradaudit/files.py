@@ -3,6 +3,7 @@
 import glob
 import os
 import stat
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -56,6 +57,22 @@ def read_file(path: Path, limit: int) -> bytes:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     if len(content) > limit:
         raise UsageError(f"{path}: larger than {limit:,} bytes; is it the right file?")
+    return content
+
+
+def read_input(path: str | Path, limit: int) -> bytes:
+    """What is in a regular file, or on standard input where the path is a dash.
+
+    Raises:
+        UsageError: as ``expect_file``, it cannot be read, or nothing comes in.
+    """
+    if str(path) != "-":
+        return read_file(Path(path), limit)
+    content = sys.stdin.buffer.read(limit + 1) if sys.stdin and not sys.stdin.isatty() else b""
+    if not content:
+        raise UsageError("-: nothing on standard input; pipe a report into it, or name a file")
+    if len(content) > limit:
+        raise UsageError(f"-: more than {limit:,} bytes; is it the right input?")
     return content
 
 

@@ -9,6 +9,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -16,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gradaudit.errors import UsageError, one_line
+from gradaudit.errors import PartWarning, one_line
 
 P = TypeVar("P")
 
@@ -32,18 +33,17 @@ def discover(package: str, base: type[P], name: str | None = None) -> dict[str, 
         name: whose part is enough: modules of the package that declare others are not imported.
 
     Returns:
-        The parts sorted by their ``name``.
-
-    Raises:
-        UsageError: two parts claim one name, or an entry point is broken.
+        The parts sorted by their ``name``. One of another distribution that cannot be used is left
+        out, with a ``PartWarning``.
     """
     found: dict[str, type[P]] = {}
     for part in (*_in_package(package, base, name), *_from_entry_points(package, base)):
         own: str = getattr(part, "name")  # noqa: B009 - declared by the kind's base class
         if found.setdefault(own, part) is not part:
-            raise UsageError(
-                f"two parts of {package} are named {own!r}: "
-                f"{found[own].__module__} and {part.__module__}; uninstall one"
+            _leave_out(
+                f"{part.__module__} offers a part of {package} that is named {own!r}, as that of "
+                f"{found[own].__module__} is",
+                "give it another name",
             )
     return dict(sorted(found.items()))
 
@@ -70,21 +70,29 @@ def _may_hold(name: str | None, module: str) -> bool:
 
 def _from_entry_points(group: str, base: type[P]) -> Iterator[type[P]]:
     for entry, part in _loaded(group):
-        if not (inspect.isclass(part) and issubclass(part, base)):
-            raise UsageError(f"entry point {entry.name} of {group} is not a {base.__name__}")
-        yield part
+        if inspect.isclass(part) and issubclass(part, base) and hasattr(part, "name"):
+            yield part
+        else:
+            what = f"entry point {entry.name} of {group} is not a {base.__name__} with a name"
+            _leave_out(what, "repair the distribution that offers it")
 
 
 def _loaded(group: str) -> Iterator[tuple[EntryPoint, Any]]:
     """What the entry points of a group name, with each of them."""
     for entry in entry_points(group=group):
         try:
-            yield entry, entry.load()
+            part = entry.load()
         except Exception as error:
-            raise UsageError(
-                f"entry point {entry.name} of {group} cannot be loaded ({one_line(error)}); "
-                "repair or uninstall the distribution that offers it"
-            ) from error
+            _leave_out(
+                f"entry point {entry.name} of {group} cannot be loaded ({one_line(error)})",
+                "repair or uninstall the distribution that offers it",
+            )
+        else:
+            yield entry, part
+
+
+def _leave_out(what: str, remedy: str) -> None:
+    warnings.warn(f"{what}, and is left out; {remedy}", PartWarning, stacklevel=2)
 
 
 def summaries(package: str, by: str = "name") -> dict[str, str]:
@@ -100,8 +108,12 @@ def summaries(package: str, by: str = "name") -> dict[str, str]:
         The summaries, sorted by the parts' names.
     """
     own = ((name, part[by], part["summary"]) for name, part in declared(package).items())
-    others = ((part.name, getattr(part, by), part.summary) for _, part in _loaded(package))
-    return {word: summary for _, word, summary in sorted([*own, *others])}
+    others = (
+        (part.name, getattr(part, by), part.summary)
+        for _, part in _loaded(package)
+        if all(hasattr(part, name) for name in ("name", by, "summary"))
+    )
+    return {word: summary for _, word, summary in sorted([*others, *own])}
 
 
 def declared(package: str) -> dict[str, dict[str, Any]]:

@@ -1,5 +1,7 @@
 """The report: measurements, what they were taken of, and how.
 
+It knows nothing of how it is shown: what shows it is imported when somebody asks for it.
+
 One tidy document, published as a JSON Schema (``cli.listing``); NaN and infinity cannot be written
 (infinity is ``value=None`` with ``details["infinite"] = True``).
 """
@@ -9,13 +11,17 @@ import math
 import os
 import tempfile
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from gradaudit.errors import UsageError
-from gradaudit.files import TEMPORARY, destination, read_file
+from gradaudit.files import TEMPORARY, destination, read_input
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 SCHEMA_VERSION: Literal[1] = 1
 MAX_BYTES = 64 << 20
@@ -24,6 +30,7 @@ MAX_COMMAS = 2_000_000
 
 Status = Literal["measured", "skipped", "failed"]
 Outcome = Literal["failed", "unclear", "unmeasured", "passed", "not-applicable", "ignored", "known"]
+Says = Outcome | Literal["error", "warning"]
 Unclear = Literal["pass", "warn", "fail"]
 """What the gate makes of a row whose interval holds the limit."""
 RISKIEST_BY = "riskiest_by"
@@ -226,6 +233,21 @@ class Finding(_Document):
         """The key of the row it speaks of."""
         return _key(self.metric, self.layer, self.variant)
 
+    @property
+    def says(self) -> Says:
+        """What it says at the gate: an error fails it, a warning does not.
+
+        What failed, could not be measured, or is unclear where the policy lets that fail, is of
+        the rule's level; else the outcome speaks for itself.
+        """
+        if self.outcome in ("failed", "unmeasured") or self.unclear == "fail":
+            return self.level
+        return self.outcome
+
+    def __str__(self) -> str:
+        """As the gate says it: ``error conv1 leak.bits 3 exceeds the max of 2 (rule 1)``."""
+        return str(import_module("gradaudit.text").finding_text(self))
+
 
 class Report(_Document):
     """A whole report, as written to and read from JSON."""
@@ -273,15 +295,42 @@ class Report(_Document):
         """The report as indented JSON with a final newline."""
         return self.model_dump_json(indent=2) + "\n"
 
+    def save(self, path: str | Path) -> None:
+        """Write the report to a file, whole or not at all, in the format of the file's suffix.
+
+        Raises:
+            UsageError: no format has this suffix, or the file cannot be written.
+        """
+        import_module("gradaudit.formats").format_for(Path(path)).write(self, Path(path))
+
+    def to_dataframe(self) -> "DataFrame":
+        """The rows as a table of pandas; ``variant`` is in words and empty for headlines.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        table: DataFrame = import_module("gradaudit.formats.frame").dataframe(self)
+        return table
+
+    def __repr__(self) -> str:
+        """What was audited and the riskiest layers, in at most ten lines."""
+        return str(import_module("gradaudit.formats.glance").glance(self))
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook, with every layer."""
+        return str(import_module("gradaudit.formats.glance").notebook(self))
+
     @classmethod
-    def from_file(cls, path: Path) -> Self:
-        """Read and validate a report.
+    def from_file(cls, path: str | Path) -> Self:
+        """Read and validate a report, from standard input where the path is a dash.
 
         Raises:
             UsageError: the file is missing, too large, is not JSON or is not a gradaudit report.
         """
         try:
-            text = read_file(path, MAX_BYTES).decode()
+            text = read_input(path, MAX_BYTES).decode()
         except UnicodeDecodeError as error:
             raise UsageError(f"{path}: not a gradaudit report: not UTF-8 text") from error
         if text.count(",") > MAX_COMMAS:

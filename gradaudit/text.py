@@ -4,9 +4,10 @@ A terminal, a report, a log never sees a name from a file raw; numbers have thre
 """
 
 import math
+import re
 from collections.abc import Collection
 
-from gradaudit.report import Measurement
+from gradaudit.report import Finding, Measurement
 
 LARGEST_PLAIN = 1e6
 SMALLEST_PLAIN = 1e-3
@@ -74,15 +75,31 @@ def variant_text(variant: dict[str, str | int | float | bool]) -> str:
     return ", ".join(f"{key}={value}" for key, value in variant.items())
 
 
+def finding_text(finding: Finding) -> str:
+    """``error conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``, harmless."""
+    if not finding.rule:
+        return printable(f"{finding.says} {finding.message}", limit=None)
+    variant = f"({variant_text(finding.variant)})" if finding.variant else ""
+    rule = f"(rule {finding.rule})"
+    words = (finding.says, finding.layer, finding.metric, variant, finding.message, rule)
+    return printable(" ".join(filter(None, words)), limit=None)
+
+
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+_LOG_COMMAND = re.compile(r"(?<=:):|(?<=#)#(?=\w*\[)")
+"""How a log tells GitHub (``::error::``, ``##[error]``) and Azure (``##vso[…]``) something."""
+_OF_JSON = re.compile(r"(?<=:):|(?<=#)#|[^\x20-\x7e\n]")
 
 
 def printable(name: str, limit: int | None = 200) -> str:
     """A name from an untrusted file as harmless text of one line.
 
     Control characters, escape sequences, line and paragraph separators, bidirectional and other
-    format characters, and lone surrogates become U+FFFD. Markup (``[red]``, ``<b>``) is left to
-    whoever renders it.
+    format characters, and lone surrogates become U+FFFD, and so does the second character of what
+    the logs of CI servers take for commands (``::``, ``##[``, ``##vso[``). Markup (``[red]``,
+    ``<b>``) is left to whoever renders it.
 
     Args:
         name: any text.
@@ -91,7 +108,24 @@ def printable(name: str, limit: int | None = 200) -> str:
     if limit is not None and len(name) > limit:
         head = limit // 2
         name = f"{name[:head]}…{name[len(name) - (limit - head - 1) :]}"
-    return "".join(c if c.isprintable() else REPLACEMENT for c in name)
+    shown = "".join(c if c.isprintable() else REPLACEMENT for c in name)
+    return _LOG_COMMAND.sub(REPLACEMENT, shown)
+
+
+def inert_json(document: str) -> str:
+    """A JSON document that means the same and says nothing to a terminal or a log.
+
+    What ``printable`` replaces stands in it as an escape of JSON, and so does the second
+    character of ``::`` and ``##``, wherever they stand: that can only be within a text.
+    """
+    return _OF_JSON.sub(lambda match: _escaped(match[0]), document)
+
+
+def _escaped(character: str) -> str:
+    if character not in ":#" and character.isprintable():
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
 def listed(names: Collection[str], limit: int = 4) -> str:

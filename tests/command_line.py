@@ -25,23 +25,27 @@ class Result(NamedTuple):
     err: str
 
 
-def run(*arguments: object, width: int = 100, **environment: str) -> Result:
-    """Run ``gradaudit ARGUMENTS`` without a terminal."""
-    return invoke(build(), *arguments, COLUMNS=str(width), **environment)
+def run(*arguments: object, width: int = 100, given: str = "", **environment: str) -> Result:
+    """Run ``gradaudit ARGUMENTS`` without a terminal; ``given`` comes in on standard input."""
+    return invoke(build(), *arguments, given=given, COLUMNS=str(width), **environment)
 
 
-def invoke(app: Typer, *arguments: object, **environment: str) -> Result:
+def invoke(app: Typer, *arguments: object, given: str = "", **environment: str) -> Result:
     """Run a Typer application without a terminal; what it lets through is raised."""
-    status, out, err = invoke_raw(app, *arguments, **environment)
+    status, out, err = invoke_raw(app, *arguments, given=given, **environment)
     return Result(status, out.decode(), err.decode())
 
 
 def invoke_raw(
-    app: Typer, *arguments: object, encoding: str = "utf-8", **environment: str
+    app: Typer,
+    *arguments: object,
+    encoding: str = "utf-8",
+    given: str = "",
+    **environment: str,
 ) -> tuple[int, bytes, bytes]:
     """The same with what is written as it is, to streams of an encoding."""
     env = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", **environment}
-    with CliRunner(charset=encoding).isolation(env=env) as (out, err, _):
+    with CliRunner(charset=encoding).isolation(input=given, env=env) as (out, err, _):
         status = _status(app, [str(argument) for argument in arguments])
         sys.stdout.flush()
         sys.stderr.flush()

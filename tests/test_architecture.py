@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).parents[1] / "gradaudit"
 HEAVY = {"torch", "torchvision", "scipy", "sklearn", "safetensors", "matplotlib"}
 
 TOOLS = (
-    "errors executors files noise npz parts pictures progress randomness redaction report specs "
-    "statistics stopping text units user_code workers yaml_file"
+    "errors executors files huggingface noise npz parts pictures progress randomness redaction "
+    "report specs statistics stopping text units user_code workers yaml_file"
 )
 """What every room may import, and what imports nothing but tools."""
 ROOMS = {
@@ -39,7 +39,8 @@ ROOMS = {
     "gathering": "audits",
     "judging": "audits gathering",
     "view": "audits gathering judging",
-    "formats": "judging view",
+    "explaining": "audits",
+    "formats": "audits explaining judging view",
     "config": "audits federation",
     "subject": "config data defenses models",
     "training": "config data defenses federation models subject",
@@ -47,15 +48,15 @@ ROOMS = {
     "runner": "accuracy audits data defenses fingerprint gathering gradients models",
     "planning": "audits defenses gradients runner",
     "api": "audits config data models runner subject",
-    "cli": "audits config defenses dp formats gathering judging models planning runner subject "
-    "sweeping training view zoo",
+    "cli": "audits config defenses dp explaining formats gathering judging models planning runner "
+    "subject sweeping training view zoo",
     "__init__": "api judging models",
     "__main__": "cli",
 }
 """Every room of the package and which it may import, each of them above it in this table."""
 
 LIGHT = (
-    "__init__ __main__ audits cli config errors files formats gathering judging noise "
+    "__init__ __main__ audits cli config errors explaining files formats gathering judging noise "
     "parts progress redaction report specs stopping text view yaml_file"
 )
 """Rooms that are imported before anything is measured; of an audit's folder, its declaration."""

@@ -1,3 +1,4 @@
+import warnings
 from abc import ABC, abstractmethod
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -10,7 +11,7 @@ from gradaudit.attacks.reconstruction import reconstructions
 from gradaudit.data import adapters
 from gradaudit.defenses import defenses
 from gradaudit.dp.mechanisms import mechanisms
-from gradaudit.errors import UsageError
+from gradaudit.errors import PartWarning
 from gradaudit.families import families
 from gradaudit.federation.algorithms import algorithms
 from gradaudit.parts import discover, summaries
@@ -21,6 +22,13 @@ class Fruit(ABC):
 
     @abstractmethod
     def taste(self) -> str: ...
+
+
+class Copy(Fruit):
+    name = "apple"
+
+    def taste(self) -> str:
+        return "artificial"
 
 
 class Plum(Fruit):
@@ -79,19 +87,31 @@ def test_where_a_name_is_known_no_module_of_others_is_imported(
     assert list(discover(orchard, Fruit, "quince")) == ["plum"]
 
 
-def test_two_parts_of_one_name_are_refused(orchard: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Plum, "name", "apple")
-    offer(monkeypatch, orchard, f"{__name__}:Plum")
-    with pytest.raises(UsageError, match="'apple'"):
-        discover(orchard, Fruit)
+class Nameless(Fruit):
+    def taste(self) -> str:
+        return ""
 
 
-def test_an_entry_point_of_another_kind_is_refused(
-    orchard: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (f"{__name__}:Copy", "offers a part .* named 'apple', as that of .*apple is"),
+        ("pathlib:Path", "not a Fruit"),
+        (f"{__name__}:Nameless", "not a Fruit with a name"),
+        ("no_such_module:Plum", "cannot be loaded .ModuleNotFoundError"),
+        (f"{__name__}:no_such_class", "cannot be loaded .AttributeError"),
+    ],
+)
+def test_a_part_that_cannot_be_used_is_left_out(
+    orchard: str, monkeypatch: pytest.MonkeyPatch, value: str, message: str
 ) -> None:
-    offer(monkeypatch, orchard, "pathlib:Path")
-    with pytest.raises(UsageError, match="not a Fruit"):
-        discover(orchard, Fruit)
+    offer(monkeypatch, orchard, value)
+    with pytest.warns(PartWarning, match=message):
+        found = discover(orchard, Fruit)
+    assert [part.__module__ for part in found.values()] == [f"{orchard}.apple"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PartWarning)
+        assert summaries(orchard) == {}
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import pytest
 from pydantic import ValidationError
 from report_builder import skipped
 
+import gradaudit
 from gradaudit.errors import UsageError
-from gradaudit.report import Measurement, Report, TargetRecord, write_atomically
+from gradaudit.judging import gate
+from gradaudit.report import LayerRecord, Measurement, Report, TargetRecord, write_atomically
 
 
 def report(*rows: Measurement) -> Report:
@@ -101,3 +103,63 @@ def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_writing_into_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="missing"):
         write_atomically(tmp_path / "missing" / "report.json", "x")
+
+
+ROWS = (
+    Measurement(audit="a", metric="m", layer="l\x1b", value=1.5, interval=(1, 2), n=3, unit="bit"),
+    Measurement(audit="a", metric="m", layer="l\x1b", variant={"round": 2}, value=1.0),
+    Measurement(audit="a", metric="m", details={"infinite": True}),
+    *skipped("b", ["m"], ["l\x1b"], "no"),
+)
+
+
+def test_it_is_saved_by_the_suffix_of_a_name_and_read_again(tmp_path: Path) -> None:
+    saved = str(tmp_path / "r.json")
+    report(*ROWS).save(saved)
+    assert Report.from_file(saved) == report(*ROWS)
+    report(*ROWS).save(f"{tmp_path}/r.sarif.json")
+    assert json.loads((tmp_path / "r.sarif.json").read_text())["version"] == "2.1.0"
+    with pytest.raises(UsageError, match="no report format"):
+        report().save(f"{tmp_path}/r.pdf")
+
+
+def test_its_rows_are_a_data_frame() -> None:
+    frame = report(*ROWS).to_dataframe()
+    assert list(frame["variant"]) == ["", "round=2", "", ""]
+    assert list(frame["value"].dropna()) == [1.5, 1.0, math.inf]
+    assert (frame["low"][0], frame["high"][0], frame["unit"][0]) == (1, 2, "bit")
+    assert frame["status"].value_counts().to_dict() == {"measured": 3, "skipped": 1}
+    assert list(report().to_dataframe().columns) == list(frame.columns)
+
+
+def test_its_repr_is_ten_lines_and_harmless() -> None:
+    layers = [
+        LayerRecord(name=f"<b>{i}\x1b", kind="Linear", parameters=1, position=i) for i in range(20)
+    ]
+    row = Measurement(audit="vinfo", metric="auroc", layer=layers[7].name, value=0.99)
+    target = report().target.model_copy(update={"layers": layers})
+    shown = report(row).model_copy(update={"target": target})
+    lines = repr(shown).splitlines()
+    assert lines == str(shown).splitlines()
+    assert len(lines) == 10
+    assert lines[0] == "gradaudit report of m, 1 parameters in 20 layers"
+    assert lines[3].split() == ["<b>7\ufffd", "high"]
+    assert "\x1b" not in repr(shown)
+    page = shown._repr_html_()
+    assert page.count("<tr>") == 20
+    assert "<b>" not in page
+
+
+def test_a_finding_is_said_as_the_gate_says_it(tmp_path: Path) -> None:
+    rules = [{"metric": "a.m", "max": 1.2, "variant": v} for v in ({}, {"round": 2})]
+    report(*ROWS).save(tmp_path / "r.json")
+    (tmp_path / "p.yaml").write_text(json.dumps({"rules": rules}))
+    judged = gate(report(*ROWS), str(tmp_path / "p.yaml"), baseline=str(tmp_path / "r.json"))
+    assert [str(finding) for finding in judged.findings] == [
+        "unclear l\ufffd a.m 1.50 [1, 2] neither shows nor excludes a value above the max of 1.2; "
+        "about 2.8 times as many records or trials would settle it; known: 1.50 [1, 2] in the "
+        "baseline (rule 1)",
+        "known a.m infinite exceeds the max of 1.2; known: infinite in the baseline (rule 1)",
+        "passed l\ufffd a.m (round=2) 1 is within the max of 1.2 (rule 2)",
+    ]
+    assert gradaudit.passed(judged)

@@ -115,6 +115,10 @@ class Audit(Generic[O]):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    question: ClassVar[str] = ""
+    """What somebody asks whom it answers, with a question mark."""
+    paper: ClassVar[str] = ""
+    """Where the paper that its measure is from can be read: an address."""
     metrics: ClassVar[tuple[Metric, ...]]
     headline: ClassVar[tuple[str, ...]]
     """Ids of the metrics that get a column in the risk table of ``scan``."""

@@ -12,7 +12,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, partial
 from typing import Annotated, Any, NamedTuple
 
@@ -21,13 +21,15 @@ import typer
 import gradaudit
 from gradaudit.audits import audits
 from gradaudit.cli.audit import audit_command, sweep_command
+from gradaudit.cli.explain import explain
 from gradaudit.cli.gate import gate
+from gradaudit.cli.init import init
 from gradaudit.cli.listing import list_parts, schema
 from gradaudit.cli.pipes import let_readers_go
 from gradaudit.cli.reports import compare, render
 from gradaudit.cli.scan import scan
 from gradaudit.cli.train import train
-from gradaudit.errors import GradauditError, one_line
+from gradaudit.errors import GradauditError, PartWarning, one_line
 from gradaudit.stopping import Stopped
 from gradaudit.text import printable
 
@@ -72,12 +74,16 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 def _warnings_as_lines(*, shown: bool) -> Iterator[None]:
     """Let what libraries warn of be a line of ours with ``-v``, and nothing without.
 
+    Parts of other distributions that cannot be used are told of in any case.
+
     So is what they log without anybody having said where to. Who asks Python itself for warnings
     (``python -W``, ``PYTHONWARNINGS``) gets them as ever.
     """
 
     def tell(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-        if shown:
+        if issubclass(category, PartWarning):
+            say(f"warning: {message}")
+        elif shown:
             say(f"warning: {category.__name__}: {message}")
 
     unasked, logging.lastResort = logging.lastResort, logging.NullHandler()
@@ -123,12 +129,13 @@ GROUPS = {
 }
 """Help of the commands that have commands."""
 
-_RUNS: dict[str, Callable[..., None]] = {"scan": scan, "train": train}
+_RUNS: dict[str, Callable[..., None]] = {"init": init, "scan": scan, "train": train}
 _REPORTS: dict[str, Callable[..., None]] = {
     "gate": gate,
     "compare": compare,
     "render": render,
     "list": list_parts,
+    "explain": explain,
     "schema": schema,
 }
 
@@ -158,8 +165,6 @@ def build(words: tuple[str, ...] | None = None) -> typer.Typer:
         words: the command line: only the command that it names gets its options, as making those
             of all takes longer than most commands. Every command has its options without it.
 
-    Raises:
-        UsageError: an installed audit cannot be loaded, or two have one name.
     """
     app = typer.Typer(
         name="gradaudit",
@@ -218,8 +223,11 @@ def _group(groups: dict[str, typer.Typer], name: str) -> typer.Typer:
 def main() -> None:
     """Run the command line; a status of 1 only ever comes from a command that chose it."""
     let_readers_go()
+    completing = _COMPLETING in os.environ
     try:
-        build(None if _COMPLETING in os.environ else tuple(sys.argv[1:]))()
+        with nullcontext() if completing else _warnings_as_lines(shown=False):
+            app = build(None if completing else tuple(sys.argv[1:]))
+        app()
     except GradauditError as error:
         say(str(error))
         sys.exit(error.exit_status)

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from gradaudit.audits import Audit
-from gradaudit.cli.options import CONFIG, options_of, with_options
+from gradaudit.cli.options import CONFIG, configured, options_of, with_options
 from gradaudit.cli.perform import (
     asked,
     expect_writable,
@@ -26,7 +26,6 @@ from gradaudit.config import (
     OutputSettings,
     RunSettings,
     SubjectSettings,
-    read_file,
     section,
     settle,
 )
@@ -50,15 +49,16 @@ def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
     """Make the command that runs this audit alone."""
 
     def command(**flags: Any) -> None:
-        config = flags.pop("config")
-        settings, configured = _configured(audit, flags, read_file(config))
-        expect_writable(settings, config, settings, configured.options)
+        config, file = configured(flags)
+        settings, run_audit = _configured(audit, flags, file)
+        expect_writable(settings, config, settings, run_audit.options)
         with unfinished(settings) as units:
             with opened(settings) as subject:
                 from gradaudit.runner import run
 
                 watch = watcher(settings.quiet)
-                report = run(subject, [configured], progress=watch, provenance=asked(), units=units)
+                told = asked(config)
+                report = run(subject, [run_audit], progress=watch, provenance=told, units=units)
             finish(report, settings, subject, units)
 
     return with_options(command, _parameters(audit))
@@ -99,8 +99,7 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
     """Make the command that runs this audit at every point of a grid."""
 
     def command(**flags: Any) -> None:
-        config = flags.pop("config")
-        file = read_file(config)
+        config, file = configured(flags)
         axes = read_axes(flags.pop("over") or ())
         curves, metric = flags.pop("curves"), _metric(audit, flags.pop("metric"))
         output = settle(OutputSettings, flags, file)
@@ -115,7 +114,7 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
         with unfinished(output) as units:
             report = _swept(audit, axes, flags, file, units, quiet=output.quiet)
             show(report, output)
-            if output.format == "table":
+            if output.shape == "table":
                 print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
             if curves is not None and not incomplete(report):
                 draw_sweep(curves, report, axes, metric)
@@ -154,20 +153,20 @@ def _swept(
 ) -> Report:
     """The reports of all points as one."""
     grid, fields = points(axes), _fields(audit)
-    configured = [_configured(audit, point.filled(flags, fields), file) for point in grid]
+    runs = [_configured(audit, point.filled(flags, fields), file) for point in grid]
     done = []
     loaded, subject = None, None
     with stdout_for_the_report():
         from gradaudit.runner import run
         from gradaudit.subject import load
 
-        for settings, run_audit in configured:
+        for settings, run_audit in runs:
             if subject is None or settings != loaded:
                 loaded, subject = settings, load(settings)
             done.append(run(subject, [run_audit], progress=watcher(quiet), units=units))
     parts = [
         Part(run_audit, report.measurements, point.variant)
-        for point, (_, run_audit), report in zip(grid, configured, done, strict=True)
+        for point, (_, run_audit), report in zip(grid, runs, done, strict=True)
     ]
     return done[0].model_copy(
         update={

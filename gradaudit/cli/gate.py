@@ -1,7 +1,6 @@
 """``gradaudit gate``: pass or fail by limits, without torch, model or data."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,22 +8,38 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from gradaudit.cli.reports import Output, Quiet, ReportFile, Shape, Verbose, remark, writers
+from gradaudit.cli.reports import (
+    OptionalShape,
+    Output,
+    Quiet,
+    ReportFile,
+    Verbose,
+    remark,
+    writers,
+)
+from gradaudit.config import shape_of
 from gradaudit.formats import format_named
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Page
+from gradaudit.formats.results import (
+    GRAVEST,
+    Result,
+    gravest_of,
+    policy_name,
+    results,
+    told_of,
+)
 from gradaudit.judging import (
     default_policy_yaml,
     differences,
     passed,
     read_policy,
     refuse_another_model,
+    says,
 )
 from gradaudit.judging import gate as judge
-from gradaudit.judging.families import Family, families
 from gradaudit.report import Report
 from gradaudit.text import variant_text
-from gradaudit.view.verdict import policy_of
 
 FAILED = 1
 STYLES = {
@@ -55,7 +70,7 @@ def gate(
         bool, typer.Option("--strict", help="Fail what is unclear too, whatever the policy says.")
     ] = False,
     output: Output = None,
-    shape: Shape = "table",
+    shape: OptionalShape = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     print_default_policy: Annotated[
@@ -86,26 +101,26 @@ def gate(
     judged = judge(audited, rules, baseline=earlier, strict=strict)
     for path, format_ in files:
         format_.write(judged, path)
-    if shape == "table":
+    if (told := shape_of(shape, output)) == "table":
         print_verdict(judged, Stdout())
     else:
-        format_named(shape).show(judged)
+        format_named(told).show(judged)
     if not passed(judged):
         raise typer.Exit(FAILED)
 
 
 def print_verdict(judged: Report, console: Console) -> None:
-    """Print every row that is not within its limit, the gravest first, and the verdict last."""
-    page, told = Page(console), families(judged.findings)
-    for family in told:
-        page.print(_lines(page, family))
+    """Print a line for every row that is not within its limits, and the verdict last."""
+    page = Page(console)
+    for result in sorted(results(judged), key=lambda result: GRAVEST.index(result.says)):
+        page.print([_line(page, result)])
     style = "bold green" if passed(judged) else "bold red"
-    page.print(page.prose(verdict(judged, told), style=style))
+    page.print(page.prose(verdict(judged), style=style))
 
 
-def verdict(judged: Report, told: Sequence[Family]) -> str:
+def verdict(judged: Report) -> str:
     """The gate's verdict in one sentence, with the counts of rows behind it and the policy."""
-    counts: Counter[str] = Counter(family.says for family in told)
+    counts: Counter[str] = Counter(says(gravest_of(found)) for found in told_of(judged))
     words = {
         "error": "failed",
         "warning": "warned of",
@@ -117,20 +132,16 @@ def verdict(judged: Report, told: Sequence[Family]) -> str:
     }
     tally = ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts[key])
     end = "passed" if passed(judged) else "failed"
-    return f"gate {end}: {tally or 'nothing was judged'}, by {policy_of(judged)[0]}"
+    return f"gate {end}: {tally or 'nothing was judged'}, by {policy_name(judged)}"
 
 
-def _lines(page: Page, family: Family) -> Iterator[Text]:
-    """``error conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``."""
-    word, finding = family.says, family.finding
-    if word not in STYLES:
-        return
+def _line(page: Page, result: Result) -> Text:
+    """``error    conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``."""
+    finding = result.finding
     variant = f"({variant_text(finding.variant)})" if finding.variant else ""
     parts = (finding.layer, finding.metric, variant, finding.message, f"(rule {finding.rule})")
     sentence = " ".join(filter(None, parts)) if finding.rule else finding.message
-    if family.left:
-        sentence += f"; that of rule {family.left.rule} is unclear"
-    for i, line in enumerate(page.prose(sentence, f"{word:<8} ", " " * 9)):
-        if i == 0:
-            line.stylize(STYLES[word], 0, len(word))
-        yield line
+    left = "".join(f"; that of rule {each.rule} is unclear" for each in result.open)
+    line = page.text(f"{result.says:<8} {sentence}{left}")
+    line.stylize(STYLES[result.says], 0, len(result.says))
+    return line

@@ -11,14 +11,39 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from gradaudit.cli.completion import completer
+from gradaudit.config import read_file
+
+FOUND = Path("gradaudit.yaml")
+"""The configuration of a folder: what commands read there where none is named."""
 CONFIG = inspect.Parameter(
     "config",
     inspect.Parameter.KEYWORD_ONLY,
     default=None,
     annotation=Annotated[
-        Path | None, typer.Option("--config", help="Read options from this YAML file; flags win.")
+        Path | None,
+        typer.Option(
+            "--config",
+            help=f"Read options from this YAML file; flags win (default: {FOUND}, where it lies).",
+        ),
     ],
 )
+
+
+def configured(flags: dict[str, Any]) -> tuple[Path | None, dict[str, Any]]:
+    """The configuration file with its values by field name; one that nobody named is told of.
+
+    Args:
+        flags: of a command, from which ``config`` is taken.
+
+    Raises:
+        UsageError: the file cannot be read, or a key is unknown or its value out of range.
+    """
+    named: Path | None = flags.pop("config")
+    path = named or (FOUND if FOUND.is_file() else None)
+    if path is not named and not flags.get("quiet"):
+        typer.echo(f"gradaudit: options of {path} (flags win over it)", err=True)
+    return path, read_file(path)
 
 
 def options_of(
@@ -62,7 +87,10 @@ def _option(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
     text = field.description or ""
     if field.default not in (None, (), False) and not field.is_required():
         text = f"{text} (default: {field.default})"
-    option = typer.Option(*flags, help=text, rich_help_panel=panel, show_default=False)
+    completes = completer(name) if kind in (str, list[str]) else None
+    option = typer.Option(
+        *flags, help=text, rich_help_panel=panel, show_default=False, autocompletion=completes
+    )
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,

@@ -45,7 +45,7 @@ def expect_writable(settings: OutputSettings, *asked: object) -> None:
         UsageError: no format has an output file's suffix, the folder is missing or not writable,
             a folder has the file's name, or the file is one of those that are read.
     """
-    for path, _ in writers(settings.output, list(files_read(asked))):
+    for path, _ in writers(settings.files, list(files_read(asked))):
         folder = path.absolute().parent
         if not folder.is_dir():
             raise UsageError(f"{path}: the folder does not exist; make it first")
@@ -89,9 +89,10 @@ def opened(settings: SubjectSettings) -> Iterator[Subject]:
         yield load(settings)
 
 
-def asked() -> dict[str, JsonValue]:
-    """The command line, for the report's provenance."""
-    return {"command": shlex.join(["gradaudit", *sys.argv[1:]])}
+def asked(config: Path | None = None) -> dict[str, JsonValue]:
+    """The command line and the configuration file, for the report's provenance."""
+    command = shlex.join(["gradaudit", *sys.argv[1:]])
+    return {"command": command} if config is None else {"command": command, "config": str(config)}
 
 
 @contextmanager
@@ -117,10 +118,10 @@ def unfinished(settings: OutputSettings) -> Iterator[Units]:
     """
     from gradaudit.units import NOTHING_KEPT, units_beside
 
-    if not settings.output:
+    if not settings.files:
         yield NOTHING_KEPT
         return
-    with units_beside(settings.output[0]) as units:
+    with units_beside(settings.files[0]) as units:
         try:
             yield units
         except Stopped as stop:
@@ -131,10 +132,9 @@ def unfinished(settings: OutputSettings) -> Iterator[Units]:
 
 def show(report: Report, settings: OutputSettings, policy: Policy | None = None) -> None:
     """Write the report's files, then the report to standard output."""
-    for path, format_ in writers(settings.output):
+    for path, format_ in writers(settings.files):
         format_.write(report, path, policy)
-    shown = format_named(settings.format, every=settings.all)
-    shown.show(report, policy)
+    format_named(settings.shape, every=settings.all).show(report, policy)
 
 
 def finish(

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,19 +15,25 @@ from gradaudit.formats.changes import changes, markdown_changes, print_changes, 
 from gradaudit.judging import differences
 from gradaudit.redaction import redact
 from gradaudit.report import Report
-from gradaudit.text import printable
+from gradaudit.text import inert_json, printable
 
 ReportFile = Annotated[
-    Path, typer.Argument(help="A JSON report, as `gradaudit scan -o report.json` writes it.")
+    Path,
+    typer.Argument(
+        help="A JSON report, as `gradaudit scan -o report.json` writes it; - is standard input."
+    ),
 ]
 Output = Annotated[
     list[Path] | None,
-    typer.Option("-o", "--output", help="Write to this file too; the suffix is the format."),
+    typer.Option(
+        "-o",
+        "--output",
+        help="Write to this file too; the suffix is the format. - is standard output, as JSON.",
+    ),
 ]
 MOST_CHARACTERS = 2000
 
 _SHAPE = typer.Option("-f", "--format", help="Format on standard output.")
-Shape = Annotated[config.Shape, _SHAPE]
 OptionalShape = Annotated[config.Shape | None, _SHAPE]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No remarks on standard error.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks and warnings.")]
@@ -41,13 +47,14 @@ def writers(
     Raises:
         UsageError: no format has a file's suffix, or a file is both written and read.
     """
-    expect_other_files(paths or (), reads)
-    return [(path, format_for(path)) for path in paths or ()]
+    files = [path for path in paths or () if path != config.STDOUT]
+    expect_other_files(files, reads)
+    return [(path, format_for(path)) for path in files]
 
 
 def print_json(value: object) -> None:
     """A document on standard output, byte-clean."""
-    write_out(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_out(inert_json(json.dumps(value, indent=2, ensure_ascii=False) + "\n"))
 
 
 def remark(text: str, quiet: bool) -> None:
@@ -62,7 +69,7 @@ def compare(
     variants: Annotated[
         bool, typer.Option("--variants", help="Compare rows with a variant too.")
     ] = False,
-    shape: Shape = "table",
+    shape: Annotated[Literal["table", "json", "markdown"], _SHAPE] = "table",
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -113,5 +120,5 @@ def render(
     saved = redact(saved) if redacted else saved
     for path, format_ in files:
         format_.write(saved, path)
-    if shape or not files:
-        format_named(shape or "table", every=every).show(saved)
+    if shape or not files or config.STDOUT in (output or ()):
+        format_named(config.shape_of(shape, output), every=every).show(saved)

@@ -13,7 +13,7 @@ import typer
 
 from gradaudit.audits import Audit, audits
 from gradaudit.audits.sizes import SIZES, Size, SizeName
-from gradaudit.cli.options import CONFIG, options_of, with_options
+from gradaudit.cli.options import CONFIG, configured, options_of, with_options
 from gradaudit.cli.perform import (
     GATE_FAILED,
     asked,
@@ -30,7 +30,6 @@ from gradaudit.config import (
     RunSettings,
     ScanSettings,
     SubjectSettings,
-    read_file,
     section,
     settle,
 )
@@ -48,8 +47,7 @@ def _scan(**flags: Any) -> None:
 
     Without arguments it audits the bundled sample model.
     """
-    config = flags.pop("config")
-    file = read_file(config)
+    config, file = configured(flags)
     settings = settle(ScanSettings, flags, file)
     left = time_left(settings.seconds)
     if not (settings.model or settings.data or settings.checkpoint):
@@ -70,7 +68,7 @@ def _scan(**flags: Any) -> None:
 
             survey = Survey(subject, chosen, left)
             survey.go(watcher(settings.quiet), units)
-        report = survey.report({**asked(), "budget": settings.seconds})
+        report = survey.report({**asked(config), "budget": settings.seconds})
         if survey.stopped:
             show(presentable(report, settings, subject), settings, policy)
             raise survey.stopped

@@ -4,10 +4,10 @@ from typing import Any
 
 import typer
 
-from gradaudit.cli.options import CONFIG, options_of, with_options
+from gradaudit.cli.options import CONFIG, configured, options_of, with_options
 from gradaudit.cli.perform import stdout_for_the_report
 from gradaudit.cli.terminal import watcher
-from gradaudit.config import SubjectSettings, TrainSettings, read_file, settle
+from gradaudit.config import SubjectSettings, TrainSettings, settle
 from gradaudit.errors import UsageError
 
 _PASSED_OVER = ("attribute", "layer", "hide", "samples", "expected_accuracy", "mode")
@@ -24,7 +24,8 @@ def _train(**flags: Any) -> None:
     where it stands when the command is given again; with more --rounds a finished one does too. A
     folder that holds anything else is refused.
     """
-    settings = settle(TrainSettings, flags, read_file(flags.pop("config")))
+    _, file = configured(flags)
+    settings = settle(TrainSettings, flags, file)
     if settings.out is None:
         raise UsageError("--out is needed: name a folder for the checkpoints")
     if len(settings.checkpoint) > 1:

@@ -15,14 +15,15 @@ def formats() -> dict[str, type[Format]]:
 
 
 def format_for(path: Path) -> Format:
-    """The format that a file's suffix stands for.
+    """The format that the end of a file's name stands for; the longest counts (``.sarif.json``).
 
     Raises:
         UsageError: no format has this suffix.
     """
-    for kind in formats().values():
-        if kind.suffix == path.suffix.lower():
-            return kind()
+    endings = {end: kind for kind in formats().values() for end in (kind.suffix, *kind.aliases)}
+    for end in sorted(endings, key=len, reverse=True):
+        if path.name.lower().endswith(end):
+            return endings[end]()
     known = ", ".join(sorted(kind.suffix for kind in formats().values()))
     raise UsageError(f"{path}: no report format has this suffix; there are: {known}")
 

@@ -16,6 +16,8 @@ class Format(ABC):
 
     name: ClassVar[str]
     suffix: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Other endings of names of files in this format."""
     summary: ClassVar[str]
 
     def __init__(self, *, every: bool = False) -> None:

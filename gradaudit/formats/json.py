@@ -3,6 +3,7 @@
 from gradaudit.formats.base import Format
 from gradaudit.judging import Policy
 from gradaudit.report import Report
+from gradaudit.text import inert_json
 
 
 class Json(Format):
@@ -14,4 +15,4 @@ class Json(Format):
 
     def render(self, report: Report, policy: Policy | None = None) -> str:
         """The whole report; a policy changes nothing in it."""
-        return report.to_json()
+        return inert_json(report.to_json())

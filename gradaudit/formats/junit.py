@@ -1,9 +1,11 @@
-"""JUnit XML for CI servers: one test case for each rule and row, a test suite for each metric."""
+"""JUnit XML for CI servers, as Maven Surefire writes it: a test case for each rule and row."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree as ET
 
 from gradaudit.formats.base import Format
+from gradaudit.formats.results import policy_name, verdict
 from gradaudit.judging import Policy, says
 from gradaudit.judging.risk import why, with_findings
 from gradaudit.report import Finding, Report
@@ -18,28 +20,48 @@ class Junit(Format):
     summary = "JUnit XML, for CI servers"
 
     def render(self, report: Report, policy: Policy | None = None) -> str:
-        """The findings as test suites.
+        """The findings as a test suite, whose cases keep their names when limits change.
 
         A failure is an error rule's; a warning passes and says so on its standard output, and what
         is unclear, not applicable, ignored or known is skipped with the reason. What is unclear
-        and may be by the policy passes and says so too.
+        and may be by the policy passes and says so too. A case takes its share of the time that
+        its audit took.
         """
-        findings = with_findings(report, policy).findings
-        root = ET.Element("testsuites", {"name": "gradaudit", **_counts(findings)})
-        for metric in dict.fromkeys(finding.metric for finding in findings):
-            suite = [finding for finding in findings if finding.metric == metric]
-            name = printable(metric, limit=None)
-            element = ET.SubElement(root, "testsuite", {"name": name, **_counts(suite)})
-            for finding in suite:
-                _case(element, finding)
+        judged = with_findings(report, policy)
+        seconds = _seconds(judged)
+        total = f"{sum(seconds[_audit(finding)] for finding in judged.findings):.3f}"
+        root = ET.Element("testsuite", {"name": "gradaudit", "time": total, **_counts(judged)})
+        properties = ET.SubElement(root, "properties")
+        for name, value in _facts(judged).items():
+            ET.SubElement(properties, "property", name=name, value=printable(value, limit=None))
+        names = Counter[str]()
+        for finding in judged.findings:
+            name = _name(finding)
+            names[f"{finding.metric} {name}"] += 1
+            again = names[f"{finding.metric} {name}"]
+            _case(root, finding, name if again == 1 else f"{name} {again}", seconds)
         ET.indent(root)
         return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _case(suite: ET.Element, finding: Finding) -> None:
-    words = (finding.metric, _name(finding), finding.message)
-    metric, name, message = (printable(text, limit=None) for text in words)
-    case = ET.SubElement(suite, "testcase", classname=metric, name=name)
+def _facts(judged: Report) -> dict[str, str]:
+    return {
+        "verdict": verdict(judged),
+        "policy": policy_name(judged),
+        "model": judged.target.model,
+        "checkpoints": ", ".join(checkpoint.sha256 for checkpoint in judged.target.checkpoints),
+    }
+
+
+def _case(suite: ET.Element, finding: Finding, name: str, seconds: Mapping[str, float]) -> None:
+    message = printable(finding.message, limit=None)
+    case = ET.SubElement(
+        suite,
+        "testcase",
+        name=printable(name, limit=None),
+        classname=printable(finding.metric, limit=None),
+        time=f"{seconds[_audit(finding)]:.3f}",
+    )
     if says(finding) == "error":
         failure = ET.SubElement(case, "failure", message=message, type=finding.outcome)
         failure.text = f"{message}\n{why(finding.metric)}".strip()
@@ -50,24 +72,39 @@ def _case(suite: ET.Element, finding: Finding) -> None:
 
 
 def _name(finding: Finding) -> str:
-    """``conv1 (round=2) max 10 [rule 1]``."""
+    """``conv1 (round=2) max error``: where, and which limit; not how high it is."""
     parts = (
         finding.layer or "whole model",
         f"({variant_text(finding.variant)})" if finding.variant else "",
-        f"max {finding.max:.10g}" if finding.max is not None else "",
-        f"min {finding.min:.10g}" if finding.min is not None else "",
-        f"[rule {finding.rule}]",
+        "max" if finding.max is not None else "min" if finding.min is not None else "",
+        finding.level,
     )
     return " ".join(part for part in parts if part)
 
 
-def _counts(findings: Iterable[Finding]) -> dict[str, str]:
-    findings = list(findings)
+def _audit(finding: Finding) -> str:
+    return finding.metric.partition(".")[0]
+
+
+def _seconds(judged: Report) -> Counter[str]:
+    """What each audit took, shared among its cases."""
+    told = judged.provenance.get("seconds")
+    cases = Counter(map(_audit, judged.findings))
+    shares = Counter[str]()
+    for name, taken in told.items() if isinstance(told, dict) else ():
+        audit = name.split()[0] if name.split() else ""
+        if isinstance(taken, int | float) and cases[audit]:
+            shares[audit] += taken / cases[audit]  # type: ignore[assignment]
+    return shares
+
+
+def _counts(judged: Report) -> dict[str, str]:
+    findings: Iterable[Finding] = judged.findings
     return {
-        "tests": str(len(findings)),
-        "failures": str(sum(says(finding) == "error" for finding in findings)),
+        "tests": str(len(judged.findings)),
         "errors": "0",
         "skipped": str(sum(map(_skipped, findings))),
+        "failures": str(sum(says(finding) == "error" for finding in judged.findings)),
     }
 
 

@@ -1,4 +1,4 @@
-"""SARIF 2.1.0 for code scanning: one result for each row that is not within its limit.
+"""SARIF 2.1.0 for code scanning: one result for each row that is not within its limits.
 
 What is beyond a limit, or could not be measured, is of the kind ``fail`` with its rule's level;
 what is unclear is ``open`` ("insufficient information to decide", 3.27.9) and has no level, unless
@@ -12,19 +12,27 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from pathlib import PurePath
 from urllib.parse import quote
 
 from pydantic import JsonValue
 
+from gradaudit.audits import Metric
+from gradaudit.errors import UsageError
+from gradaudit.explaining import Explanation, explain
 from gradaudit.formats.base import Format
-from gradaudit.judging import Policy, known_metrics, says
-from gradaudit.judging.risk import BEYOND, OPEN, why, with_findings
+from gradaudit.formats.explanation import explanation_markdown
+from gradaudit.formats.results import Result, artifact, policy_name, results, rule_of, verdict
+from gradaudit.judging import Policy, known_metrics
+from gradaudit.judging.risk import with_findings
 from gradaudit.report import Finding, Report
-from gradaudit.text import printable, variant_text
+from gradaudit.text import inert_json, printable
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-TOLD = BEYOND | OPEN
-NOTHING_MEASURED = "report.incomplete"
+ROOT = "%SRCROOT%"
+"""What the locations of results are relative to: where the repository lies."""
+_SEVERITY = {"error": "8.0", "warning": "5.0"}
+"""What code scanning makes "high" and "medium" of."""
 
 Json = dict[str, JsonValue]
 
@@ -34,95 +42,130 @@ class Sarif(Format):
 
     name = "sarif"
     suffix = ".sarif"
+    aliases = (".sarif.json",)
     summary = "SARIF 2.1.0, for code scanning"
 
     def render(self, report: Report, policy: Policy | None = None) -> str:
         """The findings as one SARIF run."""
-        findings = [f for f in with_findings(report, policy).findings if f.outcome in TOLD]
-        rules = list(dict.fromkeys(map(_rule_id, findings)))
-        results: list[JsonValue] = [_result(report, finding, rules) for finding in findings]
-        driver: Json = {
-            "name": _text(report.tool.get("name", "gradaudit")),
-            "semanticVersion": _text(report.tool.get("version", "0")),
-            "rules": [_rule(name) for name in rules],
-        }
-        run: Json = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints"}
-        document: Json = {
-            "$schema": SCHEMA,
-            "version": "2.1.0",
-            "runs": [{**run, "results": results}],
-        }
-        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        judged = with_findings(report, policy)
+        document: Json = {"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(judged)]}
+        return inert_json(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
-def _rule_id(finding: Finding) -> str:
-    return NOTHING_MEASURED if finding.rule == 0 else _text(finding.metric)
-
-
-def _rule(name: str) -> Json:
-    metric = known_metrics().get(name)
-    title = metric.title if metric else name
-    meaning = (metric.why if metric else "") or title
+def _run(judged: Report) -> Json:
+    found = list(results(judged))
+    rules = list(dict.fromkeys(rule_of(finding) for finding in judged.findings))
+    driver: Json = {
+        "name": _text(judged.tool.get("name", "gradaudit")),
+        "semanticVersion": _text(judged.tool.get("version", "0")),
+        "rules": [_rule(name, judged) for name in rules],
+    }
+    said: Json = {"verdict": verdict(judged), "policy": policy_name(judged)}
     return {
-        "id": name,
-        "shortDescription": {"text": title},
-        "fullDescription": {"text": meaning},
-        "help": {"text": f"{meaning}. Judged by `gradaudit gate`; `gradaudit list` says more."},
-        "properties": {"tags": ["privacy", "security"]},
+        "tool": {"driver": driver},
+        "automationDetails": {"id": f"gradaudit/{quote(judged.target.model, safe='')}/"},
+        "invocations": [_invocation(judged)],
+        "originalUriBaseIds": {ROOT: {"description": {"text": "The root of the repository."}}},
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(judged, result, rules) for result in found],
+        "properties": said,
     }
 
 
-def _result(report: Report, finding: Finding, rules: Sequence[str]) -> Json:
-    rule = _rule_id(finding)
-    undecided = says(finding) == "unclear"
-    result: Json = {
-        "ruleId": rule,
-        "ruleIndex": rules.index(rule),
+def _rule(name: str, judged: Report) -> Json:
+    metric = known_metrics().get(name)
+    title = metric.title if metric else name
+    meaning = (metric.why if metric else "") or title
+    explained = _explained(name)
+    level = _level(metric, [f for f in judged.findings if rule_of(f) == name])
+    rule: Json = {
+        "id": name,
+        "name": "".join(word.capitalize() for word in re.split(r"[\W_]+", name)),
+        "shortDescription": {"text": _text(title)},
+        "fullDescription": {"text": _text(meaning)},
+        "help": _help(meaning, explained),
+        "defaultConfiguration": {"level": level},
+        "properties": {"tags": ["privacy", "security"], "security-severity": _SEVERITY[level]},
+    }
+    return {**rule, "helpUri": explained.address} if explained and explained.address else rule
+
+
+def _help(meaning: str, explained: Explanation | None) -> Json:
+    text: Json = {"text": f"{_text(meaning)}. Judged by `gradaudit gate`."}
+    return {**text, "markdown": explanation_markdown(explained, level=2)} if explained else text
+
+
+def _explained(name: str) -> Explanation | None:
+    try:
+        return explain(name)
+    except UsageError:  # a report of an audit that is not installed here
+        return None
+
+
+def _level(metric: Metric | None, findings: Sequence[Finding]) -> str:
+    """The gravest level that the audit declares for its metric, or else that rules have for it."""
+    if metric is not None and (metric.error, metric.warning) != (None, None):
+        return "warning" if metric.error is None else "error"
+    return "error" if any(finding.level == "error" for finding in findings) else "warning"
+
+
+def _invocation(report: Report) -> Json:
+    ran = report.provenance
+    broken = ran.get("broken")
+    faults = broken if isinstance(broken, dict) else {}
+    invocation: Json = {
+        "executionSuccessful": not faults and not report.interrupted,
+        "toolExecutionNotifications": [
+            {"level": "error", "message": {"text": _text(f"{audit} failed: {fault}")}}
+            for audit, fault in faults.items()
+        ],
+    }
+    for key, name in (("started", "startTimeUtc"), ("finished", "endTimeUtc")):
+        if isinstance(ran.get(key), str):
+            invocation[name] = _text(ran[key]).replace("+00:00", "Z")
+    if isinstance(ran.get("command"), str):
+        invocation["commandLine"] = _text(ran["command"])
+    return invocation
+
+
+def _result(report: Report, result: Result, rules: Sequence[str]) -> Json:
+    finding = result.finding
+    undecided = result.says == "unclear"
+    document: Json = {
+        "ruleId": result.rule,
+        "ruleIndex": rules.index(result.rule),
         "kind": "open" if undecided else "fail",
         "level": "none" if undecided else finding.level,
-        "message": {"text": _message(finding)},
+        "message": {"text": _text(result.sentence)},
         "locations": [_location(report, finding)],
         "partialFingerprints": {"primaryLocationLineHash": _fingerprint(finding)},
     }
     if finding.outcome == "ignored":
-        result["suppressions"] = [{"kind": "external", "justification": _text(finding.message)}]
+        document["suppressions"] = [{"kind": "external", "justification": _text(finding.message)}]
     if finding.outcome == "known":
-        result["baselineState"] = "unchanged"
-    return result
-
-
-def _message(finding: Finding) -> str:
-    where = f"Layer {finding.layer}" if finding.layer is not None else "The whole model"
-    variant = f" ({variant_text(finding.variant)})" if finding.variant else ""
-    meaning = why(finding.metric) if finding.outcome in BEYOND else ""
-    sentence = f"{where}: {finding.metric}{variant} {finding.message}."
-    return _text(f"{sentence} {meaning}".strip())
+        document["baselineState"] = "unchanged"
+    return document
 
 
 def _location(report: Report, finding: Finding) -> Json:
-    location: Json = {
-        "physicalLocation": {
-            "artifactLocation": {"uri": quote(_artifact(report))},
-            "region": {"startLine": 1},
-        }
-    }
+    place: Json = {"artifactLocation": _artifact(report), "region": {"startLine": 1}}
+    location: Json = {"physicalLocation": place}
     if finding.layer is not None:
         location["logicalLocations"] = [{"name": _text(finding.layer), "kind": "module"}]
     return location
 
 
-def _artifact(report: Report) -> str:
-    """The file that makes the model, else the checkpoint, else the model's name."""
-    if source := re.match(r"(.+\.py):", report.target.model):
-        return source[1]
-    checkpoints = report.target.checkpoints
-    return checkpoints[-1].file if checkpoints else report.target.model
+def _artifact(report: Report) -> Json:
+    """The file to look into, relative to the repository's root where it may lie in it."""
+    file = artifact(report) or report.target.model
+    if PurePath(file).is_absolute():
+        return {"uri": PurePath(file).as_uri()}
+    return {"uri": quote(PurePath(file).as_posix()), "uriBaseId": ROOT}
 
 
 def _fingerprint(finding: Finding) -> str:
-    """The same for the same rule and row, whatever the value."""
-    key = json.dumps([*finding.key, finding.level, finding.max is None])
-    return hashlib.sha256(key.encode()).hexdigest()[:32]
+    """The same for the same row, whatever its value and the rules."""
+    return hashlib.sha256(json.dumps(finding.key).encode()).hexdigest()[:32]
 
 
 def _text(value: JsonValue) -> str:

@@ -15,7 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gradaudit.gradients.operations import Convolution, Embedding, Gain, Linear, Offset, Operation
+from gradaudit.gradients.operations import (
+    Convolution,
+    Embedding,
+    Gain,
+    Linear,
+    Offset,
+    Operation,
+    Transposed,
+)
 
 Call = dict[str, Any]
 
@@ -83,7 +91,7 @@ class Capture(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.multi_head_attention_forward:
             with self:
-                return _attention(*args, **kwargs)
+                return attention_in_parts(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
             return torch.ops.aten._scaled_dot_product_attention_math(*args, **kwargs)[0]
         out = self._apply(func, args, kwargs)
@@ -121,7 +129,7 @@ class Capture(TorchFunctionMode):
 
 # The function checks for torch function modes on entry, which would call the mode again without
 # end; this copy does not check, so that the mode sees the calls inside.
-_attention = types.FunctionType(
+attention_in_parts = types.FunctionType(
     F.multi_head_attention_forward.__code__,
     {**vars(F), "has_torch_function": lambda _: False},
     argdefs=F.multi_head_attention_forward.__defaults__,
@@ -133,6 +141,16 @@ def _linear(func: Callable[..., Tensor], call: Call) -> Applied:
     shape = tuple(out.shape)
     offset = Offset(1, 1, outputs, shape, channels_last=True)
     return Applied(call["input"], out, Linear(1, inputs, outputs, shape), offset)
+
+
+def _transposed(func: Callable[..., Tensor], call: Call) -> Applied | None:
+    """A product with a weight (in, out) that is added to its bias, as transformers' Conv1D."""
+    if call.keys() - {*_ADDED}:
+        return None
+    out, (inputs, outputs) = func(*(call[name] for name in _ADDED)), call["weight"].shape
+    shape = tuple(out.shape)
+    offset = Offset(1, 1, outputs, shape, channels_last=True)
+    return Applied(call["input"], out, Transposed(1, inputs, outputs, shape), offset)
 
 
 def _convolution(func: Callable[..., Tensor], call: Call) -> Applied | None:
@@ -191,12 +209,14 @@ def padding_sides(
 
 
 _WEIGHTED = ("input", "weight", "bias")
+_ADDED = ("bias", "input", "weight")
 _CONVOLUTION = (*_WEIGHTED, "stride", "padding", "dilation", "groups")
 _READ = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 _RUNNING = ("input", "running_mean", "running_var", "weight", "bias")
 _Handler = Callable[[Callable[..., Any], Call], Applied | None]
 _HANDLERS: dict[Callable[..., Any], tuple[tuple[str, ...], _Handler]] = {
     F.linear: (_WEIGHTED, _linear),
+    torch.addmm: (_ADDED, _transposed),
     F.conv1d: (_CONVOLUTION, _convolution),
     F.conv2d: (_CONVOLUTION, _convolution),
     F.conv3d: (_CONVOLUTION, _convolution),

@@ -2,15 +2,23 @@
 
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 from pydantic import JsonValue
 
 from gradaudit.errors import UsageError
 from gradaudit.gathering import members
 from gradaudit.judging.case import Case, correct, ends_of
-from gradaudit.judging.policy import Ignore, Policy, Rule, default_policy, layer_matches
-from gradaudit.report import Finding, Key, Measurement, Outcome, Report
+from gradaudit.judging.policy import (
+    Ignore,
+    Policy,
+    Rule,
+    default_policy,
+    layer_matches,
+    read_policy,
+)
+from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Says
 from gradaudit.text import estimate
 
 _EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
@@ -19,7 +27,6 @@ TOLERANCE = 0.01
 """Share by which a value may move before it is worse, where the baseline has no interval."""
 CLOSE = 0.7
 """How alike names must be for one to be offered instead of the other."""
-Says = Outcome | Literal["error", "warning"]
 Met = list[tuple[int, Rule, list[Measurement]]]
 
 
@@ -98,9 +105,9 @@ def differences(report: Report, earlier: Report) -> list[str]:
 
 def gate(
     report: Report,
-    policy: Policy | None = None,
+    policy: Policy | str | Path | None = None,
     *,
-    baseline: Report | None = None,
+    baseline: Report | str | Path | None = None,
     today: date | None = None,
     strict: bool = False,
 ) -> Report:
@@ -115,17 +122,25 @@ def gate(
 
     Args:
         report: what was measured; findings it holds already are replaced.
-        policy: the rules; ``default_policy(report)`` without one.
+        policy: the rules, or the file of them; ``default_policy(report)`` without one.
         strict: let what is unclear fail, whatever the policy makes of it.
-        baseline: an earlier report, judged by the same policy; rows that were beyond the same
-            limit there, and are no worse now, are ``known``.
+        baseline: an earlier report, or its file, judged by the same policy; rows that were beyond
+            the same limit there, and are no worse now, are ``known``.
         today: the day that ``until`` is compared with; the current day in UTC without it.
+
+    Raises:
+        UsageError: a file cannot be read, or is no policy or report.
     """
+    policy = read_policy(Path(policy)) if isinstance(policy, str | Path) else policy
+    baseline = Report.from_file(baseline) if isinstance(baseline, str | Path) else baseline
     policy = policy or default_policy(report)
     policy = policy.strict() if strict else policy
     today = today or datetime.now(UTC).date()
     judged = _judged(report, policy, today)
-    return judged if baseline is None else excuse_known(judged, _judged(baseline, policy, today))
+    if baseline is not None:
+        judged = excuse_known(judged, _judged(baseline, policy, today))
+    verdict = {"verdict": "passed" if passed(judged) else "failed"}
+    return judged.model_copy(update={"provenance": {**judged.provenance, **verdict}})
 
 
 def passed(judged: Report) -> bool:
@@ -134,14 +149,8 @@ def passed(judged: Report) -> bool:
 
 
 def says(finding: Finding) -> Says:
-    """What a finding says at the gate: an error fails it, a warning does not.
-
-    What failed, could not be measured, or is unclear where the policy lets that fail, is of the
-    rule's level; else the outcome speaks for itself.
-    """
-    if finding.outcome in ("failed", "unmeasured") or finding.unclear == "fail":
-        return finding.level
-    return finding.outcome
+    """What a finding says at the gate: an error fails it, a warning does not."""
+    return finding.says
 
 
 def _judged(report: Report, policy: Policy, today: date) -> Report:

@@ -51,7 +51,7 @@ def test_a_report_that_fails(tmp_path: Path) -> None:
         "error    fc2 leak.bits could not be measured: the loss is NaN (rule 1)\n"
         "warning  leak.note no row of this metric (rule 2)\n"
         "unclear  fc1 leak.bits 0.500 [0, 1.20] neither shows nor excludes a value above the max of"
-        " 1; about\n         2 times as many records or trials would settle it (rule 1)\n"
+        " 1; about 2 times as many records or trials would settle it (rule 1)\n"
         "gate failed: 2 failed, 1 warned of, 1 unclear, by policy.yaml\n",
         "",
     )
@@ -215,7 +215,7 @@ def test_a_name_is_no_markup_on_the_terminal(tmp_path: Path) -> None:
     name = "w[/x]\x1b[31m\n::error::"
     report = saved(tmp_path, row(M, name, 3), layers=[(name, "Linear", 1)])
     done = run("gate", report, "--policy", policy(tmp_path, ONE_RULE))
-    assert "w[/x]\ufffd[31m\ufffd::error:: leak.bits 3 exceeds" in done.out
+    assert "w[/x]\ufffd[31m\ufffd:\ufffderror:\ufffd leak.bits 3 exceeds" in done.out
     both = saved(tmp_path, name="o.json", layers=[(name, "Linear", 1), ("\x1b[2J", "Linear", 1)])
     remark = run("gate", report, "--baseline", both).err
     assert remark == f"gradaudit: {both} has more layers: \ufffd[2J\n"

@@ -51,6 +51,7 @@ def test_it_is_strict_json() -> None:
 
 
 def test_formats_are_found_by_suffix_and_name() -> None:
+    assert format_for(Path("x.sarif.json")).name == format_for(Path("x.SARIF")).name == "sarif"
     assert {kind.suffix: name for name, kind in formats().items()}.items() >= {
         (".json", "json"),
         (".md", "markdown"),
@@ -58,7 +59,8 @@ def test_formats_are_found_by_suffix_and_name() -> None:
     }
     assert format_for(Path("REPORT.JSON")).name == "json"
     with pytest.raises(
-        UsageError, match=r"x\.pdf: no report format has this suffix; there are: \.html, \.json"
+        UsageError,
+        match=r"x\.pdf: no report format has this suffix; there are: \.github, \.html, \.json",
     ):
         format_for(Path("x.pdf"))
     with pytest.raises(UsageError, match="no report format is called 'pdf'"):

@@ -20,30 +20,32 @@ POLICY = Policy.model_validate(
 
 WHOLE = """\
 <?xml version='1.0' encoding='utf-8'?>
-<testsuites name="gradaudit" tests="6" failures="2" errors="0" skipped="2">
-  <testsuite name="leak.bits" tests="4" failures="2" errors="0" skipped="1">
-    <testcase classname="leak.bits" name="conv1 max 1 [rule 1]">
-      <failure message="3 [2, 4] exceeds the max of 1" type="failed">3 [2, 4] exceeds the max of 1
+<testsuite name="gradaudit" time="6.000" tests="6" errors="0" skipped="2" failures="2">
+  <properties>
+    <property name="verdict" value="failed" />
+    <property name="policy" value="its policy" />
+    <property name="model" value="zoo:lenet" />
+    <property name="checkpoints" value="{sha256}" />
+  </properties>
+  <testcase name="conv1 max error" classname="leak.bits" time="1.000">
+    <failure message="3 [2, 4] exceeds the max of 1" type="failed">3 [2, 4] exceeds the max of 1
 an attacker learns the attribute from this layer's gradient</failure>
-    </testcase>
-    <testcase classname="leak.bits" name="fc1 max 1 [rule 1]" />
-    <testcase classname="leak.bits" name="fc2 max 1 [rule 1]">
-      <skipped message="3 exceeds the max of 1; ignored: accepted" />
-    </testcase>
-    <testcase classname="leak.bits" name="whole model max 1 [rule 1]">
-      <failure message="could not be measured: NaN" type="unmeasured">could not be measured: NaN
+  </testcase>
+  <testcase name="fc1 max error" classname="leak.bits" time="1.000" />
+  <testcase name="fc2 max error" classname="leak.bits" time="1.000">
+    <skipped message="3 exceeds the max of 1; ignored: accepted" />
+  </testcase>
+  <testcase name="whole model max error" classname="leak.bits" time="1.000">
+    <failure message="could not be measured: NaN" type="unmeasured">could not be measured: NaN
 an attacker learns the attribute from this layer's gradient</failure>
-    </testcase>
-  </testsuite>
-  <testsuite name="leak.note" tests="2" failures="0" errors="0" skipped="1">
-    <testcase classname="leak.note" name="conv1 min 5 [rule 2]">
-      <system-out>warning: 4 is below the min of 5</system-out>
-    </testcase>
-    <testcase classname="leak.note" name="fc1 min 5 [rule 2]">
-      <skipped message="not applicable: no" />
-    </testcase>
-  </testsuite>
-</testsuites>
+  </testcase>
+  <testcase name="conv1 min warning" classname="leak.note" time="1.000">
+    <system-out>warning: 4 is below the min of 5</system-out>
+  </testcase>
+  <testcase name="fc1 min warning" classname="leak.note" time="1.000">
+    <skipped message="not applicable: no" />
+  </testcase>
+</testsuite>
 """
 
 
@@ -56,8 +58,11 @@ def test_the_whole_document() -> None:
         row("leak.note", "conv1", 4),
         skipped_row("leak.note", "fc1", "no"),
     )
-    assert Junit().render(gate(report, POLICY)) == WHOLE
-    assert Junit().render(report, POLICY) == WHOLE
+    took = {"seconds": {"leak one": 4, "leak two": 2.0, "rank": 9.0}}
+    report = report.model_copy(update={"provenance": {**report.provenance, **took}})
+    whole = WHOLE.replace("{sha256}", "ab" * 32)
+    assert Junit().render(gate(report, POLICY)) == whole
+    assert Junit().render(report, POLICY) == whole
 
 
 @pytest.mark.parametrize(
@@ -83,13 +88,50 @@ def test_a_variant_is_part_of_the_name() -> None:
     policy = {"rules": [{"metric": M, "max": 1, "variant": {"round": "*"}}]}
     report = make_report(row(M, "fc1", 3, variant={"round": 2}))
     text = Junit().render(report, Policy.model_validate(policy))
-    assert 'name="fc1 (round=2) max 1 [rule 1]"' in text
+    assert 'name="fc1 (round=2) max error"' in text
+
+
+def test_names_stay_when_limits_change_and_no_two_are_alike() -> None:
+    def names(*limits: float) -> list[str]:
+        policy = Policy.model_validate({"rules": [{"metric": M, "max": x} for x in limits]})
+        root = ET.fromstring(Junit().render(make_report(row(M, "fc1", 3)), policy))
+        return [case.attrib["name"] for case in root.iter("testcase")]
+
+    assert names(1, 2) == names(5, 4) == ["fc1 max error", "fc1 max error 2"]
+
+
+SUREFIRE = {
+    "testsuite": {"name", "time", "tests", "errors", "skipped", "failures"},
+    "properties": set[str](),
+    "property": {"name", "value"},
+    "testcase": {"name", "classname", "time"},
+    "failure": {"message", "type"},
+    "skipped": {"message"},
+    "system-out": set[str](),
+}
+"""The elements and attributes of surefire-test-report.xsd 3.0 that a report may have of ours."""
+HOLDS = {
+    "testsuite": ["properties", "testcase"],
+    "properties": ["property"],
+    "testcase": ["failure", "skipped", "system-out"],
+}
+
+
+def test_every_element_is_one_of_surefires() -> None:
+    report = make_report(row(M, "conv1", 3), row(M, "fc1", 1.5), skipped_row(M, "fc2", "no"))
+    for element in ET.fromstring(Junit().render(report)).iter():
+        assert set(element.attrib) == SUREFIRE[element.tag]
+        inside = [child.tag for child in element]
+        assert inside == sorted(inside, key=HOLDS.get(element.tag, []).index)
+        for number in {"tests", "errors", "skipped", "failures"} & set(element.attrib):
+            assert int(element.attrib[number]) >= 0
+        assert float(element.attrib.get("time", 0)) >= 0
 
 
 def test_a_report_without_a_measurement_fails() -> None:
     root = ET.fromstring(Junit().render(make_report()))
     assert root.attrib["failures"] == "1"
-    assert [case.attrib["name"] for case in root.iter("testcase")] == ["whole model [rule 0]"]
+    assert [case.attrib["name"] for case in root.iter("testcase")] == ["whole model error"]
 
 
 def test_hostile_names_stay_text() -> None:
@@ -97,11 +139,12 @@ def test_hostile_names_stay_text() -> None:
     report = make_report(row(M, name, 3), layers=[(name, "Linear", 1)])
     root = ET.fromstring(Junit().render(report).encode())
     assert {child.tag for child in root.iter()} == {
-        "testsuites",
         "testsuite",
+        "properties",
+        "property",
         "testcase",
         "failure",
         "system-out",
     }
     cases = [case.attrib["name"] for case in root.iter("testcase")]
-    assert cases[0] == '<x a="1">&amp;]]>\ufffd\ufffd\ufffd\ufffd max 2 [rule 1]'
+    assert cases[0] == '<x a="1">&amp;]]>\ufffd\ufffd\ufffd\ufffd max error'

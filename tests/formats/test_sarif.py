@@ -1,11 +1,17 @@
 """SARIF: what the format and code scanning ask for, and which findings become results."""
 
 import json
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft7Validator, FormatChecker
 from report_builder import failed_row, make_report, row, skipped_row
 
+from gradaudit.audits import audits
+from gradaudit.explaining import explain
+from gradaudit.formats.explanation import explanation_markdown
 from gradaudit.formats.sarif import Sarif
 from gradaudit.judging import Policy, gate
 from gradaudit.report import Report
@@ -41,9 +47,17 @@ def findings() -> Report:
     )
 
 
+@cache
+def oasis() -> Draft7Validator:
+    """The schema that the OASIS committee publishes; ``schemas/README.md`` says whence it is."""
+    path = Path(__file__).parent / "schemas" / "sarif-schema-2.1.0.json"
+    return Draft7Validator(json.loads(path.read_text()), format_checker=FormatChecker())
+
+
 def run_of(report: Report, policy: Policy | None = None) -> dict[str, Any]:
+    """The only run of a report, which the schema finds nothing wrong with."""
     document = json.loads(Sarif().render(report, policy))
-    assert document["version"] == "2.1.0"
+    oasis().validate(document)
     (run,) = document["runs"]
     return dict(run)
 
@@ -61,13 +75,13 @@ def test_one_result_whole() -> None:
         "kind": "fail",
         "level": "error",
         "message": {
-            "text": "Layer conv1: leak.bits 3 [2, 4] exceeds the max of 1. an attacker learns the "
+            "text": "Layer conv1: leak.bits 3 [2, 4] exceeds the max of 1. An attacker learns the "
             "attribute from this layer's gradient"
         },
         "locations": [
             {
                 "physicalLocation": {
-                    "artifactLocation": {"uri": "round-5.safetensors"},
+                    "artifactLocation": {"uri": "round-5.safetensors", "uriBaseId": "%SRCROOT%"},
                     "region": {"startLine": 1},
                 },
                 "logicalLocations": [{"name": "conv1", "kind": "module"}],
@@ -115,6 +129,52 @@ def test_every_rule_has_its_texts() -> None:
         assert rule["fullDescription"]["text"]
         assert rule["help"]["text"]
     assert rules[0]["fullDescription"]["text"].startswith("an attacker learns")
+    assert [rule["name"] for rule in rules] == ["LeakBits", "LeakNote"]
+    assert [rule["defaultConfiguration"]["level"] for rule in rules] == ["error", "warning"]
+    assert [rule["properties"]["security-severity"] for rule in rules] == ["8.0", "5.0"]
+
+
+def test_a_rule_of_an_audit_has_its_page_and_its_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    (rule,) = run_of(make_report(row("vinfo.auroc", "fc1", 0.9)))["tool"]["driver"]["rules"]
+    assert rule["helpUri"] == audits()["vinfo"].paper
+    assert rule["help"]["markdown"] == explanation_markdown(explain("vinfo.auroc"), level=2)
+
+
+def test_the_run_says_who_ran_when_and_what_came_of_it() -> None:
+    ran = {
+        "started": "2026-05-01T10:00:00+00:00",
+        "finished": "2026-05-01T10:01:00+00:00",
+        "command": "gradaudit scan",
+        "broken": {"rank": "short of memory"},
+        "policy": {"name": "ours.yaml"},
+    }
+    report = make_report(row(M, "fc1", 3), model="net.py:make?width=3")
+    run = run_of(report.model_copy(update={"provenance": ran}))
+    assert run["automationDetails"] == {"id": "gradaudit/net.py%3Amake%3Fwidth%3D3/"}
+    assert run["invocations"] == [
+        {
+            "executionSuccessful": False,
+            "toolExecutionNotifications": [
+                {"level": "error", "message": {"text": "rank failed: short of memory"}}
+            ],
+            "startTimeUtc": "2026-05-01T10:00:00Z",
+            "endTimeUtc": "2026-05-01T10:01:00Z",
+            "commandLine": "gradaudit scan",
+        }
+    ]
+    assert run["properties"]["verdict"] == "failed"
+
+
+def test_a_row_is_one_result_that_leaves_no_graver_doubt_unsaid() -> None:
+    report = make_report(row(M, "fc1", 1.8, interval=(1.2, 2.4)), row(M, "fc2", 3))
+    doubtful, sure = run_of(report)["results"]
+    assert (doubtful["level"], sure["level"]) == ("warning", "error")
+    assert doubtful["message"]["text"].startswith(
+        "Layer fc1: leak.bits 1.80 [1.20, 2.40] exceeds the max of 1; and 1.80 [1.20, 2.40] "
+        "neither shows nor excludes a value above the max of 2;"
+    )
+    assert "max of 1" not in sure["message"]["text"]
 
 
 def test_fingerprints_tell_rows_apart_and_survive_a_change_of_value() -> None:
@@ -123,27 +183,38 @@ def test_fingerprints_tell_rows_apart_and_survive_a_change_of_value() -> None:
         results = run_of(report)["results"]
         return [result["partialFingerprints"]["primaryLocationLineHash"] for result in results]
 
-    assert len(set(prints(3))) == len(prints(3)) == 6
+    assert len(set(prints(3))) == len(prints(3)) == 3
     assert prints(3) == prints(4)
 
 
+HERE = str(Path.cwd())
 LOCATIONS = [
-    ("models/net.py:make?width=3", "models/net.py"),
-    ("my models/net.py:make", "my%20models/net.py"),
-    ("zoo:lenet", "round-5.safetensors"),
+    ("models/net.py:make?width=3", None, "models/net.py", True),
+    ("my models/net.py:make", "audit.yaml", "my%20models/net.py", True),
+    (f"{HERE}/net.py:make", None, "net.py", True),
+    ("/far away/net.py:make", None, "file:///far%20away/net.py", False),
+    ("zoo:lenet", "conf/audit.yaml", "conf/audit.yaml", True),
+    ("zoo:lenet", None, "round-5.safetensors", True),
 ]
 
 
-@pytest.mark.parametrize(("model", "uri"), LOCATIONS)
-def test_results_lie_in_the_file_that_makes_the_model(model: str, uri: str) -> None:
-    result = run_of(make_report(row(M, "fc1", 3), model=model))["results"][0]
-    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == uri
+@pytest.mark.parametrize(("model", "config", "uri", "relative"), LOCATIONS)
+def test_results_lie_in_the_file_that_makes_the_model(
+    model: str, config: str | None, uri: str, relative: bool
+) -> None:
+    report = make_report(row(M, "fc1", 3), model=model)
+    ran = {**report.provenance, **({"config": config} if config else {})}
+    run = run_of(report.model_copy(update={"provenance": ran}))
+    place = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert place == {"uri": uri, **({"uriBaseId": "%SRCROOT%"} if relative else {})}
+    assert "%SRCROOT%" in run["originalUriBaseIds"]
 
 
 def test_without_findings_there_are_no_results() -> None:
     run = run_of(make_report(row(M, "fc1", 0.5)))
     assert run["results"] == []
-    assert run["tool"]["driver"]["rules"] == []
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["leak.bits"]
+    assert run["properties"]["verdict"] == "passed"
 
 
 def test_a_report_without_a_measurement_is_a_result() -> None:

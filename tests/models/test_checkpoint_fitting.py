@@ -183,7 +183,7 @@ def test_hostile_names_are_made_printable_and_short():
     names = ["a\x1b[31m\n::error::b", "\u202egnp", "x" * 10_000, "[link=http://e]"]
     message = refusal(network(), {**state_of(network()), **{n: torch.ones(1) for n in names}})
     assert len(message) < 900
-    assert "a�[31m�::error::b, �gnp" in message
+    assert "a�[31m�:�error:�b, �gnp" in message
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

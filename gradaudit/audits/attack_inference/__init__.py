@@ -191,6 +191,8 @@ class AttackAttribute(InferenceAttack[InferenceOptions]):
 
     name = "attack attribute"
     summary = "Guess an attribute among the inputs of a batch from its gradients."
+    question = "What does an attacker learn of a private input from a batch's gradients?"
+    paper = "https://arxiv.org/abs/2408.16913"
     Options = InferenceOptions
 
 
@@ -206,6 +208,10 @@ class AttackProperty(InferenceAttack[InferenceOptions]):
 
     name = "attack property"
     summary = "Guess a property that is no input of a batch from its gradients."
+    question = (
+        "What does an attacker learn from a batch's gradients of a property that is no input?"
+    )
+    paper = "https://arxiv.org/abs/2408.16913"
     Options = InferenceOptions
 
 
@@ -221,6 +227,8 @@ class AttackDistribution(InferenceAttack[DistributionOptions]):
 
     name = "attack distribution"
     summary = "Guess the share of a batch's records that have a value from its gradients."
+    question = "Can an attacker tell the share of a batch's records that have a value?"
+    paper = "https://arxiv.org/abs/2408.16913"
     priority = 60
     Options = DistributionOptions
     plain: ClassVar = {"batches": 90, "repeats": 2}
@@ -238,4 +246,6 @@ class AttackUser(InferenceAttack[UserOptions]):
 
     name = "attack user"
     summary = "Guess which of some users a batch is of from its gradients."
+    question = "Can an attacker tell whose batch it is?"
+    paper = "https://arxiv.org/abs/2408.16913"
     Options = UserOptions

@@ -38,6 +38,8 @@ class AttackMembership(Audit[MembershipOptions]):
         "Recover the labels behind an update (what Fan et al. 2020 call membership; whether a "
         "record was trained on is `attack tracing`, or an attribute for `vinfo`)."
     )
+    question = "Which labels do the records behind an update have?"
+    paper = "https://arxiv.org/abs/2006.11601"
     metrics = (
         Metric(
             id="membership_distance",

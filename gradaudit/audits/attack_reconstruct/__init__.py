@@ -29,6 +29,8 @@ class AttackReconstruct(Audit[ReconstructOptions]):
 
     name = "attack reconstruct"
     summary = "Rebuild records from their shared update."
+    question = "What records does an attacker rebuild from an update?"
+    paper = "https://arxiv.org/abs/2006.11601"
     metrics = (
         _riskier_lower(
             id="relative_error",

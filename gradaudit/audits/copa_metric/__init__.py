@@ -48,6 +48,8 @@ class CopaMetric(Audit[CopaOptions]):
 
     name = "copa-metric"
     summary = "Whether each convolution's input can be solved for from its weights and gradient."
+    question = "Can the architecture be inverted at all?"
+    paper = "https://arxiv.org/abs/2111.10178"
     metrics = (
         Metric(
             id="rank_deficit",

@@ -92,6 +92,8 @@ class DpAudit(Audit[DpAuditOptions]):
 
     name = "dp-audit"
     summary = "Empirical epsilon of a gradient-release mechanism, with canary and confidence bound."
+    question = "How large is a mechanism's epsilon, at least?"
+    paper = "https://arxiv.org/abs/2408.16913"
     metrics = (
         _riskier_higher(
             id="epsilon_lower",

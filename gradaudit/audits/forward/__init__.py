@@ -45,6 +45,8 @@ class Forward(Audit[ForwardOptions]):
 
     name = "forward"
     summary = "Information about the input in each layer's activations, by kernel density."
+    question = "How much of the record is left at each layer?"
+    paper = "https://arxiv.org/abs/2010.08762"
     metrics = (
         Metric(
             id="information_upper",

@@ -167,6 +167,8 @@ class Sensitivity(Audit[SensitivityOptions]):
 
     name = "sensitivity"
     summary = "How strongly each layer's gradient reacts to the input and to the label."
+    question = "Does a layer's gradient react to the input, and to the label?"
+    paper = "https://arxiv.org/abs/2105.13929"
     metrics = tuple(_metrics())
     headline = ("input_f_bounded", "label_f")
     proxy = True

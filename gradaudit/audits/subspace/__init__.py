@@ -92,6 +92,8 @@ class Subspace(Audit[SubspaceOptions]):
 
     name = "subspace"
     summary = "How far apart the gradients with and without an attribute lie."
+    question = "How far apart do gradients with and without an attribute lie?"
+    paper = "https://arxiv.org/abs/2105.13929"
     metrics = tuple(_metrics())
     headline = ("grassmann", "p_value")
     Options = SubspaceOptions

@@ -140,6 +140,8 @@ class Tradeoff(Audit[TradeoffOptions]):
 
     name = "tradeoff"
     summary = "Privacy against accuracy over a defense's settings: curves and CAP."
+    question = "What does a defense cost, and what does it buy?"
+    paper = "https://arxiv.org/abs/2006.11601"
     metrics = (
         _riskier_lower(
             id="cap",

@@ -218,6 +218,8 @@ class Vinfo(Audit[VinfoOptions]):
 
     name = "vinfo"
     summary = "Usable information about a private attribute in each layer's gradient."
+    question = "Can a private attribute be read from a layer's gradient?"
+    paper = "https://arxiv.org/abs/2105.13929"
     metrics = (
         _riskier_higher(
             id="vinfo",

@@ -1,0 +1,35 @@
+"""A hook of mkdocs: a page for each installed audit, and the decisions, into the navigation."""
+
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from gradaudit.audits import audits
+from gradaudit.explaining import explain
+from gradaudit.formats.explanation import explanation_markdown
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Fill the sections of the navigation that follow from what there is."""
+    decisions = sorted(Path(config.docs_dir, "decisions").glob("*.md"))
+    filled = {"Audits": list(_pages()), "Decisions": [f"decisions/{p.name}" for p in decisions]}
+    for section in config.nav or ():
+        for title in section.keys() & filled.keys():
+            section[title] = filled[title]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add what ``gradaudit explain`` prints of each audit."""
+    for place, text in _pages().items():
+        files.append(File.generated(config, place, content=text))
+    return files
+
+
+def _pages() -> dict[str, Any]:
+    return {
+        f"audits/{name.replace(' ', '-')}.md": explanation_markdown(explain(name))
+        for name in audits()
+    }

@@ -1,0 +1,109 @@
+"""What a shell may complete an option with: names of parts, and of what a report knows.
+
+Names of parts are read from their source, so that the shell waits for no import of torch.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import typer
+
+from gradaudit.audits import audits
+from gradaudit.errors import GradauditError
+from gradaudit.explaining import names
+from gradaudit.judging import known_metrics
+from gradaudit.parts import declared, summaries
+from gradaudit.report import Report
+from gradaudit.text import printable
+from gradaudit.zoo import zoo_names
+
+Completion = tuple[str, str]
+"""A word, and what is to be said of it."""
+REPORT = Path("report.json")
+"""Where the layers of a model are looked up if the command line names no report."""
+
+
+def completer(option: str) -> Callable[[typer.Context, str], list[Completion]] | None:
+    """What completes an option or argument of this name; None where nothing does."""
+    if option not in _COMPLETED:
+        return None
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[Completion]:
+        found = _COMPLETED[option](ctx)
+        return [(word, said) for word, said in found if word.startswith(incomplete)]
+
+    return complete
+
+
+def _models(ctx: typer.Context) -> Iterator[Completion]:
+    yield from ((f"zoo:{name}", summary) for name, summary in zoo_names().items())
+    yield "torchvision:", "an architecture of torchvision"
+
+
+def _data(ctx: typer.Context) -> Iterator[Completion]:
+    for example, summary in summaries("gradaudit.data", by="example").items():
+        found = re.match(r"[\w-]+(?::|$)", example)
+        if found:  # the others begin with a path
+            yield found[0], summary
+
+
+def _audits(ctx: typer.Context) -> Iterator[Completion]:
+    return ((name.replace(" ", "-"), audit.summary) for name, audit in audits().items())
+
+
+def _explained(ctx: typer.Context) -> Iterator[Completion]:
+    titles = {name: metric.title for name, metric in known_metrics().items()}
+    said = {**{name: audit.summary for name, audit in audits().items()}, **titles}
+    return ((name.replace(" ", "-"), said[name]) for name in names())
+
+
+def _parts(package: str, by: str = "name") -> Callable[[typer.Context], Iterable[Completion]]:
+    return lambda ctx: summaries(package, by).items()
+
+
+def _losses(ctx: typer.Context) -> Iterator[Completion]:
+    return (
+        (name, str(loss["summary"])) for name, loss in declared("gradaudit.models.losses").items()
+    )
+
+
+def _layers(ctx: typer.Context) -> Iterator[Completion]:
+    for report in _reports(ctx):
+        yield from ((printable(layer.name), layer.kind) for layer in report.target.layers)
+
+
+def _attributes(ctx: typer.Context) -> Iterator[Completion]:
+    for report in _reports(ctx):
+        found = report.data.get("attributes")
+        yield from ((printable(name), "") for name in (found if isinstance(found, dict) else ()))
+
+
+def _reports(ctx: typer.Context) -> Iterator[Report]:
+    """The first report that can be read: one that the command line names, or ``report.json``."""
+    given = [ctx.params.get("report"), *(ctx.params.get("output") or ()), REPORT]
+    for path in given:
+        if path is not None and Path(path).suffix == ".json" and Path(path).is_file():
+            try:
+                yield Report.from_file(path)
+            except GradauditError:  # another file of this name
+                continue
+            return
+
+
+_RECONSTRUCTIONS = "gradaudit.attacks.reconstruction"
+_COMPLETED: Mapping[str, Callable[[typer.Context], Iterable[Completion]]] = {
+    "model": _models,
+    "data": _data,
+    "attribute": _attributes,
+    "audits": _audits,
+    "explained": _explained,
+    "layer": _layers,
+    "hide": _layers,
+    "loss": _losses,
+    "defense": _parts("gradaudit.defenses", "example"),
+    "method": _parts(_RECONSTRUCTIONS),
+    "family": _parts("gradaudit.families"),
+    "algorithm": _parts("gradaudit.federation.algorithms"),
+    "executor": _parts("gradaudit.executors", "example"),
+}

@@ -1,0 +1,36 @@
+"""``gradaudit explain``: what an audit or a metric asks, by which equation, within which limits."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from gradaudit.cli.completion import completer
+from gradaudit.explaining import explain as explained
+from gradaudit.formats.base import Stdout, write_out
+from gradaudit.formats.explanation import explanation_lines, explanation_markdown
+from gradaudit.formats.page import Page
+
+
+def explain(
+    name: Annotated[
+        list[str],
+        typer.Argument(
+            help="An audit or a metric, as in `attack property` or vinfo.auroc.",
+            autocompletion=completer("explained"),
+        ),
+    ],
+    shape: Annotated[
+        Literal["table", "markdown"], typer.Option("-f", "--format", help="Format.")
+    ] = "table",
+) -> None:
+    """Say of an audit or a metric what it asks, its equation, source and limits.
+
+    gradaudit explain sensitivity
+    gradaudit explain vinfo.auroc
+    """
+    found = explained(" ".join(name))
+    if shape == "markdown":
+        write_out(explanation_markdown(found))
+    else:
+        page = Page(Stdout())
+        page.print(explanation_lines(found, page))

@@ -1,0 +1,62 @@
+"""``gradaudit init``: a configuration and a policy to begin with, in the working directory."""
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from gradaudit.cli.options import FOUND, options_of, with_options
+from gradaudit.cli.perform import opened
+from gradaudit.cli.starting import Candidates, configuration, policy
+from gradaudit.config import SubjectSettings, settle
+from gradaudit.errors import UsageError
+from gradaudit.report import Report
+
+POLICY = Path("policy.yaml")
+_LOOKED_AT = ("model", "checkpoint", "prefix", "partial", "data", "attribute", "loss", "mode")
+
+
+def _init(**flags: Any) -> None:
+    """Write a commented gradaudit.yaml and policy.yaml into this folder; nothing is overwritten.
+
+    The model and the data that are named are opened, and the files say what there is: layers,
+    attributes, task accuracy. Without names, files that may be meant stand as comments.
+    """
+    for path in (FOUND, POLICY):
+        if path.exists() or path.is_symlink():
+            raise UsageError(f"{path}: is there already, and init overwrites nothing; rename it")
+    settings = settle(SubjectSettings, flags, {})
+    report = _looked_at(settings) if settings.model and settings.data else None
+    text = configuration(settings.model_dump(), Candidates.of(Path.cwd()), report)
+    for path, content in ((FOUND, text), (POLICY, policy())):
+        with path.open("x", encoding="utf-8") as file:
+            file.write(content)
+    for line in _next(report is not None):
+        typer.echo(line)
+
+
+def _looked_at(settings: SubjectSettings) -> Report:
+    """A report without a measurement: what the model and the data are."""
+    with opened(settings) as subject:
+        from gradaudit.runner import run
+
+        return run(subject, [])
+
+
+def _next(looked: bool) -> list[str]:
+    first = [] if looked else [f"fill in model and data in {FOUND}, or name them: init -m … -d …"]
+    return [
+        f"wrote {FOUND} and {POLICY}",
+        *first,
+        "gradaudit scan --dry-run                             says what would run",
+        "gradaudit scan -o report.json                        measures",
+        "gradaudit gate report.json --policy policy.yaml      judges",
+    ]
+
+
+init = with_options(
+    _init,
+    options_of(
+        SubjectSettings, "Subject", without=set(SubjectSettings.model_fields) - set(_LOOKED_AT)
+    ),
+)

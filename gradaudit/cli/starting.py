@@ -1,0 +1,191 @@
+"""What ``gradaudit init`` writes: a configuration and a policy, with comments on all of it."""
+
+import ast
+import csv
+import math
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gradaudit.config import ScanSettings, SubjectSettings
+from gradaudit.judging import default_policy_yaml
+from gradaudit.report import Report
+from gradaudit.text import printable
+from gradaudit.view.facts import data_facts, title, warnings
+
+WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt")
+TABLES = {".csv": "csv", ".parquet": "parquet", ".npz": "npz"}
+_MOST_BYTES = 1 << 20
+_MOST_FILES = 200
+_MOST_SHOWN = 30
+_WIDTH = 96
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Specs that files of a folder may stand for, by their names; none is opened or run."""
+
+    model: Sequence[str]
+    checkpoint: Sequence[str]
+    data: Sequence[str]
+    columns: Sequence[str]
+    """What tables have, a sentence each."""
+
+    @classmethod
+    def of(cls, folder: Path) -> "Candidates":
+        """Look at the names of the folder's files, and at the source of its modules."""
+        files = sorted(path for path in folder.iterdir() if path.is_file())[:_MOST_FILES]
+        return cls(
+            [f"{file.name}:{name}" for file in files for name in _factories(file)],
+            [file.name for file in files if file.suffix in WEIGHTS],
+            [f"{TABLES[f.suffix]}:{f.name}?label=COL" for f in files if f.suffix in TABLES],
+            [f"{f.name} has {', '.join(_header(f))}" for f in files if f.suffix == ".csv"],
+        )
+
+
+def _header(file: Path) -> list[str]:
+    """The columns of a table, as far as its first bytes tell."""
+    with file.open("rb") as stream:
+        line = stream.readline(1 << 14).decode(errors="replace")
+    return next(csv.reader([line]), [])[:_MOST_SHOWN]
+
+
+def _factories(file: Path) -> Iterator[str]:
+    """Functions that say that they return a module, and classes that are one, of a Python file."""
+    if file.suffix != ".py" or file.stat().st_size > _MOST_BYTES:
+        return
+    try:
+        nodes = ast.parse(file.read_bytes()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in nodes:
+        kinds = node.bases if isinstance(node, ast.ClassDef) else []
+        kinds = [node.returns] if isinstance(node, ast.FunctionDef) and node.returns else kinds
+        if any(ast.unparse(kind).rpartition(".")[2] == "Module" for kind in kinds):
+            yield getattr(node, "name")  # noqa: B009 - both kinds of node have one
+
+
+def configuration(given: Mapping[str, Any], found: Candidates, report: Report | None) -> str:
+    """A configuration file with what was given, and what may be put in as comments.
+
+    Args:
+        given: settings by field name; empty ones are not given.
+        found: what to offer for those that are not.
+        report: of the model and data that were given, without a measurement.
+    """
+    offers = {
+        "model": found.model or ["FILE.py:factory"],
+        "checkpoint": [[name] for name in found.checkpoint] or [["weights.safetensors"]],
+        "data": found.data or ["csv:FILE.csv?label=COL"],
+        "attribute": [[name] for name in _attributes(report)] or [["NAME"]],
+        "hide": [["GLOB"]],
+        "defense": [["dp:clip=1,sigma=0.1"]],
+        "expected-accuracy": [0.9],
+        "budget": ["5m"],
+        "output": [["report.json", "report.html"]],
+        "policy": ["policy.yaml"],
+    }
+    blocks = [_opening(report)]
+    for key, examples in offers.items():
+        name = key.replace("-", "_")
+        blocks.append(_entry(key, given.get(name), examples, _about(name, found, report)))
+    blocks += [_entry(key, given[key], [], _about(key, found, report)) for key in _others(given)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _others(given: Mapping[str, Any]) -> list[str]:
+    """Settings that stand in the file only where they are not as usual."""
+    fields = SubjectSettings.model_fields
+    rare = ("prefix", "partial", "loss", "mode")
+    return [name for name in rare if given.get(name, fields[name].default) != fields[name].default]
+
+
+def policy() -> str:
+    """The default policy as a file to change, with what else may stand in one."""
+    return default_policy_yaml() + _EXCEPTIONS
+
+
+_EXCEPTIONS = """
+# Values that may stay beyond their limit, why, and until when:
+# ignore:
+#   - {metric: vinfo.*, layers: fc1, reason: stays on the client, until: 2027-01-31}
+
+# What becomes of a value whose interval holds the limit: pass, warn or fail.
+unclear: warn
+
+# Correct intervals for the number of rules and layers:
+# family: holm
+"""
+
+
+def _opening(report: Report | None) -> str:
+    lines = [
+        "What gradaudit audits in this folder: commands read this file, and flags win over it.",
+        "All keys: gradaudit schema config. What would run: gradaudit scan --dry-run.",
+    ]
+    if report is not None:
+        looked = [title(report), data_facts(report), *warnings(report)]
+        lines += ["", *filter(None, looked)]
+    return _comment(lines)
+
+
+def _about(name: str, found: Candidates, report: Report | None) -> list[str]:
+    """What a field means, and what the model or the data has for it."""
+    said = [ScanSettings.model_fields[name].description or ""]
+    said += found.columns if name == "data" and report is None else []
+    if report is not None and name == "attribute":
+        said += [f"The data has {n}: {_counts(c)}" for n, c in _attributes(report).items()]
+    if report is not None and name == "hide":
+        layers = report.target.layers
+        said += [f"{x.name} ({x.kind}, {x.parameters:,} parameters)" for x in layers[:_MOST_SHOWN]]
+        said += [f"… and {len(layers) - _MOST_SHOWN} more layers"] * (len(layers) > _MOST_SHOWN)
+    return said
+
+
+def _attributes(report: Report | None) -> dict[str, Any]:
+    found = report.data.get("attributes") if report else None
+    return found if isinstance(found, dict) else {}
+
+
+def _counts(counts: Any) -> str:
+    items = list(counts.items()) if isinstance(counts, dict) else []
+    shown = ", ".join(f"{value} ({count:,})" for value, count in items[:6])
+    return shown + (f" and {len(items) - 6} more values" if len(items) > 6 else "")
+
+
+def _entry(key: str, value: Any, examples: Iterable[Any], about: Sequence[str]) -> str:
+    lines = [_comment(about)]
+    if value not in (None, (), []):
+        lines.append(_line(key, value))
+    else:
+        lines += [f"# {_line(key, example)}" for example in examples]
+    return "\n".join(lines)
+
+
+def _line(key: str, value: Any) -> str:
+    """A key and its value; what a terminal would not show as it is stands there as escapes."""
+    plain = [str(each) for each in value] if isinstance(value, tuple) else value
+    shown = str(plain).isprintable()
+    text = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=shown, width=math.inf)
+    return f"{key}: " + text.removesuffix("...\n").rstrip()
+
+
+def _comment(paragraphs: Iterable[str]) -> str:
+    """Paragraphs as lines that begin with ``#``; names of files in them stay on their line."""
+    return "\n".join(
+        line
+        for paragraph in paragraphs
+        for line in textwrap.wrap(
+            printable(paragraph, limit=None),
+            _WIDTH,
+            initial_indent="# ",
+            subsequent_indent="# ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        or ["#"]
+    )

@@ -1,0 +1,129 @@
+"""What an audit or a metric is about, as its declaration has it: question, equation, limits."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from gradaudit.audits import Audit, Metric, audits
+from gradaudit.errors import UsageError
+from gradaudit.specs import suggest
+from gradaudit.text import number
+
+Entry = tuple[str, str]
+"""A term, and what is to be said of it."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Paragraphs and a list under a heading; names stand in backticks, as in docstrings."""
+
+    heading: str
+    paragraphs: Sequence[str] = ()
+    entries: Sequence[Entry] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A title, a lead, and what follows.
+
+    Attributes:
+        address: where the paper can be read; empty where none is declared.
+    """
+
+    title: str
+    lead: str
+    parts: Sequence[Part]
+    address: str = ""
+
+
+def names() -> list[str]:
+    """All that can be explained: audits, then metrics."""
+    return [*audits(), *_measuring()]
+
+
+def explain(name: str) -> Explanation:
+    """An audit by its name, or a metric as policies name it.
+
+    Raises:
+        UsageError: there is neither.
+    """
+    known = {**{each.replace(" ", "-"): each for each in audits()}, **{n: n for n in names()}}
+    found = known.get(name)
+    if found is None:
+        raise UsageError(
+            f"explain {name}: no audit or metric of this name{suggest(name, known)}; "
+            "`gradaudit list audits` and `gradaudit list metrics` have them"
+        )
+    return _of_audit(audits()[found]) if found in audits() else _of_metric(found)
+
+
+def limits_of(metric: Metric) -> str:
+    """What the default policy makes of a metric, in a sentence; empty where it has no limit."""
+    beyond = "above" if metric.riskier == "higher" else "below"
+    said = [
+        f"{word} {beyond} {number(limit)}"
+        for word, limit in (("a warning", metric.warning), ("an error", metric.error))
+        if limit is not None
+    ]
+    because = f": {metric.why}" if metric.why else ""
+    return f"By default {' and '.join(said)}{because}." if said else ""
+
+
+def _measuring() -> dict[str, list[tuple[type[Audit[Any]], Metric]]]:
+    """Every metric with the audits that measure it."""
+    found: dict[str, list[tuple[type[Audit[Any]], Metric]]] = {}
+    for audit in audits().values():
+        for metric in audit.metrics:
+            found.setdefault(f"{audit.reports_as()}.{metric.id}", []).append((audit, metric))
+    return found
+
+
+def _of_audit(audit: type[Audit[Any]]) -> Explanation:
+    shown = [(f"{audit.reports_as()}.{m.id}", _about(m)) for m in audit.metrics]
+    options = [
+        (f"--{name.replace('_', '-')}", _option(field))
+        for name, field in audit.Options.model_fields.items()
+    ]
+    parts = (_measure(audit), Part("Metrics", entries=shown), Part("Options", entries=options))
+    return Explanation(audit.name, audit.question or audit.summary, parts, audit.paper)
+
+
+def _of_metric(name: str) -> Explanation:
+    measuring = _measuring()[name]
+    audit, metric = measuring[0]
+    facts = " ".join([*_facts(metric), limits_of(metric) or "It has no limit by default."])
+    parts = (Part("Reading it", [facts]), *(_measure(audit) for audit, _ in measuring))
+    return Explanation(name, f"{metric.title}.", parts, audit.paper)
+
+
+def _measure(audit: type[Audit[Any]]) -> Part:
+    """The docstring, whose paragraphs hold the equation, its source and its limits."""
+    text = inspect.cleandoc(audit.__doc__ or audit.summary)
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    return Part(f"What {audit.name} measures", paragraphs)
+
+
+def _about(metric: Metric) -> str:
+    return " ".join(filter(None, (f"{metric.title}.", *_facts(metric), limits_of(metric))))
+
+
+def _facts(metric: Metric) -> Iterator[str]:
+    if metric.unit:
+        yield f"Its unit is {metric.unit}."
+    if metric.riskier:
+        yield f"The {metric.riskier}, the riskier."
+    if not metric.per_layer:
+        yield "It is of the whole model."
+    if metric.proven:
+        yield "It is a lower bound of the truth: no value shows that the truth is within a limit."
+    if metric.counts:
+        yield f"Its interval narrows with the root of the number of {metric.counts}."
+
+
+def _option(field: FieldInfo) -> str:
+    default = field.get_default(call_default_factory=True)
+    given = field.default not in (None, (), False) and not field.is_required()
+    return (field.description or "") + (f" (default: {default})" if given else "")

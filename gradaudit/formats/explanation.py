@@ -1,0 +1,59 @@
+"""An explanation as lines of a console, or as Markdown."""
+
+import re
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from gradaudit.explaining import Explanation, Part
+from gradaudit.formats.markdown import escape
+from gradaudit.formats.page import Page
+
+_SOURCE_TEXT = re.compile(r"``(.+?)``|`(.+?)`")
+
+
+def explanation_lines(explained: Explanation, page: Page) -> Iterator[Text]:
+    """Paragraphs as wide as the page."""
+    yield page.text(explained.title, "bold")
+    yield from page.prose(_plain(explained.lead))
+    for part in explained.parts:
+        if part.paragraphs or part.entries:
+            yield from (Text(), page.text(part.heading, "bold"))
+            yield from _part_lines(part, page)
+    if explained.address:
+        yield from (Text(), page.text(explained.address))
+
+
+def _part_lines(part: Part, page: Page) -> Iterator[Text]:
+    for i, paragraph in enumerate(part.paragraphs):
+        yield from ([Text()] if i else [])
+        yield from page.prose(_plain(paragraph))
+    for term, text in part.entries:
+        yield page.text(f"  {term}")
+        yield from page.prose(_plain(text), "      ")
+
+
+def explanation_markdown(explained: Explanation, level: int = 1) -> str:
+    """Markdown whose title is a heading of this level."""
+    below = "#" * (level + 1)
+    blocks = [f"{'#' * level} {escape(explained.title)}", _marked(explained.lead)]
+    for part in explained.parts:
+        if part.paragraphs or part.entries:
+            blocks += [f"{below} {escape(part.heading)}", *map(_marked, part.paragraphs)]
+            blocks += ["\n".join(f"- `{term}`: {_marked(text)}" for term, text in part.entries)]
+    if explained.address:
+        blocks.append(f"[The paper]({explained.address})")
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _plain(text: str) -> str:
+    return _SOURCE_TEXT.sub(lambda m: m[1] or m[2], text)
+
+
+def _marked(text: str) -> str:
+    """Text that Markdown leaves as it is, but for what stands between backticks."""
+    end, parts = 0, []
+    for match in _SOURCE_TEXT.finditer(text):
+        parts += [escape(text[end : match.start()]), f"`{match[1] or match[2]}`"]
+        end = match.end()
+    return "".join([*parts, escape(text[end:])])

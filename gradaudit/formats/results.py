@@ -1,0 +1,104 @@
+"""What findings come to, one result a row, for formats that tell results and not rules."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from gradaudit.judging import passed, says
+from gradaudit.judging.risk import BEYOND, OPEN, why
+from gradaudit.report import Finding, Report
+from gradaudit.text import printable, variant_text
+from gradaudit.view.verdict import policy_of
+
+NOTHING_MEASURED = "report.incomplete"
+GRAVEST = ("error", "warning", "unclear", "known", "ignored", "passed", "not-applicable")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A row that is not within all of its limits.
+
+    Attributes:
+        finding: the gravest that rules say of it.
+        open: of a graver rule, which neither shows nor excludes a value beyond its limit.
+    """
+
+    finding: Finding
+    open: Sequence[Finding] = ()
+
+    @property
+    def says(self) -> str:
+        """``error``, ``warning``, ``unclear``, ``known`` or ``ignored``."""
+        return says(self.finding)
+
+    @property
+    def rule(self) -> str:
+        """The metric, or what stands for one where a report holds nothing to judge."""
+        return rule_of(self.finding)
+
+    @property
+    def sentence(self) -> str:
+        """Where, what number, beside which limit, and what that means."""
+        finding = self.finding
+        where = f"Layer {finding.layer}" if finding.layer is not None else "The whole model"
+        variant = f" ({variant_text(finding.variant)})" if finding.variant else ""
+        stands = [finding.message, *(each.message for each in self.open)]
+        meaning = why(finding.metric) if finding.outcome in BEYOND else ""
+        named = "" if not finding.rule else f"{where}: {finding.metric}{variant} "
+        said = f"{named}{'; and '.join(stands)}."
+        return printable(f"{said} {meaning[:1].upper()}{meaning[1:]}".strip(), limit=None)
+
+
+def rule_of(finding: Finding) -> str:
+    """The metric that a finding is of, harmless."""
+    return NOTHING_MEASURED if finding.rule == 0 else printable(finding.metric, limit=None)
+
+
+def results(judged: Report) -> Iterator[Result]:
+    """A result for each row that a rule finds beyond its limit, or cannot tell within it."""
+    for found in told_of(judged):
+        gravest = gravest_of(found)
+        if gravest.outcome in BEYOND | OPEN:
+            errors = [each for each in found if each.level == "error" and says(each) == "unclear"]
+            yield Result(gravest, errors if gravest.level == "warning" else ())
+
+
+def told_of(judged: Report) -> Iterator[Sequence[Finding]]:
+    """All that rules say of each row, and what each says of rows that there are not."""
+    rows: dict[object, list[Finding]] = {}
+    for place, finding in enumerate(judged.findings):
+        nowhere = finding.outcome == "unmeasured" and finding.layer is None
+        rows.setdefault(place if nowhere else finding.key, []).append(finding)
+    yield from rows.values()
+
+
+def gravest_of(found: Sequence[Finding]) -> Finding:
+    """The gravest of findings of one row: an error hides its own warning."""
+    return min(found, key=lambda each: GRAVEST.index(says(each)))
+
+
+def verdict(judged: Report) -> str:
+    """``passed`` or ``failed``."""
+    return "passed" if passed(judged) else "failed"
+
+
+def policy_name(judged: Report) -> str:
+    """What the policy is called that the report was judged by, as far as it says so."""
+    return printable(policy_of(judged)[0])
+
+
+def artifact(report: Report) -> str | None:
+    """The file to look into: what makes the model, else the configuration, else the checkpoint.
+
+    Relative to the working directory where it lies in it; None where the model is no file's.
+    """
+    config = report.provenance.get("config")
+    checkpoints = [checkpoint.file for checkpoint in report.target.checkpoints]
+    source = re.match(r"(.+\.py):", report.target.model)
+    named = [source[1] if source else None, config, *checkpoints[-1:]]
+    found = next((name for name in named if isinstance(name, str) and name), None)
+    if found is None or not PurePath(found).is_absolute():
+        return found
+    here = Path.cwd()
+    return str(Path(found).relative_to(here)) if Path(found).is_relative_to(here) else found

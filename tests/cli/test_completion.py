@@ -1,0 +1,78 @@
+"""Completion, as zsh asks for it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import HANGS
+from report_builder import make_report, row
+
+from gradaudit.audits import audits
+from gradaudit.cli.completion import completer
+from gradaudit.families import families
+from gradaudit.zoo import zoo_names
+
+
+def asked(option: str, begun: str = "", **params: object) -> list[str]:
+    """The words that an option is completed with."""
+    complete = completer(option)
+    assert complete is not None
+    return [word for word, _ in complete(Context(params), begun)]  # type: ignore[arg-type]
+
+
+class Context:
+    """As much of the shell's command line as completers look at."""
+
+    def __init__(self, params: dict[str, object]) -> None:
+        self.params = params
+
+
+def test_names_of_parts() -> None:
+    assert asked("model", "zoo:") == [f"zoo:{name}" for name in zoo_names()]
+    assert asked("audits", "attack-p") == ["attack-property"]
+    assert asked("family") == sorted(families())
+    assert "dlg" in asked("method")
+    assert "prune:0.99" in asked("defense")
+    assert {"digits", "csv:", "hf-datasets:"} <= set(asked("data"))
+    assert asked("explained", "vinfo.au") == ["vinfo.auroc"]
+    assert {name.replace(" ", "-") for name in audits()} <= set(asked("explained"))
+    assert completer("seed") is None
+
+
+def test_layers_and_attributes_are_those_of_a_named_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert asked("layer") == []
+    data = {"attributes": {"sex": {"f": 1}}}
+    report = make_report(row("a.m", "fc1", 1), data=data).to_json()
+    Path("old.json").write_text(report)
+    assert asked("layer", "fc", output=[Path("new.json"), Path("old.json")]) == ["fc1", "fc2"]
+    assert asked("attribute", output=["old.json"]) == ["sex"]
+    Path("report.json").write_text(report)
+    assert asked("hide") == ["conv1", "fc1", "fc2"]
+    Path("report.json").write_text("{}")
+    assert asked("hide") == []
+
+
+def test_the_shell_gets_them_without_torch() -> None:
+    code = (
+        "import sys\nfrom gradaudit.cli import main\nsys.argv = ['gradaudit']\n"
+        "try: main()\nfinally: assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={
+            "_GRADAUDIT_COMPLETE": "complete_zsh",
+            "_TYPER_COMPLETE_ARGS": "gradaudit scan --model zoo:len",
+            "PYTHONPATH": ":".join(sys.path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=HANGS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "zoo" in done.stdout
+    assert "lenet" in done.stdout

@@ -1,0 +1,166 @@
+"""What others' tools read of the repository does what it says: workflow, action, hook, sdist."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command_line import HANGS, run
+from report_builder import make_report, row
+
+import gradaudit
+
+ROOT = Path(__file__).parents[1]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+CONFIG = "model: zoo:mlp?inputs=10&classes=2&hidden=3\ndata: diabetes\naudits: [forward]\n"
+POLICY = "rules: [{metric: forward.fraction, max: 2}]\n"
+MEASURED = "\n".join(["import sys", "from gradaudit.__main__ import main", "sys.exit(main())"])
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Path:
+    """A folder as a workflow checks it out, with ``gradaudit`` as pip would install it."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "gradaudit"
+    program.write_text(f"#!{sys.executable}\n{MEASURED}\n")
+    program.chmod(0o755)
+    (tmp_path / "bin" / "python").symlink_to(shutil.which("true") or "/bin/true")  # for pip
+    (tmp_path / "gradaudit.yaml").write_text(CONFIG)
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    return tmp_path
+
+
+def shell(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a step as GitHub runs those of ``shell: bash``."""
+    return subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        timeout=HANGS,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_the_workflow_of_the_page_passes(runner: Path) -> None:
+    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    workflow = page.split("```yaml\n# .github/workflows/")[1].split("```")[0].partition("\n")[2]
+    steps = yaml.safe_load(workflow)["jobs"]["gradients"]["steps"]
+    done = [shell(step["run"], runner) for step in steps if "run" in step]
+    assert [step.returncode for step in done] == [0] * 4, [step.stderr for step in done]
+    assert done[2].stdout.splitlines()[-1].startswith("::notice title=gradaudit::passed by")
+    assert (runner / steps[-1]["with"]["sarif_file"]).is_file()
+    assert (runner / "summary.md").read_text() == (runner / "gradaudit.md").read_text()
+
+
+def step(name: str) -> dict[str, Any]:
+    (found,) = [each for each in ACTION["runs"]["steps"] if each["name"] == name]
+    assert found["shell"] == "bash"
+    return dict(found)
+
+
+def given(name: str, **inputs: str) -> dict[str, str]:
+    """The environment of a step, with what the inputs are in it."""
+    values = {key: inputs.get(key, each["default"]) for key, each in ACTION["inputs"].items()}
+    return {
+        key: values[value.removeprefix("${{ inputs.").removesuffix(" }}")]
+        for key, value in step(name)["env"].items()
+    }
+
+
+@pytest.mark.slow
+def test_the_action_measures_what_it_is_told(runner: Path) -> None:
+    arguments = "--samples 20 --layer 'fc*'"
+    done = shell(step("Measure")["run"], runner, **given("Measure", arguments=arguments))
+    assert done.returncode == 0, done.stderr
+    report = gradaudit.Report.from_file(runner / "gradaudit-report.json")
+    assert {layer.name for layer in report.target.layers} == {"fc1"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("value", "inputs", "status", "verdict"),
+    [
+        (1, {"policy": "policy.yaml"}, 0, "notice"),
+        (3, {"policy": "policy.yaml"}, 1, "error"),
+        (3, {"policy": "policy.yaml", "baseline": "old report.json"}, 0, "notice"),
+        (2, {"policy": "policy.yaml", "strict": "true"}, 1, "error"),
+        (2, {"policy": "policy.yaml; touch run"}, 2, None),
+    ],
+)
+def test_the_action_judges(
+    runner: Path, value: float, inputs: dict[str, str], status: int, verdict: str | None
+) -> None:
+    made = make_report(row("forward.fraction", "fc1", value, interval=(value - 0.5, value + 0.5)))
+    for name in ("gradaudit-report.json", "old report.json"):
+        made.save(runner / name)
+    done = shell(step("Judge")["run"], runner, **given("Judge", **inputs))
+    assert done.returncode == status, done.stderr
+    if verdict:
+        assert done.stdout.splitlines()[-1].startswith(f"::{verdict} title=gradaudit::")
+        assert (runner / "summary.md").read_text() == (runner / "gradaudit.md").read_text()
+        for output in ACTION["outputs"].values():
+            assert (runner / Path(output["value"]).name).is_file()
+    assert not (runner / "run").exists()
+
+
+def test_no_input_of_the_action_is_part_of_a_script() -> None:
+    assert not any("${{" in each["run"] for each in ACTION["runs"]["steps"])
+
+
+def test_the_hook_judges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    monkeypatch.chdir(tmp_path)
+    Path("policy.yaml").write_text(POLICY)
+    for value, status in ((1, 0), (3, 1)):
+        make_report(row("forward.fraction", "fc1", value)).save("report.json")
+        assert run(*hook["entry"].split()[1:], *hook["args"]).status == status
+
+
+def test_the_citation_is_of_this_version_and_of_the_papers() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert cited["version"] == gradaudit.__version__ == project["version"]
+    assert cited["license"] == project["license"]
+    papers = {paper["url"] for paper in cited["references"]}
+    assert papers == set(project["urls"].values())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the list of files that git keeps")
+def test_the_source_distribution_is_complete(tmp_path: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    kept = [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+    for name in kept:
+        (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / "copy" / name)
+    build = "from setuptools import build_meta as b; b.build_sdist('.')"
+    subprocess.run(
+        [sys.executable, "-c", build],
+        cwd=tmp_path / "copy",
+        capture_output=True,
+        check=True,
+        timeout=HANGS,
+    )
+    (made,) = (tmp_path / "copy").glob("*.tar.gz")
+    with tarfile.open(made) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    assert set(kept) <= packed
+    assert not [name for name in packed if "__pycache__" in name]

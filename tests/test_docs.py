@@ -1,0 +1,161 @@
+"""Every command, policy and snippet that a page shows is one: what is printed can be typed."""
+
+import re
+import runpy
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from command_line import run
+from report_builder import make_report, row
+from safetensors.numpy import save_file
+
+from gradaudit.cli import FAILED, build
+from gradaudit.cli.perform import GATE_FAILED
+from gradaudit.errors import AuditError, UsageError
+from gradaudit.judging import Policy
+from gradaudit.planning.survey import Survey
+from gradaudit.report import Report
+from gradaudit.stopping import Stopped
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("sample_models/*.md"))
+    if path.name != "CHANGELOG.md"
+}
+CONTRIBUTED = ("gradient-norm", "blank", "quantize", "parity", ".csv", "rounding")
+"""Parts of recipes, which ``test_contributing`` and ``test_plugin`` install and run."""
+STAND_INS = {"MODEL": "sample_models/models.py:diabetes_mlp", "DATA": "diabetes"}
+LINES = re.compile(r"^ {4,}(gradaudit (?:.*\\\n)*.*)$", re.MULTILINE)
+SPOKEN = re.compile(r"`gradaudit ([a-z][a-z-]*)")
+
+
+def commands() -> Iterator[Any]:
+    for page, text in PAGES.items():
+        for line in LINES.findall(text):
+            words = line.replace("\\\n", " ")
+            if not any(name in words for name in CONTRIBUTED):
+                yield pytest.param(words, id=f"{page}: {' '.join(words.split())[:60]}")
+
+
+def unquoted(line: str) -> str:
+    """What of a command line stands in no quotes, without its comment."""
+    return re.sub(r"'[^']*'|\"[^\"]*\"| #.*", "", line)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that has whatever the pages speak of."""
+    folder = tmp_path_factory.mktemp("desk")
+    (folder / "sample_models").symlink_to(ROOT / "sample_models")
+    (folder / "FILE.py").write_text(
+        "from torch import nn\ndef factory(): return nn.Sequential(nn.Linear(3, 2))\n"
+    )
+    digits = ROOT / "sample_models" / "digits" / "round-10.safetensors"
+    kept = folder / "run" / "client-0"
+    kept.mkdir(parents=True)
+    (kept / "round-020.safetensors").write_bytes(digits.read_bytes())
+    save_file(
+        {"0.weight": np.ones((2, 3), "f4"), "0.bias": np.zeros(2, "f4")},
+        folder / "weights.safetensors",
+    )
+    rows = [f"{i % 2},{'fm'[i % 2]},{i},{i * i % 7}" for i in range(24)]
+    for name in ("table.csv", "adult.csv"):
+        (folder / name).write_text("\n".join(["income,sex,age,hours", *rows]))
+    pictures = np.random.default_rng(0).random((12, 3, 32, 32), "f4")
+    np.savez(folder / "pictures.npz", x=pictures, y=np.arange(12) % 10)
+    (folder / "policy.yaml").write_text(policies("README.md")[0])
+    (folder / "audit.yaml").write_text(
+        "model: sample_models/models.py:digits_cnn\ndata: digits\nsamples: 16\n"
+    )
+    for name in ("report.json", "old.json", "new.json"):
+        (folder / name).write_text(canned().to_json())
+    return folder
+
+
+def canned() -> Report:
+    """A report that the policy of the README passes."""
+    return make_report(
+        row("copa-metric.rank_deficit", "conv1", 3, interval=(2, 4)),
+        row("sensitivity.input_f_bounded_share", "conv1", 0.2, interval=(0.1, 0.3)),
+        row("vinfo.vinfo", "fc1", 0.2, interval=(0.1, 0.3)),
+    )
+
+
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch, desk: Path) -> None:
+    """All but the measuring itself, which the tests of the audits do."""
+    monkeypatch.chdir(desk)
+    monkeypatch.setattr("gradaudit.runner.run", lambda *_, **__: canned())
+    monkeypatch.setattr("gradaudit.training.train", lambda *_, **__: [])
+    monkeypatch.setattr(Survey, "go", lambda *_: None)
+    monkeypatch.setattr(Survey, "report", lambda *_: canned())
+
+
+@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.parametrize("line", list(commands()))
+def test_what_a_page_shows_can_be_typed(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *before, line = line.split(" | ")  # of a pipe, what its last command gets is a report
+    _, *words = shlex.split(line, comments=True)
+    if words[0] == "init":  # it wants a folder that has no configuration yet
+        (tmp_path / "sample_models").symlink_to(ROOT / "sample_models")
+        monkeypatch.chdir(tmp_path)
+    given = run(*shlex.split(before[0])[1:]).out if before else ""
+    done = run(*(STAND_INS.get(word, word) for word in words), given=given)
+    assert done.status == 0, done.err
+    assert not re.search(r"[?*\[\](){}<>|&;~]", unquoted(line)), "a shell would take it apart"
+
+
+def test_every_command_that_a_page_names_exists() -> None:
+    app = build()
+    known = {command.name for command in app.registered_commands}
+    groups = {group.name for group in app.registered_groups}
+    for page, text in PAGES.items():
+        for spoken in SPOKEN.findall(text):
+            assert spoken in known | groups, f"{page}: gradaudit {spoken}"
+
+
+def policies(page: str) -> list[str]:
+    return [
+        block
+        for block in re.findall(r"```yaml\n(.*?)```", PAGES[page], re.DOTALL)
+        if "rules:" in block
+    ]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if policies(page)])
+def test_every_policy_that_a_page_shows_is_one(page: str) -> None:
+    for block in policies(page):
+        assert Policy.model_validate(yaml.safe_load(block)).rules
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_every_snippet_runs(page: str, monkeypatch: pytest.MonkeyPatch, desk: Path) -> None:
+    monkeypatch.chdir(desk)
+    model = runpy.run_path("sample_models/models.py")["digits_cnn"]()
+    names = {"model": model, "inputs": torch.rand(6, 1, 8, 8), "labels": torch.arange(6)}
+    for block in re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL):
+        exec(block, names)
+    assert isinstance(names["judged"], Report)
+
+
+def test_the_exit_statuses_are_those_of_the_code() -> None:
+    stopped = {Stopped(number).status for number in (signal.SIGINT, signal.SIGTERM)}
+    failed = {GATE_FAILED, UsageError.exit_status, AuditError.exit_status, FAILED}
+    for page in ("README.md", "docs/ci.md"):
+        cells = re.findall(r"^\| ([\d, ]+) \|", PAGES[page], re.MULTILINE)
+        documented = {int(status) for cell in cells for status in cell.split(",")}
+        assert documented == {0} | failed | stopped
+
+
+def test_the_readme_is_short() -> None:
+    assert len(PAGES["README.md"].splitlines()) <= 200

@@ -1,0 +1,77 @@
+"""The example package of docs/parts.md is installed by pip, found, and does what it says."""
+
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import HANGS, run
+
+from gradaudit.defenses import parse_defense
+from gradaudit.parts import discover
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "rounding"
+PAGE = (ROOT / "docs" / "parts.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The example as pip installs it, without a network and outside this environment."""
+    source, site = tmp_path_factory.mktemp("source") / "rounding", tmp_path_factory.mktemp("site")
+    shutil.copytree(EXAMPLE, source)
+    flags = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", *flags, "--target", site, source],
+        check=True,
+        timeout=HANGS,
+        capture_output=True,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        discover.cache_clear()
+        importlib.invalidate_caches()
+        yield
+    discover.cache_clear()
+    sys.modules.pop("gradaudit_rounding", None)
+
+
+@pytest.mark.usefixtures("installed")
+def test_it_is_a_defense_like_any_other() -> None:
+    listed = json.loads(run("list", "defenses", "-f", "json").out)["defenses"]
+    assert listed["rounding:2"] == "Share every element with a few significant digits."
+    (named,) = re.findall(r"--defense (rounding\S+)", PAGE)
+    updates = torch.tensor([[0.0, 1.2345, -0.00098765, 6.5e4]], dtype=torch.float64)
+    shared = parse_defense(named).apply(updates, records=1, generator=torch.Generator())
+    assert shared.tolist()[0] == pytest.approx([float(f"{x:.2g}") for x in updates.tolist()[0]])
+    model = ("-m", "zoo:mlp?inputs=10&classes=2&hidden=3", "-d", "diabetes")
+    done = run("attack", "membership", *model, "--defense", named, "--batches", 1, "-f", "json")
+    assert done.status == 0, done.err
+    assert named in json.dumps(json.loads(done.out)["provenance"]["defenses"])
+
+
+def test_the_page_shows_how_it_is_declared() -> None:
+    (shown,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    written = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
+    assert tomllib.loads(shown)["project"].items() <= written["project"].items()
+
+
+def test_every_kind_of_part_has_its_group_and_its_class_on_the_page() -> None:
+    named = dict(re.findall(r"^\| `(gradaudit\.[\w.]+)` \| `([\w.]+)` \|", PAGE, re.MULTILINE))
+    calls = [
+        re.findall(r"discover\((?:\"([\w.]+)\"|__name__), (\w+)", path.read_text("utf-8"))
+        for path in (ROOT / "gradaudit").rglob("__init__.py")
+    ]
+    kinds = {base for found in calls for _, base in found}
+    assert {path.rpartition(".")[2] for path in named.values()} == kinds
+    for group, base in named.items():
+        module, _, name = base.rpartition(".")
+        assert base.startswith(group)
+        assert hasattr(importlib.import_module(module), name)
