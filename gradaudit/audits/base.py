@@ -121,7 +121,7 @@ class Audit(Generic[O]):
     """Where the paper that its measure is from can be read: an address."""
     metrics: ClassVar[tuple[Metric, ...]]
     headline: ClassVar[tuple[str, ...]]
-    """Ids of the metrics that get a column in the risk table of ``scan``."""
+    """Ids of the metrics worth showing of a scan; the risk table has the last for a question."""
     proxy: ClassVar[bool] = False
     """Whether its metrics stand for leakage without trying to learn anything from what is shared.
 

@@ -74,9 +74,12 @@ def _audits_of(audit: str) -> list[type[Audit[Any]]]:
 
 
 def _questions(columns: Sequence[Column]) -> Iterator[Column]:
-    """Of the metrics that answer a question the one of an audit that tries most to learn it."""
+    """Of the metrics that answer a question the one of an audit that tries most to learn it.
+
+    Of several of one audit it is the last.
+    """
     for question in HEADINGS:
-        answering = [column for column in columns if column.question == question]
+        answering = [column for column in reversed(columns) if column.question == question]
         if answering:
             yield min(answering, key=_evidence)
 

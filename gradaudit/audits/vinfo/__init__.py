@@ -269,7 +269,7 @@ class Vinfo(Audit[VinfoOptions]):
             id="original_success", title="Share of reconstructions that come close to the record"
         ),
     )
-    headline = ("auroc", "vinfo")
+    headline = ("vinfo", "auroc")
     Options = VinfoOptions
     priority = 20
     least: ClassVar = {
