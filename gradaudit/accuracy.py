@@ -37,6 +37,8 @@ FEWEST = 30
 _MARGIN = 0.05
 """By how much an accuracy may lie below the expected one: other records of the same kind."""
 _RESAMPLES = 1000
+_RANDOM = ("zoo:", "torchvision:", "hf:")
+"""Models that come without weights."""
 _LEVEL = 0.05
 
 
@@ -244,7 +246,7 @@ def doubt(
 
     ``seen`` is what came into its first batch normalisation.
     """
-    if target.checkpoint is None and target.description.startswith(("zoo:", "torchvision:")):
+    if target.checkpoint is None and target.description.startswith(_RANDOM):
         return (
             "the weights are random: no checkpoint was given (--checkpoint), and every number is "
             "about an untrained model"

@@ -45,9 +45,9 @@ class SubjectSettings(_Settings):
 
     model: str | None = Field(
         None,
-        description="zoo:NAME, torchvision:NAME, FILE.py:factory, package.module:factory, or "
-        "ARCHIVE.pt2 of torch.export; options follow as ?key=value&…. All but the first two are "
-        "code that is run.",
+        description="zoo:NAME, torchvision:NAME, hf:DIR of transformers (?adapter=DIR of PEFT), "
+        "FILE.py:factory, package.module:factory, or ARCHIVE.pt2 of torch.export; options follow "
+        "as ?key=value&…. The last three are code that is run.",
         json_schema_extra=short("-m"),
     )
     checkpoint: tuple[Path, ...] = Field(
@@ -70,7 +70,8 @@ class SubjectSettings(_Settings):
     data: str | None = Field(
         None,
         description="digits, diabetes, csv:FILE?label=COL, parquet:FILE?label=COL, "
-        "npz:FILE?inputs=KEY&label=KEY, images:DIR, text:FILE.csv?text=COL&label=COL, "
+        "npz:FILE?inputs=KEY&label=KEY, images:DIR, text:FILE.csv?text=COL&label=COL (of a "
+        "language model its own tokens are the labels), "
         "torchvision:NAME?root=DIR, hf-datasets:DIR?label=COL, or FILE.py:factory, which returns "
         "(inputs, labels), a mapping of inputs, labels, attributes, users, members and classes, or "
         "a Dataset or DataLoader; inputs may be a mapping of the model's arguments.",

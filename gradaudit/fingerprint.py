@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -94,10 +95,22 @@ def _texts(value: object) -> Iterator[object]:
 
 
 def _with_code(text: str) -> list[str]:
-    """A text, and digests of the files and of the module that it names, where it is a spec."""
+    """A text, and digests of the files and of the module that it names, where it is a spec.
+
+    Of a folder it is those of the settings of a model in it.
+    """
     module = getattr(sys.modules.get(text.rpartition(":")[0]), "__file__", None)
-    files = {*files_in_spec(text), *([Path(module)] if module else [])}
+    named = set(files_in_spec(text))
+    settings = chain.from_iterable(map(_settings, named))
+    files = {*named, *settings, *([Path(module)] if module else [])}
     return [text, *(digest for path in sorted(files) if (digest := _digest(path)))]
+
+
+def _settings(folder: Path) -> list[Path]:
+    """The files of settings in a folder; none where there is no such folder."""
+    with suppress(OSError, ValueError):
+        return list(folder.glob("*config.json"))
+    return []
 
 
 def _digest(path: Path) -> str:

@@ -25,7 +25,7 @@ _IN_PROSE = re.compile(
     rf"(?:~|\.{{1,2}})?(?:/[\w.@+-]+)+/?"
     rf"|(?:[\w.@+-]+/)*(?![A-Z_]+\.)[\w@+-][\w.@+-]*\.(?:{_SUFFIX})\b)"
 )
-_SCHEME = re.compile(r"^(?:csv|npz|images|text|torchvision|zoo):")
+_SCHEME = re.compile(r"^(?:csv|npz|images|text|torchvision|hf|zoo):")
 _FUNCTION = re.compile(r"(\.py):[^/]*$")
 _NAMING = {"attribute", "label", "drop", "user", "member", "text", "inputs", "column", "id"}
 _ATTRIBUTE_FLAGS = {"-a", "--attribute", "--knows"}

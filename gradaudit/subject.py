@@ -15,8 +15,9 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import Chain, parse_defense
 from gradaudit.defenses.subject import Subject, defended_target, with_private_part
 from gradaudit.errors import UsageError
-from gradaudit.models.building import load_loss, load_model
+from gradaudit.models.building import brought_by, load_loss, load_model
 from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, parse_rename
+from gradaudit.models.hf_folder import as_named_here, reading_of
 from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.preprocessing import expected_of_run
 from gradaudit.models.target import (
@@ -56,12 +57,14 @@ def open_subject(
         DataError: the data set's content cannot be used.
         AuditError: no layer is left to audit.
     """
+    checkpoints = settings.checkpoint
     if model is None:
         spec = _needed(settings.model, "--model")
         model = load_model(spec, seed=settings.seed).to(choose_device(settings.device))
+        checkpoints = checkpoints or brought_by(spec)
     if records is None:
         spec = _needed(settings.data, "--data")
-        records = load_records(spec, attributes=settings.attribute)
+        records = load_records(spec, attributes=settings.attribute, reading=reading_of(model))
     untrained = Target(
         model=model,
         loss=loss or load_loss(settings.loss),
@@ -73,7 +76,7 @@ def open_subject(
     defenses = tuple(map(parse_defense, settings.defense))
     untrained = defended_target(untrained, defenses, settings.seed)
     how = Fit(parse_rename(settings.prefix) if settings.prefix else None, settings.partial)
-    targets = tuple(_with_weights(untrained, path, how) for path in settings.checkpoint)
+    targets = tuple(_with_weights(untrained, path, how) for path in checkpoints)
     newest = (targets or (untrained,))[-1]
     layers = choose_layers(newest.layers, settings.layer, settings.hide)
     hidden = hidden_layers(newest.layers, settings.hide)
@@ -111,7 +114,8 @@ def _needed(spec: str | None, option: str) -> str:
 
 def _with_weights(target: Target, path: Path, how: Fit) -> Target:
     model = copy.deepcopy(target.model)
-    record = apply_checkpoint(model, with_private_part(load_checkpoint(path), model), how)
+    loaded = as_named_here(load_checkpoint(path), model)
+    record = apply_checkpoint(model, with_private_part(loaded, model), how)
     return replace(target, model=model, checkpoint=record)
 
 

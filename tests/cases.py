@@ -180,6 +180,37 @@ class Text(nn.Module):
         return self.fc(x.mean(dim=2))  # type: ignore[no-any-return]
 
 
+class Conv1D(nn.Module):
+    """A linear layer whose weight lies as (in, out), as transformers has it and calls it."""
+
+    def __init__(self, outputs: int, inputs: int) -> None:
+        super().__init__()
+        self.nf = outputs
+        self.weight = nn.Parameter(torch.randn(inputs, outputs))
+        self.bias = nn.Parameter(torch.randn(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight)
+        return flat.reshape(*x.shape[:-1], self.nf)
+
+
+class Language(nn.Module):
+    """Tokens, a feed-forward block, and the embedding as the head; the mean over positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(9, 3)
+        self.norm = nn.LayerNorm(3)
+        self.up, self.down = Conv1D(5, 3), Conv1D(3, 5)
+        self.head = nn.Linear(3, 9, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        x = x + self.down(self.up(self.norm(x)).tanh())
+        return self.head(x).mean(dim=1)  # type: ignore[no-any-return]
+
+
 class Recurrent(nn.Module):
     """An LSTM read out at its last step."""
 
@@ -286,6 +317,7 @@ CASES = [
     Case("unused-and-frozen", Unused, _real(4), _classes(3), CROSS_ENTROPY),
     Case("own-parameters", OwnParameters, _real(4), _classes(3), CROSS_ENTROPY),
     Case("text", Text, _tokens(5, 9), _classes(2), CROSS_ENTROPY),
+    Case("language", Language, _tokens(4, 9), _classes(9), CROSS_ENTROPY),
     Case("lstm", Recurrent, _real(3, 2), _classes(2), CROSS_ENTROPY),
     Case("attention", Attention, _real(3, 4), _classes(3), CROSS_ENTROPY),
     Case("transformer", _transformer, _real(2, 4), _classes(2), CROSS_ENTROPY),

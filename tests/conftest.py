@@ -12,6 +12,7 @@ os.environ["MKL_NUM_THREADS"] = "1"
 
 import torch
 from hypothesis import settings
+from language_models import Shelf
 
 torch.set_num_threads(1)
 settings.register_profile("untimed", deadline=None)
@@ -63,3 +64,9 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(scope="session")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    """Small models of transformers."""
+    return Shelf(tmp_path_factory.mktemp("language"))

@@ -274,6 +274,15 @@ def test_options_and_the_files_that_they_name_are_in_the_fingerprint(tmp_path: P
     assert prints[-1] == of(mechanism=f"{code}:a")
 
 
+def test_settings_of_a_models_folder_are_in_the_fingerprint(tmp_path: Path) -> None:
+    described = replace(subject("sex").target, description=f"hf:m?adapter={tmp_path}")
+    audited, prints = replace(subject("sex"), targets=(described,)), []
+    for alpha in (1, 2):
+        (tmp_path / "adapter_config.json").write_text(f'{{"lora_alpha": {alpha}}}')
+        prints.append(fingerprint(audited, Sensitivity(SensitivityOptions())))
+    assert prints[0] != prints[1]
+
+
 def test_workers_and_memory_are_not_in_the_fingerprint() -> None:
     audited, audit = subject("sex"), Sensitivity(SensitivityOptions(probes=8))
     other = replace(audited, jobs=4, memory=1 << 20)

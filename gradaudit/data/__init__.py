@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gradaudit.data.base import MEMBER, DataAdapter
 from gradaudit.data.common.class_order import in_class_order
+from gradaudit.data.common.reading import Reading
 from gradaudit.data.records import Attribute, Records, describe, fingerprint
 from gradaudit.errors import UsageError
 from gradaudit.parts import discover
@@ -31,13 +32,16 @@ def adapters() -> dict[str, type[DataAdapter]]:
     return discover(__name__, DataAdapter)
 
 
-def load_records(spec: str, *, attributes: Sequence[str] = ()) -> Records:
+def load_records(
+    spec: str, *, attributes: Sequence[str] = (), reading: Reading | None = None
+) -> Records:
     """The records that a DATA spec names.
 
     Args:
         spec: ``digits``, ``csv:FILE?label=COL``, … as ``gradaudit list`` shows them.
         attributes: private attributes that the records must have, beyond those of the spec;
             ``member`` is membership in the training set, where the data knows it.
+        reading: how the model that gets them reads texts, if it does.
 
     Raises:
         UsageError: the adapter, an option, a file, a column or an attribute is unknown or missing.
@@ -46,7 +50,7 @@ def load_records(spec: str, *, attributes: Sequence[str] = ()) -> Records:
     parsed = parse_spec(spec)
     adapter = _adapter(parsed)
     columns = (",".join(part for part in name.split(",") if part != MEMBER) for name in attributes)
-    chosen = adapter.of(parsed, filter(None, columns))
+    chosen = replace(adapter.of(parsed, filter(None, columns)), reading=reading)
     records = _with_membership(chosen.load())
     if chosen.classes is not None:
         records = in_class_order(records, chosen.classes, spec)

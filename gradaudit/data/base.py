@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import ClassVar, Self
 
+from gradaudit.data.common.reading import Reading
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 from gradaudit.specs import Spec, arguments
@@ -27,6 +28,7 @@ class DataAdapter(ABC):
         source: what follows ``NAME:`` in the spec, e.g. a file.
         classes: names of the classes in the order of the model's outputs, with commas between
             them, or a file with one a line; those that no record has may be among them.
+        reading: how the model that gets the records reads texts, if it does; no option.
     """
 
     name: ClassVar[str]
@@ -37,6 +39,7 @@ class DataAdapter(ABC):
 
     source: str = ""
     classes: str | None = None
+    reading: Reading | None = None
 
     @classmethod
     def of(cls, spec: Spec, attributes: Iterable[str] = ()) -> Self:
@@ -49,7 +52,7 @@ class DataAdapter(ABC):
         source = spec.rest if spec.scheme else ""
         if bool(source) != cls.needs_source:
             raise UsageError(f"{spec.text}: is not understood; write {cls.example}")
-        options = arguments(spec, cls, given=("source",))
+        options = arguments(spec, cls, given=("source", "reading"))
         if "attribute" in (field.name for field in fields(cls)):
             options["attribute"] = (*options.get("attribute", ()), *attributes)
         return cls(source=source, **options)

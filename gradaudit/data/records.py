@@ -127,7 +127,7 @@ def describe(records: Records) -> dict[str, JsonValue]:
 
     Returns:
         adapter, number of records, shape and type of an input, the task, the count of every class
-        (None for regression) and of every attribute's values, numbers of users, members and
+        (None for other tasks) and of every attribute's values, numbers of users, members and
         columns (None where there are none), what the adapter noted, and the fingerprint.
     """
     known = records.labels[records.labels != IGNORED].numpy()
@@ -136,7 +136,7 @@ def describe(records: Records) -> dict[str, JsonValue]:
         "records": len(records),
         "input_shape": list(records.inputs.shape[1:]),
         "input_type": "tokens" if records.discrete else "numbers",
-        "task": "classification" if records.classes else "regression",
+        "task": _task(records),
         "classes": _counts(known, records.classes) if records.classes else None,
         "attributes": {
             name: _counts(attribute.codes, attribute.values)
@@ -148,6 +148,12 @@ def describe(records: Records) -> dict[str, JsonValue]:
         "notes": dict(records.notes),
         "fingerprint": fingerprint(records),
     }
+
+
+def _task(records: Records) -> str:
+    if records.classes:
+        return "classification"
+    return "regression" if records.labels.is_floating_point() else "tokens"
 
 
 def fingerprint(records: Records) -> str:

@@ -1,90 +1,149 @@
-"""Texts in CSV files, as tokens by hashing: a word is the same token in every data set."""
+"""Texts in CSV files, as tokens of hashed words or of a tokenizer."""
 
-import re
-import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+from pydantic import JsonValue
 
 from gradaudit.data.base import DataAdapter
-from gradaudit.data.common.checks import choose, expect_to_fit
+from gradaudit.data.common.checks import choose
+from gradaudit.data.common.class_order import in_order
 from gradaudit.data.common.columns import Inputs
-from gradaudit.data.common.roles import assemble, labels_of
-from gradaudit.data.common.tables import read_table
+from gradaudit.data.common.reading import (
+    hidden_tokens,
+    next_tokens,
+    packed_tokens,
+    parts_of,
+)
+from gradaudit.data.common.roles import Labels, assemble, labels_of
+from gradaudit.data.common.tables import Table, read_table
+from gradaudit.data.common.tokens import Hashing, Pretrained, Tokenizer, Tokens, tokens_of
 from gradaudit.data.records import Records
 from gradaudit.errors import UsageError
 
-_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
-_TOKEN_BYTES = 8
+_LENGTH = 128
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextFile(DataAdapter):
-    """A column of texts in a CSV file, plain or compressed by gzip, as hashed words.
+    """A column of texts in a CSV file, plain or compressed by gzip, as tokens.
 
-    Each word in lower case has the token 1 + CRC-32 mod (vocabulary − 1), so a model trained on
-    another part of the data knows the same tokens; 0 is padding at the end.
+    With a model ``hf:DIR`` they are those of the folder's tokenizer, and the model gets a mask of
+    the padding with them. Else each word in lower case has the token 1 + CRC-32 mod (vocabulary −
+    1), so a model trained on another part of the data knows the same tokens; 0 is padding at the
+    end.
+
+    Labels are those of the model's task: a column, or the text's own tokens. Next tokens are told
+    at every position but a text's last; of masked ones 15 % are drawn, always the same, of which
+    80 % are masked, 10 % become any token and 10 % stay.
 
     Attributes:
         text: column of the texts.
-        label: column of the task's label.
+        label: column of the task's label, where that is no token.
         attribute: columns of private attributes; a quantity is split in halves at its median.
         user: column that says whose record it is.
         member: column that says whether a record was trained on.
-        length: tokens of a record; longer texts are cut.
-        vocabulary: number of different tokens, the padding included.
-        task: whether the label is a class or a number; told by its values if not said.
+        length: tokens of a record; longer texts are cut. 128, or as many as the model takes.
+        vocabulary: number of different hashed words, the padding included.
+        tokenizer: folder of a tokenizer, where it is not the model's own.
+        task: whether the label is a class, a number, or the next or a masked token; told by the
+            model, or the label's values, if not said.
     """
 
     name: ClassVar[str] = "text"
-    summary: ClassVar[str] = "texts in a column of a CSV file, as hashed words"
+    summary: ClassVar[str] = "texts in a column of a CSV file, as tokens"
     example: ClassVar[str] = "text:FILE.csv?text=COL&label=COL&attribute=COL&length=128"
 
     text: str
-    label: str
+    label: str | None = None
     attribute: tuple[str, ...] = ()
     user: str | None = None
     member: str | None = None
-    length: int = 128
+    length: int | None = None
     vocabulary: int = 10_000
-    task: Literal["classification", "regression"] | None = None
+    tokenizer: str | None = None
+    task: Literal["classification", "regression", "next-token", "masked-token"] | None = None
 
     def load(self) -> Records:
         """Read and tokenise the texts."""
-        if self.length < 1 or self.vocabulary < 2:
+        if self._length < 1 or self.vocabulary < 2:
             raise UsageError(f"text:{self.source}: length is at least 1 and vocabulary at least 2")
         table = read_table(Path(self.source))
-        texts = table.cells[choose(self.text, table.cells, table.file, "column")]
-        tokens = tokens_of(texts, self.length, self.vocabulary, table.file)
-        return assemble(
-            Inputs(tokens, notes={"length": self.length, "vocabulary": self.vocabulary}),
-            labels_of(table.column(self.label), self.task),
+        tokens, labels = self._told(self._tokens(table), table)
+        notes: dict[str, JsonValue] = {"length": self._length, **self._tokenizer.notes()}
+        records = assemble(
+            Inputs(packed_tokens(tokens) if self.reading else tokens.ids, notes=notes),
+            labels,
             table.columns(self.attribute),
             user=table.column_if(self.user),
             member=table.column_if(self.member),
         )
+        return self._for_model(records) if self.reading else records
 
+    def _for_model(self, records: Records) -> Records:
+        """With tokens and mask apart, and its own classes in its order."""
+        assert self.reading is not None
+        records = replace(records, parts=parts_of(self._length))
+        if records.classes and set(records.classes) <= set(self.reading.classes):
+            return in_order(records, self.reading.classes, self.source)
+        return records
 
-def tokens_of(texts: Sequence[str], length: int, vocabulary: int, origin: str) -> NDArray[np.int64]:
-    """The first words of each text as tokens, padded with 0 at the end.
+    @property
+    def _length(self) -> int:
+        most = self.reading.positions if self.reading else None
+        if self.length is None:
+            return min(_LENGTH, most or _LENGTH)
+        if most is not None and self.length > most:
+            raise UsageError(
+                f"text:{self.source}: length={self.length} is beyond the {most} positions of the "
+                f"model; say length={most} or less"
+            )
+        return self.length
 
-    A word is a run of letters and digits, with apostrophes inside, in lower case; its token is
-    1 + (CRC-32 of its UTF-8) mod (vocabulary − 1); the vocabulary, at least 2, has the padding.
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        """That which is named, else the model's, else hashing."""
+        if self.tokenizer is not None:
+            return Pretrained(Path(self.tokenizer).expanduser())
+        return Pretrained(self.reading.tokenizer) if self.reading else Hashing(self.vocabulary)
 
-    Returns:
-        (records, length) tokens below ``vocabulary``.
+    def _tokens(self, table: Table) -> Tokens:
+        texts = table.cells[choose(self.text, table.cells, table.file, "column")]
+        padding = self.reading.padding if self.reading else None
+        tokens = tokens_of(self._tokenizer, texts, self._length, table.file, padding)
+        if self.reading and (largest := int(tokens.ids.max())) >= self.reading.vocabulary:
+            raise UsageError(
+                f"text:{self.source}: the tokenizer gives tokens up to {largest:,}, and the model "
+                f"has embeddings of {self.reading.vocabulary:,}; name the tokenizer that it was "
+                "trained with, by tokenizer=DIR"
+            )
+        return tokens
 
-    Raises:
-        DataError: the tokens would take too much memory.
-    """
-    expect_to_fit((len(texts), length), origin, _TOKEN_BYTES)
-    tokens = np.zeros((len(texts), length), dtype=np.int64)
-    for row, text in zip(tokens, texts, strict=True):
-        words = [match.group() for match in islice(_WORD.finditer(text.lower()), length)]
-        row[: len(words)] = [1 + zlib.crc32(word.encode()) % (vocabulary - 1) for word in words]
-    return tokens
+    def _told(self, tokens: Tokens, table: Table) -> tuple[Tokens, Labels]:
+        """The tokens as the model gets them, and what it is to tell."""
+        task = self.task or (self.reading.task if self.reading else None)
+        if task != "next-token" and task != "masked-token":
+            return tokens, self._of_column(table, task)
+        if self.label is not None:
+            raise UsageError(
+                f"text:{self.source}: label={self.label}: the model tells tokens, which are the "
+                "labels; leave it out (a private attribute is named by attribute=)"
+            )
+        if task == "next-token":
+            return tokens, Labels(next_tokens(tokens), (), self.source)
+        if (mask := self._tokenizer.mask) is None:
+            raise UsageError(
+                f"text:{self.source}: the tokenizer has no token for a masked one; name another "
+                "by tokenizer=DIR, or say task=next-token"
+            )
+        hidden, labels = hidden_tokens(tokens, mask, self._tokenizer.vocabulary)
+        return hidden, Labels(labels, (), self.source)
+
+    def _of_column(
+        self, table: Table, task: Literal["classification", "regression"] | None
+    ) -> Labels:
+        if self.label is None:
+            raise UsageError(f"text:{self.source}: option 'label' is missing; add label=COL")
+        return labels_of(table.column(self.label), task)

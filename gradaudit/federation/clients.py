@@ -17,6 +17,7 @@ from gradaudit.defenses.attachment import private_names
 from gradaudit.errors import AuditError
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import drawing_from, running, unwrap
+from gradaudit.models.hf_adapter import frozen_below
 from gradaudit.models.target import Target
 from gradaudit.randomness import torch_rng
 from gradaudit.sharing.protocol import SharingProtocol
@@ -81,6 +82,7 @@ class Workplace:
         parameters = dict(model.named_parameters())
         self.shared = {name: parameters[name] for name in self.names}
         self._own = [p for n, p in parameters.items() if n in self.private]
+        self._frozen = {n: t for n, t in model.state_dict().items() if n in frozen_below(model)}
         self._couples = any(isinstance(module, _BatchNorm) for module in model.modules())
 
     def gradient(self, client: Client, state: State, round_: int) -> Contribution:
@@ -167,7 +169,7 @@ class Workplace:
     def _working(self, client: Client, state: State, round_: int) -> Iterator[torch.Generator]:
         """The model as the client has it, in its mode, with draws of its own."""
         draws = torch_rng(self.seed, "federation", "client", round_, client.number)
-        self.target.model.load_state_dict({**state, **client.private})
+        self.target.model.load_state_dict({**self._frozen, **state, **client.private})
         with (
             running(self.target.model, self.target.mode),
             drawing_from(draws.initial_seed() ^ 1, self.target.device),
@@ -234,12 +236,12 @@ class Server:
         self.rate = options.rate
         self.parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.optimizer = make_optimizer(self.parameters.values(), options)
-        self._private = set(private_names(self.model))
+        self._kept_back = {*private_names(self.model), *frozen_below(self.model)}
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of the shared weights and buffers, without any client's private part."""
+        """A copy of the shared weights and buffers: nothing private, nor frozen below an adapter."""
         state = self.model.state_dict().items()
-        return {n: t.detach().clone() for n, t in state if n not in self._private}
+        return {n: t.detach().clone() for n, t in state if n not in self._kept_back}
 
     def step(self, gradient: Mapping[str, Tensor]) -> None:
         """One step of the server's optimizer along the mean gradient."""

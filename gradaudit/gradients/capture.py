@@ -15,7 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gradaudit.gradients.operations import Convolution, Embedding, Gain, Linear, Offset, Operation
+from gradaudit.gradients.operations import (
+    Convolution,
+    Embedding,
+    Gain,
+    Linear,
+    Offset,
+    Operation,
+    Transposed,
+)
 
 Call = dict[str, Any]
 
@@ -135,6 +143,16 @@ def _linear(func: Callable[..., Tensor], call: Call) -> Applied:
     return Applied(call["input"], out, Linear(1, inputs, outputs, shape), offset)
 
 
+def _transposed(func: Callable[..., Tensor], call: Call) -> Applied | None:
+    """A product with a weight (in, out) that is added to its bias, as transformers' Conv1D."""
+    if call.keys() - {*_ADDED}:
+        return None
+    out, (inputs, outputs) = func(*(call[name] for name in _ADDED)), call["weight"].shape
+    shape = tuple(out.shape)
+    offset = Offset(1, 1, outputs, shape, channels_last=True)
+    return Applied(call["input"], out, Transposed(1, inputs, outputs, shape), offset)
+
+
 def _convolution(func: Callable[..., Tensor], call: Call) -> Applied | None:
     weight, groups = call["weight"], call.get("groups", 1)
     kernel = tuple(weight.shape[2:])
@@ -191,12 +209,14 @@ def padding_sides(
 
 
 _WEIGHTED = ("input", "weight", "bias")
+_ADDED = ("bias", "input", "weight")
 _CONVOLUTION = (*_WEIGHTED, "stride", "padding", "dilation", "groups")
 _READ = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 _RUNNING = ("input", "running_mean", "running_var", "weight", "bias")
 _Handler = Callable[[Callable[..., Any], Call], Applied | None]
 _HANDLERS: dict[Callable[..., Any], tuple[tuple[str, ...], _Handler]] = {
     F.linear: (_WEIGHTED, _linear),
+    torch.addmm: (_ADDED, _transposed),
     F.conv1d: (_CONVOLUTION, _convolution),
     F.conv2d: (_CONVOLUTION, _convolution),
     F.conv3d: (_CONVOLUTION, _convolution),

@@ -66,6 +66,10 @@ class Operation(ABC):
         """G (records, groups, out, in) in the parameter's own layout, flattened: (records, …)."""
         return gradient.flatten(1)
 
+    def laid_out(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """Δ and A, (…, rows, positions) and (…, columns, positions) of the parameter as it lies."""
+        return left, right
+
     def leading(self, delta: Tensor) -> tuple[int, ...]:
         """The (records,) or (records, directions) before the output's own shape."""
         return tuple(delta.shape[: delta.dim() - len(self.shape)])
@@ -83,6 +87,19 @@ class Linear(Operation):
         """(…, positions, in) seen from its last dimension."""
         lead = seen.dim() - len(self.shape)
         return seen.reshape(*seen.shape[:lead], -1, self.inputs).mT.unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class Transposed(Linear):
+    """y_t = Wᵀ x_t: a linear map whose weight is held as (in, out)."""
+
+    def weight(self, gradient: Tensor, seen: Tensor) -> Tensor:
+        """As W lies."""
+        return gradient.mT.flatten(1)
+
+    def laid_out(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """A and Δ."""
+        return right, left
 
 
 @dataclass(frozen=True)

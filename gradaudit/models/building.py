@@ -13,14 +13,16 @@ from torch import nn
 
 from gradaudit import zoo
 from gradaudit.errors import GradauditError, UsageError
+from gradaudit.models import hf_folder
 from gradaudit.models.custom_loss import user_loss
 from gradaudit.models.exported import load_exported
+from gradaudit.models.hf_folder import load_folder
 from gradaudit.models.losses import BUILT_IN, Loss
 from gradaudit.specs import Spec, arguments, parse_spec, suggest
 from gradaudit.user_code import first_line, import_torchvision, load_callable
 
 _FORMS = (
-    "zoo:NAME, torchvision:NAME, path/to/file.py:factory, package.module:factory or "
+    "zoo:NAME, torchvision:NAME, hf:FOLDER, path/to/file.py:factory, package.module:factory or "
     "a torch.export archive (.pt2)"
 )
 _NO_OPTIONS = ("weights", "progress")
@@ -32,9 +34,10 @@ def load_model(spec: str, *, seed: int = 0) -> nn.Module:
     The generators of torch, numpy and Python are left as they were. Nothing is downloaded.
 
     Args:
-        spec: ``zoo:NAME``, ``torchvision:NAME``, ``path/to/file.py:factory`` or
-            ``package.module:factory``, each with ``?option=value&…``, or a ``torch.export``
-            archive (``.pt2``), which is run as code too and brings its own weights.
+        spec: ``zoo:NAME``, ``torchvision:NAME``, ``hf:FOLDER`` of transformers,
+            ``path/to/file.py:factory`` or ``package.module:factory``, each with
+            ``?option=value&…``, or a ``torch.export`` archive (``.pt2``), which
+            is run as code too and brings its own weights.
         seed: of the fresh weights.
 
     Raises:
@@ -57,6 +60,16 @@ def load_model(spec: str, *, seed: int = 0) -> nn.Module:
             "in the factory"
         )
     return model
+
+
+def brought_by(spec: str) -> tuple[Path, ...]:
+    """The checkpoint that a MODEL spec brings, which is its own where no other is named."""
+    parsed = parse_spec(spec)
+    if parsed.scheme != "hf":
+        return ()
+    adapter = arguments(parsed, load_folder, ("folder",)).get("adapter")
+    weights = hf_folder.brought_by(Path(parsed.rest), adapter)
+    return () if weights is None else (weights,)
 
 
 def load_loss(spec: str) -> Loss:
@@ -84,6 +97,8 @@ def _factory(spec: Spec) -> Callable[[], Any]:
         return _bound(spec, zoo.factory(spec.rest))
     if spec.scheme == "torchvision":
         return partial(_bound(spec, _torchvision(spec.rest), _NO_OPTIONS), weights=None)
+    if spec.scheme == "hf":
+        return _bound(spec, partial(load_folder, Path(spec.rest)))
     if spec.name.endswith(".pt2"):
         return _bound(spec, partial(load_exported, Path(spec.name)))
     if ":" not in spec.name:

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvTransposeNd
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from gradaudit.data.common.packing import Part
@@ -110,6 +111,14 @@ def _gradient_parameters(own: dict[str, nn.Parameter], *, with_bias: bool) -> li
     biases = [name for name in own if "bias" in name]
     weights = ["weight"] if "weight" in own else [name for name in own if name not in biases]
     return weights + (biases if with_bias else [])
+
+
+def outputs_second(module: nn.Module) -> bool:
+    """Whether a weight's second dimension counts the outputs, where the first mostly does.
+
+    So it is in transposed convolutions, and in the linear layer that transformers calls Conv1D.
+    """
+    return isinstance(module, _ConvTransposeNd) or hasattr(module, "nf")
 
 
 def choose_layers(

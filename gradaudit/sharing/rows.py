@@ -278,7 +278,8 @@ class RecordRows:
             index, use = place
             left = use.left(found.deltas[index])[:, 0]
             right = use.right(found.seen[index])[:, 0].to(left)
-            yield slice(start, stop), Factors(left.contiguous(), right.contiguous())
+            above, beside = use.laid_out(left, right)
+            yield slice(start, stop), Factors(above.contiguous(), beside.contiguous())
             return
         chunk = max(1, self.memory // (2 * self.itemsize * layer.parameters))
         for first in range(0, stop - start, chunk):

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
-from torch.nn.modules.conv import _ConvTransposeNd
 
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.memory import Piece, Stream, as_array, counted, names, passes
-from gradaudit.models.target import Layer
+from gradaudit.models.target import Layer, outputs_second
 from gradaudit.subspaces.bases import leading_directions, negligible, numerical_rank
 from gradaudit.subspaces.comparing import distances, principal_angles, quick_angles
 from gradaudit.subspaces.splits import Split
@@ -55,7 +54,7 @@ class MatrixForm:
         parameters = dict(model.named_parameters())
         shapes = tuple(tuple(parameters[name].shape) or (1,) for name in layer.parameter_names)
         module = model.get_submodule("" if layer.name == "(model)" else layer.name)
-        form = cls(shapes, isinstance(module, _ConvTransposeNd))
+        form = cls(shapes, outputs_second(module))
         if len({form._outputs(shape) for shape in shapes}) > 1:
             raise NotApplicable(
                 "its parameters have different numbers of outputs and make no matrix; "

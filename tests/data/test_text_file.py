@@ -8,7 +8,7 @@ import pytest
 
 from gradaudit.data import load_records
 from gradaudit.data.common import checks
-from gradaudit.data.text_file import tokens_of
+from gradaudit.data.common.tokens import Hashing, tokens_of
 from gradaudit.errors import DataError, UsageError
 
 Write = Callable[..., Path]
@@ -19,9 +19,10 @@ def token(word: str, vocabulary: int) -> int:
 
 
 def test_words_are_hashed_cut_and_padded() -> None:
-    tokens = tokens_of(["Don't STOP, don't", "", "Größe_9 'x' 1 2 3"], 4, 50, "t")
+    found = Hashing(50).tokens(["Don't STOP, don't", "", "Größe_9 'x' 1 2 3"], 4)
     stop, dont = token("stop", 50), token("don't", 50)
-    assert tokens.tolist() == [
+    assert found.present.sum(axis=1).tolist() == [3, 0, 4]
+    assert found.ids.tolist() == [
         [dont, stop, dont, 0],
         [0, 0, 0, 0],
         [token("größe", 50), token("9", 50), token("x", 50), token("1", 50)],
@@ -30,8 +31,8 @@ def test_words_are_hashed_cut_and_padded() -> None:
 
 def test_every_token_is_below_the_vocabulary_and_no_word_is_padding() -> None:
     words = [f"w{i}" for i in range(2000)]
-    tokens = tokens_of(words, 1, 7, "t")
-    assert set(tokens[:, 0].tolist()) == {1, 2, 3, 4, 5, 6}
+    tokens = Hashing(7).tokens(words, 1)
+    assert set(tokens.ids[:, 0].tolist()) == {1, 2, 3, 4, 5, 6}
 
 
 def test_a_word_has_the_same_token_in_every_data_set(csv_file: Write) -> None:
@@ -59,6 +60,10 @@ def test_records_of_texts(csv_file: Write) -> None:
         ("text=tt&label=y", "no column 'tt'"),
         ("text=t&label=yy", "no column 'yy'"),
         ("label=y", "option 'text' is missing"),
+        ("text=t", "option 'label' is missing"),
+        ("text=t&label=y&task=next-token", "label=y: the model tells tokens"),
+        ("text=t&task=masked-token", "has no token for a masked one"),
+        ("text=t&label=y&reading=x", "option 'reading' cannot be set here"),
         ("text=t&label=y&length=0", "length is at least 1"),
         ("text=t&label=y&vocabulary=1", "vocabulary at least 2"),
         ("text=t&label=y&length=long", "is not a whole number"),
@@ -72,6 +77,6 @@ def test_bad_requests(csv_file: Write, options: str, message: str) -> None:
 
 def test_tokens_that_would_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "MAX_BYTES", 100)
-    assert tokens_of(["a"] * 3, 4, 10, "t").nbytes == 96
+    assert tokens_of(Hashing(10), ["a"] * 3, 4, "t").ids.nbytes == 96
     with pytest.raises(DataError, match=r"t: numbers of shape \(4, 4\)"):
-        tokens_of(["a"] * 4, 4, 10, "t")
+        tokens_of(Hashing(10), ["a"] * 4, 4, "t")

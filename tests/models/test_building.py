@@ -109,7 +109,7 @@ def test_the_generators_stay_when_the_factory_fails(factories: Path) -> None:
         ("zoo:cnn3?variant=5", "option variant='5' is not one of 1, 2, 3, 4"),
         ("zoo:dlnet?init=normal", "init='normal': write default, or uniform:B"),
         ("lenet", "write zoo:lenet"),
-        ("resnet", "unknown; write zoo:NAME, torchvision:NAME, path/to/file.py:factory"),
+        ("resnet", "unknown; write zoo:NAME, torchvision:NAME, hf:FOLDER, path/to/file.py:factory"),
         ("torchvision:resnet81", "not one of its"),
         ("torchvision:resnet81", "(did you mean 'resnet1"),
         ("torchvision:fasterrcnn_resnet50_fpn", "classification models"),

@@ -45,7 +45,7 @@ def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Mea
         NotApplicable: the model has no convolution.
     """
     if not convolutions(subject.target.model):
-        by_name = [layer for layer in subject.layers if layer.kind.startswith("Conv")]
+        by_name = [layer for layer in subject.layers if _is_by_name(layer)]
         why = f": {_not_a_convolution(by_name[0])}" if by_name else ""
         raise NotApplicable(f"the model has no convolution modules{why}")
     rows, model = Rows(type(audit)), FunctionalModel.of(subject.target, seed=subject.seed)
@@ -144,11 +144,17 @@ def _spread(row: Measurement, low: float, high: float) -> Measurement:
     return row.model_copy(update={"interval": (low, high)}) if low < high else row
 
 
+def _is_by_name(layer: Layer) -> bool:
+    """Whether it is called a convolution; what transformers calls Conv1D is a linear layer."""
+    return layer.kind.startswith("Conv") and layer.kind != "Conv1D"
+
+
 def _not_a_convolution(layer: Layer) -> str:
-    if layer.kind.startswith("Conv"):
+    if _is_by_name(layer):
         return (
             f"{layer.name} is a {layer.kind} by name, but no plain convolution of torch.nn: the "
             "archive calls it several times, pads in a step of its own, or it computes something "
             "else; give the model as path/to/file.py:factory"
         )
-    return f"{layer.kind} is no convolution"
+    linear = " but a linear layer" if layer.kind == "Conv1D" else ""
+    return f"{layer.kind} is no convolution{linear}"

@@ -1,0 +1,81 @@
+"""Folders of Hugging Face's libraries, opened offline: their code runs, a folder's own never does.
+
+transformers imports torchvision where that is installed, so torchvision comes first
+(``user_code``). The libraries are told to stay offline before they are imported, unless the user's
+environment says otherwise; folders are read with ``local_files_only`` either way.
+"""
+
+import importlib
+import json
+import os
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gradaudit.errors import UsageError
+from gradaudit.files import read_file
+from gradaudit.text import printable
+from gradaudit.user_code import import_torchvision
+
+MAX_BYTES = 16 << 20
+"""What a file of settings may have."""
+
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+
+
+@cache
+def library(name: str) -> ModuleType:
+    """``transformers`` or ``peft``, which need the extra of that name.
+
+    Raises:
+        UsageError: it is not installed, or cannot be imported.
+    """
+    for variable, value in _OFFLINE.items():
+        os.environ.setdefault(variable, value)
+    with suppress(UsageError):  # it does without, where there is none
+        import_torchvision("ops")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise UsageError(
+            f"{name} is not installed: pip install 'gradaudit[transformers]'"
+        ) from error
+
+
+def settings_of(folder: Path, name: str) -> dict[str, Any]:
+    """What a file of settings in a folder says, which asks for no code of its own.
+
+    Raises:
+        UsageError: there is no such folder or file, it is no JSON object, or it names code.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: there is no such folder; nothing is ever downloaded")
+    path = folder / name
+    if not path.exists():
+        raise UsageError(f"{folder}: holds no {name}; name a folder that save_pretrained wrote")
+    try:
+        content = json.loads(read_file(path, MAX_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: is no JSON ({type(error).__name__}); save it again") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: is no JSON object; save it again")
+    if "auto_map" in content:
+        raise UsageError(
+            f"{path}: auto_map asks for code of the folder's own, which is never run; name a "
+            "function that builds the model, as in --model FILE.py:factory"
+        )
+    return content
+
+
+def reason(error: BaseException) -> str:
+    """What a library says of a folder, on one line that is safe to show."""
+    return printable(" ".join(str(error).split()) or type(error).__name__)

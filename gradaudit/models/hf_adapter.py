@@ -1,0 +1,124 @@
+"""Adapters of PEFT: a few weights are trained, and those of the model below stay as they are.
+
+What is frozen comes with the model's folder, so that a checkpoint of such a model is the adapter
+alone, as PEFT writes it or as it is called in the model.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from gradaudit.errors import CheckpointError, UsageError
+from gradaudit.huggingface import library, reason, settings_of
+from gradaudit.models.checkpoint import LoadedCheckpoint
+from gradaudit.report import CheckpointRecord
+
+CONFIG = "adapter_config.json"
+_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_NAME = "default"
+_PREFIX = "base_model.model."
+_BASE = "below_the_adapter"
+_VOLATILE = re.compile(
+    "_name_or_path|transformers_version|dtype|torch_dtype|use_cache|architectures"
+)
+
+
+def with_adapter(model: nn.Module, folder: Path, base: CheckpointRecord) -> nn.Module:
+    """The model with an adapter in its layers, drawn anew; nothing else can be trained.
+
+    Args:
+        model: with its weights.
+        folder: of ``adapter_config.json``.
+        base: where the model's weights are from.
+
+    Raises:
+        UsageError: the folder holds no adapter, or one that does not go into layers.
+        CheckpointError: the adapter is one of another model.
+    """
+    folder = folder.expanduser()
+    told = settings_of(folder, CONFIG)
+    _expect_same_base(model, told, folder)
+    peft = library("peft")
+    try:
+        config = peft.PeftConfig.from_pretrained(str(folder))
+        config.inference_mode = False
+        adapted: nn.Module = peft.inject_adapter_in_model(config, model, adapter_name=_NAME)
+    except Exception as error:  # whatever the library makes of settings of another model
+        raise CheckpointError(
+            f"{folder / CONFIG}: does not go into the layers of this model ({reason(error)}); name "
+            "the model that the adapter was trained on, and an adapter of layers such as LoRA"
+        ) from error
+    vars(adapted)[_BASE] = base
+    return adapted
+
+
+def weights_in(folder: Path) -> Path:
+    """The file of an adapter's weights.
+
+    Raises:
+        UsageError: there is none.
+    """
+    folder = folder.expanduser()
+    found = [path for name in _WEIGHTS if (path := folder / name).is_file()]
+    if not found:
+        raise UsageError(f"{folder}: holds no {_WEIGHTS[0]}; name the folder of a saved adapter")
+    return found[0]
+
+
+def frozen_below(model: nn.Module) -> frozenset[str]:
+    """Names of the weights that a model with an adapter brings; empty for every other model."""
+    if _BASE not in vars(model):
+        return frozenset()
+    every = model.named_parameters(remove_duplicate=False)
+    return frozenset(name for name, parameter in every if not parameter.requires_grad)
+
+
+def with_frozen(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoint:
+    """An adapter's checkpoint under the model's own names, with the frozen weights that it has.
+
+    The checkpoint of any other model is left as it is.
+    """
+    base = vars(model).get(_BASE)
+    if not isinstance(base, CheckpointRecord):
+        return loaded
+    own = model.state_dict()
+    frozen = {name: own[name] for name in frozen_below(model) & own.keys()}
+    names = _names(model, own)
+    given = {key.removeprefix(_PREFIX): tensor for key, tensor in loaded.state.items()}
+    renamed = {names.get(key, key): tensor for key, tensor in given.items()}
+    note = f"frozen below it: {base.file} (sha256 {base.sha256})"
+    return replace(loaded, state={**frozen, **renamed}, notes=(*loaded.notes, note))
+
+
+def _names(model: Any, own: Mapping[str, Tensor]) -> dict[str, str]:
+    """What the adapter's weights are called in the model, by what PEFT calls them in its files."""
+    called = {id(tensor): name for name, tensor in own.items()}
+    saved = library("peft").get_peft_model_state_dict(
+        model, state_dict=dict(own), adapter_name=_NAME, save_embedding_layers=False
+    )
+    return {key.removeprefix(_PREFIX): called[id(t)] for key, t in saved.items() if id(t) in called}
+
+
+def _expect_same_base(model: Any, told: Mapping[str, Any], folder: Path) -> None:
+    """Refuse an adapter whose model lies beside it and has other settings than this one.
+
+    Raises:
+        CheckpointError: they differ, and where.
+    """
+    named = told.get("base_model_name_or_path")
+    base = Path(named) if isinstance(named, str) else Path()
+    if not (base / "config.json").is_file():
+        return
+    here = settings_of(Path(model.config.name_or_path), "config.json")
+    there = settings_of(base, "config.json")
+    keys = [key for key in sorted({*here, *there}) if not _VOLATILE.fullmatch(key)]
+    for key in keys:
+        if here.get(key) != there.get(key):
+            raise CheckpointError(
+                f"{folder / CONFIG}: base_model_name_or_path is another model: {key} is "
+                f"{there.get(key)!r} there and {here.get(key)!r} here; name that one by hf:{base}"
+            )

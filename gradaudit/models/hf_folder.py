@@ -1,0 +1,217 @@
+"""Models of transformers, from a folder that ``save_pretrained`` wrote.
+
+``config.json`` tells the architecture; weights are a checkpoint as any other. Attention is the
+library's plain one with its mask written out for every record, which ``torch.func`` can follow:
+left to itself the library looks whether a mask hides anything, and lets it out where not.
+"""
+
+import copyreg
+import importlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gradaudit.data.common.reading import Reading, ReadingTask
+from gradaudit.errors import UsageError
+from gradaudit.huggingface import library, reason, settings_of
+from gradaudit.models import hf_adapter
+from gradaudit.models.checkpoint import LoadedCheckpoint, apply_checkpoint, load_checkpoint
+from gradaudit.models.hf_adapter import with_adapter, with_frozen
+from gradaudit.report import CheckpointRecord
+from gradaudit.text import listed
+
+CONFIG = "config.json"
+_WEIGHTS = (
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+)
+_CLASSES: Mapping[ReadingTask, tuple[str, str]] = {
+    "next-token": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
+    "masked-token": ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
+    "classification": (
+        "AutoModelForSequenceClassification",
+        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    ),
+}
+"""What builds a model of a task, and the library's table of the classes that are of it."""
+_NORM = {"gamma": "weight", "beta": "bias"}
+
+
+def load_folder(
+    folder: Path,
+    adapter: Path | None = None,
+    task: Literal["next-token", "masked-token", "classification"] | None = None,
+    classes: int | None = None,
+) -> nn.Module:
+    """The model that a folder's ``config.json`` describes, in float32, with weights drawn anew.
+
+    Args:
+        folder: of ``config.json``; nothing is downloaded, and no code in it is run.
+        adapter: folder of a PEFT adapter, which alone is trained then, on the folder's weights.
+        task: what it is to tell, where that is not what its architecture was made for.
+        classes: how many it tells apart, if it does; those of the folder without it.
+
+    Raises:
+        UsageError: the folder is missing, holds no such file, or names a model that the library
+            does not know, that needs other code, or that is of no task that can be audited.
+        CheckpointError: the adapter, or the weights below it, are of another model.
+    """
+    folder = folder.expanduser()
+    told = settings_of(folder, CONFIG)
+    if "quantization_config" in told:
+        raise UsageError(
+            f"{folder / CONFIG}: quantization_config: quantised weights have no gradients; name "
+            "the folder of the model that they were made of"
+        )
+    config = _config(folder, classes)
+    task = task or _task(folder, told, config.model_type)
+    build = getattr(_transformers(), _CLASSES[task][0]).from_config
+    try:
+        model: nn.Module = build(config, attn_implementation="eager", dtype=torch.float32)
+    except Exception as error:
+        raise UsageError(f"{folder / CONFIG}: no model for {task} ({reason(error)})") from error
+    copyreg.pickle(type(model), _reduced)
+    return model if adapter is None else with_adapter(model, adapter, _filled(model, folder))
+
+
+def _filled(model: nn.Module, folder: Path) -> CheckpointRecord:
+    """Put the folder's weights into the model."""
+    if (weights := weights_in(folder)) is None:
+        raise UsageError(f"{folder}: holds no {_WEIGHTS[1]}, and an adapter lies on weights")
+    return apply_checkpoint(model, as_named_here(load_checkpoint(weights), model))
+
+
+def brought_by(folder: Path, adapter: Path | None) -> Path | None:
+    """The checkpoint that comes with a folder, if any: its weights, or those of the adapter."""
+    return weights_in(folder) if adapter is None else hf_adapter.weights_in(adapter)
+
+
+def weights_in(folder: Path) -> Path | None:
+    """The file of weights in a folder, or the index of several; None where there is none."""
+    found = [path for name in _WEIGHTS if (path := folder.expanduser() / name).exists()]
+    return found[0] if found else None
+
+
+def as_named_here(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoint:
+    """A checkpoint as the library would take it, under the names of the model that it is for.
+
+    Some keys have had other names, and some are of buffers that there are no more. An adapter comes
+    without the weights below it. The checkpoint of a model of another kind is left as it is.
+    """
+    passed_over = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    own = model.state_dict().keys()
+    left = [key for key in loaded.state if key not in own and _any(passed_over, key)]
+    if getattr(model, "config", None) is None:
+        return loaded
+    state = {_today(key): t for key, t in loaded.state.items() if key not in left}
+    notes = (*loaded.notes, *([f"left aside: {listed(left)}"] if left else []))
+    return with_frozen(replace(loaded, state=state, notes=notes), model)
+
+
+def _any(patterns: Iterable[str], key: str) -> bool:
+    return any(re.search(pattern, key) for pattern in patterns)
+
+
+def _today(key: str) -> str:
+    """The name of a weight of a norm that was called gamma or beta before."""
+    return re.sub(r"(LayerNorm)\.(gamma|beta)$", lambda m: f"{m[1]}.{_NORM[m[2]]}", key)
+
+
+def reading_of(model: nn.Module) -> Reading | None:
+    """How a model that is of a folder reads texts; None of any other model."""
+    config: Any = getattr(model, "config", None)
+    folder = Path(getattr(config, "name_or_path", None) or "")
+    if not (folder / CONFIG).is_file() or (task := _task_of(type(model).__name__)) is None:
+        return None
+    return Reading(
+        tokenizer=folder,
+        task=task,
+        vocabulary=model.get_input_embeddings().num_embeddings,  # type: ignore[operator]
+        positions=getattr(config, "max_position_embeddings", None),
+        padding=config.pad_token_id,
+        classes=tuple(config.id2label[k] for k in sorted(config.id2label)),
+    )
+
+
+@cache
+def _transformers() -> Any:
+    """The library, with attention as above."""
+    transformers = library("transformers")
+    masks = importlib.import_module("transformers.masking_utils")
+    masks.AttentionMaskInterface.register("eager", _written_out)
+    return transformers
+
+
+def _written_out(*args: Any, **kwargs: Any) -> Tensor:
+    """The mask that is added to attention scores, also where it hides nothing."""
+    masks = importlib.import_module("transformers.masking_utils")
+    mask: Tensor = masks.eager_mask(*args, **{**kwargs, "allow_is_bidirectional_skip": False})
+    return mask
+
+
+def _config(folder: Path, classes: int | None) -> Any:
+    given = {} if classes is None else {"num_labels": classes}
+    try:
+        config = _transformers().AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, **given
+        )
+    except Exception as error:  # whatever the library makes of a file that it did not write
+        raise UsageError(
+            f"{folder / CONFIG}: is not understood ({reason(error)}); it needs the model_type "
+            "that save_pretrained writes"
+        ) from error
+    config.use_cache = False
+    config.return_dict = True
+    if config.pad_token_id is None:
+        config.pad_token_id = _first(config.eos_token_id) or 0
+    return config
+
+
+def _first(token: int | list[int] | None) -> int | None:
+    return token[0] if isinstance(token, list) and token else token  # type: ignore[return-value]
+
+
+def _task(folder: Path, told: Mapping[str, Any], model_type: str) -> ReadingTask:
+    """What the named architecture was made to tell."""
+    named = told.get("architectures")
+    for name in named if isinstance(named, list) else ():
+        if (task := _task_of(str(name))) is not None:
+            return task
+    known = [task for task in _CLASSES if model_type in _table(task)]
+    raise UsageError(
+        f"{folder / CONFIG}: architectures names no model with a loss that is known here; say "
+        f"?task={'|'.join(known) or 'none of which a ' + model_type + ' can do'}"
+    )
+
+
+def _task_of(architecture: str) -> ReadingTask | None:
+    for task in _CLASSES:
+        if architecture in _table(task).values():
+            return task
+    return None
+
+
+def _table(task: ReadingTask) -> Mapping[str, str]:
+    """Names of the library's classes by the type of model."""
+    auto = importlib.import_module("transformers.models.auto.modeling_auto")
+    table: Mapping[str, str] = getattr(auto, _CLASSES[task][1])
+    return table
+
+
+def _reduced(model: nn.Module) -> tuple[Any, ...]:
+    """How a model travels: the library is imported in the right way before its classes are."""
+    return _empty, (type(model).__module__, type(model).__qualname__), vars(model)
+
+
+def _empty(module: str, name: str) -> nn.Module:
+    _transformers()
+    kind: type[nn.Module] = getattr(importlib.import_module(module), name)
+    return kind.__new__(kind)

@@ -1,0 +1,146 @@
+"""Models of transformers: what they are called with, and their gradients, padded or not."""
+
+import copy
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import cloudpickle
+import pytest
+import torch
+import torch.nn.functional as F
+from language_models import Shelf
+
+from gradaudit.config import SubjectSettings
+from gradaudit.data.records import IGNORED
+from gradaudit.defenses.subject import Subject
+from gradaudit.errors import CheckpointError, UsageError
+from gradaudit.gradients.per_sample import per_sample_gradients
+from gradaudit.models.building import load_model
+from gradaudit.subject import open_subject
+
+MODELS = {
+    "GPT2LMHeadModel": "text=text",
+    "BertForMaskedLM": "text=text",
+    "BertForSequenceClassification": "text=text&label=mood",
+    "GPT2ForSequenceClassification": "text=text&label=mood",
+}
+LENGTH = 9
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def refuse(*args: object) -> None:
+        raise AssertionError(f"the network was asked for {args}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    return
+
+
+def opened(model: Path | str, data: str) -> Subject:
+    return open_subject(SubjectSettings(model=f"hf:{model}", data=f"text:{data}"))
+
+
+@pytest.mark.parametrize(("architecture", "data"), MODELS.items())
+def test_per_sample_gradients_are_those_of_the_library_without_padding(
+    architecture: str, data: str, shelf: Shelf
+) -> None:
+    subject = opened(shelf.model(architecture), f"{shelf.texts()}?{data}&length={LENGTH}")
+    target, records = subject.target, subject.records
+    found = per_sample_gradients(
+        target, records.inputs, records.labels, target.layers, dtype=torch.float64
+    )
+    gradients = {name: torch.cat([c[name] for c in found]) for name in found.ways}
+    assert "loop" not in found.ways.values()
+    model = copy.deepcopy(target.model).double().eval()
+    for k, (ids, present) in enumerate(records.inputs.reshape(-1, 2, LENGTH)):
+        ids, labels = ids[present > 0], records.labels[k : k + 1].flatten()
+        if architecture == "GPT2LMHeadModel":
+            labels = ids.roll(-1)
+            labels[-1] = IGNORED
+        model.zero_grad()
+        logits = model(input_ids=ids[None]).logits.flatten(0, -2)
+        F.cross_entropy(logits, labels[: len(logits)], ignore_index=IGNORED).backward()
+        for layer in target.layers:
+            parameters = map(model.get_parameter, layer.parameter_names)
+            expected = torch.cat([parameter.grad.flatten() for parameter in parameters])
+            torch.testing.assert_close(gradients[layer.name][k], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_weights_in_the_folder_are_its_checkpoint(shelf: Shelf) -> None:
+    path = shelf.model("GPT2LMHeadModel")
+    target = opened(path, f"{shelf.texts()}?text=text").target
+    assert target.checkpoint is not None
+    assert target.checkpoint.file == str(path / "model.safetensors")
+    drawn = load_model(f"hf:{path}")
+    assert not drawn.get_parameter("transformer.wte.weight").equal(
+        target.model.get_parameter("transformer.wte.weight")
+    )
+
+
+def test_tied_embeddings_are_one_layer(shelf: Shelf) -> None:
+    names = [
+        layer.name
+        for layer in opened(shelf.model("GPT2LMHeadModel"), f"{shelf.texts()}?text=text").layers
+    ]
+    assert "transformer.wte" in names
+    assert "lm_head" not in names
+
+
+def test_a_model_travels_to_workers(shelf: Shelf) -> None:
+    target = opened(shelf.model("BertForMaskedLM"), f"{shelf.texts()}?text=text").target
+    arrived = cloudpickle.loads(cloudpickle.dumps(target.model))
+    assert type(arrived) is type(target.model)
+    assert [*arrived.state_dict()] == [*target.model.state_dict()]
+
+
+def test_a_task_can_be_named(shelf: Shelf) -> None:
+    model = load_model(f"hf:{shelf.model('GPT2LMHeadModel')}?task=classification&classes=3")
+    assert type(model).__name__ == "GPT2ForSequenceClassification"
+    assert model.get_parameter("score.weight").shape == (3, 16)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"auto_map": {"AutoModel": "evil.Model"}}, "config.json: auto_map asks for code"),
+        ({"model_type": "unheard-of"}, "config.json: is not understood"),
+        ({"architectures": ["BertModel"]}, "say ?task=next-token|masked-token|classification"),
+        ({"architectures": None}, "say ?task=next-token"),
+        ({"quantization_config": {"bits": 4}}, "quantised weights have no gradients"),
+        ({"hidden_size": "wide"}, "config.json: "),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_refused_configs(
+    change: dict[str, object], message: str, shelf: Shelf, tmp_path: Path
+) -> None:
+    told = json.loads((shelf.model("BertForMaskedLM") / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**told, **change}))
+    with pytest.raises(UsageError) as caught:
+        load_model(f"hf:{tmp_path}")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_refused_folders(shelf: Shelf, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such folder; nothing is ever downloaded"):
+        load_model("hf:gpt2")
+    with pytest.raises(UsageError, match=r"holds no config\.json"):
+        load_model(f"hf:{tmp_path}")
+    path = shelf.model("GPT2LMHeadModel")
+    with pytest.raises(UsageError, match="length=25 is beyond the 24 positions"):
+        opened(path, f"{shelf.texts()}?text=text&length=25")
+    (tmp_path / "config.json").write_bytes((path / "config.json").read_bytes())
+    with pytest.raises(UsageError, match=r"holds no tokenizer \(tokenizer\.json\)"):
+        opened(tmp_path, f"{shelf.texts()}?text=text")
+    told = json.loads((path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**told, "vocab_size": 20}))
+    with pytest.raises(UsageError, match=r"tokens up to \d+, and the model has embeddings of 20"):
+        opened(tmp_path, f"{shelf.texts()}?text=text&tokenizer={path}")
+    (tmp_path / "config.json").write_text(json.dumps({**told, "n_embd": 8}))
+    (tmp_path / "model.safetensors").write_bytes((path / "model.safetensors").read_bytes())
+    with pytest.raises(CheckpointError, match=r"misshapen transformer\.wte\.weight"):
+        opened(tmp_path, f"{shelf.texts()}?text=text&tokenizer={path}")
