@@ -91,7 +91,7 @@ class Capture(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.multi_head_attention_forward:
             with self:
-                return _attention(*args, **kwargs)
+                return attention_in_parts(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
             return torch.ops.aten._scaled_dot_product_attention_math(*args, **kwargs)[0]
         out = self._apply(func, args, kwargs)
@@ -129,7 +129,7 @@ class Capture(TorchFunctionMode):
 
 # The function checks for torch function modes on entry, which would call the mode again without
 # end; this copy does not check, so that the mode sees the calls inside.
-_attention = types.FunctionType(
+attention_in_parts = types.FunctionType(
     F.multi_head_attention_forward.__code__,
     {**vars(F), "has_torch_function": lambda _: False},
     argdefs=F.multi_head_attention_forward.__defaults__,

@@ -74,6 +74,11 @@ class FunctionalModel:
         (records, …) are as ``cast`` gives them; the model gets a copy to work on, for its
         ``forward`` may write into what it is given.
         """
+        args, kwargs = arguments(self.parts, inputs.clone())
+        return unwrap(self.call(parameters, *args, **kwargs))
+
+    def call(self, parameters: Parameters, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns of arguments of its own, with some or all parameters replaced."""
         state = {name: constant.clone() for name, constant in self.constants.items()}
         state |= {**self.parameters, **parameters}
         with (
@@ -83,8 +88,7 @@ class FunctionalModel:
             _BatchStatisticsOnly() if self.mode == "train" else nullcontext(),
             Substitutes() if needed(self.module) else nullcontext(),
         ):
-            given = arguments(self.parts, inputs.clone())
-            return unwrap(torch.func.functional_call(self.module, state, *given))
+            return torch.func.functional_call(self.module, state, args, kwargs)
 
     def losses(self, parameters: Parameters, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each record, (records,), of ``targets`` as ``Loss.per_record`` takes them."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 from attacks.inference.people import people, subject, with_users
 from attacks.reconstruction.scenes import records
+from attacks.text import sentences
 from torch import nn
 
 from gradaudit.audits import Audit, AuditOptions, Metric, audits
@@ -56,6 +57,7 @@ CASES: dict[str, list[Case]] = {
     "attack reconstruct": [
         (pictures, {"method": ["dlg", "closed-form"], "iterations": 1, "restarts": 1})
     ],
+    "attack text": [(sentences.subject, {"batch_size": 2, "batches": 2, "decoys": 4})],
     "attack tracing": [(pictures, {"participants": 3, "repeats": 3, "method": "dlg:iterations=2"})],
     "copa-metric": [(pictures, {})],
     "dp-audit": [

@@ -25,6 +25,7 @@ from gradaudit.audits.attack_reconstruct.options import (
     AttackOptions,
     BatchOptions,
     ReconstructOptions,
+    UpdateOptions,
 )
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Details, Rows, by_round
@@ -178,7 +179,7 @@ def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Itera
         yield from _of_methods(audit, methods, campaign, variant, progress)
 
 
-def attacked_rounds(subject: Subject, options: BatchOptions) -> list[tuple[Target, Variant]]:
+def attacked_rounds(subject: Subject, options: UpdateOptions) -> list[tuple[Target, Variant]]:
     """The checkpoints that are attacked: the newest alone unless all are asked for."""
     return list(by_round(subject))[0 if options.every_round else -1 :]
 

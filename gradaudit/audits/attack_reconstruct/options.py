@@ -1,4 +1,4 @@
-"""Options of ``attack reconstruct``, ``membership`` and ``tracing``: nothing heavy is imported."""
+"""Options of attacks on clients' own updates: nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -42,16 +42,9 @@ def default_steps_in_words() -> str:
     )
 
 
-class AttackOptions(AuditOptions):
-    """What reconstruction, membership and tracing have in common."""
+class ClientOptions(AuditOptions):
+    """How the attacked clients make their updates."""
 
-    restarts: int = Field(4, ge=1, le=10_000, description="starting points of each attack")
-    iterations: int | None = Field(
-        None,
-        ge=1,
-        description="steps of the optimiser; of L-BFGS outer steps of up to 20 inner ones "
-        f"({default_steps_in_words()}; {AUTOMATIC_ITERATIONS} where no method is named)",
-    )
     batch_size: int = Field(1, ge=1, description="records behind an update")
     algorithm: Literal["fedsgd", "fedavg"] = Field(
         "fedsgd", description="share a gradient, or the difference after local training"
@@ -65,6 +58,18 @@ class AttackOptions(AuditOptions):
     )
     local_batch: int | None = Field(
         None, ge=1, description="records in a local minibatch of FedAvg (the whole batch)"
+    )
+
+
+class AttackOptions(ClientOptions):
+    """What reconstruction, membership and tracing have in common."""
+
+    restarts: int = Field(4, ge=1, le=10_000, description="starting points of each attack")
+    iterations: int | None = Field(
+        None,
+        ge=1,
+        description="steps of the optimiser; of L-BFGS outer steps of up to 20 inner ones "
+        f"({default_steps_in_words()}; {AUTOMATIC_ITERATIONS} where no method is named)",
     )
     objective: Literal["l2", "cosine"] | None = Field(
         None, description="distance of updates that is minimised"
@@ -97,7 +102,7 @@ class AttackOptions(AuditOptions):
         return flags if named else {"iterations": AUTOMATIC_ITERATIONS, **flags}
 
 
-class BatchOptions(AttackOptions):
+class UpdateOptions(ClientOptions):
     """Which updates are attacked."""
 
     batches: int = Field(4, ge=1, description="updates to attack; --samples only lowers it")
@@ -143,6 +148,10 @@ class BatchOptions(AttackOptions):
         if samples is None:
             return self.batches
         return max(1, min(self.batches, samples // self.batch_size))
+
+
+class BatchOptions(AttackOptions, UpdateOptions):
+    """How methods attack which updates."""
 
 
 class ReconstructOptions(BatchOptions):

@@ -1,0 +1,69 @@
+"""Which token may stand at which position, told at maps that see each token by itself."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradaudit.attacks.text.structure import Structure
+from gradaudit.attacks.text.threshold import SEPARATE, limit_of
+from gradaudit.attacks.text.view import TextView
+from gradaudit.attacks.text.vocabulary import tokens_read
+
+_CHUNK = 512
+"""Tokens whose vectors are held at a time."""
+_RANKED = 64
+"""Tokens that are kept at each position where noise may hide one of what came in."""
+_NULL = 512
+"""Tokens drawn at random, whose misfits are what chance makes."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The tokens that may stand at each position.
+
+    Attributes:
+        tokens: (tokens,) ascending, that may stand anywhere.
+        costs: (tokens, positions) how little each fits there; infinite where it does not.
+        certain: whether noise leaves none of what came in beyond the limit.
+    """
+
+    tokens: Tensor
+    costs: Tensor
+    certain: bool = True
+
+    def at(self, position: int) -> Tensor:
+        """The tokens that may stand at a position, likely ones first."""
+        costs = self.costs[:, position]
+        order = costs.argsort(stable=True)
+        return self.tokens[order[: int(costs.isfinite().sum())]]
+
+
+def candidates(view: TextView, structure: Structure) -> Candidates | None:
+    """From the rows of the token table, and the first span; None where neither tells anything."""
+    read = tokens_read(view)
+    tokens = torch.arange(view.vocabulary) if read is None else read.cpu()
+    if structure.first is None:
+        if read is None:
+            return None
+        return Candidates(tokens, torch.zeros(len(tokens), view.length))
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randperm(view.vocabulary, generator=generator)[:_NULL]
+    null, costs = _misfits(view, structure, drawn), _misfits(view, structure, tokens)
+    limit = limit_of(null.flatten())
+    certain = structure.first.clear and limit > SEPARATE
+    allowed = costs < limit if limit > SEPARATE else torch.zeros_like(costs, dtype=torch.bool)
+    if not certain:
+        best = costs.argsort(dim=0)[:_RANKED]
+        allowed.scatter_(0, best, value=True)
+    costs = torch.where(allowed, costs, torch.inf)
+    some = allowed.any(dim=1)
+    return Candidates(tokens[some], costs[some].expand(-1, view.length), certain)
+
+
+def _misfits(view: TextView, structure: Structure, tokens: Tensor) -> Tensor:
+    """(tokens, positions) misfits to the first span; one position where all are alike."""
+    assert structure.first is not None
+    positions = view.length if structure.positional else 1
+    texts = tokens.to(view.model.device)[:, None].expand(-1, positions)
+    return torch.cat([structure.first.misfit(block) for block in torch.split(texts, _CHUNK)]).cpu()

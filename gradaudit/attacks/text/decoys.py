@@ -1,0 +1,54 @@
+"""Texts that were not in the batch, alike in length and in how frequent their tokens are."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradaudit.attacks.text.presence import Texts
+
+_POOL = 8
+"""Texts of the length that decoys are chosen from, over how many are wanted."""
+
+
+def decoys_of(batch: Texts, pool: Texts, count: int, generator: np.random.Generator) -> Texts:
+    """So many decoys for each text, (texts · count, …), those of one text together.
+
+    A decoy is another text at least as long, cut to the length; of several drawn at random those
+    are taken whose tokens are as frequent, by the mean logarithm, as the text's. A last token that
+    ends most texts of the pool ends the decoys too.
+
+    Args:
+        batch: the texts.
+        pool: other texts of the same kind.
+        count: decoys for each text.
+        generator: draws them.
+    """
+    frequencies = _log_frequencies(pool)
+    last = pool.ids[torch.arange(len(pool)), pool.lengths - 1].mode().values
+    rows: list[Tensor] = []
+    for ids, length in zip(batch.ids, batch.lengths.tolist(), strict=True):
+        drawn = _drawn(pool, length, count * _POOL, generator)
+        if ids[length - 1] == last:
+            drawn[:, length - 1] = last
+        far = (frequencies[drawn[:, :length]].mean(1) - frequencies[ids[:length]].mean()).abs()
+        rows.append(drawn[far.argsort(stable=True)[:count]])
+    return Texts(torch.cat(rows), batch.lengths.repeat_interleave(count))
+
+
+def _drawn(pool: Texts, length: int, count: int, generator: np.random.Generator) -> Tensor:
+    """So many texts of this length, none twice but where there are too few."""
+    long = (pool.lengths >= length).nonzero()[:, 0].numpy()
+    if not len(long):
+        long = pool.lengths.argsort(descending=True)[:count].numpy()
+    chosen = generator.choice(long, count, replace=count > len(long))
+    ids = pool.ids[torch.from_numpy(chosen)].clone()
+    ids[:, length:] = 0
+    return ids
+
+
+def _log_frequencies(pool: Texts) -> Tensor:
+    """Logarithms of how often each token occurs, and once more, (tokens,)."""
+    filled = torch.arange(pool.ids.shape[1]) < pool.lengths[:, None]
+    size = int(pool.ids.max()) + 1
+    counts = torch.bincount(pool.ids[filled], minlength=size)
+    return (counts + 1).double().log()

@@ -1,0 +1,71 @@
+"""Seeing what comes in at linear maps while a model runs, and stopping it once that is seen."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gradaudit.gradients.capture import attention_in_parts
+
+
+class Reached(Exception):  # noqa: N818 - it is no error
+    """The last map that was waited for is reached."""
+
+
+class InputCapture(TorchFunctionMode):
+    """Keeps what comes in at linear maps, whose weights it knows by their identity.
+
+    Attributes:
+        seen: by the weight's name, (…, width), in the order of the first use.
+        axes: which dimension of the weight faces what comes in.
+        looked_up: what tables are read at, by their names.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], last: str | None = None) -> None:
+        """Watch these weights.
+
+        Args:
+            weights: by name.
+            last: the one at which the model is stopped, by :class:`Reached`.
+        """
+        super().__init__()
+        self._names = {id(tensor): name for name, tensor in weights.items()}
+        self._last = last
+        self.seen: dict[str, Tensor] = {}
+        self.axes: dict[str, int] = {}
+        self.looked_up: dict[str, Tensor] = {}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Let every call through, and look at those that apply a watched weight."""
+        kwargs = kwargs or {}
+        if func is F.multi_head_attention_forward:
+            with self:
+                return attention_in_parts(*args, **kwargs)
+        if func in _ARGUMENTS:
+            call = dict(zip(_ARGUMENTS[func], args, strict=False)) | kwargs
+            name = self._names.get(id(call.get("weight")))
+            if name is not None and func is F.embedding:
+                self.looked_up.setdefault(name, call["input"])
+            elif name is not None:
+                self.seen.setdefault(name, call["input"])
+                self.axes.setdefault(name, 1 if func is F.linear else 0)
+                if name == self._last:
+                    raise Reached
+        return func(*args, **kwargs)
+
+
+_ARGUMENTS: dict[Callable[..., Any], tuple[str, ...]] = {
+    F.linear: ("input", "weight", "bias"),
+    torch.addmm: ("bias", "input", "weight"),
+    torch.matmul: ("input", "weight"),
+    F.embedding: ("input", "weight"),
+}

@@ -1,0 +1,113 @@
+"""From a batch of texts to what the attacker gets of it."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+
+from gradaudit.attacks.text.presence import Texts
+from gradaudit.attacks.text.view import Task, TextView
+from gradaudit.data.common.packing import Part
+from gradaudit.data.records import IGNORED, Records
+from gradaudit.defenses.subject import seen_by_outsiders
+from gradaudit.errors import NotApplicable
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.models.target import Layer, Target, layers_of
+from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.share import share
+
+
+@dataclass(frozen=True)
+class TextThreat:
+    """What clients with texts share, and what an attacker sees of it.
+
+    Attributes:
+        layers: those whose updates the attacker uses.
+    """
+
+    target: Target
+    sharing: SharingProtocol
+    layers: tuple[Layer, ...]
+
+    def view(self, batch: Records, generator: torch.Generator) -> TextView:
+        """What the attacker has of a batch, in float32, as models of texts are trained.
+
+        Raises:
+            AuditError: the model cannot be run on the batch.
+            UsageError: the defenses cannot be applied to this model.
+        """
+        made = self.target, batch.inputs, batch.labels, self.sharing, generator
+        return self.view_of(batch, share(*made, dtype=torch.float32))
+
+    def view_of(self, batch: Records, update: dict[str, Tensor]) -> TextView:
+        """The view of an update, of whose batch only the lengths are looked at."""
+        model = FunctionalModel.of(seen_by_outsiders(self.target), dtype=torch.float32)
+        texts, task = texts_of(batch), task_of(batch)
+        shown = {
+            name
+            for layer in layers_of(self.target.model, with_bias=True)
+            if layer.name in {shown.name for shown in self.layers}
+            for name in layer.parameter_names
+        }
+        kept = {name: part.to(model.device, model.dtype) for name, part in update.items()}
+        view = TextView(
+            model=model,
+            update={name: part for name, part in kept.items() if name in shown},
+            lengths=tuple(texts.lengths.tolist()),
+            length=texts.ids.shape[1],
+            task=task,
+            vocabulary=_vocabulary(self.target, batch),
+        )
+        return replace(view, knowledge=self._knowledge(view))
+
+    def _knowledge(self, view: TextView) -> dict[str, JsonValue]:
+        shown = [layer.name for layer in self.layers]
+        sharing = self.sharing
+        return {
+            "model": "weights, architecture, vocabulary and loss",
+            "layers": "all" if len(shown) == len(self.target.layers) else list(shown),
+            "batch_size": view.sequences,
+            "positions": view.length,
+            "lengths": "known" if view.task != "next-token" else "their sum",
+            "update": "gradient"
+            if sharing.algorithm == "fedsgd"
+            else f"FedAvg: {sharing.epochs} epochs at rate {sharing.rate:g}",
+            "defense": [str(defense) for defense in sharing.defenses],
+        }
+
+
+def texts_of(records: Records) -> Texts:
+    """The records' tokens and how many of them are filled.
+
+    Raises:
+        NotApplicable: the records are no texts.
+    """
+    if not records.discrete:
+        raise NotApplicable("the records are no texts: their inputs are no tokens")
+    blocks = torch.split(records.inputs, [p.size for p in _parts(records)], dim=1)
+    by_name = {part.name: x for part, x in zip(_parts(records), blocks, strict=True)}
+    ids = by_name.get("input_ids", by_name.get(""))
+    if ids is None:
+        raise NotApplicable("the model takes no input_ids, so that what are its tokens is unknown")
+    mask = by_name.get("attention_mask", torch.ones_like(ids))
+    return Texts(ids, mask.sum(dim=1))
+
+
+def _parts(records: Records) -> tuple[Part, ...]:
+    return records.parts or (Part("", tuple(records.inputs.shape[1:]), "tokens"),)
+
+
+def task_of(records: Records) -> Task:
+    """What the loss asks for, told by the labels."""
+    if records.labels.dim() == 1:
+        return "class"
+    ids, labels = texts_of(records).ids, records.labels
+    asked = labels[:, :-1] != IGNORED
+    return "next-token" if bool((labels[:, :-1] == ids[:, 1:])[asked].all()) else "masked"
+
+
+def _vocabulary(target: Target, batch: Records) -> int:
+    """Rows of the table that tokens are looked up in: the largest embedding."""
+    tables = [m.num_embeddings for m in target.model.modules() if isinstance(m, torch.nn.Embedding)]
+    return max(tables, default=int(batch.inputs.max()) + 1)

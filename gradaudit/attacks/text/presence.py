@@ -1,0 +1,112 @@
+"""Whether a text was in the batch, told at each layer by itself.
+
+At a linear map the evidence is the energy of what would come in outside the span, meaned over the
+text's positions: the less, the likelier. At the table of tokens it is how much the rows of the
+text's tokens moved.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gradaudit.attacks.text.span import Span
+from gradaudit.attacks.text.structure import Place
+from gradaudit.attacks.text.view import TextView
+from gradaudit.attacks.text.vocabulary import row_strengths
+from gradaudit.models.target import Layer
+
+_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of one batch, or decoys.
+
+    Attributes:
+        ids: (texts, positions).
+        lengths: (texts,) how many of them are filled.
+    """
+
+    ids: Tensor
+    lengths: Tensor
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Presence:
+    """Evidence of texts in one update, by layer.
+
+    Attributes:
+        view: the attacker's.
+        layers: those that are looked at.
+    """
+
+    view: TextView
+    layers: tuple[Layer, ...]
+
+    @cached_property
+    def places(self) -> dict[str, Place]:
+        """Of each layer with a linear map over positions."""
+        view = self.view
+        named = {layer.name: _map_of(view, layer) for layer in self.layers}
+        return {
+            layer: Place(view, (name,), local=False)
+            for layer, name in named.items()
+            if name is not None and name != view.table
+        }
+
+    def span(self, layer: str) -> Span | None:
+        """Of a layer; None where it is void or no linear map."""
+        place = self.places.get(layer)
+        return None if place is None else place.span
+
+    def evidence(self, texts: Texts) -> dict[str, Tensor]:
+        """How unlikely each text is to have been there, (texts,), by layer that tells."""
+        telling = {layer: place for layer, place in self.places.items() if place.span is not None}
+        found = self._energies(texts, telling)
+        rows = row_strengths(self.view)
+        table = next((x.name for x in self.layers if self.view.table in x.parameter_names), None)
+        if table is not None and rows is not None:
+            found[table] = -mean_over(rows[texts.ids.cpu()], texts.lengths.cpu())
+        return found
+
+    def _energies(self, texts: Texts, telling: Mapping[str, Place]) -> dict[str, Tensor]:
+        names = [place.names[0] for place in telling.values()]
+        parts: dict[str, list[Tensor]] = {layer: [] for layer in telling}
+        inner = texts.lengths - (1 if self.view.task == "next-token" else 0)
+        blocks = zip(
+            *(torch.split(x, _CHUNK) for x in (texts.ids, texts.lengths, inner)), strict=True
+        )
+        for ids, lengths, counted in blocks if names else ():
+            seen = self.view.seen(names, ids, lengths)
+            for layer, place in telling.items():
+                assert place.span is not None
+                energies = place.span.energy(seen[place.names[0]])
+                parts[layer].append(mean_over(energies, counted).cpu())
+        return {layer: torch.cat(found) for layer, found in parts.items()}
+
+
+def mean_over(values: Tensor, lengths: Tensor) -> Tensor:
+    """Means of (texts, positions) over the first so many positions of each, (texts,)."""
+    filled = torch.arange(values.shape[1], device=values.device) < lengths[:, None]
+    return (values * filled).sum(dim=1) / lengths
+
+
+def wins(true: Tensor, decoys: Tensor) -> Tensor:
+    """The share of its decoys that each text is likelier than, ties half, (texts,).
+
+    Args:
+        true: (texts,) evidence, of which less is likelier.
+        decoys: (texts, decoys).
+    """
+    behind, level = true[:, None] < decoys, true[:, None] == decoys
+    return (behind.double() + level.double() / 2).mean(dim=1)
+
+
+def _map_of(view: TextView, layer: Layer) -> str | None:
+    return next((name for name in layer.parameter_names if name in view.linear), None)

@@ -1,0 +1,125 @@
+"""From an update to the texts behind it: what may stand where, whole texts, their last tokens."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from gradaudit.attacks.text.candidates import Candidates, candidates
+from gradaudit.attacks.text.decoder import grow
+from gradaudit.attacks.text.encoder import ROUNDS, Search
+from gradaudit.attacks.text.last import last_tokens
+from gradaudit.attacks.text.positions import likely_first
+from gradaudit.attacks.text.prefixes import Continuations
+from gradaudit.attacks.text.structure import Structure
+from gradaudit.attacks.text.view import TextView
+from gradaudit.progress import Progress
+from gradaudit.randomness import torch_rng
+
+Text = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an attacker hands in for one update.
+
+    Attributes:
+        texts: at most as many as made the update.
+        tokens: at most as many as there are, each as often as it is named.
+        facts: how it was found.
+    """
+
+    texts: tuple[Text, ...] = ()
+    tokens: Text = ()
+    facts: dict[str, JsonValue] = field(default_factory=dict)
+
+
+def recover(view: TextView, structure: Structure, seed: int, progress: Progress) -> Answer:
+    """The texts behind an update, by the span of what came in at its maps.
+
+    Args:
+        view: what the attacker has.
+        structure: of the model.
+        seed: of starting points and of what chance is told by.
+        progress: told of every position.
+    """
+    found = candidates(view, structure)
+    if found is None:
+        return Answer(facts={"search": "none: no span and no table of tokens is shared"})
+    facts: dict[str, JsonValue] = {"candidates": len(found.tokens), "certain": found.certain}
+    search = _search_for(structure, found)
+    with progress.task("attack text", view.length if search is _grown else ROUNDS) as advance:
+        texts, method = search(view, structure, found, seed, advance)
+    if view.task == "next-token" and view.head in view.update and texts:
+        texts = _completed(view, texts)
+    facts |= {"search": method, "texts": len(texts)}
+    return Answer(tuple(texts), _bag(view, texts, found), facts)
+
+
+Searching = Callable[
+    [TextView, Structure, Candidates, int, Callable[[int], None]], tuple[list[Text], str]
+]
+
+
+def _search_for(structure: Structure, found: Candidates) -> Searching:
+    if structure.mixed and structure.causal:
+        return _grown
+    if len(structure.mixed) > 1 and found.certain:
+        return _exchanged
+    return _by_position
+
+
+def _grown(
+    view: TextView,
+    structure: Structure,
+    found: Candidates,
+    seed: int,
+    advance: Callable[[int], None],
+) -> tuple[list[Text], str]:
+    continuations = Continuations.at(view, structure.mixed)
+    texts = grow(continuations, found, seed=seed, advance=advance)
+    return [grown.tokens for grown in texts[: view.sequences]], "prefixes grown token by token"
+
+
+def _exchanged(
+    view: TextView,
+    structure: Structure,
+    found: Candidates,
+    seed: int,
+    advance: Callable[[int], None],
+) -> tuple[list[Text], str]:
+    ranked, generator = likely_first(view, found), torch_rng(seed, "text", "search")
+    search = Search(view, structure, ranked, view.lengths, generator)
+    return [grown.tokens for grown in search.texts(advance)], "whole texts by exchanging tokens"
+
+
+def _by_position(
+    view: TextView,
+    structure: Structure,
+    found: Candidates,
+    seed: int,
+    advance: Callable[[int], None],
+) -> tuple[list[Text], str]:
+    """The best tokens at each position, which nothing joins to texts."""
+    longest = sorted(view.inner, reverse=True)
+    texts: list[list[int]] = [[] for _ in longest]
+    for position in range(view.length):
+        alive = [text for text, length in zip(texts, longest, strict=True) if length > position]
+        for text, token in zip(alive, found.at(position)[: len(alive)].tolist(), strict=False):
+            text.append(token)
+    return [tuple(text) for text in texts if text], "single positions: nothing joins them to texts"
+
+
+def _completed(view: TextView, texts: Sequence[Text]) -> list[Text]:
+    """With the token behind each, which only the head was asked for."""
+    pairs = zip(texts, last_tokens(view, texts), strict=True)
+    return [text if token is None else (*text, token) for text, token in pairs]
+
+
+def _bag(view: TextView, texts: Sequence[Text], found: Candidates) -> Text:
+    """The tokens of the texts, and of what else is certain as many as there is room for."""
+    named = [token for text in texts for token in text]
+    if found.certain:
+        known = set(named)
+        named += [token for token in found.tokens.tolist() if token not in known]
+    return tuple(named[: view.tokens])

@@ -1,0 +1,134 @@
+"""What comes in where: at which maps a token stands for itself, and at which its context counts."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from gradaudit.attacks.text.span import Span
+from gradaudit.attacks.text.view import TextView
+
+_BLOCK = 4
+"""Maps behind attention up to the next block's: its output, a network of two, the next block."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Linear maps with the same input.
+
+    Attributes:
+        view: the attacker's.
+        names: of their weights.
+        local: whether what comes in depends on the token and its position alone.
+    """
+
+    view: TextView
+    names: tuple[str, ...]
+    local: bool
+
+    @cached_property
+    def span(self) -> Span | None:
+        """Of what came in; None where it is void, or the maps are not shared."""
+        shared = [self.view.gradient(name) for name in self.names if name in self.view.update]
+        return Span.of(shared, sum(self.view.inner)) if shared else None
+
+    @property
+    def width(self) -> int:
+        """How many dimensions what comes in has."""
+        name = self.names[0]
+        return self.view.model.parameters[name].shape[self.view.linear[name]]
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is a span that holds all that came in."""
+        return self.span is not None and self.span.whole
+
+    @property
+    def clear(self) -> bool:
+        """Whether noise has taken nothing from the span."""
+        return self.span is not None and self.span.clear
+
+    @property
+    def rank(self) -> int:
+        """Of the span; 0 without."""
+        return 0 if self.span is None else self.span.rank
+
+    def misfit(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """How badly texts fit the span, (texts, positions); see :meth:`Span.misfit`.
+
+        Args:
+            ids: (texts, positions).
+            lengths: (texts,) positions that are filled; None is all of them.
+        """
+        assert self.span is not None
+        return self.span.misfit(self._vectors(ids, lengths))
+
+    def energy(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """The share of energy outside the span, (texts, positions)."""
+        assert self.span is not None
+        return self.span.energy(self._vectors(ids, lengths))
+
+    def _vectors(self, ids: Tensor, lengths: Tensor | None) -> Tensor:
+        return self.view.seen(self.names[:1], ids, lengths)[self.names[0]]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A model's linear maps, in order.
+
+    Attributes:
+        causal: whether no token sees a later one.
+        positional: whether the same token is different at different positions, at local maps.
+    """
+
+    places: tuple[Place, ...]
+    causal: bool
+    positional: bool
+
+    @classmethod
+    def of(cls, view: TextView) -> Self:
+        """Found by trying: texts that share some of their tokens."""
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randperm(view.vocabulary, generator=generator)[: 2 * view.length]
+        first, other = tokens[: view.length], tokens[-view.length :]
+        middle = view.length // 2
+        apart, later = other.clone(), other.clone()
+        apart[middle] = first[middle]
+        later[: middle + 1] = first[: middle + 1]
+        repeated = first[middle].expand(view.length)
+        texts = torch.stack([first, apart, later, repeated]).to(view.model.device)
+        names = [group[0] for group in view.groups]
+        seen = view.seen(names, texts)
+        local = [_same(seen[name][0, middle], seen[name][1, middle]) for name in names]
+        places = [
+            Place(view, group, here)
+            for group, here in zip(view.groups, local, strict=True)
+            if view.head not in group
+        ]
+        mixed = [name for name, here in zip(names, local, strict=True) if not here]
+        causal = all(_same(seen[name][0, middle], seen[name][2, middle]) for name in mixed)
+        alone = [name for name, here in zip(names, local, strict=True) if here]
+        positional = any(not _same(seen[name][3, 0], seen[name][3, 1]) for name in alone)
+        return cls(tuple(places), causal, positional)
+
+    @property
+    def first(self) -> Place | None:
+        """The local maps with the span of highest rank, whole ones before others."""
+        local = [place for place in self.places if place.local and place.span]
+        return max(local, key=lambda place: (place.whole, place.rank), default=None)
+
+    @property
+    def mixed(self) -> tuple[Place, ...]:
+        """The first maps with whole spans that see the context, up to those behind a block.
+
+        What attention adds up is linear in what it sees, so that mixtures of several texts lie in
+        its span too; behind the block's network they do not.
+        """
+        return tuple(islice((p for p in self.places if not p.local and p.whole), _BLOCK))
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,86 @@
+"""Which tokens and texts an update gives away."""
+
+from functools import partial
+from typing import ClassVar
+
+from pydantic import Field
+
+from gradaudit.audits.attack_reconstruct.options import UpdateOptions
+from gradaudit.audits.base import Audit, Metric
+
+
+class TextOptions(UpdateOptions):
+    """Options of the attack on texts."""
+
+    batch_size: int = Field(4, ge=1, description="texts behind an update")
+    batches: int = Field(10, ge=1, description="updates to attack; --samples only lowers it")
+    decoys: int = Field(
+        32, ge=1, description="other texts that each is to be told from, at every layer"
+    )
+    search: bool = Field(
+        True, description="search for whole texts; without it layers alone are looked at"
+    )
+
+
+_of_model = partial(Metric, riskier="higher", per_layer=False)
+
+
+class AttackText(Audit[TextOptions]):
+    """Name the tokens and texts behind an update, and tell at each layer whether a text was there.
+
+    Tokens are read off the rows of the embedding that moved. The gradient Σ_t δ_t a_tᵀ of a linear
+    map has its rows in the span of what came in, so a token at a position is possible where what
+    it would bring in lies in the span of the first maps; a text of a causal model is grown token by
+    token where each lies in the spans behind the first block, one of a bidirectional model found by
+    exchanging tokens until all do (Petrov et al. 2024, DAGER, sections 4 and 5). What noise leaves
+    of a span is told by its singular values, never by a fixed tolerance. The last token of a text
+    of a next-token loss stands in the head's rows alone.
+
+    Answers are matched with the batch's texts by an optimal assignment; ROUGE-1 and ROUGE-2 are the
+    F-measures of common tokens and pairs (Lin 2004). At each layer a text is told from decoys of
+    its length and with tokens as frequent, by the energy that it would bring in outside the span
+    there: text_auroc is the share of pairs in which the text has less; the same of another
+    batch's update stands beside it as the floor. Where there are as many tokens as the map is wide
+    its span says nothing ("void"). A rank below the number of tokens hides no text by itself: what
+    came in still has more energy in the span than a decoy.
+    """
+
+    name = "attack text"
+    summary = "Name the tokens and texts behind an update of a language model."
+    question = "Which texts does an attacker read off an update of a language model?"
+    paper = "https://arxiv.org/abs/2405.15586"
+    metrics = (
+        _of_model(
+            id="tokens_recovered",
+            title="Share of the batch's tokens that the attacker names",
+            warning=0.25,
+            error=0.75,
+            why="an attacker reads most of the words of a batch off its update",
+        ),
+        _of_model(
+            id="sequences_recovered",
+            title="Share of the batch's texts that the attacker names word for word",
+            warning=0.0,
+            error=0.1,
+            why="an attacker writes down texts of the batch word for word",
+        ),
+        _of_model(id="rouge1", title="ROUGE-1 of the attacker's texts"),
+        _of_model(id="rouge2", title="ROUGE-2 of the attacker's texts"),
+        Metric(
+            id="text_auroc",
+            title="How well a text of the batch is told from decoys",
+            riskier="higher",
+            warning=0.6,
+            error=0.9,
+            why="this layer's gradient tells whether a given text was in the batch",
+        ),
+        Metric(id="span_rank", title="Dimensions of the span of what came in"),
+        Metric(id="span_rank_share", title="Dimensions of the span, over the batch's tokens"),
+    )
+    headline = ("text_auroc",)
+    Options = TextOptions
+    priority = 15
+    least: ClassVar = {"batches": 1, "batch_size": 1, "decoys": 8, "search": False}
+    quick: ClassVar = {"batches": 2, "decoys": 8}
+    plain: ClassVar = {"decoys": 16}
+    thorough: ClassVar = {"batches": 40}

@@ -1,0 +1,287 @@
+"""Texts: what an attacker names for some updates, and what each layer tells of texts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
+from gradaudit.attacks.text.decoys import decoys_of
+from gradaudit.attacks.text.observing import TextThreat, texts_of
+from gradaudit.attacks.text.presence import Presence, Texts, wins
+from gradaudit.attacks.text.recover import Answer, recover
+from gradaudit.attacks.text.scores import TextScores, scores_of
+from gradaudit.attacks.text.span import is_void
+from gradaudit.attacks.text.structure import Structure
+from gradaudit.attacks.text.view import TextView
+from gradaudit.audits.attack_reconstruct.measure import NO_TRUTH, attacked_rounds, doubts
+from gradaudit.audits.attack_text import AttackText, TextOptions
+from gradaudit.audits.base import Cost
+from gradaudit.audits.rows import Rows
+from gradaudit.data.records import Records
+from gradaudit.defenses.subject import Subject
+from gradaudit.progress import Progress
+from gradaudit.randomness import rng, torch_rng
+from gradaudit.report import Measurement
+from gradaudit.sharing.captured import Captured, captured_update
+from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.statistics.intervals import clustered
+
+OF_MODEL = ("tokens_recovered", "sequences_recovered", "rouge1", "rouge2")
+OF_LAYERS = ("text_auroc", "span_rank", "span_rank_share")
+_NO_SPAN = "no linear map over positions, and no table of tokens: its gradient has no span"
+Shares = NDArray[np.float64]
+_SEARCH = 6.0
+"""Passes over one record that a search takes about."""
+
+
+def cost(audit: AttackText, subject: Subject) -> Cost:
+    """A gradient of each batch and of one more, a search, and each text with its decoys."""
+    options = audit.options
+    texts = options.batch_size * (options.count(subject) + 1)
+    searched = _SEARCH if options.search else 0.0
+    return Cost(texts * (2 + searched + options.decoys), calls=options.count(subject), double=False)
+
+
+@dataclass
+class Found:
+    """What came of some batches; a floor is the same for texts of another batch.
+
+    Attributes:
+        answers: one a batch.
+        scores: of the answers.
+        floors: of the same answers against another batch's texts.
+        presence: by layer, the share of its decoys that each text of a batch is likelier than.
+        absence: the same of another batch's texts.
+        ranks: by layer, of the span in each batch; 0 where it is void.
+        tokens: positions that maps have a gradient of, in each batch.
+    """
+
+    answers: list[Answer] = field(default_factory=list)
+    scores: list[TextScores] = field(default_factory=list)
+    floors: list[TextScores] = field(default_factory=list)
+    presence: dict[str, list[Shares]] = field(default_factory=dict)
+    absence: dict[str, list[Shares]] = field(default_factory=dict)
+    ranks: dict[str, list[int]] = field(default_factory=dict)
+    tokens: list[int] = field(default_factory=list)
+
+
+def run(audit: AttackText, subject: Subject, progress: Progress) -> Iterator[Measurement]:
+    """Attack; older checkpoints are the variants ``round``.
+
+    Raises:
+        NotApplicable: the records are no texts.
+        UsageError: an option is wrong for these records.
+        CheckpointError: a captured update is refused.
+    """
+    options = audit.options
+    texts_of(subject.records)
+    for target, variant in attacked_rounds(subject, options):
+        threat = TextThreat(target, _sharing(options, subject), subject.layers)
+        rows = Rows(type(audit), variant)
+        yield from _Attack(options, subject, threat).rows(rows, progress)
+
+
+def _sharing(options: TextOptions, subject: Subject) -> SharingProtocol:
+    return SharingProtocol(
+        defenses=subject.defenses,
+        algorithm=options.algorithm,
+        epochs=options.epochs,
+        rate=options.rate or 0.1,
+        local_batch=options.local_batch,
+        hidden=subject.hidden,
+    )
+
+
+@dataclass(frozen=True)
+class _Attack:
+    """The attack on one checkpoint."""
+
+    options: TextOptions
+    subject: Subject
+    threat: TextThreat
+
+    def rows(self, rows: Rows, progress: Progress) -> Iterator[Measurement]:
+        """Of the model, then of every layer."""
+        options, captured = self.options, None
+        if options.update is not None:
+            captured = captured_update(options.update, self.threat.target, options.rate)
+        scored = captured is None or bool(options.records)
+        batches = self._batches(captured)
+        count = len(batches) - 1 if len(batches) > 1 and not options.records else len(batches)
+        found = Found()
+        with progress.task("attack text", count) as advance:
+            for number in range(count):
+                view = self._view(batches[number], number, captured)
+                others = batches[(number + 1) % len(batches)] if len(batches) > 1 else None
+                self._attack(found, view, batches[number], others, number, progress)
+                advance(1)
+        rows = rows.of({}, _facts(found, view, captured))
+        yield from _of_model(rows, found, options, scored=scored)
+        yield from _of_layers(rows, found, view, self.subject, scored=scored)
+
+    def _batches(self, captured: Captured | None) -> list[Records]:
+        """Those that are attacked, and one more for the floor of the last, where there is one."""
+        options = self.options
+        count = 1 if captured is not None else options.drawn(self.subject.samples) + 1
+        choice = Choice(options.batch_size, count, options.records, options.update, options.rate)
+        return chosen_batches(self.subject, choice)
+
+    def _view(self, batch: Records, number: int, captured: Captured | None) -> TextView:
+        if captured is not None:
+            return replace(self.threat, target=captured.target).view_of(batch, captured.update)
+        device = self.threat.target.device
+        return self.threat.view(
+            batch, torch_rng(self.subject.seed, "text", "update", number, device=device)
+        )
+
+    def _attack(
+        self,
+        found: Found,
+        view: TextView,
+        batch: Records,
+        others: Records | None,
+        number: int,
+        progress: Progress,
+    ) -> None:
+        if self.options.search:
+            answer = recover(view, Structure.of(view), self.subject.seed + number, progress)
+            found.answers.append(answer)
+            found.scores.append(_scores(answer, batch))
+            if others is not None:
+                found.floors.append(_scores(answer, others))
+        presence = Presence(view, self.threat.layers)
+        for told, texts in ((found.presence, batch), (found.absence, others)):
+            if texts is not None:
+                for layer, shares in self._told(presence, texts, number).items():
+                    told.setdefault(layer, []).append(shares)
+        found.tokens.append(sum(view.inner))
+        for layer in presence.places:
+            span = presence.span(layer)
+            found.ranks.setdefault(layer, []).append(0 if span is None else span.rank)
+
+    def _told(self, presence: Presence, batch: Records, number: int) -> dict[str, Shares]:
+        """By layer the share of its decoys that each text is likelier than, (texts,)."""
+        texts, pool = texts_of(batch), texts_of(self.subject.records)
+        same = (pool.ids[:, None] == texts.ids).all(dim=2).any(dim=1)
+        others = Texts(pool.ids[~same], pool.lengths[~same])
+        draws = rng(self.subject.seed, "text", "decoys", number)
+        decoys = presence.evidence(decoys_of(texts, others, self.options.decoys, draws))
+        true = presence.evidence(texts)
+        return {
+            layer: wins(true[layer], decoys[layer].reshape(len(texts), -1)).numpy()
+            for layer in true
+        }
+
+
+def _scores(answer: Answer, batch: Records) -> TextScores:
+    texts = texts_of(batch)
+    pairs = zip(texts.ids.tolist(), texts.lengths.tolist(), strict=True)
+    return scores_of(answer.texts, answer.tokens, [ids[:length] for ids, length in pairs])
+
+
+def _facts(found: Found, view: TextView, captured: Captured | None) -> dict[str, JsonValue]:
+    facts: dict[str, JsonValue] = {
+        "knowledge": dict(view.knowledge),
+        "task": view.task,
+        "tokens": list(found.tokens),
+    }
+    if found.answers:
+        facts["searches"] = [dict(answer.facts) for answer in found.answers]
+    return facts if captured is None else {**facts, "update": captured.details}
+
+
+def _of_model(
+    rows: Rows, found: Found, options: TextOptions, *, scored: bool
+) -> Iterator[Measurement]:
+    if not options.search:
+        yield from rows.skipped("no text was searched for (--no-search)", OF_MODEL)
+        return
+    if not scored:
+        yield from rows.skipped(NO_TRUTH, OF_MODEL)
+        return
+    for metric in OF_MODEL:
+        value, interval = _mean(metric, found.scores)
+        floor = _mean(metric, found.floors)[0] if found.floors else None
+        count = len(found.scores)
+        yield rows.measured(
+            metric,
+            value,
+            interval=interval if count > 1 else None,
+            n=count,
+            imprecise=doubts(count, "--batches"),
+            details={"floor": floor},
+        )
+
+
+def _mean(metric: str, scores: Sequence[TextScores]) -> tuple[float, tuple[float, float]]:
+    """Over batches, each as often as it has tokens or texts."""
+    if metric.startswith("rouge"):
+        shares = np.array([getattr(score, metric) for score in scores])
+        return clustered(shares, np.array([float(score.sequences[1]) for score in scores]))
+    counts = np.array([getattr(score, metric.partition("_")[0]) for score in scores], dtype=float)
+    return clustered(counts[:, 0] / counts[:, 1], counts[:, 1])
+
+
+def _of_layers(
+    rows: Rows, found: Found, view: TextView, subject: Subject, *, scored: bool
+) -> Iterator[Measurement]:
+    presence = Presence(view, subject.layers)
+    for layer in subject.layers:
+        name = layer.name
+        if not scored:
+            yield from rows.skipped(NO_TRUTH, ["text_auroc"], [name])
+        elif name in found.presence:
+            yield _told_row(rows, found, name)
+        else:
+            yield from rows.skipped(_why(presence, name), ["text_auroc"], [name])
+        if name in found.ranks and any(found.ranks[name]):
+            ranks, tokens = np.array(found.ranks[name]), np.array(found.tokens)
+            width = presence.places[name].width
+            details: dict[str, JsonValue] = {"ranks": ranks.tolist(), "width": width}
+            shares = ranks / tokens
+            values = {"span_rank": ranks.mean(), "span_rank_share": shares.mean()}
+            for metric, value in values.items():
+                yield rows.measured(metric, float(value), layer=name, n=len(ranks), details=details)
+        else:
+            yield from rows.skipped(_why(presence, name), OF_LAYERS[1:], [name])
+
+
+def _told_row(rows: Rows, found: Found, layer: str) -> Measurement:
+    value, interval = _auroc(found.presence[layer])
+    floor: JsonValue = None
+    if layer in found.absence:
+        level, ends = _auroc(found.absence[layer])
+        floor = {"value": level, "interval": list(ends)}
+    count = len(found.presence[layer])
+    return rows.measured(
+        "text_auroc",
+        value,
+        layer=layer,
+        interval=interval if count > 1 else None,
+        n=sum(map(len, found.presence[layer])),
+        imprecise=doubts(count, "--batches"),
+        details={"floor": floor, "batches": count},
+    )
+
+
+def _auroc(batches: Sequence[Shares]) -> tuple[float, tuple[float, float]]:
+    """Over texts, of which those of one batch are dependent."""
+    return clustered(
+        np.array([shares.mean() for shares in batches]),
+        np.array([float(len(shares)) for shares in batches]),
+    )
+
+
+def _why(presence: Presence, layer: str) -> str:
+    place = presence.places.get(layer)
+    if place is None:
+        return _NO_SPAN
+    if not any(name in presence.view.update for name in place.names):
+        return "not shared"
+    tokens = sum(presence.view.inner)
+    if is_void(place.width, tokens):
+        return f"void: {tokens} tokens may fill its {place.width} dimensions"
+    return "its gradient is zero"

@@ -1,0 +1,77 @@
+"""Whole attacks on small transformers: every word comes back, and none of what was not shared."""
+
+import pytest
+import torch
+from attacks.text.sentences import LENGTH, view
+
+from gradaudit.attacks.text.prefixes import Continuations
+from gradaudit.attacks.text.recover import recover
+from gradaudit.attacks.text.structure import Structure
+from gradaudit.progress import Silent
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("hide", [(), ("words",), ("words", "places")])
+def test_texts_of_a_causal_model_come_back_word_for_word(tied: bool, hide: tuple[str, ...]) -> None:
+    made, truth = view(5, tied=tied, hide=hide)
+    answer = recover(made, Structure.of(made), 0, Silent())
+    headless = tied and "words" in hide
+    expected = {text[:-1] if headless else text for text in truth}
+    assert set(answer.texts) == expected
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_texts_of_an_encoder_come_back_word_for_word(count: int) -> None:
+    made, truth = view(count, causal=False)
+    answer = recover(made, Structure.of(made), 0, Silent())
+    assert set(answer.texts) == set(truth)
+
+
+def test_words_alone_come_back_where_no_block_is_shared() -> None:
+    blocks = tuple(f"blocks.{k}.{name}" for k in (0, 1) for name in ("out", "wide", "narrow"))
+    made, truth = view(3, hide=(*blocks, "blocks.1.qkv", "head"))
+    answer = recover(made, Structure.of(made), 0, Silent())
+    inner = {word for text in truth for word in text[:-1]}
+    assert set(answer.tokens) == inner
+    assert not set(answer.texts) & set(truth)
+
+
+def test_nothing_is_named_where_neither_a_span_nor_the_table_is_shared() -> None:
+    made, _ = view(2, hide=("words", *(f"blocks.{k}.{n}" for k in (0, 1) for n in _MAPS), "head"))
+    answer = recover(made, Structure.of(made), 0, Silent())
+    assert answer.texts == answer.tokens == ()
+
+
+_MAPS = ("qkv", "out", "wide", "narrow")
+
+
+def test_structure_is_found_by_trying() -> None:
+    made, _ = view(2)
+    found = Structure.of(made)
+    local = {name for place in found.places if place.local for name in place.names}
+    assert local == {"blocks.0.qkv.weight"}
+    assert found.causal
+    assert found.positional
+    other, _ = view(2, causal=False)
+    assert not Structure.of(other).causal
+
+
+def test_continuations_are_those_of_whole_texts() -> None:
+    """A plain model takes no tree of continuations; each is run by itself."""
+    made, truth = view(3)
+    places = Structure.of(made).mixed
+    continuations = Continuations.at(made, places)
+    assert not continuations.together
+    prefixes, words = torch.tensor([text[:3] for text in truth]), torch.arange(4, 9)
+    misfits = continuations.misfit(prefixes, words)
+    assert misfits.shape == (len(places), 3, 5)
+    alone = torch.cat([prefixes[1], words[2:3]])[None]
+    for place, found in zip(places, misfits, strict=True):
+        expected = place.misfit(alone)[0, -1]
+        torch.testing.assert_close(found[1, 2], expected, rtol=1e-2, atol=1e-4)
+
+
+def test_positions_are_as_many_as_the_texts_fill() -> None:
+    made, _ = view(4)
+    assert made.tokens == 4 * LENGTH
+    assert made.inner == (LENGTH - 1,) * 4
