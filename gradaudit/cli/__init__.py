@@ -25,6 +25,7 @@ from gradaudit.cli.explain import explain
 from gradaudit.cli.gate import gate
 from gradaudit.cli.init import init
 from gradaudit.cli.listing import list_parts, schema
+from gradaudit.cli.pipes import let_readers_go
 from gradaudit.cli.reports import compare, render
 from gradaudit.cli.scan import scan
 from gradaudit.cli.train import train
@@ -221,6 +222,7 @@ def _group(groups: dict[str, typer.Typer], name: str) -> typer.Typer:
 
 def main() -> None:
     """Run the command line; a status of 1 only ever comes from a command that chose it."""
+    let_readers_go()
     completing = _COMPLETING in os.environ
     try:
         with nullcontext() if completing else _warnings_as_lines(shown=False):

@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 
 from gradaudit.config import ScanSettings, SubjectSettings
-from gradaudit.formats.facts import data_facts, title, warnings
 from gradaudit.judging import default_policy_yaml
 from gradaudit.report import Report
 from gradaudit.text import printable
+from gradaudit.view.facts import data_facts, title, warnings
 
 WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt")
 TABLES = {".csv": "csv", ".parquet": "parquet", ".npz": "npz"}

@@ -47,7 +47,7 @@ def test_what_is_named_is_opened_and_stands_in_the_file() -> None:
 
 def test_the_policy_is_the_default_one_in_its_own_words() -> None:
     run("init")
-    assert read_policy(POLICY) == default_policy()
+    assert read_policy(POLICY) == default_policy().model_copy(update={"name": "policy.yaml"})
 
 
 def test_what_is_not_named_is_offered_and_nothing_is_run() -> None:

@@ -12,10 +12,10 @@ from fake_command_line import only_counting, run
 from gradaudit.audits import Cost
 from gradaudit.cli.scan import sample_folder
 from gradaudit.defenses.subject import Subject
-from gradaudit.formats.facts import warnings
 from gradaudit.judging import gate, passed, read_policy
 from gradaudit.judging.judge import says
 from gradaudit.report import Report
+from gradaudit.view.facts import warnings
 
 __all__ = ["only_counting"]
 pytestmark = pytest.mark.usefixtures("only_counting")

@@ -39,6 +39,10 @@ class AttackReconstruct(Audit[ReconstructOptions]):
             error=0.1,
             why="an attacker rebuilt records from their shared update so closely that the "
             "originals can be recognised",
+            question="records",
+            chance=1.0,
+            says="a server can rebuild {records}",
+            helps="larger batches, or noise (--defense)",
         ),
         _riskier_lower(id="mse", title="Mean squared error"),
         _riskier_higher(

@@ -103,6 +103,10 @@ class DpAudit(Audit[DpAuditOptions]):
             error=5,
             why="the releases under two values of the attribute were told apart so surely that "
             "epsilon cannot be smaller",
+            question="attribute",
+            chance=0.0,
+            says="two values of {secret} can be told apart in what is released",
+            helps="more noise, or a smaller clip",
         ),
         _riskier_higher(
             id="epsilon_lower_gaussian",
