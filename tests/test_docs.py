@@ -16,7 +16,8 @@ from command_line import run
 from report_builder import make_report, row
 from safetensors.numpy import save_file
 
-from gradaudit.cli import FAILED, build
+from gradaudit.cli import FAILED, build, listed_commands
+from gradaudit.cli.help import examples_in
 from gradaudit.cli.perform import GATE_FAILED
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.judging import Policy
@@ -45,6 +46,12 @@ def commands() -> Iterator[Any]:
                 yield pytest.param(words, id=f"{page}: {' '.join(words.split())[:60]}")
 
 
+def helped() -> Iterator[Any]:
+    for command in listed_commands():
+        for line in examples_in(command.text or ""):
+            yield pytest.param(line, id=f"help: {line[:60]}")
+
+
 def unquoted(line: str) -> str:
     """What of a command line stands in no quotes, without its comment."""
     return re.sub(r"'[^']*'|\"[^\"]*\"| #.*", "", line)
@@ -56,7 +63,10 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("desk")
     (folder / "sample_models").symlink_to(ROOT / "sample_models")
     (folder / "FILE.py").write_text(
-        "from torch import nn\ndef factory(): return nn.Sequential(nn.Linear(3, 2))\n"
+        "from torch import nn\n"
+        "class Net(nn.Sequential):\n"
+        "    def forward(self, x): return super().forward(x[:, :3])\n"
+        "def factory(): return Net(nn.Linear(3, 2))\n"
     )
     digits = ROOT / "sample_models" / "digits" / "round-10.safetensors"
     kept = folder / "run" / "client-0"
@@ -100,7 +110,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch, desk: Path) -> None:
 
 
 @pytest.mark.usefixtures("unmeasured")
-@pytest.mark.parametrize("line", list(commands()))
+@pytest.mark.parametrize("line", [*commands(), *helped()])
 def test_what_a_page_shows_can_be_typed(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

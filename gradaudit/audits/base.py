@@ -128,6 +128,11 @@ class Audit(Generic[O]):
     They can show a risk; a layer that only proxies looked at is else not tested, never low.
     """
     Options: ClassVar[type[AuditOptions]] = AuditOptions
+    examples: ClassVar[tuple[str, ...]] = (
+        "-m 'zoo:mlp?inputs=10&classes=2' -d diabetes -a sex",
+        "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' -a sex",
+    )
+    """Arguments of its command that help begins with, quoted for a shell."""
     renames: ClassVar[Mapping[str, str]] = {}
     """Subject options that this audit's command calls otherwise, because it has its own."""
     priority: ClassVar[int] = 120

@@ -133,7 +133,7 @@ def _fields(audit: type[Audit[Any]]) -> set[str]:
 
 def _metric(audit: type[Audit[Any]], asked: str | None) -> str:
     known = [metric.id for metric in audit.metrics]
-    chosen = (asked or audit.headline[0]).removeprefix(f"{audit.reports_as()}.")
+    chosen = (asked or [*audit.headline, *known][0]).removeprefix(f"{audit.reports_as()}.")
     if chosen not in known:
         raise UsageError(
             f"--metric {asked}: {audit.name} has no such metric{suggest(chosen, known)}; "

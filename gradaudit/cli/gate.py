@@ -85,6 +85,9 @@ def gate(
 ) -> None:
     """Pass or fail by limits per layer, without torch, model or data.
 
+    gradaudit gate report.json
+    gradaudit gate report.json --policy policy.yaml --strict -o judged.html
+
     Exits with 0 where the report passes and with 1 where a rule of level `error` fails: a value
     beyond its limit, and its whole interval with it, or a measurement that is missing or failed.
     Where the limit lies inside the interval it is unclear, which fails with --strict or as the

@@ -75,6 +75,9 @@ def compare(
 ) -> None:
     """Show what changed between two reports, per layer and metric, the largest change first.
 
+    gradaudit compare old.json new.json
+    gradaudit compare old.json new.json --variants -f markdown
+
     Says of each change whether the intervals overlap. Exits with 0 whatever changed: to fail on
     worse numbers, use `gradaudit gate NEW --baseline OLD`.
     """
@@ -112,6 +115,9 @@ def render(
     verbose: Verbose = False,
 ) -> None:
     """Show a saved report, or write it in other formats.
+
+    gradaudit render report.json --all
+    gradaudit render report.json -o report.html -o report.md
 
     Prints the table unless files are asked for; with -f it prints in any case.
     """

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 def _scan(**flags: Any) -> None:
     """Audit a checkpoint: every applicable audit, one risk table per layer, one report.
 
+    gradaudit scan --quick
+    gradaudit scan -m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' -a sex
+
     Without arguments it audits the bundled sample model.
     """
     config, file = configured(flags)

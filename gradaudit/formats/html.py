@@ -25,8 +25,10 @@ MOST_ROWS = 1000
 MOST_LAYERS = 50
 """Layers of the table that are not folded away."""
 MOST_STRIPS = 20
+LONG_WORD = 20
+"""Characters beyond which a word of a sentence is taken for a name that may be broken."""
 _BREAKS = re.compile(r"([./:,]|[-_](?=\w))")
-_OPTION = re.compile(r"(--[a-z][a-z-]*)")
+_OPTION = re.compile(r"--[a-z]")
 _PAGE = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
     autoescape=True,
@@ -101,13 +103,14 @@ def breakable(name: str) -> Markup:
 
 
 def prose(text: str) -> Markup:
-    """A sentence whose options (``--hide``) stay on one line each."""
-    parts = _OPTION.split(printable(text, limit=None))
-    spans = (
-        Markup('<span class="cell">{}</span>').format(part) if i % 2 else escape(part)
-        for i, part in enumerate(parts)
-    )
-    return Markup("").join(spans)
+    """A sentence whose options (``--hide``) stay whole, and whose long names break at points."""
+    return Markup(" ").join(map(_word, printable(text, limit=None).split(" ")))
+
+
+def _word(word: str) -> Markup:
+    if _OPTION.search(word):
+        return Markup('<span class="cell">{}</span>').format(word)
+    return breakable(word) if len(word) > LONG_WORD else escape(word)
 
 
 def _flat(facts: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:

@@ -249,3 +249,8 @@ class AttackUser(InferenceAttack[UserOptions]):
     question = "Can an attacker tell whose batch it is?"
     paper = "https://arxiv.org/abs/2408.16913"
     Options = UserOptions
+    examples: ClassVar = (
+        "-m FILE.py:factory -d 'csv:table.csv?label=income&user=age'",
+        "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income&user=age' "
+        "--candidates 3",
+    )

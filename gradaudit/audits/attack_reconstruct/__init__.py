@@ -60,6 +60,11 @@ class AttackReconstruct(Audit[ReconstructOptions]):
     )
     headline = ("relative_error",)
     Options = ReconstructOptions
+    examples: ClassVar = (
+        "-m zoo:deep-leakage -d 'npz:pictures.npz?inputs=x&label=y' --method dlg",
+        "-m sample_models/models.py:digits_cnn -c sample_models/digits/round-10.safetensors "
+        "-d digits --save-examples pictures",
+    )
     priority = 40
     least: ClassVar = {"method": ["closed-form:search_work=10"], "restarts": 1, "batches": 1}
     quick: ClassVar = {"iterations": 5, "restarts": 2, "batches": 1}

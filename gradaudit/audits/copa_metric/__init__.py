@@ -82,6 +82,11 @@ class CopaMetric(Audit[CopaOptions]):
     headline = ("rank_deficit",)
     proxy = True
     Options = CopaOptions
+    examples: ClassVar = (
+        "-m zoo:lenet -d 'npz:pictures.npz?inputs=x&label=y'",
+        "-m sample_models/models.py:digits_cnn -c sample_models/digits/round-10.safetensors "
+        "-d digits",
+    )
     priority = 90
     least: ClassVar = {"records": 1, "work": 5.0}
     quick: ClassVar = {"records": 1, "work": 30.0}
