@@ -90,7 +90,7 @@ def _exchanged(
     advance: Callable[[int], None],
 ) -> tuple[list[Text], str]:
     ranked, generator = likely_first(view, found), torch_rng(seed, "text", "search")
-    search = Search(view, structure, ranked, view.lengths, generator)
+    search = Search(view, structure, ranked, generator)
     return [grown.tokens for grown in search.texts(advance)], "whole texts by exchanging tokens"
 
 

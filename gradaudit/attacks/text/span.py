@@ -100,6 +100,11 @@ class Span:
         outside, blurred = self._parts(vectors)
         return outside / (blurred + torch.finfo(vectors.dtype).eps ** 2)
 
+    def residual(self, vectors: Tensor) -> Tensor:
+        """What of vectors (…, width) lies outside the rows that were found."""
+        rows = self.rows.to(vectors)
+        return vectors - vectors @ rows.T @ rows
+
     def _parts(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Shares of energy: outside the rows that were found, and what of them is not the span."""
         rows, blur = self.rows.to(vectors), (1 - self.kept).to(vectors)

@@ -71,6 +71,13 @@ class Place:
         assert self.span is not None
         return self.span.energy(self._vectors(ids, lengths))
 
+    def outside(self, ids: Tensor) -> Tensor:
+        """What of texts lies outside the span, over its length, (texts, positions, width)."""
+        assert self.span is not None
+        vectors = self._vectors(ids, None)
+        outside: Tensor = self.span.residual(vectors) / vectors.norm(dim=2, keepdim=True)
+        return outside
+
     def _vectors(self, ids: Tensor, lengths: Tensor | None) -> Tensor:
         return self.view.seen(self.names[:1], ids, lengths)[self.names[0]]
 
