@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from attacks.text.sentences import LENGTH, subject, texts, transformer
+from language_models import Shelf
 from safetensors.torch import save_file
 from torch import nn
 
@@ -18,9 +19,10 @@ from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
-from gradaudit.report import Measurement
+from gradaudit.report import Measurement, Report
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
+from tests.command_line import run
 
 FEW = {"batch_size": 2, "batches": 2, "decoys": 6}
 
@@ -157,6 +159,10 @@ def test_void_layers_say_so() -> None:
     told = by_layer(rows, "text_auroc")
     assert str(told["blocks.0.qkv"].reason) == "void: 18 tokens may fill its 16 dimensions"
     assert told["words"].value == 1
+    tied = Target(transformer(width=16, tied=True), CrossEntropy())
+    rows = every_row(Subject((tied,), at.records, tied.layers), batch_size=3)
+    told = by_layer(rows, "text_auroc")
+    assert str(told["words"].reason) == "void: 21 tokens may fill its 16 dimensions"
 
 
 class Convolutional(nn.Module):
@@ -213,6 +219,29 @@ def test_texts_may_be_short(length: int, causal: bool) -> None:
         return
     found = {row.metric: row.value for row in every_row(short) if row.layer is None}
     assert (found["tokens_recovered"] or 0) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [("GPT2LMHeadModel", ""), ("BertForSequenceClassification", "&label=mood")],
+)
+def test_texts_of_several_lengths_come_back_from_models_of_transformers(
+    architecture: str, options: str, shelf: Shelf, tmp_path: Path
+) -> None:
+    """Records are padded beyond the longest text of a batch."""
+    report = tmp_path / "report.json"
+    data = f"text:{shelf.texts(40)}?text=text&length=14{options}"
+    size = ("--batch-size", 1, "--batches", 2, "--decoys", 4)
+    made = run(
+        "attack", "text", "--model", f"hf:{shelf.model(architecture)}", "--data", data, *size,
+        "-o", report,
+    )  # fmt: skip
+    assert made.status == 0, made.err
+    rows = Report.model_validate_json(report.read_text()).measurements
+    assert [row.value for row in rows if row.layer is None] == [1, 1, 1, 1]
+    told = [row.value for row in rows if row.metric == "text_auroc" and row.value is not None]
+    assert len(told) > 8
+    assert min(told) > 0.7
 
 
 def test_what_cannot_be_attacked_is_said() -> None:
