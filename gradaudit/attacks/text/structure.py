@@ -75,7 +75,8 @@ class Place:
         """What of texts lies outside the span, over its length, (texts, positions, width)."""
         assert self.span is not None
         vectors = self._vectors(ids, None)
-        return self.span.residual(vectors) / vectors.norm(dim=2, keepdim=True)
+        outside: Tensor = self.span.residual(vectors) / vectors.norm(dim=2, keepdim=True)
+        return outside
 
     def _vectors(self, ids: Tensor, lengths: Tensor | None) -> Tensor:
         return self.view.seen(self.names[:1], ids, lengths)[self.names[0]]
