@@ -134,6 +134,9 @@ class OutputSettings(_Settings):
         description="Format of the report on standard output.",
         json_schema_extra=short("-f"),
     )
+    all: bool = Field(
+        False, description="Show every finding, layer and metric in the table, not the gravest."
+    )
     redact: bool = Field(
         False, description="Put placeholders for attribute values, column names and paths."
     )

@@ -162,6 +162,8 @@ class Run:
                 "seed": subject.seed,
                 "jobs": subject.jobs,
                 "defenses": [str(defense) for defense in subject.defenses],
+                "attributes": list(subject.attributes),
+                "hidden": list(subject.hidden),
                 "device": str(subject.target.device),
                 "threads": torch.get_num_threads(),
                 "started": self.started,

@@ -32,10 +32,23 @@ class Leak(Audit[Any]):
             warning=1.0,
             error=2.0,
             why="an attacker learns the attribute from this layer's gradient",
+            question="attribute",
+            chance=0.0,
+            says="a server can tell a batch's {secret} from {where}",
+            helps="noise (--defense)",
         ),
         Metric(id="effort", title="Effort", riskier="lower", warning=10.0),
         Metric(id="note", title="A number nobody judges"),
-        Metric(id="total", title="Total", riskier="higher", per_layer=False, error=0.0, why="sum"),
+        Metric(
+            id="total",
+            title="Total",
+            riskier="higher",
+            per_layer=False,
+            error=0.0,
+            why="sum",
+            question="records",
+            says="a server can rebuild {records}",
+        ),
     )
     headline = ("bits", "total")
 
@@ -49,7 +62,7 @@ class Rank(Audit[Any]):
 
     name = "rank"
     summary = "How full the rank is."
-    metrics = (Metric(id="deficit", title="Rank deficit"),)
+    metrics = (Metric(id="deficit", title="Rank deficit", question="freedom"),)
     headline = ("deficit",)
 
     def run(self, subject: object, progress: Progress) -> Iterable[Measurement]:
@@ -60,7 +73,7 @@ class Rank(Audit[Any]):
 @pytest.fixture
 def two_audits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only ``leak`` and ``rank`` are installed."""
-    for module in ("gradaudit.judging.policy", "gradaudit.formats.view"):
+    for module in ("gradaudit.judging.policy", "gradaudit.view.layers", "gradaudit.view.gaps"):
         monkeypatch.setattr(f"{module}.audits", lambda: {"leak": Leak, "rank": Rank})
 
 

@@ -38,8 +38,9 @@ ROOMS = {
     "sweeping": "",
     "gathering": "audits",
     "judging": "audits gathering",
+    "view": "audits gathering judging",
     "explaining": "audits",
-    "formats": "audits explaining judging",
+    "formats": "audits explaining judging view",
     "config": "audits federation",
     "subject": "config data defenses models",
     "training": "config data defenses federation models subject",
@@ -48,7 +49,7 @@ ROOMS = {
     "planning": "audits defenses gradients runner",
     "api": "audits config data models runner subject",
     "cli": "audits config defenses dp explaining formats gathering judging models planning runner "
-    "subject sweeping training zoo",
+    "subject sweeping training view zoo",
     "__init__": "api judging models",
     "__main__": "cli",
 }
@@ -56,7 +57,7 @@ ROOMS = {
 
 LIGHT = (
     "__init__ __main__ audits cli config errors explaining files formats gathering judging noise "
-    "parts progress redaction report specs stopping text yaml_file"
+    "parts progress redaction report specs stopping text view yaml_file"
 )
 """Rooms that are imported before anything is measured; of an audit's folder, its declaration."""
 

@@ -16,7 +16,8 @@ from command_line import run
 from report_builder import make_report, row
 from safetensors.numpy import save_file
 
-from gradaudit.cli import FAILED, build
+from gradaudit.cli import FAILED, build, listed_commands
+from gradaudit.cli.help import examples_in
 from gradaudit.cli.perform import GATE_FAILED
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.judging import Policy
@@ -45,6 +46,12 @@ def commands() -> Iterator[Any]:
                 yield pytest.param(words, id=f"{page}: {' '.join(words.split())[:60]}")
 
 
+def helped() -> Iterator[Any]:
+    for command in listed_commands():
+        for line in examples_in(command.text or ""):
+            yield pytest.param(line, id=f"help: {line[:60]}")
+
+
 def unquoted(line: str) -> str:
     """What of a command line stands in no quotes, without its comment."""
     return re.sub(r"'[^']*'|\"[^\"]*\"| #.*", "", line)
@@ -56,7 +63,10 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("desk")
     (folder / "sample_models").symlink_to(ROOT / "sample_models")
     (folder / "FILE.py").write_text(
-        "from torch import nn\ndef factory(): return nn.Sequential(nn.Linear(3, 2))\n"
+        "from torch import nn\n"
+        "class Net(nn.Sequential):\n"
+        "    def forward(self, x): return super().forward(x[:, :3])\n"
+        "def factory(): return Net(nn.Linear(3, 2))\n"
     )
     digits = ROOT / "sample_models" / "digits" / "round-10.safetensors"
     kept = folder / "run" / "client-0"
@@ -100,7 +110,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch, desk: Path) -> None:
 
 
 @pytest.mark.usefixtures("unmeasured")
-@pytest.mark.parametrize("line", list(commands()))
+@pytest.mark.parametrize("line", [*commands(), *helped()])
 def test_what_a_page_shows_can_be_typed(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +123,18 @@ def test_what_a_page_shows_can_be_typed(
     done = run(*(STAND_INS.get(word, word) for word in words), given=given)
     assert done.status == 0, done.err
     assert not re.search(r"[?*\[\](){}<>|&;~]", unquoted(line)), "a shell would take it apart"
+
+
+WITHIN_A_LINE = re.compile(r"`(gradaudit [^`]*)`")
+ALTERNATIVES = re.compile(r"\b\w+(?:\|\w+)+\b")
+"""As in ``schema report|policy``: one of them is to be typed."""
+
+
+def test_what_a_sentence_shows_needs_no_more_quotes() -> None:
+    for page, text in PAGES.items():
+        for spoken in WITHIN_A_LINE.findall(text):
+            words = ALTERNATIVES.sub("", unquoted(spoken))
+            assert not re.search(r"[?*\[\](){}<>|&;~]", words), f"{page}: {spoken}"
 
 
 def test_every_command_that_a_page_names_exists() -> None:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from gradaudit.defenses.subject import Subject
 
 
+Question = Literal["records", "attribute", "labels", "freedom"]
+"""What a number answers: are records followed or rebuilt, is what is private told, are the labels,
+and how much of a layer's input its gradient leaves free."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     """A number an audit reports, with what the default policy makes of it.
@@ -29,6 +34,11 @@ class Metric:
     is flagged, in words for somebody who has not read the paper.
 
     Attributes:
+        question: what it answers, as the report's reader asks it.
+        chance: what there is where nothing is given away; None where that is not one number.
+        says: what a value beyond the limit says, a clause in plain words; ``{where}`` stands for
+            the layers, ``{secret}`` for what is private, ``{records}`` for what was attacked.
+        helps: what would bring it back within the limit, besides hiding layers and more records.
         proven: whether a value is what the truth is at least, so that none shows it within a max.
         counts: what a row's ``n`` counts, where its interval narrows with the root of it; empty
             where it does not.
@@ -42,6 +52,10 @@ class Metric:
     warning: float | None = None
     error: float | None = None
     why: str = ""
+    question: Question | None = None
+    chance: float | None = None
+    says: str = ""
+    helps: str = ""
     counts: str = ""
     proven: bool = False
 
@@ -107,13 +121,18 @@ class Audit(Generic[O]):
     """Where the paper that its measure is from can be read: an address."""
     metrics: ClassVar[tuple[Metric, ...]]
     headline: ClassVar[tuple[str, ...]]
-    """Ids of the metrics that get a column in the risk table of ``scan``."""
+    """Ids of the metrics worth showing of a scan; the risk table has the last for a question."""
     proxy: ClassVar[bool] = False
     """Whether its metrics stand for leakage without trying to learn anything from what is shared.
 
     They can show a risk; a layer that only proxies looked at is else not tested, never low.
     """
     Options: ClassVar[type[AuditOptions]] = AuditOptions
+    examples: ClassVar[tuple[str, ...]] = (
+        "-m 'zoo:mlp?inputs=10&classes=2' -d diabetes -a sex",
+        "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' -a sex",
+    )
+    """Arguments of its command that help begins with, quoted for a shell."""
     renames: ClassVar[Mapping[str, str]] = {}
     """Subject options that this audit's command calls otherwise, because it has its own."""
     priority: ClassVar[int] = 120

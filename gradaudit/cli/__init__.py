@@ -19,12 +19,15 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 import gradaudit
-from gradaudit.audits import audits
+from gradaudit.audits import Audit, audits
 from gradaudit.cli.audit import audit_command, sweep_command
+from gradaudit.cli.completion import whole_words
 from gradaudit.cli.explain import explain
 from gradaudit.cli.gate import gate
+from gradaudit.cli.help import HelpCommand, HelpGroup
 from gradaudit.cli.init import init
 from gradaudit.cli.listing import list_parts, schema
+from gradaudit.cli.pipes import let_readers_go
 from gradaudit.cli.reports import compare, render
 from gradaudit.cli.scan import scan
 from gradaudit.cli.train import train
@@ -167,18 +170,19 @@ def build(words: tuple[str, ...] | None = None) -> typer.Typer:
     """
     app = typer.Typer(
         name="gradaudit",
+        cls=HelpGroup,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
     groups: dict[str, typer.Typer] = {"": app}
-    for command in _commands():
+    for command in listed_commands():
         named = words is None or command.name == " ".join(words[: command.name.count(" ") + 1])
         group, _, word = command.name.rpartition(" ")
-        _group(groups, group).command(word, help=command.text, rich_help_panel=command.panel)(
-            guarded(command.make() if named else _without_options)
-        )
+        _group(groups, group).command(
+            word, help=command.text, rich_help_panel=command.panel, cls=HelpCommand
+        )(guarded(command.make() if named else _without_options))
     return app
 
 
@@ -191,13 +195,22 @@ class _Command(NamedTuple):
     panel: str | None
 
 
-def _commands() -> Iterator[_Command]:
+def listed_commands() -> Iterator[_Command]:
+    """Every command, the audits' among them."""
     yield from (_made(name, command, None) for name, command in _RUNS.items())
     for name, audit in audits().items():
         panel = None if " " in name else PANEL
-        yield _Command(name, partial(audit_command, audit), audit.summary, panel)
-        yield _Command(f"sweep {name}", partial(sweep_command, audit), audit.summary, None)
+        alone, swept = (_audit_text(audit, group) for group in ("", "sweep "))
+        yield _Command(name, partial(audit_command, audit), alone, panel)
+        yield _Command(f"sweep {name}", partial(sweep_command, audit), swept, None)
     yield from (_made(name, command, "Reports") for name, command in _REPORTS.items())
+
+
+def _audit_text(audit: type[Audit[Any]], group: str) -> str:
+    """The summary of an audit, and its examples as command lines."""
+    over = " --over seed=0,1" if group else ""
+    lines = (f"gradaudit {group}{audit.name} {words}{over}" for words in audit.examples)
+    return "\n\n".join([audit.summary, "\n".join(lines)])
 
 
 def _made(name: str, command: Callable[..., None], panel: str | None) -> _Command:
@@ -212,7 +225,7 @@ def _group(groups: dict[str, typer.Typer], name: str) -> typer.Typer:
     """The group of commands of this name, made with those above it where it is new."""
     if name not in groups:
         above, _, word = name.rpartition(" ")
-        groups[name] = typer.Typer(no_args_is_help=True)
+        groups[name] = typer.Typer(no_args_is_help=True, cls=HelpGroup)
         _group(groups, above).add_typer(
             groups[name], name=word, help=GROUPS.get(word), rich_help_panel=None if above else PANEL
         )
@@ -221,11 +234,13 @@ def _group(groups: dict[str, typer.Typer], name: str) -> typer.Typer:
 
 def main() -> None:
     """Run the command line; a status of 1 only ever comes from a command that chose it."""
+    let_readers_go()
     completing = _COMPLETING in os.environ
     try:
         with nullcontext() if completing else _warnings_as_lines(shown=False):
             app = build(None if completing else tuple(sys.argv[1:]))
-        app()
+        with whole_words(os.environ, os.environ.get(_COMPLETING, "")):
+            app()
     except GradauditError as error:
         say(str(error))
         sys.exit(error.exit_status)

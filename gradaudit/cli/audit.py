@@ -32,12 +32,12 @@ from gradaudit.config import (
 from gradaudit.errors import UsageError
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
-from gradaudit.formats.view import SKIPPED, cell
 from gradaudit.gathering import Part, incomplete, merge
 from gradaudit.report import Report
 from gradaudit.specs import suggest
 from gradaudit.sweeping.grid import Axis, expect_known, points, read_axes
 from gradaudit.text import DOUBTS, variant_text
+from gradaudit.view.cells import SKIPPED, cell_text
 
 if TYPE_CHECKING:
     from gradaudit.units import Units
@@ -133,7 +133,7 @@ def _fields(audit: type[Audit[Any]]) -> set[str]:
 
 def _metric(audit: type[Audit[Any]], asked: str | None) -> str:
     known = [metric.id for metric in audit.metrics]
-    chosen = (asked or audit.headline[0]).removeprefix(f"{audit.reports_as()}.")
+    chosen = (asked or [*audit.headline, *known][0]).removeprefix(f"{audit.reports_as()}.")
     if chosen not in known:
         raise UsageError(
             f"--metric {asked}: {audit.name} has no such metric{suggest(chosen, known)}; "
@@ -215,12 +215,12 @@ def print_sweep(report: Report, metric: str, names: Mapping[str, object], consol
     columns = [
         Column(
             page.safe(setting).replace(", ", "\n"),
-            [page.text(cell(rows.get((layer, setting)), SKIPPED)) for layer in layers],
+            [page.text(cell_text(rows.get((layer, setting)), SKIPPED)) for layer in layers],
         )
         for setting in dict.fromkeys(setting for _, setting in rows)
     ]
     key = Column(page.safe(metric), [page.text(layer or WHOLE_MODEL) for layer in layers])
     page.print([page.text("")])
-    page.print(grid(key, columns, page.width, page.rule))
+    page.print(grid([key], columns, page.width, page.rule))
     if any(row.doubts for row in rows.values()):
         page.print(page.prose(DOUBTS))

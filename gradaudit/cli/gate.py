@@ -1,7 +1,6 @@
 """``gradaudit gate``: pass or fail by limits, without torch, model or data."""
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +21,14 @@ from gradaudit.config import shape_of
 from gradaudit.formats import format_named
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Page
+from gradaudit.formats.results import (
+    GRAVEST,
+    Result,
+    gravest_of,
+    policy_name,
+    results,
+    told_of,
+)
 from gradaudit.judging import (
     default_policy_yaml,
     differences,
@@ -31,7 +38,7 @@ from gradaudit.judging import (
     says,
 )
 from gradaudit.judging import gate as judge
-from gradaudit.report import Finding, Report
+from gradaudit.report import Report
 from gradaudit.text import variant_text
 
 FAILED = 1
@@ -78,6 +85,9 @@ def gate(
 ) -> None:
     """Pass or fail by limits per layer, without torch, model or data.
 
+    gradaudit gate report.json
+    gradaudit gate report.json --policy policy.yaml --strict -o judged.html
+
     Exits with 0 where the report passes and with 1 where a rule of level `error` fails: a value
     beyond its limit, and its whole interval with it, or a measurement that is missing or failed.
     Where the limit lies inside the interval it is unclear, which fails with --strict or as the
@@ -103,17 +113,17 @@ def gate(
 
 
 def print_verdict(judged: Report, console: Console) -> None:
-    """Print every row that is not within its limit, and whether the report passes."""
+    """Print a line for every row that is not within its limits, and the verdict last."""
     page = Page(console)
-    for finding in judged.findings:
-        page.print(_lines(page, finding))
+    for result in sorted(results(judged), key=lambda result: GRAVEST.index(result.says)):
+        page.print([_line(page, result)])
     style = "bold green" if passed(judged) else "bold red"
     page.print(page.prose(verdict(judged), style=style))
 
 
 def verdict(judged: Report) -> str:
-    """The gate's verdict in one sentence with the counts behind it."""
-    counts: Counter[str] = Counter(map(says, judged.findings))
+    """The gate's verdict in one sentence, with the counts of rows behind it and the policy."""
+    counts: Counter[str] = Counter(says(gravest_of(found)) for found in told_of(judged))
     words = {
         "error": "failed",
         "warning": "warned of",
@@ -124,18 +134,17 @@ def verdict(judged: Report) -> str:
         "ignored": "ignored",
     }
     tally = ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts[key])
-    return f"gate {'passed' if passed(judged) else 'failed'}: {tally or 'nothing was judged'}"
+    end = "passed" if passed(judged) else "failed"
+    return f"gate {end}: {tally or 'nothing was judged'}, by {policy_name(judged)}"
 
 
-def _lines(page: Page, finding: Finding) -> Iterator[Text]:
-    """``error conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``."""
-    word = says(finding)
-    if word not in STYLES:
-        return
+def _line(page: Page, result: Result) -> Text:
+    """``error    conv1 leak.bits (round=2) 3.10 exceeds the max of 2 (rule 1)``."""
+    finding = result.finding
     variant = f"({variant_text(finding.variant)})" if finding.variant else ""
     parts = (finding.layer, finding.metric, variant, finding.message, f"(rule {finding.rule})")
     sentence = " ".join(filter(None, parts)) if finding.rule else finding.message
-    for i, line in enumerate(page.prose(sentence, f"{word:<8} ", " " * 9)):
-        if i == 0:
-            line.stylize(STYLES[word], 0, len(word))
-        yield line
+    left = "".join(f"; that of rule {each.rule} is unclear" for each in result.open)
+    line = page.text(f"{result.says:<8} {sentence}{left}")
+    line.stylize(STYLES[result.says], 0, len(result.says))
+    return line

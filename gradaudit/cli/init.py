@@ -19,6 +19,9 @@ _LOOKED_AT = ("model", "checkpoint", "prefix", "partial", "data", "attribute", "
 def _init(**flags: Any) -> None:
     """Write a commented gradaudit.yaml and policy.yaml into this folder; nothing is overwritten.
 
+    gradaudit init
+    gradaudit init -m sample_models/models.py:digits_cnn -d digits
+
     The model and the data that are named are opened, and the files say what there is: layers,
     attributes, task accuracy. Without names, files that may be meant stand as comments.
     """

@@ -71,7 +71,11 @@ def schema(
         Literal["report", "policy", "config"], typer.Argument(help="Whose schema.")
     ] = "report",
 ) -> None:
-    """Print the JSON Schema (draft 2020-12) of a report, a policy or a config file."""
+    """Print the JSON Schema (draft 2020-12) of a report, a policy or a config file.
+
+    gradaudit schema
+    gradaudit schema policy
+    """
     print_json(schema_of(document))
 
 
@@ -104,7 +108,11 @@ def list_parts(
         Literal["table", "json"], typer.Option("-f", "--format", help="Format.")
     ] = "table",
 ) -> None:
-    """List what is available: audits, metrics, models, data, losses, defenses and so on."""
+    """List what is available: audits, metrics, models, data, losses, defenses and so on.
+
+    gradaudit list
+    gradaudit list defenses
+    """
     if kind is not None and kind not in KINDS:
         raise UsageError(f"list {kind}: nothing of this kind; there are: {', '.join(KINDS)}")
     found = {name: KINDS[name]() for name in ([kind] if kind else KINDS)}

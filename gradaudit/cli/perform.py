@@ -134,7 +134,7 @@ def show(report: Report, settings: OutputSettings, policy: Policy | None = None)
     """Write the report's files, then the report to standard output."""
     for path, format_ in writers(settings.files):
         format_.write(report, path, policy)
-    format_named(settings.shape).show(report, policy)
+    format_named(settings.shape, every=settings.all).show(report, policy)
 
 
 def finish(

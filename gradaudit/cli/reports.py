@@ -11,7 +11,7 @@ from gradaudit import config
 from gradaudit.files import expect_other_files
 from gradaudit.formats import Format, format_for, format_named
 from gradaudit.formats.base import Stdout, write_out
-from gradaudit.formats.changes import changes, markdown_changes, print_changes
+from gradaudit.formats.changes import changes, markdown_changes, print_changes, sorted_changes
 from gradaudit.judging import differences
 from gradaudit.redaction import redact
 from gradaudit.report import Report
@@ -73,7 +73,10 @@ def compare(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show what changed between two reports, per layer and metric.
+    """Show what changed between two reports, per layer and metric, the largest change first.
+
+    gradaudit compare old.json new.json
+    gradaudit compare old.json new.json --variants -f markdown
 
     Says of each change whether the intervals overlap. Exits with 0 whatever changed: to fail on
     worse numbers, use `gradaudit gate NEW --baseline OLD`.
@@ -82,7 +85,7 @@ def compare(
     for note in differences(after, before):
         remark(f"{old} {note}", quiet)
     every = list(changes(before, after, variants=variants))
-    changed = [change for change in every if not change.same]
+    changed = sorted_changes(change for change in every if not change.same)
     if shape == "json":
         print_json([change.to_json() for change in every])
     elif shape == "markdown":
@@ -97,14 +100,24 @@ Redact = Annotated[
 ]
 
 
+All = Annotated[
+    bool,
+    typer.Option("--all", help="Show every finding, layer and metric in the table."),
+]
+
+
 def render(
     report: ReportFile,
     output: Output = None,
     shape: OptionalShape = None,
+    every: All = False,
     redacted: Redact = False,
     verbose: Verbose = False,
 ) -> None:
     """Show a saved report, or write it in other formats.
+
+    gradaudit render report.json --all
+    gradaudit render report.json -o report.html -o report.md
 
     Prints the table unless files are asked for; with -f it prints in any case.
     """
@@ -114,4 +127,4 @@ def render(
     for path, format_ in files:
         format_.write(saved, path)
     if shape or not files or config.STDOUT in (output or ()):
-        format_named(config.shape_of(shape, output)).show(saved)
+        format_named(config.shape_of(shape, output), every=every).show(saved)

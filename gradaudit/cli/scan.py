@@ -35,8 +35,9 @@ from gradaudit.config import (
 )
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.judging import gate, passed, read_policy
+from gradaudit.progress import Silent
 from gradaudit.specs import suggest
-from gradaudit.text import listed
+from gradaudit.text import listed, printable
 
 if TYPE_CHECKING:
     from gradaudit.defenses.subject import Subject
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 
 def _scan(**flags: Any) -> None:
     """Audit a checkpoint: every applicable audit, one risk table per layer, one report.
+
+    gradaudit scan --quick
+    gradaudit scan -m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' -a sex
 
     Without arguments it audits the bundled sample model.
     """
@@ -157,9 +161,23 @@ def _tell_plan(
     for size, seconds in plan:
         total += seconds or 0.0
         how = f" ({size.name})" if seconds else ""
-        idle = _wanting(size.audit, subject) if seconds == 0 else ""
+        idle = _why_idle(size.audit, subject) if seconds == 0 else ""
         typer.echo(f"  {size.audit.name}: {_duration(seconds)}{how}{idle}")
     typer.echo(f"  together: {_duration(total)}")
+
+
+def _why_idle(audit: Audit[Any], subject: Subject) -> str:
+    """Why an audit has nothing to do: an attribute is wanting, or what it says itself."""
+    if wanting := _wanting(audit, subject):
+        return wanting
+    if type(audit).run is not Audit.run:
+        return ""  # what it costs is not known, so it may have something to do
+    try:
+        first = next(iter(audit.run(subject, Silent())), None)
+    except NotApplicable as why:
+        return f": {printable(str(why), limit=None)}"
+    reason = (first and first.reason) or ""
+    return f": {printable(reason, limit=None)}" if reason else ""
 
 
 def _wanting(audit: Audit[Any], subject: Subject) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from gradaudit.progress import Advance, Progress, Silent
@@ -28,7 +28,10 @@ def watcher(quiet: bool) -> Progress:
 
 
 class LiveBars:
-    """A bar for each task that lasts, gone when the task is done."""
+    """One bar for the outermost task with the time that is left, gone when it is done.
+
+    What is done within it is named beside it.
+    """
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -41,26 +44,45 @@ class LiveBars:
             transient=True,
         )
         self._begin = _timer(self._bars.start)
-        self._open = 0
+        self._within: list[str] = []
+        self._outermost: TaskID | None = None
         self._since = time.monotonic()
 
     @contextmanager
     def task(self, description: str, total: int) -> Iterator[Advance]:
-        """Show a bar once the outermost task has lasted ``PATIENCE`` seconds."""
-        if not self._open:
-            self._begin = _timer(self._bars.start)
-            self._begin.start()
-        self._open += 1
-        task = self._bars.add_task(printable(description), total=total)
+        """Show the outermost task's bar once it has lasted ``PATIENCE`` seconds."""
+        if self._outermost is not None:
+            with self._named(description):
+                yield lambda units: None
+            return
+        bar = self._outermost = self._bars.add_task(printable(description), total=total)
+        self._begin = _timer(self._bars.start)
+        self._begin.start()
         try:
-            yield lambda units: self._bars.advance(task, units)
+            with self._named(description):
+                yield lambda units: self._bars.advance(bar, units)
         finally:
-            self._open -= 1
-            self._bars.remove_task(task)
-            if not self._open:
-                self._begin.cancel()
-                self._begin.join()
-                self._bars.stop()
+            self._outermost = None
+            self._bars.remove_task(bar)
+            self._begin.cancel()
+            self._begin.join()
+            self._bars.stop()
+
+    @contextmanager
+    def _named(self, description: str) -> Iterator[None]:
+        """Name the outermost and the innermost task for now."""
+        self._within.append(printable(description))
+        self._rename()
+        try:
+            yield
+        finally:
+            self._within.pop()
+            self._rename()
+
+    def _rename(self) -> None:
+        if self._within and self._outermost is not None:
+            names = dict.fromkeys((self._within[0], self._within[-1]))
+            self._bars.update(self._outermost, description=" · ".join(names))
 
     def say(self, line: str) -> None:
         """Print a line above the bars."""

@@ -17,6 +17,9 @@ _OUTPUT = ("quiet", "verbose")
 def _train(**flags: Any) -> None:
     """Train together (FedSGD, FedAvg, round robin) and write a checkpoint for every round.
 
+    gradaudit train -m 'zoo:mlp?inputs=10&classes=2' -d diabetes --out run
+    gradaudit train -m FILE.py:factory -d 'csv:table.csv?label=income' --algorithm fedavg --out run
+
     The checkpoints go to the folder --out, with a summary, run.json: accuracy by round, settings,
     and which records are whose. Audits take them with -c, oldest first. With a defense that gives
     clients a private part (spn) they are without it, and the folder client-0 holds the first

@@ -28,12 +28,16 @@ def format_for(path: Path) -> Format:
     raise UsageError(f"{path}: no report format has this suffix; there are: {known}")
 
 
-def format_named(name: str) -> Format:
+def format_named(name: str, *, every: bool = False) -> Format:
     """The format of this name.
+
+    Args:
+        name: of the format.
+        every: let one that shows the gravest alone show everything.
 
     Raises:
         UsageError: there is none.
     """
     if name not in formats():
         raise UsageError(f"no report format is called {name!r}; there are: {', '.join(formats())}")
-    return formats()[name]()
+    return formats()[name](every=every)

@@ -20,6 +20,10 @@ class Format(ABC):
     """Other endings of names of files in this format."""
     summary: ClassVar[str]
 
+    def __init__(self, *, every: bool = False) -> None:
+        self.every = every
+        """Whether to show everything, where it else shows the gravest alone."""
+
     @abstractmethod
     def render(self, report: Report, policy: Policy | None = None) -> str:
         """The report as text that ends with a newline.

@@ -1,16 +1,16 @@
 """What changed between two reports, row by row; for a terminal and as Markdown."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 from rich.console import Console
 
 from gradaudit.formats.markdown import code, table
-from gradaudit.formats.page import Column, Page, grid
+from gradaudit.formats.page import GAP, Column, Page, grid
 from gradaudit.report import Measurement, Report, Variant
-from gradaudit.text import DOUBTS, marked, number, variant_text
+from gradaudit.text import DOUBTED, DOUBTS, marked, number, variant_text
 
 ABSENT = "absent"
 
@@ -37,6 +37,25 @@ class Change:
         return None if before is None or after is None else after - before
 
     @property
+    def share(self) -> float | None:
+        """The difference as a share of the old value; infinite where that alone is zero."""
+        before = self.old.value if self.old else None
+        if self.difference is None or before is None:
+            return None
+        if not self.difference:
+            return 0.0
+        return self.difference / abs(before) if before else math.copysign(math.inf, self.difference)
+
+    @property
+    def widths(self) -> float | None:
+        """The difference in half the widths of both intervals; None where not both have one."""
+        if self.overlap is None or self.difference is None:
+            return None
+        ends = [row.interval for row in (self.old, self.new) if row and row.interval]
+        half = sum(high - low for low, high in ends) / 2
+        return self.difference / half if half else math.copysign(math.inf, self.difference)
+
+    @property
     def overlap(self) -> bool | None:
         """Whether the intervals overlap; None where not both have one.
 
@@ -60,10 +79,9 @@ class Change:
     @property
     def words(self) -> str:
         """The difference in words: ``+0.500 (+25.0 %)``; empty where there is none to tell."""
-        if self.difference is None:
+        if self.difference is None or self.share is None:
             return ""
-        before = self.old.value if self.old else None
-        share = f" ({_signed(100 * self.difference / abs(before))} %)" if before else ""
+        share = f" ({_signed(100 * self.share)} %)" if math.isfinite(self.share) else ""
         return f"{_signed(self.difference)}{share}"
 
     def to_json(self) -> dict[str, JsonValue]:
@@ -110,29 +128,46 @@ def _side(row: Measurement | None) -> JsonValue:
     return {"status": row.status, "value": row.value, "interval": interval, **infinite}
 
 
-HEADINGS = ("metric", "old", "new", "change", "intervals")
+HEADINGS = ("layer", "metric", "old → new", "change", "intervals")
 WHOLE_MODEL = "(whole model)"
 
 
+def sorted_changes(changed: Iterable[Change]) -> list[Change]:
+    """The largest change first: in widths of intervals, then as a share of the old value.
+
+    Rows that one of the reports does not have, or did not measure, come last.
+    """
+    return sorted(changed, key=_size, reverse=True)
+
+
+def _size(change: Change) -> tuple[bool, bool, bool, float]:
+    widths, share = change.widths, change.share
+    size = share if widths is None else widths
+    return change.overlap is False, widths is not None, share is not None, abs(size or 0.0)
+
+
 def print_changes(changed: Sequence[Change], unchanged: int, console: Console) -> None:
-    """Print a line for each row that changed, and how many did not."""
+    """Print a line for each row that changed, and how many did not.
+
+    With the intervals where the console is wide enough for them.
+    """
     page = Page(console)
     if changed:
-        cells = [[page.text(cell) for cell in _cells(change)] for change in changed]
-        names = [page.text(change.row.layer or WHOLE_MODEL) for change in changed]
-        others = [Column(h, [row[i] for row in cells]) for i, h in enumerate(HEADINGS)]
-        page.print(grid(Column("layer", names), others, page.width, page.rule))
+        columns = _columns(page, changed, _sides)
+        if sum(column.width + GAP for column in columns) > page.width + GAP:
+            columns = _columns(page, changed, _values)
+        page.print(grid(columns[:2], columns[2:], page.width, page.rule))
     page.print(page.prose(tally(changed, unchanged)))
 
 
 def markdown_changes(changed: Sequence[Change], unchanged: int) -> str:
     """The same as Markdown."""
     rows = [
-        [code(change.row.layer or WHOLE_MODEL), code(metric), *rest]
+        [code(layer), code(metric), *rest]
         for change in changed
-        for metric, *rest in [_cells(change)]
+        for layer, metric, *rest in [_cells(change, _sides(change))]
     ]
-    lines = [*table(["layer", *HEADINGS], rows), ""] if rows else []
+    lines = [*table(HEADINGS, rows), ""] if rows else []
     return "\n".join([*lines, tally(changed, unchanged)]) + "\n"
 
 
@@ -144,7 +179,28 @@ def tally(changed: Sequence[Change], unchanged: int) -> str:
     return f"{told}; {DOUBTS}" if doubts else told
 
 
-def _cells(change: Change) -> tuple[str, ...]:
+def _columns(page: Page, changed: Sequence[Change], sides: Callable[[Change], str]) -> list[Column]:
+    lines = [[page.text(cell) for cell in _cells(change, sides(change))] for change in changed]
+    return [Column(page.safe(h), [line[i] for line in lines]) for i, h in enumerate(HEADINGS)]
+
+
+def _cells(change: Change, sides: str) -> tuple[str, ...]:
     variant = f" ({variant_text(change.row.variant)})" if change.row.variant else ""
     overlap = {True: "overlap", False: "apart", None: ""}[change.overlap]
-    return (change.row.id + variant, side(change.old), side(change.new), change.words, overlap)
+    layer = change.row.layer or WHOLE_MODEL
+    return (layer, change.row.id + variant, sides, change.words, overlap)
+
+
+def _sides(change: Change) -> str:
+    return f"{side(change.old)} → {side(change.new)}"
+
+
+def _values(change: Change) -> str:
+    return f"{_value(change.old)} → {_value(change.new)}"
+
+
+def _value(row: Measurement | None) -> str:
+    """One side without its interval."""
+    if row is None or row.number is None:
+        return side(row)
+    return number(row.number) + (f" {DOUBTED}" if row.doubts else "")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gradaudit.formats.base import Format
-from gradaudit.formats.results import Result, artifact, policy_name, results, verdict
+from gradaudit.formats.results import GRAVEST, Result, artifact, results, summary, verdict
 from gradaudit.judging import Policy
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Report
@@ -23,8 +23,7 @@ class Github(Format):
     def render(self, report: Report, policy: Policy | None = None) -> str:
         """The gravest first, as GitHub shows ten of a kind."""
         judged = with_findings(report, policy)
-        order = ("error", "warning", "unclear", "known", "ignored")
-        found = sorted(results(judged), key=lambda result: order.index(result.says))
+        found = sorted(results(judged), key=lambda result: GRAVEST.index(result.says))
         return "".join(f"{line}\n" for line in _lines(judged, found))
 
 
@@ -35,8 +34,7 @@ def _lines(judged: Report, found: list[Result]) -> Iterator[str]:
         command = _COMMANDS.get(result.says, "notice")
         yield _command(command, result.sentence, {**place, "title": result.rule})
     outcome = "notice" if verdict(judged) == "passed" else "error"
-    words = f"{verdict(judged)} by {policy_name(judged)}"
-    yield _command(outcome, words, {"title": "gradaudit"})
+    yield _command(outcome, summary(judged), {"title": "gradaudit"})
 
 
 def _command(name: str, message: str, properties: dict[str, str]) -> str:

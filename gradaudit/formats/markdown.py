@@ -1,15 +1,22 @@
-"""The risk table as GitHub Markdown, fit for a pull request comment."""
+"""The report as GitHub Markdown, fit for a pull request comment of any model."""
 
 import re
 from collections.abc import Iterator, Sequence
 
 from gradaudit.formats.base import Format
-from gradaudit.formats.view import FAILED, View, view
+from gradaudit.formats.blocks import Block, filled
 from gradaudit.judging import Policy
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
 from gradaudit.text import DOUBTED, printable
+from gradaudit.view import Cell, Column, Concern, Gap, LayerLine, View, view
+from gradaudit.view.gaps import in_brief
 
+MOST_BYTES = 60_000
+"""GitHub takes 65,536 characters in a comment."""
+MOST_LAYERS = 10
+LONGEST = 1000
+"""Characters of a paragraph; longer ones lose their middle."""
 _MARKS: dict[Level, str] = {
     "high": "🔴",
     "medium": "🟠",
@@ -34,8 +41,11 @@ class Markdown(Format):
     summary = "GitHub Markdown, fit for a pull request comment"
 
     def render(self, report: Report, policy: Policy | None = None) -> str:
-        """The report as Markdown."""
-        return _document(view(report, policy))
+        """The report as Markdown, of less than ``MOST_BYTES``."""
+        shown = view(report, policy)
+        last = f"**{_text(shown.verdict.sentence)}**"
+        blocks = [*_summary(shown), *_details(shown)]
+        return "\n\n".join([*filled(blocks, MOST_BYTES - len(last.encode()) - 3), last]) + "\n"
 
 
 def escape(text: str) -> str:
@@ -63,62 +73,105 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: int = 0
         yield f"| {' | '.join(row)} |"
 
 
-def _document(shown: View) -> str:
-    paragraphs = [
-        f"## Gradient leakage: {shown.tally}",
-        escape(shown.title),
-        escape(shown.data),
-        *(f"Checkpoint: {escape(note)}" for note in shown.checkpoint_notes),
-        *(f"> **Warning:** {escape(warning)}" for warning in shown.warnings),
-        *("\n".join(part(shown)) for part in (_layers, _model, _doubts, _troubles, _notes)),
-        f"<sub>{escape(shown.how)}</sub>",
+def _text(text: str) -> str:
+    return escape(printable(text, limit=LONGEST))
+
+
+def _summary(shown: View) -> Iterator[Block]:
+    """What is read first: verdict, scope, findings, the riskiest layers, gaps, provenance."""
+    verdict, scope = shown.verdict, shown.scope
+    yield Block([f"## {'✅' if verdict.passed else '❌'} {_text(verdict.sentence)}"])
+    lines = [f"- **{heading}** {_text(text)}" for heading, text in scope.lines]
+    yield Block(["### Scope", ""], lines, needed=True)
+    yield Block([], [f"- Checkpoint: {_text(note)}" for note in scope.notes])
+    for warning in scope.warnings:
+        yield Block([f"> **Warning:** {_text(warning)}"])
+    yield Block(["### Findings", ""], list(map(_concern, shown.findings)), needed=True)
+    yield _riskiest(shown)
+    yield Block([f"Risk: {_text(verdict.tally)}"])
+    yield Block(
+        [],
+        [
+            f"- {DOUBTED} {code(x.metric)}{_text(f'{x.where}: {x.reason}')}"
+            for x in shown.brief_doubts
+        ],
+    )
+    if told := in_brief(shown.gaps):
+        yield Block(["### Not tested", "", _text(told)])
+    yield Block(["### Provenance", "", _text(shown.how)])
+
+
+def _riskiest(shown: View) -> Block:
+    lines, every = shown.layers.riskiest(MOST_LAYERS), shown.layers.lines
+    some = f", the {len(lines)} riskiest of {len(every):,}" if len(lines) < len(every) else ""
+    opening, rows = _answers(lines, shown.layers.questions)
+    return Block([f"### Layers{some}", "", *opening], rows, needed=True)
+
+
+def _details(shown: View) -> Iterator[Block]:
+    """All that is behind it, folded away."""
+    more = shown.concerns[len(shown.findings) :]
+    yield _folded(f"{len(more)} more findings", [], list(map(_concern, more)))
+    layers = shown.layers
+    yield _folded(f"All {len(layers.lines):,} layers", *_metrics(layers.lines, layers.columns))
+    model = [[code(x.metric), escape(x.variant), x.value, escape(x.remark)] for x in shown.model]
+    yield _folded("Whole model", *_table(["metric", "variant", "value", "remark"], model))
+    gaps = [gap for gap in shown.gaps if gap.partial or gap.reason != gap.short]
+    yield _folded("Not tested, and why", [], list(map(_gap, gaps)))
+    doubts = [
+        f"- {DOUBTED} {code(x.metric)}{escape(x.where)}: {escape(x.reason)}"
+        for x in shown.doubts
+        if x not in shown.brief_doubts
     ]
-    return "\n\n".join(filter(None, paragraphs)) + "\n"
+    yield _folded("Doubts", [], doubts)
 
 
-def _layers(shown: View) -> Iterator[str]:
-    if shown.layers:
-        yield from table(
-            ["layer", "risk", "kind", "parameters", *map(code, shown.columns)],
-            [
-                [
-                    code(line.name),
-                    f"{_MARKS[line.level]} {line.risk}",
-                    escape(line.kind),
-                    line.size,
-                    *line.cells,
-                ]
-                for line in shown.layers
-            ],
-            right=3,
-        )
+def _folded(summary: str, opening: Sequence[str], rows: Sequence[str]) -> Block:
+    opened = [f"<details><summary>{summary}</summary>", "", *opening]
+    return Block(opened, rows, ["", "</details>"], needed=True)
 
 
-def _model(shown: View) -> Iterator[str]:
-    if shown.model:
-        yield from table(
-            ["whole model", "variant", "value"],
-            [[code(x.metric), escape(x.variant), x.value] for x in shown.model],
-        )
-    remarked = [line for line in shown.model if line.remark]
-    if remarked:
-        yield ""
-        yield from (f"- {code(line.metric)}: {escape(line.remark)}" for line in remarked)
+def _concern(concern: Concern) -> str:
+    mark = f"{_MARKS[concern.level]} " if concern.shown else ""
+    doubts = [f"{DOUBTED} {doubt}" for doubt in concern.doubts if doubt != concern.helps]
+    said = [part for part in (concern.evidence, *doubts, concern.why) if part]
+    rest = "".join(f"<br>{_text(part)}" for part in said)
+    return f"- {mark}**{concern.word}** {_text(concern.sentence)}{rest}"
 
 
-def _doubts(shown: View) -> Iterator[str]:
-    for doubt in shown.doubts:
-        yield f"- {DOUBTED} {code(doubt.what)}{escape(doubt.where)}: {escape(doubt.reason)}"
+def _gap(gap: Gap) -> str:
+    verb = "failed" if gap.failed else "not tested"
+    return f"- {_text(gap.what)} {verb}{_text(gap.where)}: {_text(gap.reason)}"
 
 
-def _troubles(shown: View) -> Iterator[str]:
-    for trouble in shown.troubles:
-        why = f"<br>{escape(trouble.why)}" if trouble.why else ""
-        mark = f"{_MARKS[trouble.level]} " if trouble.shown else ""
-        yield f"- {mark}**{trouble.word}** {escape(trouble.sentence)}{why}"
+def _answers(
+    lines: Sequence[LayerLine], questions: Sequence[Column]
+) -> tuple[list[str], list[str]]:
+    headings = [f"{x.heading}<br>{code(x.metric)}" for x in questions]
+    rows = [
+        [code(line.name), f"{_MARKS[line.level]} {line.risk}", *map(_answer, line.answers)]
+        for line in lines
+    ]
+    return _table(["layer", "risk", *headings], rows)
 
 
-def _notes(shown: View) -> Iterator[str]:
-    for note in shown.notes:
-        verb = "failed" if note.status == FAILED else "not measured"
-        yield f"- {code(note.what)} {verb}{escape(note.where)}: {escape(note.reason)}"
+def _answer(cell: Cell) -> str:
+    """The number with its interval, and that for a permuted attribute below."""
+    return f"{cell.full}<br>permuted {cell.floor}" if cell.floor else cell.full
+
+
+def _metrics(lines: Sequence[LayerLine], columns: Sequence[Column]) -> tuple[list[str], list[str]]:
+    headings = ["layer", "risk", "kind", "parameters", *(code(x.metric) for x in columns)]
+    rows = [
+        [code(x.name), x.risk, escape(x.kind), x.size, *(cell.full for cell in x.cells)]
+        for x in lines
+    ]
+    return _table(headings, rows, right=3)
+
+
+def _table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], right: int = 0
+) -> tuple[list[str], list[str]]:
+    """Heading lines and rows; nothing without rows."""
+    lines = list(table(headings, rows, right)) if rows else []
+    return lines[:2], lines[2:]

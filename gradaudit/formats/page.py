@@ -23,7 +23,7 @@ STYLES: dict[Level, str] = {
     "unknown": "magenta",
     "not tested": "magenta",
 }
-_PLAIN_CHARACTERS = str.maketrans({"–": "-", "─": "-", "…": "...", "²": "2", "×": "x"})
+_PLAIN_CHARACTERS = str.maketrans({"–": "-", "─": "-", "…": "...", "²": "2", "×": "x", "→": "->"})
 
 
 @dataclass(frozen=True)
@@ -41,28 +41,29 @@ class Column:
         return max(map(cell_len, lines))
 
 
-def grid(key: Column, others: Sequence[Column], width: int, rule: str) -> Iterator[Text]:
-    """Lines of a table whose first column is never cut.
+def grid(keys: Sequence[Column], others: Sequence[Column], width: int, rule: str) -> Iterator[Text]:
+    """Lines of a table whose first columns, the keys, are never cut.
 
-    Where the columns do not fit side by side they are shown in bands, each with the key column;
-    where not even one fits beside the key, every row becomes a card.
+    Where the columns do not fit side by side they are shown in bands, each with the keys; where
+    not even one fits beside them, every row becomes a card.
     """
-    if others and key.width + GAP + max(column.width for column in others) > width:
-        yield from _cards(key, others)
+    taken = sum(key.width + GAP for key in keys)
+    if others and taken + max(column.width for column in others) > width:
+        yield from _cards(keys, others)
         return
-    for i, band in enumerate(_bands(key, others, width)):
+    for i, band in enumerate(_bands(others, width - taken + GAP)):
         if i:
             yield Text()
-        yield from _band([key, *band], rule)
+        yield from _band([*keys, *band], rule)
 
 
-def _bands(key: Column, others: Sequence[Column], width: int) -> list[list[Column]]:
+def _bands(columns: Sequence[Column], width: int) -> list[list[Column]]:
     bands: list[list[Column]] = [[]]
-    room = width - key.width
-    for column in others:
+    room = width
+    for column in columns:
         if bands[-1] and column.width + GAP > room:
             bands.append([])
-            room = width - key.width
+            room = width
         bands[-1].append(column)
         room -= column.width + GAP
     return bands
@@ -89,11 +90,12 @@ def _row(columns: Sequence[Column], cells: Sequence[Text]) -> Text:
     return line
 
 
-def _cards(key: Column, others: Sequence[Column]) -> Iterator[Text]:
+def _cards(keys: Sequence[Column], others: Sequence[Column]) -> Iterator[Text]:
     names = [column.heading.replace("\n", ".") for column in others]
     label = max(map(cell_len, names))
-    for i, name in enumerate(key.cells):
-        yield Text(name.plain, "bold")
+    for i in range(len(keys[0].cells)):
+        for key in keys:
+            yield Text(key.cells[i].plain, "bold")
         for heading, column in zip(names, others, strict=True):
             if column.cells[i].plain:
                 pad = " " * (label - cell_len(heading) + GAP)

@@ -7,11 +7,13 @@ from pathlib import Path, PurePath
 
 from gradaudit.judging import passed, says
 from gradaudit.judging.risk import BEYOND, OPEN, why
-from gradaudit.report import Finding, Key, Report
+from gradaudit.report import Finding, Report
 from gradaudit.text import printable, variant_text
+from gradaudit.view import view
+from gradaudit.view.verdict import policy_of
 
 NOTHING_MEASURED = "report.incomplete"
-_GRAVEST = ("error", "warning", "unclear", "known", "ignored")
+GRAVEST = ("error", "warning", "unclear", "known", "ignored", "passed", "not-applicable")
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,25 @@ def rule_of(finding: Finding) -> str:
 
 def results(judged: Report) -> Iterator[Result]:
     """A result for each row that a rule finds beyond its limit, or cannot tell within it."""
-    rows: dict[Key, list[Finding]] = {}
-    for finding in judged.findings:
-        if finding.outcome in BEYOND | OPEN:
-            rows.setdefault(finding.key, []).append(finding)
-    for found in rows.values():
-        gravest = min(found, key=lambda each: _GRAVEST.index(says(each)))
-        errors = [each for each in found if each.level == "error" and says(each) == "unclear"]
-        yield Result(gravest, errors if gravest.level == "warning" else ())
+    for found in told_of(judged):
+        gravest = gravest_of(found)
+        if gravest.outcome in BEYOND | OPEN:
+            errors = [each for each in found if each.level == "error" and says(each) == "unclear"]
+            yield Result(gravest, errors if gravest.level == "warning" else ())
+
+
+def told_of(judged: Report) -> Iterator[Sequence[Finding]]:
+    """All that rules say of each row, and what each says of rows that there are not."""
+    rows: dict[object, list[Finding]] = {}
+    for place, finding in enumerate(judged.findings):
+        nowhere = finding.outcome == "unmeasured" and finding.layer is None
+        rows.setdefault(place if nowhere else finding.key, []).append(finding)
+    yield from rows.values()
+
+
+def gravest_of(found: Sequence[Finding]) -> Finding:
+    """The gravest of findings of one row: an error hides its own warning."""
+    return min(found, key=lambda each: GRAVEST.index(says(each)))
 
 
 def verdict(judged: Report) -> str:
@@ -71,11 +84,14 @@ def verdict(judged: Report) -> str:
     return "passed" if passed(judged) else "failed"
 
 
+def summary(judged: Report) -> str:
+    """The verdict in the sentence that people are told: who, by which policy, the worst."""
+    return printable(view(judged).verdict.sentence, limit=None)
+
+
 def policy_name(judged: Report) -> str:
     """What the policy is called that the report was judged by, as far as it says so."""
-    policy = judged.provenance.get("policy")
-    name = policy.get("name") if isinstance(policy, dict) else None
-    return printable(name) if isinstance(name, str) and name else "its policy"
+    return printable(policy_of(judged)[0])
 
 
 def artifact(report: Report) -> str | None:

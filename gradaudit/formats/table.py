@@ -1,93 +1,189 @@
-"""The risk table for a terminal, or as plain text: layer by layer, then why, then what next."""
+"""The report for a terminal, or as plain text: the verdict first, and again in the last line."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from gradaudit.formats.base import Format, Stdout
 from gradaudit.formats.page import STYLES, Column, Page, grid
-from gradaudit.formats.view import FAILED, LayerLine, View, view
 from gradaudit.judging import Policy
+from gradaudit.judging.risk import Level
 from gradaudit.report import Report
 from gradaudit.text import DOUBTED
+from gradaudit.view import Cell, Concern, LayerLine, View, view
+from gradaudit.view.gaps import in_brief
 
 PLAIN_WIDTH = 100
 """Terminal cells of a line where the table goes to a file."""
+MOST_LAYERS = 12
+MOST_CONCERNS = 3
+LEGEND = {
+    "(": "(…) permuted attribute",
+    "?": "? limit inside the interval",
+    "!": "! see below",
+    "–": "– not measured",
+}
 
 
 class Table(Format):
-    """One line a layer with its risk in colour and in words."""
+    """The view in as few lines as it takes, or with ``every`` row behind it."""
 
     name = "table"
     suffix = ".txt"
-    summary = "risk levels, numbers and reasons for people"
+    summary = "verdict, findings and a risk table for people"
 
     def render(self, report: Report, policy: Policy | None = None) -> str:
         """The table without colours, 100 cells wide."""
         stream = io.StringIO()
-        print_report(
-            report, Console(file=stream, width=PLAIN_WIDTH, color_system=None), policy=policy
-        )
+        console = Console(file=stream, width=PLAIN_WIDTH, color_system=None)
+        print_report(report, console, policy=policy, every=self.every)
         return stream.getvalue()
 
     def show(self, report: Report, policy: Policy | None = None) -> None:
         """The table as the terminal can show it: its width, colours and characters."""
-        print_report(report, Stdout(), policy=policy)
+        print_report(report, Stdout(), policy=policy, every=self.every)
 
 
-def print_report(report: Report, console: Console, policy: Policy | None = None) -> None:
+def print_report(
+    report: Report, console: Console, policy: Policy | None = None, *, every: bool = False
+) -> None:
     """Print the table; no name is cut or read as markup, however narrow the console."""
-    page = _TablePage(view(report, policy), console)
+    page = _TablePage(view(report, policy), console, every=every)
     page.print(page.lines())
 
 
 class _TablePage(Page):
-    def __init__(self, shown: View, console: Console) -> None:
+    def __init__(self, shown: View, console: Console, *, every: bool) -> None:
         super().__init__(console)
         self.view = shown
+        self.every = every
 
     def lines(self) -> Iterator[Text]:
-        yield from self.prose(self.view.title, style="bold")
-        yield from self.prose(self.view.data)
-        for note in self.view.checkpoint_notes:
-            yield from self.prose(note, "checkpoint: ", "  ", style="dim")
-        for warning in self.view.warnings:
-            yield from self.prose(warning, "warning: ", "  ", style="bold yellow")
-        sections = (self.layers(), self.model(), self.doubts(), self.troubles(), self.notes())
-        for section in (*sections, self.end()):
-            lines = list(section)
-            if lines:
+        yield from self.verdict()
+        yield from self.scope()
+        sections = (self.findings(), self.layers(), self.gaps())
+        for section in (*sections, self.provenance()):
+            if lines := list(section):
                 yield Text()
                 yield from lines
+        yield from self.verdict()
+
+    def verdict(self) -> Iterator[Text]:
+        verdict = self.view.verdict
+        style = "bold green" if verdict.passed else "bold red"
+        yield from self.prose(verdict.sentence, style=style)
+
+    def scope(self) -> Iterator[Text]:
+        scope = self.view.scope
+        for heading, text in scope.lines:
+            yield from self.item(heading, text, 9)
+        for note in scope.notes:
+            yield from self.item("fitted", note, 9)
+        for warning in scope.warnings:
+            yield from self.item("warning", warning, 9, "bold yellow")
+
+    def item(self, heading: str, text: str, width: int, style: str = "dim") -> Iterator[Text]:
+        """A paragraph that hangs behind its heading."""
+        for i, line in enumerate(self.prose(text, heading.ljust(width), " " * width)):
+            if i == 0:
+                line.stylize(style, 0, len(heading))
+            yield line
+
+    def findings(self) -> Iterator[Text]:
+        concerns = self.view.concerns
+        shown = concerns if self.every else concerns[:MOST_CONCERNS]
+        width = max((len(each.word) for each in shown), default=0) + 2
+        for concern in shown:
+            yield from self.concern(concern, width)
+
+    def concern(self, concern: Concern, width: int) -> Iterator[Text]:
+        style = STYLES[concern.level] if concern.shown else ""
+        yield from self.item(concern.word, concern.sentence, width, style)
+        doubts = [f"{DOUBTED} {doubt}" for doubt in concern.doubts if doubt != concern.helps]
+        indent = " " * width
+        yield from self.prose("; ".join([concern.evidence, *doubts]), indent, style="dim")
+        if self.every and concern.why:
+            yield from self.prose(concern.why, indent, style="dim")
+
+    @property
+    def brief(self) -> bool:
+        """Whether a number for each question will do."""
+        return not (self.every or self.view.alone)
 
     def layers(self) -> Iterator[Text]:
-        lines = self.view.layers
-        if not lines:
+        layers, brief = self.view.layers, self.brief
+        if not layers.lines:
+            yield from self.model()
             return
+        lines = layers.lines if self.every else layers.riskiest(MOST_LAYERS)
         names = Column("layer", [self.text(line.name) for line in lines])
-        others = [
-            Column("risk", [self.risk(line) for line in lines]),
+        risks = Column("risk", [self.risk(line) for line in lines])
+        others = self.answers(lines) if brief else self.metrics(lines)
+        yield from grid([names], [risks, *others], self.width, self.rule)
+        if len(lines) < len(layers.lines):
+            more = f"the {len(lines)} riskiest; risk: {layers.tally} (--all shows all)"
+            yield from self.prose(more)
+        if brief and layers.questions:
+            yield from self.prose(self.legend(lines), style="dim")
+        yield from self.doubts(brief)
+        yield from self.model()
+
+    def answers(self, lines: Sequence[LayerLine]) -> list[Column]:
+        """One number for each question."""
+        return [
+            Column(column.heading, [self.cell(line.answers[i], brief=True) for line in lines])
+            for i, column in enumerate(self.view.layers.questions)
+        ]
+
+    def metrics(self, lines: Sequence[LayerLine]) -> list[Column]:
+        """Kind, size and every headline metric with its interval."""
+        return [
             Column("kind", [self.text(line.kind) for line in lines]),
             Column("parameters", [Text(line.size) for line in lines], right=True),
             *(
                 Column(
-                    self.safe(metric).replace(".", "\n", 1), [self.cell(line, i) for line in lines]
+                    self.safe(column.metric).replace(".", "\n", 1),
+                    [self.cell(line.cells[i], brief=False) for line in lines],
                 )
-                for i, metric in enumerate(self.view.columns)
+                for i, column in enumerate(self.view.layers.columns)
             ),
         ]
-        yield from grid(names, others, self.width, self.rule)
-        yield Text()
-        yield from self.prose(f"risk: {self.view.tally}")
+
+    def cell(self, cell: Cell, *, brief: bool) -> Text:
+        level: Level | None = "high" if cell.failed else cell.level
+        return self.text(cell.brief if brief else cell.full, STYLES[level] if level else "")
+
+    def risk(self, line: LayerLine) -> Text:
+        text = Text(line.risk)
+        text.stylize(STYLES[line.level], 0, len(line.level))
+        return text
+
+    def legend(self, lines: Sequence[LayerLine]) -> str:
+        """Which metric stands for which question, and what the marks among the cells mean."""
+        said = [f"{x.heading} {x.metric}" for x in self.view.layers.questions]
+        printed = "".join(cell.brief for line in lines for cell in line.answers)
+        return "; ".join([", ".join(said), *(LEGEND[mark] for mark in LEGEND if mark in printed)])
+
+    def doubts(self, brief: bool) -> Iterator[Text]:
+        for doubt in self.view.brief_doubts if brief else self.view.doubts:
+            yield from self.prose(
+                f"{DOUBTED} {doubt.metric}{doubt.where}: {doubt.reason}", "", "  "
+            )
 
     def model(self) -> Iterator[Text]:
         lines = self.view.model
-        if lines:
+        if self.brief:
+            lines = tuple(line for line in lines if line.question)
+            told = ", ".join(f"{line.metric} {line.brief}" for line in lines)
+            risk = f" {self.view.verdict.whole}" if self.view.verdict.whole else ""
+            yield from self.prose(f"whole model{risk}: {told}" if lines else "", "", "  ")
+        elif lines:
+            yield Text()
             variants = [Column("variant", [self.text(line.variant) for line in lines])]
             yield from grid(
-                Column("whole model", [self.text(line.metric) for line in lines]),
+                [Column("whole model", [self.text(line.metric) for line in lines])],
                 [
                     *(variants if any(line.variant for line in lines) else ()),
                     Column("value", [self.text(line.value) for line in lines]),
@@ -99,40 +195,20 @@ class _TablePage(Page):
             if line.remark:
                 yield from self.prose(f"{line.metric}: {line.remark}", "", "  ", style="dim")
 
-    def risk(self, line: LayerLine) -> Text:
-        text = Text(line.risk)
-        text.stylize(STYLES[line.level], 0, len(line.level))
-        return text
+    def gaps(self) -> Iterator[Text]:
+        if not self.every:
+            if told := in_brief(self.view.gaps):
+                yield from self.prose(f"not tested: {told}", "", "  ")
+            return
+        for gap in self.view.gaps:
+            verb = "failed" if gap.failed else "not tested"
+            yield from self.prose(f"{gap.what} {verb}{gap.where}: {gap.reason}", "", "  ")
 
-    def doubts(self) -> Iterator[Text]:
-        for doubt in self.view.doubts:
-            told = f"{DOUBTED} {doubt.what}{doubt.where}: {doubt.reason}"
-            yield from self.prose(told, "", "  ")
-
-    def troubles(self) -> Iterator[Text]:
-        for trouble in self.view.troubles:
-            level = f"{trouble.word:<8}"
-            for i, line in enumerate(self.prose(trouble.sentence, level, " " * len(level))):
-                if i == 0:
-                    line.stylize(STYLES[trouble.level] if trouble.shown else "", 0, len(level))
-                yield line
-            yield from self.prose(trouble.why, " " * len(level), style="dim")
-
-    def notes(self) -> Iterator[Text]:
-        for note in self.view.notes:
-            verb = "failed" if note.status == FAILED else "not measured"
-            yield from self.prose(f"{note.what} {verb}{note.where}: {note.reason}", "", "  ")
-
-    def end(self) -> Iterator[Text]:
+    def provenance(self) -> Iterator[Text]:
+        hidden = len(self.view.concerns) - MOST_CONCERNS
+        behind = [f"{hidden} more findings"] if hidden > 0 else []
+        behind += ["every metric with its interval"] if self.brief else []
+        more = f"--all: {', '.join(behind)}" if behind and not self.every else ""
+        rows = f"-f json: {self.view.unshown:,} more rows" if self.view.unshown else ""
         yield from self.prose(self.view.how, style="dim")
-        if self.view.unshown:
-            rows = f"{self.view.unshown:,} more measured rows are in the JSON report (-f json)"
-            yield from self.prose(rows, style="dim")
-        yield from self.prose(
-            "To judge a saved report in CI: gradaudit gate REPORT.json --policy POLICY.yaml; "
-            "gradaudit gate --print-default-policy prints the limits used without one",
-            style="dim",
-        )
-
-    def cell(self, line: LayerLine, column: int) -> Text:
-        return self.text(line.cells[column], "bold red" if line.cells[column] == FAILED else "")
+        yield from self.prose("; ".join(filter(None, (more, rows))), style="dim")

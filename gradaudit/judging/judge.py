@@ -5,6 +5,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from pydantic import JsonValue
+
 from gradaudit.errors import UsageError
 from gradaudit.gathering import members
 from gradaudit.judging.case import Case, correct, ends_of
@@ -109,7 +111,7 @@ def gate(
     today: date | None = None,
     strict: bool = False,
 ) -> Report:
-    """A copy of the report with the findings of every rule.
+    """A copy of the report with the findings of every rule, and the policy in its provenance.
 
     A row fails where its whole interval is beyond the limit, passes where all of it is within, and
     is unclear in between; without an interval its value is judged. Infinity is beyond every
@@ -163,7 +165,13 @@ def _judged(report: Report, policy: Policy, today: date) -> Report:
         (case.number, case.row.key): _verdict(case, policy)
         for case in (correct(cases) if policy.family == "holm" else cases)
     }
-    return report.model_copy(update={"findings": _findings(report, met, verdicts)})
+    judged_by: dict[str, JsonValue] = {"name": policy.name, "sha256": policy.sha256}
+    return report.model_copy(
+        update={
+            "provenance": {**report.provenance, "policy": judged_by},
+            "findings": _findings(report, met, verdicts),
+        }
+    )
 
 
 def _rows_of(rule: Rule, report: Report) -> list[Measurement]:

@@ -3,11 +3,15 @@
 The default one holds the limits that the audits' metrics declare.
 """
 
+import hashlib
 import textwrap
+from collections.abc import Mapping
 from datetime import date
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, Self, cast
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self, cast
 
 import yaml
 from pydantic import (
@@ -20,11 +24,12 @@ from pydantic import (
     model_validator,
 )
 
-from gradaudit.audits import Metric, audits
+from gradaudit.audits import Audit, Metric, audits
 from gradaudit.errors import UsageError
 from gradaudit.report import Measurement, Report, Unclear, Variant
 from gradaudit.yaml_file import read_yaml
 
+DEFAULT = "the default policy"
 _HEADER = """\
 # gradaudit's default policy: what each audit declares about its metrics. An interval that lies
 # beyond the limit of an error rule shows a high risk, beyond that of a warning rule a medium one;
@@ -136,13 +141,20 @@ class Policy(_Entry):
     """Rules, exceptions, and whether intervals are corrected for the number of claims.
 
     ``unclear`` is what becomes of a row whose interval holds the limit, where a rule does not say
-    otherwise: it passes, is warned of, or fails as what is shown does.
+    otherwise: it passes, is warned of, or fails as what is shown does. ``name`` is what a verdict
+    calls it; a file's is its name, unless it says another.
     """
 
+    name: str = ""
     rules: tuple[Rule, ...] = Field(json_schema_extra={"minItems": 1})
     ignore: tuple[Ignore, ...] = ()
     family: Literal["none", "holm"] = "none"
     unclear: Unclear = "warn"
+
+    @property
+    def sha256(self) -> str:
+        """Hash of all that it says but its name, in hexadecimal digits."""
+        return hashlib.sha256(self.model_dump_json(exclude={"name"}).encode()).hexdigest()
 
     def strict(self) -> Self:
         """The same policy, where what is unclear fails."""
@@ -159,7 +171,7 @@ def read_policy(path: Path) -> Policy:
     policy = read_yaml(path, Policy, schema="gradaudit schema policy")
     if not policy.rules:
         raise UsageError(f"{path}: rules: a policy without a rule passes nothing; add one")
-    return policy
+    return policy if policy.name else policy.model_copy(update={"name": path.name})
 
 
 def layer_matches(layer: str | None, glob: str) -> bool:
@@ -177,12 +189,13 @@ def default_policy(report: Report | None = None) -> Policy:
     """
     held = None if report is None else {row.id for row in report.measurements if not row.variant}
     return Policy(
+        name=DEFAULT,
         rules=tuple(
             rule
             for name, metric in known_metrics().items()
             if held is None or name in held
             for rule in _rules(name, metric)
-        )
+        ),
     )
 
 
@@ -191,13 +204,9 @@ def default_policy_yaml() -> str:
     return _HEADER + "rules:\n" + "".join(_entry(rule) for rule in default_policy().rules)
 
 
-def known_metrics() -> dict[str, Metric]:
+def known_metrics() -> Mapping[str, Metric]:
     """The metrics of the installed audits by ``audit.metric``."""
-    return {
-        f"{audit.reports_as()}.{metric.id}": metric
-        for audit in audits().values()
-        for metric in audit.metrics
-    }
+    return _metrics_of(tuple(audits().values()))
 
 
 def proxies() -> set[str]:
@@ -208,6 +217,13 @@ def proxies() -> set[str]:
         if audit.proxy
         for metric in audit.metrics
     }
+
+
+@cache
+def _metrics_of(known: tuple[type[Audit[Any]], ...]) -> Mapping[str, Metric]:
+    return MappingProxyType(
+        {f"{audit.reports_as()}.{metric.id}": metric for audit in known for metric in audit.metrics}
+    )
 
 
 def _rules(name: str, metric: Metric) -> list[Rule]:

@@ -9,6 +9,7 @@ from gradaudit.audits.sizes import Size
 from gradaudit.defenses.subject import Subject
 from gradaudit.planning.pace import Pace
 from gradaudit.planning.schedule import Schedule, Turn
+from gradaudit.planning.share import Share
 from gradaudit.progress import Progress
 from gradaudit.report import Report
 from gradaudit.runner import Outcome, Run, left_out, measured
@@ -66,9 +67,10 @@ class Survey:
             try:
                 with reporting():
                     while turn := schedule.next():
-                        outcome = self._measured(turn, progress, units)
+                        share = Share(progress, advance, self.seconds(turn.size))
+                        outcome = self._measured(turn, share, units)
                         schedule.done(turn, outcome.seconds, whole=outcome.whole)
-                        advance(round(self.seconds(turn.size)))
+                        share.finish()
                         self._accept(turn.size, outcome)
                         progress.say(f"{turn.size.audit.name}: {_words(turn.size, outcome)}")
             except (KeyboardInterrupt, Stopped) as stop:

@@ -33,7 +33,7 @@ ONE_RULE = "rules: [{metric: leak.bits, max: 1}]\n"
 def test_a_report_that_passes(tmp_path: Path) -> None:
     report = saved(tmp_path, row(M, "fc1", 0.5), skipped_row(M, "fc2", "no"))
     done = run("gate", report, "--policy", policy(tmp_path, ONE_RULE))
-    assert done == Result(0, "gate passed: 1 passed, 1 not applicable\n", "")
+    assert done == Result(0, "gate passed: 1 passed, 1 not applicable, by policy.yaml\n", "")
 
 
 def test_a_report_that_fails(tmp_path: Path) -> None:
@@ -48,11 +48,11 @@ def test_a_report_that_fails(tmp_path: Path) -> None:
     assert done == Result(
         1,
         "error    conv1 leak.bits 1.10 [1.02, 1.20] exceeds the max of 1 (rule 1)\n"
-        "unclear  fc1 leak.bits 0.500 [0, 1.20] neither shows nor excludes a value above the max of"
-        " 1; about\n         2 times as many records or trials would settle it (rule 1)\n"
         "error    fc2 leak.bits could not be measured: the loss is NaN (rule 1)\n"
         "warning  leak.note no row of this metric (rule 2)\n"
-        "gate failed: 2 failed, 1 warned of, 1 unclear\n",
+        "unclear  fc1 leak.bits 0.500 [0, 1.20] neither shows nor excludes a value above the max of"
+        " 1; about 2 times as many records or trials would settle it (rule 1)\n"
+        "gate failed: 2 failed, 1 warned of, 1 unclear, by policy.yaml\n",
         "",
     )
 
@@ -76,7 +76,11 @@ def test_what_is_unclear_fails_only_where_it_is_told_to(
     done = run("gate", report, "--policy", rules, "-o", out, *options)
     assert done.status == status
     verdict = done.out.splitlines()[-1]
-    assert verdict == ("gate failed: 1 failed" if status else "gate passed: 1 unclear")
+    assert verdict == (
+        "gate failed: 1 failed, by policy.yaml"
+        if status
+        else "gate passed: 1 unclear, by policy.yaml"
+    )
     (finding,) = Report.from_file(out).findings
     assert (finding.outcome, finding.times) == ("unclear", 9.0)
     assert finding.unclear == ("fail" if status else "pass" if extra else "warn")
@@ -86,17 +90,21 @@ def test_warnings_do_not_fail(tmp_path: Path) -> None:
     text = "rules: [{metric: leak.bits, max: 1, level: warning}]"
     done = run("gate", saved(tmp_path, row(M, "fc1", 2)), "--policy", policy(tmp_path, text))
     assert done.status == 0
-    assert done.out.endswith("gate passed: 1 warned of\n")
+    assert done.out.endswith("gate passed: 1 warned of, by policy.yaml\n")
 
 
 def test_without_a_policy_the_default_judges(tmp_path: Path) -> None:
-    done = run("gate", saved(tmp_path, row(M, "fc1", 1.5), row(M, "fc2", 2.5)))
+    rows = [row(M, "fc1", 1.5), row(M, "fc2", 2.5), row(M, "conv1", 1.5, interval=(1.2, 2.2))]
+    done = run("gate", saved(tmp_path, *rows))
     assert done.status == 1
-    assert [line.split()[:2] for line in done.out.splitlines()[:-1]] == [
+    *lines, verdict = done.out.splitlines()
+    assert [line.split()[:2] for line in lines] == [
         ["error", "fc2"],
         ["warning", "fc1"],
-        ["warning", "fc2"],
+        ["warning", "conv1"],
     ]
+    assert lines[-1].endswith("(rule 2); that of rule 1 is unclear")
+    assert verdict == "gate failed: 1 failed, 2 warned of, by the default policy"
 
 
 @pytest.mark.parametrize(
@@ -135,9 +143,9 @@ def test_a_baseline_excuses_what_is_known(tmp_path: Path) -> None:
     done = run("gate", new, *rules)
     assert done.status == 1
     assert done.out == (
-        "known    fc1 leak.bits 3 exceeds the max of 1; known: 3 in the baseline (rule 1)\n"
         "error    fc2 leak.bits 3 exceeds the max of 1 (rule 1)\n"
-        "gate failed: 1 failed, 1 known from the baseline\n"
+        "known    fc1 leak.bits 3 exceeds the max of 1; known: 3 in the baseline (rule 1)\n"
+        "gate failed: 1 failed, 1 known from the baseline, by policy.yaml\n"
     )
 
 

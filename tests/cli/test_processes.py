@@ -157,19 +157,40 @@ def test_a_full_disk_under_stdout_is_told_in_one_line(folder: Path, shape: str) 
 
 
 @pytest.mark.parametrize("command", ["list", "gate r.json", "gate r.json -f json"])
-@pytest.mark.parametrize("closed", ["| true", ">&-"])
-def test_a_closed_stdout_is_told_in_one_line_and_is_no_verdict(
-    folder: Path, command: str, closed: str
-) -> None:
-    report = make_report(*(row("leak.bits", "fc1", 0.5, variant={"n": n}) for n in range(2000)))
-    write_atomically(folder / "r.json", report.to_json())
-    shell = f"set -o pipefail; {sys.executable} -m gradaudit {command} {closed}"
-    if closed == "| true":
-        shell = shell.replace("| true", "| (exec <&-; sleep 1)")
-    own = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
-    done = subprocess.run(
-        ["bash", "-c", shell], capture_output=True, text=True, timeout=600, cwd=folder, env=own
-    )
+def test_a_closed_stdout_is_told_in_one_line_and_is_no_verdict(folder: Path, command: str) -> None:
+    done = in_a_shell(folder, command, ">&-")
     assert done.returncode == 3, done.stderr
     assert done.stderr.startswith("gradaudit: standard output: cannot be written: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("list", 0),
+        ("scan --help", 0),
+        ("render r.json --all", 0),
+        ("gate r.json", 1),
+        ("gate r.json -f json", 1),
+    ],
+)
+def test_a_reader_that_goes_leaves_a_command_its_own_status(
+    folder: Path, command: str, status: int
+) -> None:
+    done = in_a_shell(folder, command, "| (exec <&-; sleep 2)")
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+def in_a_shell(folder: Path, command: str, behind: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command on a failing report whose output is larger than a pipe holds."""
+    report = make_report(*(row("leak.bits", "fc1", 0.5, variant={"n": n}) for n in range(2000)))
+    write_atomically(folder / "r.json", report.to_json())
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m gradaudit {command} {behind}"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=folder,
+        env=own,
+    )

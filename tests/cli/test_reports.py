@@ -61,13 +61,14 @@ def test_names_are_whole_at_any_width(tmp_path: Path, width: int) -> None:
 
 
 COMPARED = """\
-layer          metric      old               new               change          intervals
-─────────────  ──────────  ────────────────  ────────────────  ──────────────  ─────────
-fc1            leak.bits   1 [0.500, 1.50]   3 [2.50, 3.50]    +2 (+200 %)     apart
-fc2            leak.bits   absent            0.500
-(whole model)  leak.total  2                 skipped
-conv1          leak.bits   0.100             absent
-4 rows changed (1 beyond their intervals), 1 did not
+layer          metric        old → new       change        intervals
+─────────────  ────────────  ──────────────  ────────────  ─────────
+fc1            leak.bits     1 → 3           +2 (+200 %)   apart
+fc2            rank.deficit  7 → 6           -1 (-14.3 %)
+fc2            leak.bits     absent → 0.500
+(whole model)  leak.total    2 → skipped
+conv1          leak.bits     0.100 → absent
+5 rows changed (1 beyond their intervals), 1 did not
 """
 
 
@@ -78,13 +79,15 @@ def two_reports(folder: Path) -> list[Path]:
         row(M, "fc1", 1, interval=(0.5, 1.5)),
         row("leak.total", None, 2),
         row("rank.deficit", "fc1", 7),
+        row("rank.deficit", "fc2", 7),
         row(M, "fc1", 1, variant={"round": 1}),
         name="old.json",
     )
     new = saved(
         folder,
-        row(M, "fc1", 3, interval=(2.5, 3.5)),
         row(M, "fc2", 0.5),
+        row("rank.deficit", "fc2", 6),
+        row(M, "fc1", 3, interval=(2.5, 3.5)),
         skipped_row("leak.total", None, "no"),
         row("rank.deficit", "fc1", 7),
         row(M, "fc1", 2, variant={"round": 1}),
@@ -94,11 +97,12 @@ def two_reports(folder: Path) -> list[Path]:
 
 
 def test_compare_shows_what_changed(tmp_path: Path) -> None:
-    done = run("compare", *two_reports(tmp_path))
-    assert done.status == 0
-    assert [line.split() for line in done.out.splitlines() if "─" not in line] == [
-        line.split() for line in COMPARED.splitlines() if "─" not in line
-    ]
+    done = run("compare", *two_reports(tmp_path), width=80)
+    assert done == Result(0, COMPARED, "")
+    wide = run("compare", *two_reports(tmp_path)).out
+    assert "  1 [0.500, 1.50] → 3 [2.50, 3.50]  +2 (+200 %)" in wide
+    bands = run("compare", *two_reports(tmp_path), width=60).out.splitlines()
+    assert [line.split()[:2] for line in bands].count(["fc1", "leak.bits"]) == 2
     assert "leak.bits (round=1)" in run("compare", *two_reports(tmp_path), "--variants").out
 
 
@@ -106,28 +110,30 @@ def test_compare_as_json_and_markdown(tmp_path: Path) -> None:
     reports = two_reports(tmp_path)
     listed = json.loads(run("compare", *reports, "-f", "json").out)
     assert [(entry["layer"], entry["difference"]) for entry in listed] == [
-        ("fc1", 2.0),
         ("fc2", None),
+        ("fc2", -1.0),
+        ("fc1", 2.0),
         (None, None),
         ("fc1", 0.0),
         ("conv1", None),
     ]
     assert run("compare", *reports, "-f", "markdown").out == (
-        "| layer | metric | old | new | change | intervals |\n"
-        "| --- | --- | --- | --- | --- | --- |\n"
-        "| `fc1` | `leak.bits` | 1 [0.500, 1.50] | 3 [2.50, 3.50] | +2 (+200 %) | apart |\n"
-        "| `fc2` | `leak.bits` | absent | 0.500 |  |  |\n"
-        "| `(whole model)` | `leak.total` | 2 | skipped |  |  |\n"
-        "| `conv1` | `leak.bits` | 0.100 | absent |  |  |\n"
+        "| layer | metric | old → new | change | intervals |\n"
+        "| --- | --- | --- | --- | --- |\n"
+        "| `fc1` | `leak.bits` | 1 [0.500, 1.50] → 3 [2.50, 3.50] | +2 (+200 %) | apart |\n"
+        "| `fc2` | `rank.deficit` | 7 → 6 | -1 (-14.3 %) |  |\n"
+        "| `fc2` | `leak.bits` | absent → 0.500 |  |  |\n"
+        "| `(whole model)` | `leak.total` | 2 → skipped |  |  |\n"
+        "| `conv1` | `leak.bits` | 0.100 → absent |  |  |\n"
         "\n"
-        "4 rows changed (1 beyond their intervals), 1 did not\n"
+        "5 rows changed (1 beyond their intervals), 1 did not\n"
     )
 
 
 def test_compare_of_a_report_with_itself(tmp_path: Path) -> None:
     old, _ = two_reports(tmp_path)
     assert run("compare", old, old) == Result(
-        0, "0 rows changed (0 beyond their intervals), 4 did not\n", ""
+        0, "0 rows changed (0 beyond their intervals), 5 did not\n", ""
     )
 
 

@@ -9,13 +9,16 @@ import pytest
 from fake_audit import Counting
 from fake_command_line import only_counting, run
 
-from gradaudit.audits import Cost
-from gradaudit.cli.scan import sample_folder
+from gradaudit.audits import Audit, Cost
+from gradaudit.cli.scan import _why_idle, sample_folder
+from gradaudit.config import SubjectSettings
 from gradaudit.defenses.subject import Subject
-from gradaudit.formats.facts import warnings
 from gradaudit.judging import gate, passed, read_policy
 from gradaudit.judging.judge import says
+from gradaudit.parts import discover
 from gradaudit.report import Report
+from gradaudit.subject import load
+from gradaudit.view.facts import warnings
 
 __all__ = ["only_counting"]
 pytestmark = pytest.mark.usefixtures("only_counting")
@@ -101,6 +104,18 @@ def test_a_dry_run_tells_the_plan_and_measures_nothing(tmp_path: Path) -> None:
         "",
     )
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_says_why_an_audit_has_nothing_to_do() -> None:
+    named = {"model": "zoo:mlp?inputs=10&classes=2", "data": "diabetes", "attribute": ("sex",)}
+    subject = load(SubjectSettings.model_validate(named))
+    known = discover("gradaudit.audits", Audit)
+    why = {
+        name: _why_idle(known[name](known[name].Options()), subject)
+        for name in ("attack user", "dp-audit")
+    }
+    assert why["attack user"].startswith(": the records name no users; name their column with")
+    assert why["dp-audit"].startswith(": no mechanism is configured; name one with --mechanism")
 
 
 @pytest.mark.parametrize(("limit", "status"), [(60, 0), (59, 1)])

@@ -16,11 +16,13 @@ pytestmark = pytest.mark.usefixtures("only_counting")
 SUBJECT = ("-m", "zoo:mlp?inputs=10&hidden=3&classes=2", "-d", "diabetes", "--device", "cpu")
 
 TABLE = """\
-gradaudit 0.1.0: zoo:mlp?inputs=10&hidden=3&classes=2, 41 parameters in 2 layers, cross-entropy,
-eval mode
-diabetes, 442 records, task accuracy 0.281 (chance 0.500)
-warning: the weights are random: no checkpoint was given (--checkpoint), and every number is about
-  an untrained model
+PASSED by the default policy: no limit is exceeded, and none is left open
+private  no attribute was attacked
+shared   gradients of 2 layers; no defense; no layer hidden
+model    zoo:mlp?inputs=10&hidden=3&classes=2, 41 parameters, cross-entropy, eval mode; diabetes,
+         442 records, task accuracy 0.281 (chance 0.500)
+warning  the weights are random: no checkpoint was given (--checkpoint), and every number is about
+         an untrained model
 
                                   counting
 layer   risk  kind    parameters  count
@@ -28,11 +30,10 @@ layer   risk  kind    parameters  count
 fc1     low   Linear          30  60
 output  low   Linear           6  12
 
-risk: 2 low of 2 layers
+not tested: attribute sex
 
-seed 0, cpu, TIME
-To judge a saved report in CI: gradaudit gate REPORT.json --policy POLICY.yaml; gradaudit gate
---print-default-policy prints the limits used without one
+gradaudit 0.1.0, seed 0, cpu, TIME
+PASSED by the default policy: no limit is exceeded, and none is left open
 """
 
 

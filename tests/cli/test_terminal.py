@@ -1,8 +1,10 @@
 """How work tells that it goes on where there is no terminal."""
 
 import pytest
+from rich.progress import Progress as Bar
 
 from gradaudit.cli import terminal
+from gradaudit.planning.share import Share
 
 
 def test_lines_are_harmless_and_stop_before_the_end(
@@ -26,3 +28,38 @@ def test_short_tasks_and_quiet_ones_say_nothing(
     with terminal.watcher(quiet=True).task("fc", 3) as advance:
         advance(1)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_gets_one_bar_for_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bar, "start", lambda _: None)
+    bars = terminal.LiveBars()
+    seen: list[tuple[str, float, float | None]] = []
+
+    def look() -> None:
+        (bar,) = bars._bars.tasks
+        seen.append((bar.description, bar.completed, bar.total))
+
+    with bars.task("scan", 10) as advance:
+        share = Share(bars, advance, 8.0)
+        with share.task("vinfo\x1b", 4) as step, share.task("forest", 2):
+            step(2)
+            look()
+        look()
+        share.finish()
+        look()
+    assert seen == [("scan · forest", 2, 10), ("scan", 2, 10), ("scan", 8, 10)]
+    assert bars._bars.tasks == []
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.4, 2.5, 7.0])
+@pytest.mark.parametrize("tasks", [0, 1, 5])
+def test_an_audit_moves_a_scan_on_by_what_was_expected(seconds: float, tasks: int) -> None:
+    moved: list[int] = []
+    share = Share(terminal.Silent(), moved.append, seconds)
+    for _ in range(tasks):
+        with share.task("part", 3) as step:
+            for _ in range(3):
+                step(1)
+        assert sum(moved) <= seconds
+    share.finish()
+    assert sum(moved) == round(seconds)

@@ -15,8 +15,11 @@ pytestmark = pytest.mark.usefixtures("two_audits")
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 FETCHING = {"src", "href", "xlink:href", "srcset", "action", "data", "poster", "background"}
-FORBIDDEN = {"script", "link", "img", "iframe", "object", "embed", "base", "form", "image"}
-EVIL = "</title><script>alert(1)</script>&\"'<img src=//e onerror=x>{{ 7*7 }}$\\frac{1}{2}$\x1b[0m"
+FORBIDDEN = {"script", "link", "iframe", "object", "embed", "base", "form", "image"}
+EVIL = (
+    "</title><script>alert(1)</script>&\"'<img src=//e onerror=x>"
+    "{{ 7777*7777 }}$\\frac{1}{2}$\x1b[0m"
+)
 
 
 class Page(HTMLParser):
@@ -28,7 +31,7 @@ class Page(HTMLParser):
         self.tags: list[str] = []
         self.attributes: list[tuple[str, str | None]] = []
         self.text: list[str] = []
-        self.feed(text)
+        self.feed(text.replace("<wbr>", ""))
         self.close()
         assert self.open == []
 
@@ -73,14 +76,18 @@ def test_everything_is_said(tmp_path: Path) -> None:
     format_for(path).write(report(), path)
     page = Page(path.read_text(encoding="utf-8"))
     for said in (
-        "Gradient leakage: 2 high, 1 unknown of 3 layers",
+        "FAILED by the default policy: a server can tell a batch's private attribute from conv1",
+        "2 high, 1 unknown of 3 layers; whole model low",
         "zoo:lenet, round-5.safetensors",
         "Warning: at chance",
+        "worse →",
+        "Sign-off",
+        "reviewer",
         "3.10 [2.90, 3.30]",
         "infinite",
         "an attacker learns the attribute",
         "leak failed in fc2 : NaN here",
-        "rank not measured in fc2: row space is everything",
+        "rank in fc2: row space is everything",
         "All 7 rows",
         "round=2",
         "ab" * 32,
@@ -88,7 +95,14 @@ def test_everything_is_said(tmp_path: Path) -> None:
         "95 % intervals, seed 0, cpu",
     ):
         assert said in page.words, said
-    assert page.tags.count("svg") == 2
+    strips = [value for name, value in page.attributes if (name, value) == ("class", "strip")]
+    assert len(strips) == 2 * 3
+    assert page.tags.count("main") == 1
+    assert page.tags.count("th") == [name for name, _ in page.attributes].count("scope")
+    text = page.words
+    order = ["FAILED by", "Scope", "Findings", "Layers", "Not tested", "Provenance", "FAILED by"]
+    places = [text.index(order[0]), *(text.index(f" {word} ") for word in order[1:-1])]
+    assert [*places, text.rindex(order[-1])] == sorted([*places, text.rindex(order[-1])])
     assert "bit" in page.words
 
 
@@ -129,8 +143,8 @@ def test_hostile_strings_stay_text() -> None:
     assert not FORBIDDEN & set(page.tags)
     assert "<script" not in text
     assert "\x1b" not in text
-    assert "49" not in page.words
-    assert page.words.count("{{ 7*7 }}$\\frac{1}{2}$") > 10
+    assert "60481729" not in page.words
+    assert page.words.count("{{ 7777*7777 }}$\\frac{1}{2}$") > 10
     assert page.words.count("</title>") > 10
 
 
@@ -148,7 +162,7 @@ def test_names_in_any_script_and_values_of_any_size() -> None:
 
 def test_a_report_without_layers_or_measurements_has_a_page() -> None:
     page = Page(Html().render(make_report(layers=())))
-    assert "svg" not in page.tags
+    assert "strip" not in [value for _, value in page.attributes]
     assert "All 0 rows" in page.words
 
 

@@ -7,40 +7,76 @@ import pytest
 from report_builder import failed_row, make_report, row, skipped_row
 
 from gradaudit.formats import format_for
-from gradaudit.formats.markdown import Markdown, code, escape
+from gradaudit.formats.markdown import MOST_BYTES, Markdown, code, escape
 
 pytestmark = pytest.mark.usefixtures("two_audits")
 
 WHOLE = """\
-## Gradient leakage: 1 high, 1 medium, 1 unknown of 3 layers; whole model low
+## ❌ FAILED by the default policy: a server can tell a batch's private attribute from conv1
 
-gradaudit 0.1.0: zoo:lenet, round-5.safetensors, 8,620 parameters in 3 layers, \
-cross-entropy, eval mode
+### Scope
 
-digits, 1,797 records
+- **private** no attribute was attacked
+- **shared** gradients of 3 layers; no defense; no layer hidden
+- **model** zoo:lenet, round-5.safetensors, 8,620 parameters, cross-entropy, eval mode; digits, \
+1,797 records
 
 > **Warning:** few samples
 
+### Findings
+
+- 🔴 **high** a server can tell a batch's private attribute from conv1<br>leak.bits 3.10 [2.90, \
+3.30], lower end above limit 2; chance 0; helps: hiding conv1 (--hide), or noise (--defense)<br>\
+an attacker learns the attribute from this layer's gradient
+- ⚪ **unknown** leak.bits in fc2: could not be measured: NaN &#42;here&#42;
+- 🟠 **medium** a server can tell a batch's private attribute from fc1<br>leak.bits 1.50, above \
+limit 1 (no interval); chance 0; helps: hiding fc1 (--hide), or noise (--defense)<br>an attacker \
+learns the attribute from this layer's gradient
+
+### Layers
+
+| layer | risk | attribute?<br>`leak.bits` | how free?<br>`rank.deficit` |
+| --- | --- | --- | --- |
+| `conv1` | 🔴 high | 3.10 [2.90, 3.30] |  |
+| `fc1` | 🟠 medium | 1.50 | 12 |
+| `fc2` | ⚪ unknown | failed | – |
+
+Risk: 1 high, 1 medium, 1 unknown of 3 layers; whole model low
+
+### Not tested
+
+leak in fc2 (failed: NaN &#42;here&#42;)
+
+### Provenance
+
+gradaudit 0.1.0, 95 % intervals, seed 0, cpu, 2026-05-01T10:00:00+00:00
+
+<details><summary>All 3 layers</summary>
+
 | layer | risk | kind | parameters | `leak.bits` | `rank.deficit` |
 | --- | --- | --- | ---: | --- | --- |
-| `conv1` | 🔴 high | Conv2d | 108 | 3.10 [2.90, 3.30] |  |
-| `fc1` | 🟠 medium | Linear | 8,192 | 1.50 | 12 |
-| `fc2` | ⚪ unknown | Linear | 320 | failed | – |
+| `conv1` | high | Conv2d | 108 | 3.10 [2.90, 3.30] |  |
+| `fc1` | medium | Linear | 8,192 | 1.50 | 12 |
+| `fc2` | unknown | Linear | 320 | failed | – |
 
-| whole model | variant | value |
-| --- | --- | --- |
-| `leak.total` |  | 0 |
+</details>
 
-- 🔴 **high** leak.bits above 2 in conv1 (3.10 [2.90, 3.30])<br>an attacker learns the attribute \
-from this layer's gradient
-- 🟠 **medium** leak.bits above 1 in fc1 (1.50)<br>an attacker learns the attribute from this \
-layer's gradient
-- ⚪ **unknown** leak.bits in fc2: could not be measured: NaN &#42;here&#42;
+<details><summary>Whole model</summary>
 
-- `leak` failed in fc2: NaN &#42;here&#42;
-- `rank` not measured in fc2: row space is everything
+| metric | variant | value | remark |
+| --- | --- | --- | --- |
+| `leak.total` |  | 0 |  |
 
-<sub>95 % intervals, seed 0, cpu, 2026-05-01T10:00:00+00:00</sub>
+</details>
+
+<details><summary>Not tested, and why</summary>
+
+- leak failed in fc2: NaN &#42;here&#42;
+- rank not tested in fc2: row space is everything
+
+</details>
+
+**FAILED by the default policy: a server can tell a batch's private attribute from conv1**
 """
 
 
@@ -114,10 +150,32 @@ def test_hostile_strings_break_no_table_and_make_no_markup() -> None:
     lines = Markdown().render(report).splitlines()
     assert not [line for line in lines if re.search(r"<script|`\[|http://|@all|\]\(", line)]
     pipes = {line.count("|") for line in lines if line.startswith("|")}
-    assert pipes == {4, 7}
+    assert pipes == {5, 7}
 
 
 def test_what_was_done_to_checkpoints_is_told() -> None:
     report = make_report(row("leak.bits", "conv1", 1.0))
     report.target.checkpoints[0].notes.append("stripped the prefix <b>.")
-    assert "\nCheckpoint: stripped the prefix &#60;b&#62;.\n" in Markdown().render(report)
+    assert "\n- Checkpoint: stripped the prefix &#60;b&#62;.\n" in Markdown().render(report)
+
+
+def test_a_comment_of_any_model_is_short_and_says_what_is_left_out() -> None:
+    names = [f"features.{i // 100}.denselayer{i}.conv" for i in range(1200)]
+    report = make_report(
+        *(row(f"leak.{m}", name, i) for m in ("bits", "note") for i, name in enumerate(names)),
+        *(row("rank.deficit", name, i) for i, name in enumerate(names)),
+        *(failed_row("leak.effort", name, f"{name} failed") for name in names[:500]),
+        layers=[(name, "Conv2d", 36_864) for name in names],
+    )
+    text = Markdown().render(report)
+    assert 40_000 < len(text.encode()) < MOST_BYTES
+    head, _, folded = text.partition("<details>")
+    assert "### Layers, the 10 riskiest of 1,200" in head
+    assert head.count("\n| `features.") == 10
+    left_out = sum(int(x.replace(",", "")) for x in re.findall(r"\*([\d,]+) more rows", folded))
+    told = folded.count("\n| `features.") + folded.count("\n- leak failed")
+    assert left_out + told == 1200 + 500
+    assert "leak.effort in 500 layers: could not be measured: features.0.denselayer0" in head
+    assert "failed; 499 more reasons" in head
+    assert folded.count("<details>") + 1 == folded.count("</details>")
+    assert text.splitlines()[-1] == f"**{text.splitlines()[0].removeprefix('## ❌ ')}**"

@@ -20,7 +20,7 @@ def column(heading: str, *cells: str, right: bool = False) -> Column:
 
 def test_numbers_align_to_the_right_and_headings_to_the_bottom() -> None:
     others = [column("n", "1", "222", right=True), column("x\ny", "p", "")]
-    lines = grid(column("name", "a", "bb"), others, 80, "-")
+    lines = grid([column("name", "a", "bb")], others, 80, "-")
     assert [line.plain for line in lines] == [
         "           x",
         "name    n  y",
@@ -39,7 +39,7 @@ def test_every_cell_is_in_the_output_whole(
     names: list[str], columns: list[tuple[str, str]], width: int
 ) -> None:
     others = [column(heading, *([cell] * len(names))) for heading, cell in columns]
-    lines = [line.plain for line in grid(column("key", *names), others, width, "-")]
+    lines = [line.plain for line in grid([column("key", *names)], others, width, "-")]
     text = "\n".join(lines)
     assert all(cell in text for _, cell in columns)
     for name in names:
@@ -58,11 +58,27 @@ def test_a_paragraph_keeps_every_word_whole(words: list[str], width: int) -> Non
 
 
 def test_wide_characters_take_two_cells() -> None:
-    lines = list(grid(column("k", "層", "a"), [column("v", "1", "2")], 80, "-"))
+    lines = list(grid([column("k", "層", "a")], [column("v", "1", "2")], 80, "-"))
     assert [line.plain for line in lines] == ["k   v", "--  -", "層  1", "a   2"]
 
 
 @pytest.mark.parametrize("width", [1, 5])
 def test_a_key_column_alone_is_never_cut(width: int) -> None:
-    lines = [line.plain for line in grid(column("layer", "abcdefghij"), [], width, "-")]
+    lines = [line.plain for line in grid([column("layer", "abcdefghij")], [], width, "-")]
     assert lines == ["layer", "-" * 10, "abcdefghij"]
+
+
+def test_every_band_and_card_has_all_keys() -> None:
+    keys = [column("layer", "fc1"), column("metric", "a.b")]
+    others = [column("x", "1" * 6), column("y", "2" * 6)]
+    lines = [line.plain for line in grid(keys, others, 22, "-")]
+    assert [line for line in lines if line.startswith("fc1")] == [
+        "fc1    a.b     111111",
+        "fc1    a.b     222222",
+    ]
+    assert [line.plain for line in grid(keys, others, 18, "-")] == [
+        "fc1",
+        "a.b",
+        "  x  111111",
+        "  y  222222",
+    ]

@@ -14,7 +14,7 @@ from report_builder import (
 from rich.console import Console
 
 from gradaudit.formats import format_for, format_named
-from gradaudit.formats.table import print_report
+from gradaudit.formats.table import MOST_LAYERS, print_report
 from gradaudit.judging import Policy, gate
 from gradaudit.report import Report
 
@@ -25,8 +25,14 @@ NO_ATTRIBUTE = "no attribute is named (-a NAME)"
 
 def a_scan() -> Report:
     return make_report(
-        row("leak.bits", "conv1", 3.1, interval=(2.9, 3.3)),
-        row("leak.bits", "fc1", 1.5, interval=(1.2, 1.8)),
+        row(
+            "leak.bits",
+            "conv1",
+            3.1,
+            interval=(2.9, 3.3),
+            details={"secret": "slant", "permuted": {"value": 0.3}},
+        ),
+        row("leak.bits", "fc1", 1.5, interval=(1.2, 1.8), details={"secret": "slant"}),
         row("leak.bits", "fc2", 0.2, interval=(0.1, 0.3)),
         row("leak.effort", "conv1", 20),
         row("leak.effort", "fc1", 3),
@@ -40,6 +46,7 @@ def a_scan() -> Report:
         data={
             "adapter": "digits",
             "records": 1797,
+            "attributes": {"slant": {"left": 901, "right": 896}, "ink": {"light": 9, "heavy": 9}},
             "accuracy": {
                 "metric": "accuracy",
                 "value": 0.0989,
@@ -51,91 +58,85 @@ def a_scan() -> Report:
 
 
 def shown(
-    report: Report, width: int = 80, encoding: str = "utf-8", policy: Policy | None = None
+    report: Report,
+    width: int = 80,
+    encoding: str = "utf-8",
+    policy: Policy | None = None,
+    *,
+    every: bool = False,
 ) -> str:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    print_report(report, Console(file=stream, width=width), policy=policy)
+    print_report(report, Console(file=stream, width=width), policy=policy, every=every)
     stream.seek(0)
     return stream.read()
 
 
 AT_80 = """\
-gradaudit 0.1.0: zoo:lenet, round-5.safetensors, 8,620 parameters in 3 layers,
-cross-entropy, eval mode
-digits, 1,797 records, task accuracy 0.0989 (chance 0.101)
-warning: the model is no better than chance on these records
+FAILED by the default policy: a server can tell a batch's slant from conv1, and
+can rebuild records
+private  slant (left, right)
+shared   gradients of 3 layers; no defense; no layer hidden
+model    zoo:lenet, round-5.safetensors, 8,620 parameters, cross-entropy, eval
+         mode; digits, 1,797 records, task accuracy 0.0989 (chance 0.101)
+warning  the model is no better than chance on these records
 
-                                    leak                  rank
-layer  risk     kind    parameters  bits                  deficit
-─────  ───────  ──────  ──────────  ────────────────────  ────────
-conv1  high     Conv2d         108  3.10 [2.90, 3.30]     infinite
-fc1    medium   Linear       8,192  1.50 [1.20, 1.80]     12
-fc2    unknown  Linear         320  0.200 [0.100, 0.300]  –
+high    a server can tell a batch's slant from conv1
+        leak.bits 3.10 [2.90, 3.30], lower end above limit 2; permuted 0.300;
+        helps: hiding conv1 (--hide), or noise (--defense)
+high    a server can rebuild records
+        leak.total 4.80, above limit 0 (no interval)
+medium  a server can tell a batch's slant from fc1
+        leak.bits 1.50 [1.20, 1.80], lower end above limit 1; chance 0; helps:
+        hiding fc1 (--hide), or noise (--defense)
 
-risk: 1 high, 1 medium, 1 unknown of 3 layers; whole model high
+layer  risk     attribute?    how free?
+─────  ───────  ────────────  ─────────
+conv1  high     3.10 (0.300)  infinite
+fc1    medium   1.50          12
+fc2    unknown  0.200         –
+attribute? leak.bits, how free? rank.deficit; (…) permuted attribute; – not
+measured
+whole model high: leak.total 4.80
 
-whole model  value
-───────────  ─────
-leak.total   4.80
+not tested: attribute ink; vinfo (no attribute is named); leak in fc2 (failed:
+  the loss is NaN)
 
-high    leak.bits above 2 in conv1 (3.10 [2.90, 3.30])
-        an attacker learns the attribute from this layer's gradient
-high    leak.total above 0 in the whole model (4.80)
-        sum
-medium  leak.bits above 1 in fc1 (1.50 [1.20, 1.80])
-        an attacker learns the attribute from this layer's gradient
-medium  leak.effort below 10 in fc1 (3)
-unknown leak.effort in fc2: could not be measured: the loss is NaN
-
-rank not measured in fc2: row space is everything
-vinfo not measured: no attribute is named (-a NAME)
-
-95 % intervals, seed 0, cpu, 2026-05-01T10:00:00+00:00
-3 more measured rows are in the JSON report (-f json)
-To judge a saved report in CI: gradaudit gate REPORT.json --policy POLICY.yaml;
-gradaudit gate --print-default-policy prints the limits used without one
+gradaudit 0.1.0, 95 % intervals, seed 0, cpu, 2026-05-01T10:00:00+00:00
+--all: 2 more findings, every metric with its interval; -f json: 3 more rows
+FAILED by the default policy: a server can tell a batch's slant from conv1, and
+can rebuild records
 """
 
 AT_40 = """\
-gradaudit 0.1.0: zoo:lenet,
-round-5.safetensors, 8,620 parameters in
-3 layers, cross-entropy, eval mode
-digits, 1,797 records, task accuracy
-0.0989 (chance 0.101)
-warning: the model is no better than
-  chance on these records
+layer  risk     attribute?    how free?
+─────  ───────  ────────────  ─────────
+conv1  high     3.10 (0.300)  infinite
+fc1    medium   1.50          12
+fc2    unknown  0.200         –
+"""
 
-layer  risk     kind    parameters
-─────  ───────  ──────  ──────────
-conv1  high     Conv2d         108
-fc1    medium   Linear       8,192
-fc2    unknown  Linear         320
+AT_30 = """\
+layer  risk     attribute?
+─────  ───────  ────────────
+conv1  high     3.10 (0.300)
+fc1    medium   1.50
+fc2    unknown  0.200
 
-       leak                  rank
-layer  bits                  deficit
-─────  ────────────────────  ────────
-conv1  3.10 [2.90, 3.30]     infinite
-fc1    1.50 [1.20, 1.80]     12
-fc2    0.200 [0.100, 0.300]  –
-
-risk: 1 high, 1 medium, 1 unknown of 3
-layers; whole model high
+layer  how free?
+─────  ─────────
+conv1  infinite
+fc1    12
+fc2    –
 """
 
 AS_CARDS = """\
 features.0.a.very.long.name.of.a.layer
-  risk          high
-  kind          Conv2d
-  parameters    108
-  leak.bits     3.10 [2.90, 3.30]
-  rank.deficit  –
+  risk        high
+  attribute?  3.10
+  how free?   –
 fc1
-  risk          not tested
-  kind          Linear
-  parameters    8,192
-  rank.deficit  1
-
-risk: 1 high, 1 not tested of 2 layers
+  risk        not tested
+  how free?   1
 """
 
 
@@ -144,7 +145,8 @@ def test_the_whole_table_at_80_columns() -> None:
 
 
 def test_columns_that_do_not_fit_move_into_a_band_below() -> None:
-    assert shown(a_scan(), width=40).startswith(AT_40)
+    assert AT_40 in shown(a_scan(), width=40)
+    assert AT_30 in shown(a_scan(), width=30)
 
 
 def test_a_name_that_leaves_no_room_makes_cards() -> None:
@@ -182,11 +184,15 @@ def test_many_layers_stay_within_the_width(width: int) -> None:
         *(row("other.metric", name, i * 1e-4, interval=(0, 1)) for i, name in enumerate(names)),
         layers=[(name, "Conv2d", 36_864) for name in names],
     )
-    lines = shown(report, width=width).splitlines()
+    lines = shown(report, width=width, every=True).splitlines()
     assert max(map(len, lines)) <= width
     assert all(any(line.split()[:1] == [name] for line in lines) for name in names)
-    assert any("layer0.1.conv1, layer0.2.conv2" in line for line in lines)
-    assert any("and 55 more (worst:" in line for line in lines)
+    lines = shown(report, width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert "a server can tell a batch's private attribute from 63 layers" in " ".join(lines)
+    assert any("in layer3.15.conv0, lower end above limit 2" in line for line in lines)
+    assert sum(line.split()[:1] == [name] for name in names for line in lines) == MOST_LAYERS
+    assert "the 12 riskiest; risk: 63 high, 1 low of 64 layers (--all shows all)" in lines
 
 
 HOSTILE = [
@@ -219,7 +225,8 @@ def test_a_hostile_name_is_text(name: str) -> None:
 
 def test_ascii_terminals_get_ascii() -> None:
     text = shown(a_scan(), encoding="ascii")
-    assert text == AT_80.replace("─", "-").replace("–", "-")
+    expected = AT_80.replace("─", "-").replace("–", "-").replace("…", "...")
+    assert text.split() == expected.split()
     named = make_report(row("leak.bits", "größe", 0.5), layers=[("größe", "Linear", 1)])
     assert "gr\\xf6\\xdfe" in shown(named, encoding="ascii")
 
@@ -254,12 +261,12 @@ def test_the_rows_of_a_sweep_are_shown_where_nothing_else_is() -> None:
     text = shown(make_report(*rows, layers=[]))
     assert "sweep.cap    defense=prune:24  24" in text
     assert "prune:25" not in text
-    assert "5 more measured rows are in the JSON report" in text
+    assert "-f json: 5 more rows" in text
 
 
 def test_a_report_without_anything_says_so() -> None:
     text = shown(make_report(layers=[], data={}))
-    assert "unknown nothing in this report was measured" in text
+    assert "FAILED by the default policy: nothing in this report was measured\n" in text
 
 
 def test_the_findings_of_a_judged_report_make_the_risks() -> None:
@@ -270,13 +277,31 @@ def test_the_findings_of_a_judged_report_make_the_risks() -> None:
         }
     )
     for text in (shown(gate(a_scan(), policy)), shown(a_scan(), policy=policy)):
-        assert "risk: 1 high, 1 low, 1 not tested of 3 layers" in text
-        assert (
-            "high    leak.bits above 1 (ignored by the policy) in fc1 (1.50 [1.20, 1.80])" in text
-        )
+        assert "conv1  not tested" in text
+        assert "fc1    high " in text
+        assert "fc2    low " in text
+        assert "high  a server can tell a batch's slant from fc1 (accepted by the policy)" in text
+        assert "leak.bits 1.50 [1.20, 1.80], lower end above limit 1" in text
+        assert text.startswith("PASSED by its policy with warnings: a server can tell a batch's")
 
 
 UNCLEAR_AT_80 = """\
+PASSED by the default policy with warnings: a server can tell a batch's private
+attribute from conv1; neither shown nor excluded: a server can tell a batch's
+private attribute from fc1
+"""
+UNCLEAR_BELOW = """\
+high?          neither shown nor excluded: a server can tell a batch's private
+               attribute from fc1
+               leak.bits 0.500 [0.0250, 2.98], limit 2 inside; chance 0; about
+               2.7 times as many records or trials would settle it
+high?          neither shown nor excluded: a server can rebuild records
+               leak.total 0 [-1, 1], limit 0 inside; it lies at the limit; while
+               it does, more records or trials will not settle it
+medium, high?  a server can tell a batch's private attribute from conv1
+               leak.bits 1.80 [1.70, 2.90], lower end above limit 1; chance 0;
+               helps: hiding conv1 (--hide), or noise (--defense)
+
                                           leak
 layer  risk           kind    parameters  bits
 ─────  ─────────────  ──────  ──────────  ────────────────────
@@ -284,22 +309,9 @@ conv1  medium, high?  Conv2d         108  1.80 [1.70, 2.90]
 fc1    low, high?     Linear       8,192  0.500 [0.0250, 2.98]
 fc2    low            Linear         320  0.200 [0.100, 0.300]
 
-risk: 1 medium, 2 low of 3 layers; high not excluded in 2; whole model low, high
-not excluded
-
 whole model  value
 ───────────  ─────────
 leak.total   0 [-1, 1]
-
-medium  leak.bits above 1 in conv1 (1.80 [1.70, 2.90])
-        an attacker learns the attribute from this layer's gradient
-high?   leak.bits above 2 is not shown and not excluded in conv1, fc1 (worst:
-        conv1, 1.80 [1.70, 2.90])
-        conv1: about 30 times as many records or trials would settle it
-high?   leak.total above 0 is not shown and not excluded in the whole model (0
-        [-1, 1])
-        it lies at the limit; while it does, more records or trials will not
-        settle it
 """
 
 
@@ -310,7 +322,10 @@ def test_what_is_not_excluded_stands_beside_what_is_shown() -> None:
         row("leak.bits", "fc2", 0.2, interval=(0.1, 0.3)),
         row("leak.total", None, 0.0, interval=(-1, 1)),
     )
-    assert UNCLEAR_AT_80 in shown(report)
+    text = shown(report)
+    assert text.startswith(UNCLEAR_AT_80)
+    assert text.endswith(UNCLEAR_AT_80)
+    assert UNCLEAR_BELOW in text
 
 
 def test_a_layer_that_several_runs_looked_at_is_named_once() -> None:
@@ -320,8 +335,8 @@ def test_a_layer_that_several_runs_looked_at_is_named_once() -> None:
     ]
     headline = row("leak.bits", "fc1", 1.7, details={"riskiest_by": ["leak"]})
     text = " ".join(shown(make_report(headline, *rows)).split())
-    assert "medium leak.bits above 1 in fc1 (leak=b, 1.70 [1.10, 1.80])" in text
-    assert "high? leak.bits above 2 is not shown and not excluded in fc1 (leak=c, 1 [0, 3])" in text
+    assert "medium, high? a server can tell a batch's private attribute from fc1 leak.bits" in text
+    assert "leak.bits 1.70 [1.10, 1.80] (b), lower end above limit 1" in text
     assert "medium?" not in text
 
 
@@ -337,11 +352,11 @@ def test_a_doubt_about_a_number_stands_with_it(suffix: str, tmp_path: Path) -> N
     )
     path = tmp_path / f"report{suffix}"
     format_for(path).write(report, path)
-    text = path.read_text(encoding="utf-8").replace("`", "")
-    assert f"! leak.bits in conv1: {because}" in text
-    assert "! leak.bits in fc1, fc2: only 4 repetitions" in text
+    text = path.read_text(encoding="utf-8").replace("`", "").replace("<code>", "")
+    assert f"! leak.bits in conv1: {because}" in text.replace("</code>", "")
+    assert "! leak.bits in fc1 and fc2: only 4 repetitions" in text.replace("</code>", "")
     assert text.count("0.500 !") >= 2
-    assert "low, high" in text or "high not excluded" in text
+    assert "low, high?" in text or "high not excluded" in text
 
 
 def test_files_get_the_plain_table(tmp_path: Path) -> None:
@@ -355,18 +370,19 @@ def test_what_was_done_to_checkpoints_is_told() -> None:
     report = make_report(row("leak.bits", "conv1", 1.0))
     (first,) = report.target.checkpoints
     first.notes.append("stripped the prefix module.")
-    assert "\ncheckpoint: stripped the prefix module.\n" in shown(report)
+    assert "\nfitted   stripped the prefix module.\n" in shown(report)
     report.target.checkpoints.append(first.model_copy(update={"file": "two.pt", "notes": []}))
-    assert "\ncheckpoint: round-5.safetensors: stripped the prefix module.\n" in shown(report)
+    assert "\nfitted   round-5.safetensors: stripped the prefix module.\n" in shown(report)
 
 
 def test_metrics_that_were_not_measured_are_named_beside_those_that_were() -> None:
     reason = "needs more trials"
     metrics = ("leak.effort", "leak.note")
     rows = [row("leak.total", None, 4.8), *(skipped_row(m, None, reason) for m in metrics)]
-    assert f"leak.effort, leak.note not measured: {reason}" in shown(make_report(*rows))
+    some = shown(make_report(*rows), every=True)
+    assert f"leak.effort, leak.note not tested: {reason}" in some
     nothing = shown(make_report(*rows[1:]))
-    assert f"leak not measured: {reason}" in nothing
+    assert f"; leak ({reason}); rank" in " ".join(nothing.split())
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".md", ".html"])

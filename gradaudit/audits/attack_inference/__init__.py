@@ -118,7 +118,9 @@ class InferenceAttack(Audit[O]):
             id="asr", title="Attack success rate: how often the guess was right", riskier="higher"
         ),
         _riskier_higher(
-            id="auroc", title="Area under the attack's ROC curve, averaged over values"
+            id="auroc",
+            title="Area under the attack's ROC curve, averaged over values",
+            chance=0.5,
         ),
         _riskier_higher(
             id="advantage", title="Share of the errors of guessing blindly that the gradient spares"
@@ -133,6 +135,10 @@ class InferenceAttack(Audit[O]):
             warning=0.2,
             error=0.25,
             why="the gradient ranks what is private so well that a server can tell it",
+            question="attribute",
+            chance=0.0,
+            says="a server can tell a batch's {secret} from {where}",
+            helps="noise (--defense)",
         ),
         _riskier_higher(
             id="advantage_gain",
@@ -243,3 +249,8 @@ class AttackUser(InferenceAttack[UserOptions]):
     question = "Can an attacker tell whose batch it is?"
     paper = "https://arxiv.org/abs/2408.16913"
     Options = UserOptions
+    examples: ClassVar = (
+        "-m FILE.py:factory -d 'csv:table.csv?label=income&user=age'",
+        "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income&user=age' "
+        "--candidates 3",
+    )

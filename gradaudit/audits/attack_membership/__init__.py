@@ -48,6 +48,9 @@ class AttackMembership(Audit[MembershipOptions]):
             per_layer=False,
             warning=0.1,
             why="an attacker reads the labels of the records off their shared update",
+            question="labels",
+            says="a server can read the labels off {records}",
+            helps="larger batches, or noise (--defense)",
         ),
         Metric(
             id="labels_named",

@@ -39,6 +39,10 @@ class AttackReconstruct(Audit[ReconstructOptions]):
             error=0.1,
             why="an attacker rebuilt records from their shared update so closely that the "
             "originals can be recognised",
+            question="records",
+            chance=1.0,
+            says="a server can rebuild {records}",
+            helps="larger batches, or noise (--defense)",
         ),
         _riskier_lower(id="mse", title="Mean squared error"),
         _riskier_higher(
@@ -56,6 +60,11 @@ class AttackReconstruct(Audit[ReconstructOptions]):
     )
     headline = ("relative_error",)
     Options = ReconstructOptions
+    examples: ClassVar = (
+        "-m zoo:deep-leakage -d 'npz:pictures.npz?inputs=x&label=y' --method dlg",
+        "-m sample_models/models.py:digits_cnn -c sample_models/digits/round-10.safetensors "
+        "-d digits --save-examples pictures",
+    )
     priority = 40
     least: ClassVar = {"method": ["closed-form:search_work=10"], "restarts": 1, "batches": 1}
     quick: ClassVar = {"iterations": 5, "restarts": 2, "batches": 1}

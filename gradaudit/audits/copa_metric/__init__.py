@@ -59,6 +59,9 @@ class CopaMetric(Audit[CopaOptions]):
             warning=1,
             why="the equations of this layer leave nothing of its input open: whoever knows the "
             "layers behind it can solve for what went in",
+            question="freedom",
+            says="the equations of {where} leave nothing of the input free",
+            helps="a design that loses dimensions: fewer channels, larger strides",
         ),
         Metric(id="rank", title="Rank of U = [W; ∇_Z J]", unit="dimensions"),
         Metric(id="inputs", title="Dimensions of the layer's input", unit="dimensions"),
@@ -71,11 +74,19 @@ class CopaMetric(Audit[CopaOptions]):
             error=-1e-3,
             why="no convolution loses a dimension, so the whole record can be solved for layer by "
             "layer from its gradient",
+            question="freedom",
+            says="no convolution leaves anything of a record free",
+            helps="first convolutions that lose dimensions: fewer channels, larger strides",
         ),
     )
     headline = ("rank_deficit",)
     proxy = True
     Options = CopaOptions
+    examples: ClassVar = (
+        "-m zoo:lenet -d 'npz:pictures.npz?inputs=x&label=y'",
+        "-m sample_models/models.py:digits_cnn -c sample_models/digits/round-10.safetensors "
+        "-d digits",
+    )
     priority = 90
     least: ClassVar = {"records": 1, "work": 5.0}
     quick: ClassVar = {"records": 1, "work": 30.0}

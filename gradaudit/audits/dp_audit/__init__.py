@@ -103,6 +103,10 @@ class DpAudit(Audit[DpAuditOptions]):
             error=5,
             why="the releases under two values of the attribute were told apart so surely that "
             "epsilon cannot be smaller",
+            question="attribute",
+            chance=0.0,
+            says="two values of {secret} can be told apart in what is released",
+            helps="more noise, or a smaller clip",
         ),
         _riskier_higher(
             id="epsilon_lower_gaussian",
@@ -137,6 +141,11 @@ class DpAudit(Audit[DpAuditOptions]):
     )
     headline = ("epsilon_lower",)
     Options = DpAuditOptions
+    examples: ClassVar = (
+        "-m 'zoo:mlp?inputs=10&classes=2' -d diabetes -a sex --mechanism dp:clip=1,sigma=1",
+        "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' -a sex "
+        "--mechanism dp:clip=1,sigma=0.1 --claimed-epsilon 5",
+    )
     renames: ClassVar = {"mode": "model_mode"}
     priority = 35
     least: ClassVar = {"trials": 1000, "restarts": 4, "iterations": 20}

@@ -64,6 +64,8 @@ class Forward(Audit[ForwardOptions]):
             id="fraction",
             title="The upper bound as a fraction of log2 of the number of records",
             riskier="higher",
+            question="records",
+            chance=0.0,
         ),
     )
     headline = ("fraction",)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, TypedDict
 
 from pydantic import Field, field_validator
 
-from gradaudit.audits.base import Audit, AuditOptions, Metric
+from gradaudit.audits.base import Audit, AuditOptions, Metric, Question
 
 _FEWEST_PROBES = 8
 
@@ -74,6 +74,10 @@ class _Limits(TypedDict, total=False):
     warning: float
     error: float
     why: str
+    question: Question
+    chance: float
+    says: str
+    helps: str
 
 
 _LIMITS: Mapping[str, _Limits] = {
@@ -82,12 +86,20 @@ _LIMITS: Mapping[str, _Limits] = {
         "error": 10.0,
         "why": "moving a record by a length of one moves the elements of this layer's gradient by "
         "more than their whole range: the gradient follows its record closely",
+        "question": "records",
+        "chance": 0.0,
+        "says": "the gradient of {where} reacts strongly to its record",
+        "helps": "larger batches, or noise (--defense)",
     },
     "label_f": {
         "warning": 10.0,
         "error": 1000.0,
         "why": "another label would move this layer's gradient by many times its range, as it does "
         "for records that the model is sure of: the gradient tells the label",
+        "question": "labels",
+        "chance": 0.0,
+        "says": "the gradient of {where} reacts strongly to the label",
+        "helps": "larger batches, or noise (--defense)",
     },
 }
 _MEANINGS: Mapping[NormName, tuple[str, str]] = {

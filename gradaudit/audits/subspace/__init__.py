@@ -50,6 +50,9 @@ def _metrics() -> Iterator[Metric]:
         warning=0.01,
         why="the gradients of records with and without the attribute lie further apart than those "
         "of groups drawn at random: this layer tells the groups apart",
+        question="attribute",
+        says="{secret} sets the gradients of {where} apart",
+        helps="noise (--defense)",
     )
 
 

@@ -160,6 +160,11 @@ class Tradeoff(Audit[TradeoffOptions]):
     )
     headline = ("cap",)
     Options = TradeoffOptions
+    examples: ClassVar = (
+        "-m 'zoo:mlp?inputs=10&classes=2' -d diabetes --defense 'prune:0.5|0.9|0.99'",
+        "-m FILE.py:factory -d 'csv:table.csv?label=income' "
+        "--defense 'dp:clip=1e6,sigma=0.01|0.1|0.5,per=release'",
+    )
     renames: ClassVar = {"defense": "base_defense"}
     priority = 110
     least: ClassVar = {"iterations": 5, "rounds": 10}

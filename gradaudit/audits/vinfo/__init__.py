@@ -152,6 +152,8 @@ class VinfoOptions(SharingOptions):
 
 
 _riskier_higher = partial(Metric, riskier="higher")
+_TOLD = "a server can tell a batch's {secret} from {where}"
+_NOISE = "noise (--defense)"
 
 
 class Vinfo(Audit[VinfoOptions]):
@@ -227,6 +229,10 @@ class Vinfo(Audit[VinfoOptions]):
             error=0.35,
             why="from this layer's gradient of a batch a classifier tells the attribute of its "
             "records",
+            question="attribute",
+            chance=0.0,
+            says=_TOLD,
+            helps=_NOISE,
         ),
         _riskier_higher(
             id="vinfo_fraction", title="Usable information as a share of the attribute's entropy"
@@ -237,6 +243,10 @@ class Vinfo(Audit[VinfoOptions]):
             error=0.75,
             why="of a batch with the attribute and one without, a classifier of this layer's "
             "gradient tells which is which three times in four",
+            question="attribute",
+            chance=0.5,
+            says=_TOLD,
+            helps=_NOISE,
         ),
         Metric(
             id="correlation",
@@ -250,6 +260,10 @@ class Vinfo(Audit[VinfoOptions]):
             warning=0.5,
             error=1.5,
             why="reconstructions from this layer's update come closer to the records than guesses",
+            question="records",
+            chance=0.0,
+            says="a server rebuilds records from {where} better than by guessing",
+            helps=_NOISE,
         ),
         _riskier_higher(
             id="original_success", title="Share of reconstructions that come close to the record"

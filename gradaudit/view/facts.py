@@ -4,6 +4,7 @@ Those sections are open, so what is absent or of another type is left out.
 """
 
 from collections.abc import Mapping
+from pathlib import PurePath
 
 from pydantic import JsonValue
 
@@ -20,14 +21,13 @@ _SHORTENED = {
 
 
 def title(report: Report) -> str:
-    """Tool, model, checkpoints, size."""
+    """Model, checkpoints, size."""
     target = report.target
-    files = [checkpoint.file for checkpoint in target.checkpoints]
-    tool = f"{report.tool.get('name', 'gradaudit')} {report.tool.get('version', '')}".strip()
-    return f"{tool}: " + _joined(
+    files = [PurePath(checkpoint.file).name for checkpoint in target.checkpoints]
+    return joined(
         target.model,
         files[0] if len(files) == 1 else f"{len(files)} checkpoints" if files else "",
-        f"{target.parameters:,} parameters in {len(target.layers)} layers",
+        f"{target.parameters:,} parameters",
         target.loss,
         f"{target.mode} mode",
     )
@@ -36,7 +36,7 @@ def title(report: Report) -> str:
 def data_facts(report: Report) -> str:
     """Data set, its size, and how well the model does on it."""
     records = report.data.get("records")
-    return _joined(
+    return joined(
         _text(report.data.get("adapter")),
         f"{records:,} records" if isinstance(records, int) else "",
         _accuracy(report.data.get("accuracy"), records),
@@ -87,11 +87,13 @@ def _list(value: JsonValue) -> list[JsonValue]:
 
 
 def how(report: Report) -> str:
-    """Confidence, samples, seed, device, time."""
+    """Tool, confidence, samples, seed, device, time."""
     provenance = report.provenance
+    tool = f"{report.tool.get('name', 'gradaudit')} {report.tool.get('version', '')}".strip()
     levels = {row.confidence for row in report.measurements if row.interval and row.confidence}
     words = " and ".join(f"{100 * level:.4g} %" for level in sorted(levels))
-    return _joined(
+    return joined(
+        tool,
         f"{words} intervals" if levels else "",
         _named("samples", provenance),
         _named("seed", provenance),
@@ -122,5 +124,6 @@ def _text(value: JsonValue) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _joined(*parts: str) -> str:
+def joined(*parts: str) -> str:
+    """The parts that there are, in a sentence."""
     return BETWEEN.join(part for part in parts if part)

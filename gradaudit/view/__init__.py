@@ -1,0 +1,25 @@
+"""What every readable format says of a report, in one order; formats only lay it out and escape it.
+
+Verdict, scope, findings, layers, not tested, provenance; the last line repeats the verdict.
+"""
+
+from gradaudit.view.cells import Cell, Column, LayerLine
+from gradaudit.view.concerns import Concern
+from gradaudit.view.gaps import Gap
+from gradaudit.view.layers import Layers
+from gradaudit.view.model import View, view
+from gradaudit.view.scope import Scope
+from gradaudit.view.verdict import Verdict
+
+__all__ = [
+    "Cell",
+    "Column",
+    "Concern",
+    "Gap",
+    "LayerLine",
+    "Layers",
+    "Scope",
+    "Verdict",
+    "View",
+    "view",
+]

@@ -1,0 +1,148 @@
+"""A table's parts: what layers are compared by, a number and what is made of it, a line."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gradaudit.audits.base import Question
+from gradaudit.judging.risk import Level
+from gradaudit.report import Measurement
+from gradaudit.text import DOUBTED, marked, number
+from gradaudit.view.floors import Floor
+from gradaudit.view.wording import abridged
+
+SKIPPED = "–"
+FAILED = "failed"
+OPEN = "?"
+MOST_LAYERS = 8
+HEADINGS: Mapping[Question, str] = {
+    "records": "records?",
+    "attribute": "attribute?",
+    "labels": "labels?",
+    "freedom": "how free?",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A metric that layers are compared by.
+
+    Attributes:
+        metric: ``audit.metric``.
+        question: what it answers, where it stands for a question.
+        title: what it is, in words.
+        unit: of its values.
+        sign: 1 where larger values are riskier, −1 where smaller ones are, 0 where neither is.
+        chance: its value where nothing is given away.
+        limits: what the policy sets, the gravest first.
+    """
+
+    metric: str
+    question: Question | None = None
+    title: str = ""
+    unit: str = ""
+    sign: int = 0
+    chance: float | None = None
+    limits: tuple[tuple[Level, float], ...] = ()
+
+    @property
+    def heading(self) -> str:
+        """The question, or the metric where it stands for none."""
+        return HEADINGS[self.question] if self.question else self.metric
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of one layer, or why there is none.
+
+    Attributes:
+        row: what was measured; None where there is no row.
+        floor: the same for a permuted attribute.
+        level: the risk that it shows, None where it shows none.
+        possible: the risk that it leaves open beyond that, None where it excludes all.
+    """
+
+    row: Measurement | None = None
+    floor: Floor | None = None
+    level: Level | None = None
+    possible: Level | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a number."""
+        return self.row is not None and self.row.status == "measured"
+
+    @property
+    def failed(self) -> bool:
+        """Whether its measurement broke."""
+        return self.row is not None and self.row.status == "failed"
+
+    @property
+    def brief(self) -> str:
+        """The number, the floor beside it, and marks: ``0.871 (0.533) ?``."""
+        if self.row is None or not self.measured:
+            return self.full
+        value = self.row.number
+        beside = f" ({number(self.floor.value)})" if self.floor else ""
+        marks = (OPEN if self.possible else "") + (DOUBTED if self.row.doubts else "")
+        text = SKIPPED if value is None else number(value)
+        return f"{text}{beside} {marks}".rstrip()
+
+    @property
+    def full(self) -> str:
+        """The number with its interval; empty where there is no row."""
+        return cell_text(self.row)
+
+
+@dataclass(frozen=True)
+class LayerLine:
+    """A layer: ``answers`` has a cell for each question, ``cells`` for each headline metric."""
+
+    name: str
+    kind: str
+    parameters: int | None
+    level: Level
+    possible: Level | None
+    answers: tuple[Cell, ...] = ()
+    cells: tuple[Cell, ...] = ()
+
+    @property
+    def size(self) -> str:
+        """How many parameters it has; empty where the report does not say it."""
+        return "" if self.parameters is None else f"{self.parameters:,}"
+
+    @property
+    def risk(self) -> str:
+        """What is shown, and with a question mark what is not excluded: ``low, high?``."""
+        return self.level + (f", {self.possible}?" if self.possible else "")
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What casts doubt on numbers of a metric, and in which layers (none: the whole model)."""
+
+    metric: str
+    layers: tuple[str, ...]
+    reason: str
+
+    @property
+    def where(self) -> str:
+        """`` in conv1 and conv2``; empty where it is about the whole model."""
+        return f" in {abridged(self.layers, MOST_LAYERS)}" if self.layers else ""
+
+
+def cell_text(row: Measurement | None, without: str = "") -> str:
+    """A row in a table, with its interval; ``without`` stands for one that there is not."""
+    if row is None:
+        return without
+    if row.status == "measured":
+        return marked(row)
+    return SKIPPED if row.status == "skipped" else FAILED
+
+
+def doubts_of(rows: Iterable[Measurement]) -> tuple[Doubt, ...]:
+    """What casts doubt on numbers that are shown, each said once with all its layers."""
+    groups: dict[tuple[str, str], dict[str, None]] = {}
+    for row in rows:
+        for reason in row.doubts:
+            groups.setdefault((row.id, reason), {}).update({row.layer: None} if row.layer else {})
+    return tuple(Doubt(metric, tuple(names), why) for (metric, why), names in groups.items())

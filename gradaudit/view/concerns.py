@@ -1,0 +1,219 @@
+"""Findings gathered for reading: one concern for each metric and level, with its layers."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gradaudit.judging.case import would_settle
+from gradaudit.judging.judge import says
+from gradaudit.judging.policy import known_metrics, proxies
+from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
+from gradaudit.report import Finding, Key, Measurement, Report
+from gradaudit.text import estimate, variant_text
+from gradaudit.view.floors import floor_of
+from gradaudit.view.wording import Place, clause
+
+_ACCEPTED = {"ignored": "accepted by the policy", "known": "known from the baseline"}
+
+
+@dataclass(frozen=True)
+class Concern:
+    """A limit that rows are beyond, or may be, or that could not be judged.
+
+    Attributes:
+        level: the risk that it makes, or leaves possible.
+        shown: whether it makes it.
+        possible: a graver risk that is not excluded beside one that is shown.
+        fails: whether the gate fails by it.
+        proxy: whether its audit tries to learn nothing, so that it only stands for leakage.
+        metric: ``audit.metric``.
+        question: what its metric answers, where that is known.
+        layers: where, in the report's order; none for the whole model.
+        clause: what a value beyond the limit says, in plain words.
+        sentence: the same with what it leaves open.
+        number: the worst value with its interval, the end that was judged, and the limit.
+        floor: what the same number is where nothing is given away; empty where nobody knows.
+        why: what a value beyond the limit means, as the audit says it; empty where none is shown.
+        helps: what would help.
+        doubts: why the number should not be taken as it stands.
+    """
+
+    level: Level
+    shown: bool
+    fails: bool
+    proxy: bool
+    metric: str
+    question: str | None
+    layers: tuple[str, ...]
+    clause: str
+    sentence: str
+    number: str = ""
+    floor: str = ""
+    why: str = ""
+    helps: str = ""
+    doubts: tuple[str, ...] = ()
+    possible: Level | None = None
+
+    @property
+    def word(self) -> str:
+        """The level, with a question mark where it is only not excluded: ``medium, high?``."""
+        more = f", {self.possible}?" if self.possible else ""
+        return f"{self.level}{more}" if self.shown else f"{self.level}?"
+
+    @property
+    def evidence(self) -> str:
+        """Number, floor and what would help, in a sentence."""
+        advice = f"helps: {self.helps}" if self.helps and self.shown else self.helps
+        return "; ".join(part for part in (self.number, self.floor, advice) if part)
+
+
+def concerns_of(judged: Report) -> tuple[Concern, ...]:
+    """The concerns of a judged report, the gravest first."""
+    groups: dict[tuple[str, Level, str, Level | None], list[Finding]] = {}
+    for finding, possible in _gravest(judged):
+        about = finding.message if _is_general(finding) else finding.outcome
+        key = (finding.metric, _level(finding), about, possible)
+        groups.setdefault(key, []).append(finding)
+    facts = _Facts(judged.by_key(), proxies(), len(judged.target.layers))
+    found = [_concern(findings, key[-1], facts) for key, findings in groups.items()]
+    return tuple(sorted(found, key=_gravity))
+
+
+class _Facts(NamedTuple):
+    """What is looked up for a concern: rows, metrics that stand for leakage, how many layers."""
+
+    rows: Mapping[Key, Measurement]
+    standing: set[str]
+    layers: int
+
+    def where(self, findings: Sequence[Finding]) -> Place:
+        """The layers of findings, and whether the whole model is among them."""
+        names = tuple(dict.fromkeys(x.layer for x in findings if x.layer is not None))
+        return Place(
+            names,
+            every=1 < len(names) == self.layers,
+            whole=any(x.layer is None for x in findings),
+        )
+
+
+def _gravity(concern: Concern) -> tuple[bool, int, bool, bool]:
+    """What fails the gate first, then error before warning, and what is shown before what may be.
+
+    Of two alike an attack comes before what only stands for one.
+    """
+    return not concern.fails, LEVELS.index(concern.level), not concern.shown, concern.proxy
+
+
+def _gravest(judged: Report) -> Iterator[tuple[Finding, Level | None]]:
+    """The one finding, or several as grave, of each metric and layer: an error hides a warning.
+
+    With each the graver level that another leaves possible.
+    """
+    by_place: dict[tuple[str, str | None] | int, list[Finding]] = {}
+    for i, finding in enumerate(judged.findings):
+        if finding.outcome in BEYOND | OPEN:
+            place = i if _is_general(finding) else (finding.metric, finding.layer)
+            by_place.setdefault(place, []).append(finding)
+    for findings in by_place.values():
+        least = min(map(_rank, findings))
+        level = min(map(_level, findings), key=LEVELS.index)
+        possible = level if LEVELS.index(level) < least[1] else None
+        yield from ((each, possible) for each in findings if _rank(each) == least)
+
+
+def _rank(finding: Finding) -> tuple[bool, int]:
+    return finding.outcome == "unclear", LEVELS.index(_level(finding))
+
+
+def _level(finding: Finding) -> Level:
+    return "unknown" if finding.outcome == "unmeasured" else level_of(finding)
+
+
+def _is_general(finding: Finding) -> bool:
+    """Whether it speaks of rows that the report does not have, rather than of one that it has."""
+    return finding.outcome == "unmeasured" and finding.layer is None
+
+
+def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts) -> Concern:
+    worst = _worst(facts.rows, findings)
+    first = worst or findings[0]
+    row = facts.rows.get(first.key)
+    known = known_metrics().get(first.metric)
+    place = facts.where(findings)
+    said = clause(first.metric, known, row, place)
+    measured = row if worst else None
+    return Concern(
+        level=_level(first),
+        shown=first.outcome != "unclear",
+        fails=any(says(each) == "error" for each in findings),
+        possible=possible,
+        proxy=first.metric in facts.standing,
+        metric=first.metric,
+        question=known.question if known else None,
+        layers=place.layers,
+        clause=said,
+        sentence=_sentence(findings, first, said, place),
+        number=_number(first, measured, place) if measured else "",
+        floor=floor_of(measured, facts.rows, known) if measured else "",
+        why=why(first.metric) if first.outcome in BEYOND else "",
+        helps=_helps(first, measured, place) if measured else "",
+        doubts=measured.doubts if measured else (),
+    )
+
+
+def _sentence(findings: Sequence[Finding], finding: Finding, said: str, place: Place) -> str:
+    if finding.outcome == "unmeasured":
+        if finding.metric == "*":
+            return finding.message
+        where = f" in {place}" if place.layers else ""
+        others = {x.message for x in findings} - {finding.message}
+        more = f"; {len(others)} more reasons" if others else ""
+        return f"{finding.metric}{where}: {finding.message}{more}"
+    if finding.outcome == "unclear":
+        return f"neither shown nor excluded: {said}"
+    accepted = _ACCEPTED.get(finding.outcome)
+    return f"{said} ({accepted})" if accepted else said
+
+
+def _number(finding: Finding, row: Measurement, place: Place) -> str:
+    """``vinfo.auroc 0.920 [0.846, 0.994] in fc1, lower end above limit 0.75``."""
+    where = f" in {finding.layer}" if finding.layer and place.several else ""
+    most = finding.max is not None
+    limit = f"limit {finding.max if most else finding.min:.10g}"
+    value = f"{finding.metric} {estimate(row)}{_played(row)}{where}"
+    if finding.outcome == "unclear":
+        return f"{value}, {'imprecise: ' if row.imprecise else ''}{limit} inside"
+    side = "above" if most else "below"
+    if row.interval is None or row.infinite:
+        counted = f", n = {row.n:,}" if row.n else ""
+        return f"{value}, {side} {limit} (no interval{counted})"
+    return f"{value}, {'lower' if most else 'upper'} end {side} {limit}"
+
+
+def _played(row: Measurement) -> str:
+    """The row's variant; of one that only tells audits of one name apart, that name."""
+    only = row.variant.keys() == {row.audit}
+    words = str(row.variant[row.audit]) if only else variant_text(row.variant)
+    return f" ({words})" if words else ""
+
+
+def _helps(finding: Finding, row: Measurement, place: Place) -> str:
+    """What would bring a value within its limit; of an unclear one, what would tell."""
+    if finding.outcome == "unclear":
+        return would_settle(row, finding.times)
+    known = known_metrics().get(finding.metric)
+    some = place.layers and not place.every and not place.whole
+    hidden = f"hiding {place} (--hide)" if some else ""
+    return ", or ".join(filter(None, (hidden, known.helps if known else "")))
+
+
+def _worst(rows: Mapping[Key, Measurement], findings: Sequence[Finding]) -> Finding | None:
+    """The finding of the riskiest value; None where none has a value."""
+    measured = {
+        finding.key: value
+        for finding in findings
+        if finding.key in rows and (value := rows[finding.key].number) is not None
+    }
+    sign = 1 if findings[0].max is not None else -1
+    found = [finding for finding in findings if finding.key in measured]
+    return max(found, key=lambda finding: sign * measured[finding.key], default=None)

@@ -1,0 +1,119 @@
+"""What no audit looked at: gaps in the evidence, which are no absence of risk."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gradaudit.audits import audits
+from gradaudit.gathering import member_of
+from gradaudit.report import Measurement, Report
+from gradaudit.view.cells import LayerLine
+from gradaudit.view.scope import not_attacked
+from gradaudit.view.wording import abridged
+
+NOT_ASKED = "not asked for"
+MOST_LAYERS = 8
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What was not looked at, and why.
+
+    Attributes:
+        what: audits, metrics, attributes, layers.
+        reason: why nobody looked.
+        layers: where; none where it holds everywhere.
+        failed: whether it was tried and broke.
+        partial: whether the same audit has numbers elsewhere.
+    """
+
+    what: str
+    reason: str
+    layers: tuple[str, ...] = ()
+    failed: bool = False
+    partial: bool = False
+
+    @property
+    def where(self) -> str:
+        """`` in conv1 and conv2``; empty where it holds for all layers."""
+        return f" in {abridged(self.layers, MOST_LAYERS)}" if self.layers else ""
+
+    @property
+    def short(self) -> str:
+        """The first clause of the reason."""
+        return self.reason.partition(";")[0].partition(": ")[0].partition(" (")[0]
+
+
+def in_brief(gaps: Sequence[Gap]) -> str:
+    """What was not looked at at all, or broke, in one sentence; empty without any."""
+    by_reason: dict[str, list[str]] = {}
+    for gap in gaps:
+        if not gap.partial or gap.failed:
+            why = f" (failed: {gap.short})" if gap.failed else f" ({gap.short})"
+            known = "" if gap.reason == NOT_ASKED else why
+            by_reason.setdefault(known, []).append(f"{gap.what}{gap.where}")
+    return "; ".join(f"{', '.join(whats)}{why}" for why, whats in by_reason.items())
+
+
+def gaps_of(report: Report, lines: Sequence[LayerLine]) -> tuple[Gap, ...]:
+    """Everything that nobody looked at, the widest gaps first."""
+    measured = {_member(row) for row in report.measurements if row.status == "measured"}
+    return (
+        *_attributes(report),
+        *_layers(lines),
+        *_rows(report, measured, whole=True),
+        *_unasked(report),
+        *_rows(report, measured, whole=False),
+    )
+
+
+def _attributes(report: Report) -> Iterator[Gap]:
+    if names := not_attacked(report):
+        yield Gap(f"attribute {abridged(names, MOST_LAYERS)}", NOT_ASKED)
+
+
+def _layers(lines: Sequence[LayerLine]) -> Iterator[Gap]:
+    """Layers from whose gradient nothing tried to learn."""
+    idle = [line.name for line in lines if line.level == "not tested"]
+    if idle:
+        what = "layers" if len(idle) > 1 else "layer"
+        yield Gap(
+            f"{what} {abridged(idle, MOST_LAYERS)}", "nothing tried to learn from the gradient"
+        )
+
+
+def _unasked(report: Report) -> Iterator[Gap]:
+    """Installed audits that the report has no row of; not by name where they are most of them."""
+    present = {_member(row) for row in report.measurements}
+    idle = [name for name in audits() if name not in present]
+    if len(idle) > len(present):
+        yield Gap("every other audit", NOT_ASKED)
+    elif idle:
+        yield Gap(", ".join(idle), NOT_ASKED)
+
+
+def _rows(report: Report, measured: set[str], *, whole: bool) -> Iterator[Gap]:
+    """A gap for each audit and reason: of audits without any number, or of others."""
+    groups: dict[tuple[str, str, bool], list[Measurement]] = {}
+    for row in report.measurements:
+        member = _member(row)
+        if row.status != "measured" and (member not in measured) is whole and not _sub(row):
+            key = member, row.reason or "", row.status == "failed"
+            groups.setdefault(key, []).append(row)
+    every = {layer.name for layer in report.target.layers}
+    for (member, reason, failed), rows in groups.items():
+        names = tuple(dict.fromkeys(row.layer for row in rows if row.layer is not None))
+        everywhere = every <= set(names) or whole
+        metrics = dict.fromkeys(row.id for row in rows)
+        what = member if whole or (names and not everywhere) else ", ".join(metrics)
+        yield Gap(what, reason, () if everywhere else names, failed, partial=not whole)
+
+
+def _member(row: Measurement) -> str:
+    """The audit that a row comes from; a merged headline's is in its details."""
+    named = row.details.get(row.audit)
+    return f"{row.audit} {named}" if isinstance(named, str) and not row.variant else member_of(row)
+
+
+def _sub(row: Measurement) -> bool:
+    """Whether it is a reading beside a headline, which tells of the gap already."""
+    return bool(row.variant.keys() - {row.audit})

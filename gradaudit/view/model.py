@@ -1,0 +1,127 @@
+"""The one view of a report that every readable format renders."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gradaudit.audits.base import Question
+from gradaudit.judging.policy import Policy, known_metrics
+from gradaudit.judging.risk import with_findings
+from gradaudit.report import Measurement, Report
+from gradaudit.text import marked, variant_text
+from gradaudit.view.cells import Cell, Doubt, doubts_of
+from gradaudit.view.concerns import Concern, concerns_of
+from gradaudit.view.facts import how
+from gradaudit.view.gaps import Gap, gaps_of
+from gradaudit.view.layers import Layers, chosen_metrics, layers_of
+from gradaudit.view.scope import Scope, scope_of
+from gradaudit.view.verdict import Verdict, verdict_of
+
+MOST_CONCERNS = 5
+MOST_MODEL_LINES = 24
+"""Rows of the whole model that are shown; a sweep may have thousands."""
+
+
+@dataclass(frozen=True)
+class ModelLine:
+    """A row about the whole model; ``remark`` says what the value does not mean, or is empty."""
+
+    metric: str
+    variant: str
+    value: str
+    brief: str
+    remark: str = ""
+    question: Question | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """A report made ready to be shown, section by section.
+
+    Attributes:
+        verdict: outcome, policy, and the worst finding.
+        scope: what the numbers are about.
+        concerns: every finding worth a sentence, the gravest first; ``findings`` are the first.
+        layers: risk and numbers of each layer.
+        model: numbers of the whole model.
+        gaps: what was not looked at.
+        doubts: what casts doubt on numbers that are shown.
+        how: confidence, samples, seed, device, time.
+        unshown: how many measured rows are in none of these.
+        alone: whether one audit made the report, so that all its metrics are worth showing.
+    """
+
+    verdict: Verdict
+    scope: Scope
+    concerns: tuple[Concern, ...]
+    layers: Layers
+    model: tuple[ModelLine, ...]
+    gaps: tuple[Gap, ...]
+    doubts: tuple[Doubt, ...]
+    how: str
+    unshown: int
+    alone: bool
+
+    @property
+    def brief_doubts(self) -> tuple[Doubt, ...]:
+        """Those about the numbers that stand for a question, or for the whole model."""
+        shown = {column.metric for column in self.layers.questions}
+        shown |= {line.metric for line in self.model}
+        return tuple(doubt for doubt in self.doubts if doubt.metric in shown)
+
+    @property
+    def findings(self) -> tuple[Concern, ...]:
+        """The gravest."""
+        return self.concerns[:MOST_CONCERNS]
+
+
+def view(report: Report, policy: Policy | None = None) -> View:
+    """Choose and word what is shown of a report.
+
+    Args:
+        report: judged or not.
+        policy: what it is judged by; without it its own findings count, or the default policy
+            where it has none.
+    """
+    judged = with_findings(report, policy)
+    concerns, layers = concerns_of(judged), layers_of(judged)
+    model = _model_rows(judged, chosen_metrics(judged))[:MOST_MODEL_LINES]
+    cells = [cell for line in layers.lines for cell in line.cells if cell.measured]
+    shown = [cell.row for cell in cells if cell.row is not None]
+    measured = sum(row.status == "measured" for row in judged.measurements)
+    return View(
+        verdict=verdict_of(judged, concerns, layers),
+        scope=scope_of(judged),
+        concerns=concerns,
+        layers=layers,
+        model=tuple(map(_model_line, model)),
+        gaps=gaps_of(judged, layers.lines),
+        doubts=doubts_of([*shown, *model]),
+        how=how(judged),
+        unshown=measured - len(shown) - len(model),
+        alone=len({row.audit for row in judged.measurements}) == 1,
+    )
+
+
+def _model_rows(report: Report, chosen: Mapping[str, None]) -> list[Measurement]:
+    """Headline rows of the whole model, and every such row of audits without any headline."""
+    with_headline = {row.audit for row in report.measurements if not row.variant}
+    return [
+        row
+        for row in report.measurements
+        if row.layer is None
+        and row.status == "measured"
+        and (row.id in chosen if not row.variant else row.audit not in with_headline)
+    ]
+
+
+def _model_line(row: Measurement) -> ModelLine:
+    remark = row.details.get("remark")
+    known = known_metrics().get(row.id)
+    return ModelLine(
+        metric=row.id,
+        question=known.question if known else None,
+        variant=variant_text(row.variant),
+        value=marked(row),
+        brief=Cell(row).brief,
+        remark=remark if isinstance(remark, str) else "",
+    )

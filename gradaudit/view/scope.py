@@ -1,0 +1,178 @@
+"""What was attacked, in which game, what is shared, and of which model and data: four lines."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from gradaudit.gathering import member_of
+from gradaudit.report import Measurement, Report
+from gradaudit.text import listed
+from gradaudit.view.facts import checkpoint_notes, data_facts, joined, title, warnings
+from gradaudit.view.wording import abridged, batch_size, secret_of
+
+MOST_GAMES = 6
+NOTHING = "no attribute was attacked"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What the numbers are about.
+
+    Attributes:
+        private: the attributes that were attacked, and those that were not.
+        game: how many records are in an attacked update, by audit.
+        shared: algorithm, layers, defenses, hidden layers.
+        model: model, checkpoints and size; data and task accuracy.
+        notes: what was done to make checkpoints fit the model.
+        warnings: what casts doubt on all numbers.
+    """
+
+    private: str
+    game: str
+    shared: str
+    model: str
+    data: str
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """A heading and a text for each line that has one."""
+        lines = (
+            ("private", self.private),
+            ("game", self.game),
+            ("shared", self.shared),
+            ("model", "; ".join(filter(None, (self.model, self.data)))),
+        )
+        return tuple(line for line in lines if line[1])
+
+
+def scope_of(report: Report) -> Scope:
+    """The scope of a report; what it does not say is left out."""
+    return Scope(
+        private=_private(report),
+        game=_game(report),
+        shared=_shared(report),
+        model=title(report),
+        data=data_facts(report),
+        notes=checkpoint_notes(report),
+        warnings=warnings(report),
+    )
+
+
+def attacked(report: Report) -> tuple[str, ...]:
+    """The attributes that audits looked for: those asked for, and those that rows name."""
+    offered = _offered(report)
+    named = [secret_of(row) for row in report.measurements if row.status == "measured"]
+    asked = report.provenance.get("attributes")
+    return tuple(
+        dict.fromkeys(
+            name
+            for name in (*(asked if isinstance(asked, list) else ()), *named)
+            if isinstance(name, str) and name and (name in offered or not offered)
+        )
+    )
+
+
+def not_attacked(report: Report) -> tuple[str, ...]:
+    """The attributes of the data that no audit looked for."""
+    looked_for = attacked(report)
+    return tuple(name for name in _offered(report) if name not in looked_for)
+
+
+def _offered(report: Report) -> dict[str, JsonValue]:
+    offered = report.data.get("attributes")
+    return offered if isinstance(offered, dict) else {}
+
+
+def _private(report: Report) -> str:
+    found, offered = attacked(report), _offered(report)
+    named = ", ".join(name + _values(offered.get(name)) for name in found)
+    return named or NOTHING
+
+
+def _values(counts: JsonValue) -> str:
+    """`` (left, right)``; empty where there are many or none."""
+    few = isinstance(counts, dict) and 0 < len(counts) <= 4
+    return f" ({listed(counts)})" if few and isinstance(counts, dict) else ""
+
+
+def _game(report: Report) -> str:
+    """``batches of 7 (property), 16 (vinfo); single records (reconstruct)``."""
+    sizes: dict[int, dict[str, None]] = {}
+    for row in report.measurements:
+        if row.status == "measured" and (size := batch_size(row.details)):
+            sizes.setdefault(size, {})[_named(row)] = None
+    batches = [f"{n:,} ({_few(names)})" for n, names in sorted(sizes.items()) if n > 1]
+    alone = [f"single records ({_few(names)})" for n, names in sizes.items() if n == 1]
+    return "; ".join([*([f"batches of {', '.join(batches)}"] if batches else []), *alone])
+
+
+def _few(names: Iterable[str]) -> str:
+    return abridged(list(names), MOST_GAMES)
+
+
+def _named(row: Measurement) -> str:
+    """``property`` of ``attack property``; of a headline, the attack that it comes from."""
+    member = row.details.get(row.audit)
+    return str(member) if isinstance(member, str) else member_of(row).removeprefix("attack ")
+
+
+def _shared(report: Report) -> str:
+    hidden = _texts(report.provenance.get("hidden"))
+    return "; ".join(
+        (
+            f"{_algorithms(report)} of {_count(report)}",
+            _defended(report),
+            f"never shared: {abridged(hidden)}" if hidden else "no layer hidden",
+        )
+    )
+
+
+def _count(report: Report) -> str:
+    layers = len(report.target.layers)
+    return "one layer" if layers == 1 else f"{layers:,} layers"
+
+
+def _algorithms(report: Report) -> str:
+    """What the audits were told that is shared; a gradient where none was told otherwise."""
+    words = dict.fromkeys(_algorithm(options) for options in _options(report))
+    return " and ".join(filter(None, words)) or "gradients"
+
+
+def _algorithm(options: dict[str, JsonValue]) -> str:
+    name = options.get("algorithm")
+    if name == "fedsgd":
+        return "FedSGD gradients"
+    if name == "fedavg":
+        return joined("FedAvg differences", _times(options.get("epochs")))
+    return str(name) if isinstance(name, str) else ""
+
+
+def _times(epochs: JsonValue) -> str:
+    return f"{epochs} local epochs" if isinstance(epochs, int) and epochs > 1 else ""
+
+
+def _options(report: Report) -> Iterator[dict[str, JsonValue]]:
+    audits = report.provenance.get("audits")
+    for options in (audits if isinstance(audits, dict) else {}).values():
+        if isinstance(options, dict):
+            yield options
+
+
+def _defended(report: Report) -> str:
+    defenses = _texts(report.provenance.get("defenses"))
+    if not defenses:
+        return "no defense"
+    without = dict.fromkeys(
+        member_of(row)
+        for row in report.measurements
+        if row.status == "measured" and isinstance(row.details.get("defenses"), str)
+    )
+    exempt = f" (not applied by: {', '.join(without)})" if without else ""
+    return f"defended by {' then '.join(defenses)}{exempt}"
+
+
+def _texts(value: JsonValue) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []

@@ -1,0 +1,105 @@
+"""What somebody who signs a report needs to have read, and where they sign."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+
+from pydantic import JsonValue
+
+from gradaudit.judging.policy import known_metrics
+from gradaudit.report import Measurement, Report
+from gradaudit.text import estimate, listed, number
+from gradaudit.view.model import View
+
+BLANK = ""
+"""What a hand fills in."""
+NO_RELATION = "a record; no neighbour relation was tested (dp-audit)"
+RESIDUAL = "low is what was found here, and no proof of privacy"
+
+
+def sign_off(report: Report, shown: View) -> dict[str, str]:
+    """Terms and what the report says of them; what it cannot say is ``BLANK``.
+
+    Args:
+        report: as it is saved, so that its hash is that of the JSON file.
+        shown: its view.
+    """
+    verdict = shown.verdict
+    return {
+        "policy": f"{verdict.policy}{_hash(verdict.sha256)}",
+        "report": f"SHA-256 of the JSON {hashlib.sha256(report.to_json().encode()).hexdigest()}",
+        "recipient, and what they know": _recipient(report),
+        "unit of privacy, neighbours": _unit(report),
+        "rounds and composition": _rounds(report),
+        "attacks not run": "; ".join(_not_run(shown)) or "none of those installed",
+        "worst record beside the mean": _worst_record(report),
+        "residual risk": f"{verdict.tally}; {RESIDUAL}",
+        "reviewer": BLANK,
+        "review date": BLANK,
+    }
+
+
+def _hash(sha256: str) -> str:
+    return f", SHA-256 of its rules {sha256}" if sha256 else ""
+
+
+def _recipient(report: Report) -> str:
+    """What the attackers of all rows were given."""
+    known: dict[str, None] = {}
+    for row in _measured(report):
+        known |= dict.fromkeys(_given(row))
+    return f"the server, which knows {'; '.join(known)}" if known else "the server"
+
+
+def _given(row: Measurement) -> Iterator[str]:
+    details = row.details
+    knowledge = details.get("knowledge")
+    told: Mapping[str, JsonValue] = knowledge if isinstance(knowledge, dict) else details
+    if isinstance(model := told.get("model"), str):
+        yield model
+    labels = told.get("labels", details.get("labels_of_the_batch"))
+    if isinstance(labels, str):
+        yield f"labels {labels}"
+    if isinstance(columns := details.get("knows"), list) and columns:
+        yield f"columns {listed([str(column) for column in columns])}"
+    if isinstance(shadow := details.get("shadow_records"), int):
+        yield f"{shadow:,} records of the same population"
+
+
+def _unit(report: Report) -> str:
+    found = {
+        f"{unit}, {relation}"
+        for row in _measured(report)
+        if isinstance(unit := row.details.get("unit"), str)
+        and isinstance(relation := row.details.get("relation"), str)
+    }
+    return "; ".join(sorted(found)) or NO_RELATION
+
+
+def _rounds(report: Report) -> str:
+    counts = [n for row in _measured(report) if isinstance(n := row.details.get("rounds"), int)]
+    rounds = max(counts, default=1)
+    seen = "one round was" if rounds == 1 else f"{rounds} rounds together were"
+    return f"{seen} observed; what further rounds add is not in these numbers"
+
+
+def _not_run(shown: View) -> Iterator[str]:
+    for gap in shown.gaps:
+        if not gap.partial and not gap.what.startswith(("attribute ", "layer")):
+            yield f"{gap.what} ({gap.short})"
+
+
+def _worst_record(report: Report) -> str:
+    """Of rows that list a number for each record, the riskiest of them."""
+    said, known = [], known_metrics()
+    for row in _measured(report):
+        answers, metric = row.details.get("answers"), known.get(row.id)
+        if isinstance(answers, list) and metric and metric.question and not row.variant:
+            numbers = [float(x) for x in answers if isinstance(x, int | float)]
+            if numbers:
+                worst = min(numbers) if metric.riskier == "lower" else max(numbers)
+                said.append(f"{row.id} {number(worst)} beside {estimate(row)}")
+    return "; ".join(said) or "no audit lists its records; numbers are means over records"
+
+
+def _measured(report: Report) -> Iterator[Measurement]:
+    return (row for row in report.measurements if row.status == "measured")

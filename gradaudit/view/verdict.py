@@ -1,0 +1,106 @@
+"""The verdict: outcome, policy, and the worst finding in plain words, in one sentence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradaudit.judging import passed
+from gradaudit.judging.risk import risks_of
+from gradaudit.report import Report
+from gradaudit.view.concerns import Concern
+from gradaudit.view.layers import Layers
+
+UNNAMED = "its policy"
+SERVER = "a server can "
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a report passes, by which policy, and what is worst in it.
+
+    Attributes:
+        passed: as the gate says.
+        policy: the policy's name.
+        sha256: of the policy; empty where the report does not say it.
+        worst: what was found, in plain words.
+        tally: how many layers have each risk.
+        warned: whether a warning is shown.
+        whole: the risk of the whole model; empty where no rule judged it.
+    """
+
+    passed: bool
+    policy: str
+    sha256: str
+    worst: str
+    tally: str
+    whole: str = ""
+    warned: bool = False
+
+    @property
+    def outcome(self) -> str:
+        """In one word."""
+        return "PASSED" if self.passed else "FAILED"
+
+    @property
+    def sentence(self) -> str:
+        """``FAILED by the default policy: a server can rebuild single records``."""
+        warned = " with warnings" if self.passed and self.warned else ""
+        return f"{self.outcome} by {self.policy}{warned}: {self.worst}"
+
+
+def verdict_of(judged: Report, concerns: Sequence[Concern], layers: Layers) -> Verdict:
+    """The verdict on a judged report."""
+    whole = risks_of(judged).get(None)
+    policy, sha256 = policy_of(judged)
+    return Verdict(
+        passed=passed(judged),
+        policy=policy,
+        sha256=sha256,
+        worst=_worst(concerns) or _nothing(layers),
+        warned=any(each.shown for each in concerns),
+        tally=layers.tally + (f"; whole model {whole}" if whole else ""),
+        whole=str(whole) if whole else "",
+    )
+
+
+def policy_of(judged: Report) -> tuple[str, str]:
+    """Name and SHA-256 of the policy that judged a report; the hash is empty where nobody knows."""
+    by = judged.provenance.get("policy")
+    name, sha256 = (by.get("name"), by.get("sha256")) if isinstance(by, dict) else ("", "")
+    return str(name or UNNAMED), str(sha256 or "")
+
+
+def _worst(concerns: Sequence[Concern]) -> str:
+    """What is shown, most gravely, and what graver is not excluded; empty without concerns."""
+    shown = [each for each in concerns if each.shown]
+    left = "" if not concerns or concerns[0].shown else concerns[0].sentence
+    if not shown:
+        return f"nothing beyond a limit is shown; {left}" if left else ""
+    gravest = [each for each in shown if each.level == shown[0].level]
+    return "; ".join(filter(None, (_together(*_two(gravest)), left)))
+
+
+def _nothing(layers: Layers) -> str:
+    """What it means that no limit is exceeded: little where nobody tried."""
+    idle = sum(line.level == "not tested" for line in layers.lines)
+    if not idle:
+        return "no limit is exceeded, and none is left open"
+    tried = f"nothing tried to learn from {idle:,} of {len(layers.lines):,} layers"
+    return f"no limit is exceeded, but {tried}"
+
+
+def _two(gravest: Sequence[Concern]) -> list[str]:
+    """The first, and the first that answers another question as surely."""
+    first, *rest = gravest
+    others = (
+        each
+        for each in rest
+        if first.question and each.question not in (None, first.question) and not each.proxy
+    )
+    return [each.sentence for each in (first, *list(others)[:1])]
+
+
+def _together(first: str, second: str = "") -> str:
+    if not second:
+        return first
+    shared = first.startswith(SERVER) and second.startswith(SERVER)
+    return f"{first}, and {'can ' + second.removeprefix(SERVER) if shared else second}"

@@ -1,0 +1,55 @@
+"""What ``--help`` says at 80 columns: two examples, what is needed first, and every word whole."""
+
+import pytest
+from command_line import command, run
+
+from gradaudit.cli import build, listed_commands
+from gradaudit.cli.help import NEEDED_FIRST, examples_in
+
+WIDTH = 80
+COMMANDS = {each.name: each for each in listed_commands()}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_begins_with_two_examples_and_cuts_nothing(name: str) -> None:
+    done = run(*name.split(), "--help", width=WIDTH)
+    assert (done.status, done.err) == (0, "")
+    usage, empty, *rest = done.out.splitlines()
+    assert usage.startswith(f"Usage: gradaudit {name} ")
+    assert empty == ""
+    shown = " ".join(" ".join(rest[: rest.index("")]).replace("\\", " ").split())
+    examples = examples_in(COMMANDS[name].text or "")
+    assert len(examples) == 2
+    assert shown == " ".join(examples)
+    words = set(done.out.split())
+    asked = command(build())
+    for word in name.split():
+        asked = asked.commands[word]
+    for parameter in asked.params:
+        assert set((parameter.help or "").split()) <= words, parameter.name
+        for flag in parameter.opts:
+            if flag.startswith("-"):
+                assert any(flag in word for word in words), flag
+    assert all(len(line) <= WIDTH or len(line.split()) <= 2 for line in done.out.splitlines())
+
+
+def test_what_is_needed_first_comes_first() -> None:
+    lines = run("scan", "--help", width=WIDTH).out.splitlines()
+    headings = [line for line in lines if line and not line.startswith(" ")]
+    assert headings.index(NEEDED_FIRST) < headings.index("Scan") < headings.index("Output")
+    first = lines[lines.index(NEEDED_FIRST) :]
+    assert [line.split()[0] for line in first if line.startswith("  -")][:4] == [
+        "-m,",
+        "-c,",
+        "-d,",
+        "-a,",
+    ]
+
+
+def test_a_group_names_its_commands_by_their_panels() -> None:
+    text = run("--help", width=WIDTH).out
+    for word in ("scan", "Single audits", "vinfo", "Reports", "gate"):
+        assert word in text
+    assert "membership, or an attribute for `vinfo`)." in " ".join(
+        run("attack", "--help", width=WIDTH).out.split()
+    ).replace("whether a record was trained on is `attack tracing`, or", "membership, or")

@@ -1,0 +1,282 @@
+"""What is said of a report, before any format lays it out; reports are written out by hand."""
+
+import hashlib
+from typing import Any
+
+import pytest
+from report_builder import failed_row, make_report, row, skipped_row
+
+from gradaudit.judging import Policy, gate
+from gradaudit.report import Report
+from gradaudit.view import Concern, view
+from gradaudit.view.gaps import in_brief
+from gradaudit.view.signoff import sign_off
+from gradaudit.view.wording import Place, abridged
+
+pytestmark = pytest.mark.usefixtures("two_audits")
+
+SLANT = {"slant": {"left": 901, "right": 896}, "ink": {"light": 907, "heavy": 890}}
+
+
+def concerns(*rows: Any, **rule: Any) -> tuple[Concern, ...]:
+    policy = Policy(rules=(rule,)) if rule else None  # type: ignore[arg-type]
+    return view(make_report(*rows), policy).concerns
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "rule", "number", "shown"),
+    [
+        (3.0, (2.5, 3.5), {"max": 2}, "leak.bits 3 [2.50, 3.50], lower end above limit 2", True),
+        (1.0, (0.5, 1.5), {"min": 2}, "leak.bits 1 [0.500, 1.50], upper end below limit 2", True),
+        (3.0, None, {"max": 2.5}, "leak.bits 3, above limit 2.5 (no interval, n = 40)", True),
+        (3.0, (1.5, 4.5), {"max": 2}, "leak.bits 3 [1.50, 4.50], limit 2 inside", False),
+        (1.0, (0.5, 1.5), {"max": 2}, "", False),
+    ],
+)
+def test_a_sentence_says_no_more_than_its_number(
+    value: float, interval: Any, rule: Any, number: str, shown: bool
+) -> None:
+    extra = {"interval": interval} if interval else {}
+    measured = row("leak.bits", "fc1", value, n=40, details={"attribute": "sex"}, **extra)
+    found = concerns(measured, metric="leak.bits", **rule)
+    assert [each.number for each in found] == [number] * bool(number)
+    for each in found:
+        said = "a server can tell a batch's sex from fc1"
+        assert each.sentence == (said if shown else f"neither shown nor excluded: {said}")
+        assert each.shown is shown
+        assert bool(each.why) is shown
+        assert each.helps.startswith("hiding fc1 (--hide), or" if shown else "about 2.2 times")
+
+
+def test_an_error_hides_its_warning_and_one_metric_is_one_concern() -> None:
+    found = concerns(
+        row("leak.bits", "conv1", 3.0),
+        row("leak.bits", "fc1", 4.0),
+        row("leak.bits", "fc2", 1.5),
+        row("leak.effort", "fc2", 2.0),
+        row("leak.total", None, 1.0, details={"knowledge": {"batch_size": 8}}),
+    )
+    assert [(x.level, x.metric, x.layers, x.sentence) for x in found] == [
+        (
+            "high",
+            "leak.bits",
+            ("conv1", "fc1"),
+            "a server can tell a batch's private attribute from conv1 and fc1",
+        ),
+        ("high", "leak.total", (), "a server can rebuild records of batches of 8"),
+        (
+            "medium",
+            "leak.bits",
+            ("fc2",),
+            "a server can tell a batch's private attribute from fc2",
+        ),
+        ("medium", "leak.effort", ("fc2",), "leak.effort is beyond its limit in fc2"),
+    ]
+    assert found[0].number == "leak.bits 4 in fc1, above limit 2 (no interval)"
+
+
+def test_what_may_be_graver_stands_beside_what_is_shown() -> None:
+    (found,) = concerns(row("leak.bits", "fc1", 1.8, interval=(1.5, 2.5)))
+    assert (found.word, found.shown) == ("medium, high?", True)
+
+
+@pytest.mark.parametrize(
+    ("details", "floor"),
+    [
+        ({"permuted": {"value": 0.25, "interval": [0.1, 0.4]}}, "permuted 0.250 [0.100, 0.400]"),
+        ({"permuted": {"value": 0.25}}, "permuted 0.250"),
+        ({"permuted": "nonsense"}, "chance 0"),
+        ({}, "chance 0"),
+    ],
+)
+def test_the_number_stands_beside_its_floor(details: Any, floor: str) -> None:
+    (found,) = concerns(row("leak.bits", "fc1", 3.0, details=details))
+    assert found.floor == floor
+
+
+def test_the_floor_may_be_a_row_of_its_own() -> None:
+    permuted = row("leak.bits", "fc1", 0.5, variant={"attribute_permuted": True})
+    (found,) = concerns(row("leak.bits", "fc1", 3.0), permuted)
+    assert found.floor == "permuted 0.500"
+
+
+TOLD = "a server can tell a batch's private attribute from fc1"
+WORST: list[tuple[str, list[Any]]] = [
+    (
+        "PASSED|: no limit is exceeded, and none is left open",
+        [row("leak.bits", name, 0.5) for name in ("conv1", "fc1", "fc2")],
+    ),
+    (
+        "PASSED|: no limit is exceeded, but nothing tried to learn from 2 of 3 layers",
+        [row("leak.bits", "fc1", 0.5)],
+    ),
+    (f"PASSED| with warnings: {TOLD}", [row("leak.bits", "fc1", 1.5)]),
+    (
+        f"PASSED|: nothing beyond a limit is shown; neither shown nor excluded: {TOLD}",
+        [row("leak.bits", "fc1", 1.5, interval=(0, 2))],
+    ),
+    (
+        f"FAILED|: {TOLD}, and can rebuild records",
+        [row("leak.bits", "fc1", 3.0), row("leak.total", None, 1.0)],
+    ),
+    (
+        "FAILED|: leak.bits in fc1: could not be measured: NaN",
+        [failed_row("leak.bits", "fc1", "NaN"), row("leak.note", "fc1", 1)],
+    ),
+    ("FAILED|: nothing in this report was measured", []),
+]
+
+
+@pytest.mark.parametrize(("sentence", "rows"), WORST, ids=[s for s, _ in WORST])
+def test_the_verdict(sentence: str, rows: list[Any]) -> None:
+    said = view(make_report(*rows)).verdict.sentence
+    assert said == sentence.replace("|", " by the default policy")
+
+
+def test_the_verdict_names_the_policy_that_judged() -> None:
+    policy = Policy.model_validate(
+        {"name": "hospital", "rules": [{"metric": "leak.bits", "max": 1}]}
+    )
+    judged = gate(make_report(row("leak.bits", "fc1", 0.5)), policy)
+    for shown in (view(judged), view(make_report(row("leak.bits", "fc1", 0.5)), policy)):
+        assert (shown.verdict.policy, shown.verdict.sha256) == ("hospital", policy.sha256)
+        assert shown.verdict.sentence.startswith("PASSED by hospital: ")
+
+
+def attacked(**provenance: Any) -> Report:
+    report = make_report(
+        row("leak.bits", "conv1", 1, details={"secret": "slant", "batch_size": 7}),
+        row("leak.total", None, 1, details={"knowledge": {"batch_size": 1, "model": "weights"}}),
+        row("rank.deficit", "fc1", 1, details={"batch_size": 16, "defenses": "none applied: why"}),
+        data={"adapter": "digits", "records": 1797, "attributes": SLANT},
+    )
+    report.provenance.update(provenance)
+    return report
+
+
+def test_the_scope_says_what_was_attacked_and_how() -> None:
+    scope = view(attacked()).scope
+    assert dict(scope.lines) == {
+        "private": "slant (left, right)",
+        "game": "batches of 7 (leak), 16 (rank); single records (leak)",
+        "shared": "gradients of 3 layers; no defense; no layer hidden",
+        "model": "zoo:lenet, round-5.safetensors, 8,620 parameters, cross-entropy, eval mode; "
+        "digits, 1,797 records",
+    }
+
+
+def test_the_scope_says_what_is_shared_and_to_whom_it_does_not_apply() -> None:
+    told = {
+        "attributes": ["ink"],
+        "hidden": ["fc3", "fc4"],
+        "defenses": ["selective:0.05", "dp:clip=1"],
+        "audits": {"leak": {"algorithm": "fedavg", "epochs": 3}, "rank": {"tolerance": 1}},
+    }
+    scope = view(attacked(**told)).scope
+    assert scope.private == "ink (light, heavy), slant (left, right)"
+    assert scope.shared == (
+        "FedAvg differences, 3 local epochs of 3 layers; defended by selective:0.05 then dp:clip=1 "
+        "(not applied by: rank); never shared: fc3 and fc4"
+    )
+
+
+def test_a_report_that_attacked_nothing_says_so() -> None:
+    report = make_report(row("rank.deficit", "fc1", 1), data={"attributes": SLANT})
+    assert view(report).scope.private == "no attribute was attacked"
+    assert view(make_report(layers=(), data={})).scope.game == ""
+
+
+def test_what_nobody_looked_at_is_a_gap() -> None:
+    report = make_report(
+        row("leak.bits", "conv1", 1, details={"secret": "slant"}),
+        skipped_row("leak.bits", "fc1", "too small; take more"),
+        failed_row("leak.effort", "fc2", "NaN (here)"),
+        *(skipped_row("other.x", name, "no mechanism; name one") for name in ("conv1", "fc1")),
+        data={"attributes": SLANT},
+    )
+    shown = view(report)
+    assert [(x.what, x.where, x.reason, x.partial) for x in shown.gaps] == [
+        ("attribute ink", "", "not asked for", False),
+        ("layer fc1", "", "nothing tried to learn from the gradient", False),
+        ("other", "", "no mechanism; name one", False),
+        ("rank", "", "not asked for", False),
+        ("leak", " in fc1", "too small; take more", True),
+        ("leak", " in fc2", "NaN (here)", True),
+    ]
+    assert in_brief(shown.gaps) == (
+        "attribute ink, rank; layer fc1 (nothing tried to learn from the gradient); "
+        "other (no mechanism); leak in fc2 (failed: NaN)"
+    )
+
+
+def test_each_question_has_one_number_a_layer() -> None:
+    report = make_report(
+        row("leak.bits", "conv1", 3.0, details={"permuted": {"value": 0.5}}),
+        row("leak.bits", "fc1", 1.5, interval=(0.5, 2.5), details={"warning": "few"}),
+        row("rank.deficit", "fc1", 12),
+        skipped_row("rank.deficit", "fc2", "no"),
+    )
+    layers = view(report).layers
+    assert [(x.heading, x.metric) for x in layers.questions] == [
+        ("attribute?", "leak.bits"),
+        ("how free?", "rank.deficit"),
+    ]
+    assert layers.questions[0].limits == (("high", 2.0), ("medium", 1.0))
+    assert [(x.name, x.risk, [c.brief for c in x.answers]) for x in layers.lines] == [
+        ("conv1", "high", ["3 (0.500)", ""]),
+        ("fc1", "low, high?", ["1.50 ?!", "12"]),
+        ("fc2", "not tested", ["", "–"]),
+    ]
+    assert [line.name for line in layers.riskiest(2)] == ["conv1", "fc1"]
+    assert [(x.metric, x.layers, x.reason) for x in view(report).brief_doubts] == [
+        ("leak.bits", ("fc1",), "few")
+    ]
+
+
+def test_the_sign_off_says_what_it_rests_on() -> None:
+    report = make_report(
+        row(
+            "leak.total",
+            None,
+            0.2,
+            details={
+                "answers": [0.1, 0.3],
+                "rounds": 3,
+                "unit": "record",
+                "relation": "replace",
+                "knowledge": {"model": "weights and loss", "labels": "unknown"},
+                "knows": ["age"],
+                "shadow_records": 1000,
+            },
+        ),
+        skipped_row("other.x", "fc1", "no mechanism; name one"),
+    )
+    signed = sign_off(report, view(report))
+    assert signed["report"].endswith(hashlib.sha256(report.to_json().encode()).hexdigest())
+    assert signed["recipient, and what they know"] == (
+        "the server, which knows weights and loss; labels unknown; columns age; "
+        "1,000 records of the same population"
+    )
+    assert signed["unit of privacy, neighbours"] == "record, replace"
+    assert signed["rounds and composition"].startswith("3 rounds together were observed")
+    assert signed["attacks not run"] == "other (no mechanism); rank (not asked for)"
+    assert signed["worst record beside the mean"] == "leak.total 0.300 beside 0.200"
+    assert signed["residual risk"].startswith("3 not tested of 3 layers; whole model high")
+    assert signed["reviewer"] == signed["review date"] == ""
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (Place(), "the whole update"),
+        (Place(("a",)), "a"),
+        (Place(("a", "b", "c")), "a, b and c"),
+        (Place(("a", "b"), whole=True), "a, b and the whole update"),
+        (Place(("a", "b", "c", "d")), "a, b, c and 1 more"),
+        (Place(tuple("abcdefghi")), "9 layers"),
+        (Place(("a", "b"), every=True, whole=True), "every layer and the whole update"),
+    ],
+)
+def test_places_in_words(place: Place, words: str) -> None:
+    assert str(place) == words
+    assert abridged(()) == ""
