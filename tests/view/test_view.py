@@ -228,9 +228,12 @@ def test_each_question_has_one_number_a_layer() -> None:
         ("fc2", "not tested", ["", "–"]),
     ]
     assert [line.name for line in layers.riskiest(2)] == ["conv1", "fc1"]
-    assert [(x.metric, x.layers, x.reason) for x in view(report).brief_doubts] == [
-        ("leak.bits", ("fc1",), "few")
+    assert [(x.metric, x.where, x.reason) for x in view(report).brief_doubts] == [
+        ("leak.bits", " in fc1", "few")
     ]
+    doubtful = [row("leak.bits", name, 1, details={"warning": "few"}) for name in ("a", "b")]
+    every = make_report(*doubtful, layers=[("a", "Linear", 1), ("b", "Linear", 1)])
+    assert [x.where for x in view(every).brief_doubts] == [""]
 
 
 def test_the_sign_off_says_what_it_rests_on() -> None:
