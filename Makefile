@@ -23,8 +23,8 @@ lint: $(INSTALLED)
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-picture: demo
-	$(BIN)/python docs/picture.py demo-report.json
+picture: $(INSTALLED)
+	FORCE_COLOR=1 COLUMNS=80 $(BIN)/gradaudit scan --quiet | $(BIN)/python docs/picture.py
 
 mutants: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'

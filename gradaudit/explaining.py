@@ -119,6 +119,8 @@ def _facts(metric: Metric) -> Iterator[str]:
         yield "It is of the whole model."
     if metric.proven:
         yield "It is a lower bound of the truth: no value shows that the truth is within a limit."
+    if metric.helps:
+        yield f"What helps besides hiding layers: {metric.helps}."
     if metric.counts:
         yield f"Its interval narrows with the root of the number of {metric.counts}."
 

@@ -90,7 +90,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 _LOG_COMMAND = re.compile(r"(?<=:):|(?<=#)#(?=\w*\[)")
 """How a log tells GitHub (``::error::``, ``##[error]``) and Azure (``##vso[…]``) something."""
-_OF_JSON = re.compile(r"(?<=:):|(?<=#)#|[^\x20-\x7e\n]")
+_OF_JSON = re.compile(r"::+|##+|[^\x20-\x7e\n]")
 
 
 def printable(name: str, limit: int | None = 200) -> str:
@@ -115,17 +115,17 @@ def printable(name: str, limit: int | None = 200) -> str:
 def inert_json(document: str) -> str:
     """A JSON document that means the same and says nothing to a terminal or a log.
 
-    What ``printable`` replaces stands in it as an escape of JSON, and so does the second
+    What ``printable`` replaces stands in it as an escape of JSON, and so does all but the first
     character of ``::`` and ``##``, wherever they stand: that can only be within a text.
     """
     return _OF_JSON.sub(lambda match: _escaped(match[0]), document)
 
 
-def _escaped(character: str) -> str:
-    if character not in ":#" and character.isprintable():
-        return character
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
+def _escaped(found: str) -> str:
+    """Characters as escapes of JSON, but for the first of several, and one that can be shown."""
+    kept = found[0] if found[0] in ":#" or found.isprintable() else ""
+    units = found[len(kept) :].encode("utf-16-be", "surrogatepass")
+    return kept + "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
 def listed(names: Collection[str], limit: int = 4) -> str:

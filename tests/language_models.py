@@ -1,5 +1,6 @@
 """Small models of transformers with random weights, as folders that ``save_pretrained`` wrote."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,11 @@ def tokenizer_in(path: Path, *, ends: bool = False) -> Any:
 
 def table_in(path: Path, records: int = 40) -> Path:
     """A CSV file of texts of several lengths, with a label, an attribute and a user."""
+    words = sorted({word for sentence in SENTENCES for word in sentence.split()})
+    draws = random.Random(0)
     lines = ["text,mood,sex,who"]
     for k in range(records):
-        words = f"{SENTENCES[k % 8]} {SENTENCES[(3 * k + 1) % 8]}".split()[: 3 + k % 12]
-        lines.append(f"{' '.join(words)},{('bad', 'good')[k % 2]},{'fm'[k % 3 == 0]},u{k % 5}")
+        text = " ".join(draws.choices(words, k=3 + k % 12))
+        lines.append(f"{text},{('bad', 'good')[k % 2]},{'fm'[k // 2 % 2]},u{k % 5}")
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -125,6 +125,18 @@ def test_what_a_page_shows_can_be_typed(
     assert not re.search(r"[?*\[\](){}<>|&;~]", unquoted(line)), "a shell would take it apart"
 
 
+WITHIN_A_LINE = re.compile(r"`(gradaudit [^`]*)`")
+ALTERNATIVES = re.compile(r"\b\w+(?:\|\w+)+\b")
+"""As in ``schema report|policy``: one of them is to be typed."""
+
+
+def test_what_a_sentence_shows_needs_no_more_quotes() -> None:
+    for page, text in PAGES.items():
+        for spoken in WITHIN_A_LINE.findall(text):
+            words = ALTERNATIVES.sub("", unquoted(spoken))
+            assert not re.search(r"[?*\[\](){}<>|&;~]", words), f"{page}: {spoken}"
+
+
 def test_every_command_that_a_page_names_exists() -> None:
     app = build()
     known = {command.name for command in app.registered_commands}

@@ -21,6 +21,7 @@ import typer
 import gradaudit
 from gradaudit.audits import Audit, audits
 from gradaudit.cli.audit import audit_command, sweep_command
+from gradaudit.cli.completion import whole_words
 from gradaudit.cli.explain import explain
 from gradaudit.cli.gate import gate
 from gradaudit.cli.help import HelpCommand, HelpGroup
@@ -238,7 +239,8 @@ def main() -> None:
     try:
         with nullcontext() if completing else _warnings_as_lines(shown=False):
             app = build(None if completing else tuple(sys.argv[1:]))
-        app()
+        with whole_words(os.environ, os.environ.get(_COMPLETING, "")):
+            app()
     except GradauditError as error:
         say(str(error))
         sys.exit(error.exit_status)

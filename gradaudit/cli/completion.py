@@ -1,10 +1,16 @@
 """What a shell may complete an option with: names of parts, and of what a report knows.
 
+bash cuts words at colons, which specs are full of: its words are put together before they are
+completed, and what it has of them already is cut off the answers.
+
 Names of parts are read from their source, so that the shell waits for no import of torch.
 """
 
+import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import typer
@@ -89,6 +95,42 @@ def _reports(ctx: typer.Context) -> Iterator[Report]:
             except GradauditError:  # another file of this name
                 continue
             return
+
+
+@contextmanager
+def whole_words(environment: MutableMapping[str, str], shell: str) -> Iterator[None]:
+    """Let what completes within meet words as they were typed, and its answers fit bash's pieces.
+
+    Args:
+        environment: with ``COMP_WORDS``, one a line, and ``COMP_CWORD``, as bash sets them.
+        shell: what asks, as Typer calls it; nothing is changed for others than bash.
+    """
+    if shell != "complete_bash":
+        yield
+        return
+    pieces = environment.get("COMP_WORDS", "").split("\n")
+    words = _joined(pieces[: int(environment.get("COMP_CWORD", "0")) + 1])
+    environment["COMP_WORDS"] = "\n".join(words)
+    environment["COMP_CWORD"] = str(len(words) - 1)
+    known, colon, _ = words[-1].rpartition(":")
+    answers = io.StringIO()
+    try:
+        with redirect_stdout(answers):
+            yield
+    finally:
+        lines = answers.getvalue().splitlines(keepends=True)
+        sys.stdout.write("".join(line.removeprefix(known + colon) for line in lines))
+
+
+def _joined(pieces: Sequence[str]) -> list[str]:
+    """``-m``, ``zoo``, ``:``, ``le`` as ``-m``, ``zoo:le``."""
+    words: list[str] = []
+    for piece in pieces:
+        if words and (piece == ":" or words[-1].endswith(":")):
+            words[-1] += piece
+        else:
+            words.append(piece)
+    return words
 
 
 _RECONSTRUCTIONS = "gradaudit.attacks.reconstruction"

@@ -3,6 +3,7 @@
 import ast
 import csv
 import math
+import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,9 +39,11 @@ class Candidates:
     @classmethod
     def of(cls, folder: Path) -> "Candidates":
         """Look at the names of the folder's files, and at the source of its modules."""
-        files = sorted(path for path in folder.iterdir() if path.is_file())[:_MOST_FILES]
+        inside = sorted(folder.iterdir())[:_MOST_FILES]
+        files = [path for path in inside if path.is_file() and os.access(path, os.R_OK)]
+        saved = [f"hf:{path.name}" for path in inside if (path / "config.json").is_file()]
         return cls(
-            [f"{file.name}:{name}" for file in files for name in _factories(file)],
+            [*(f"{file.name}:{name}" for file in files for name in _factories(file)), *saved],
             [file.name for file in files if file.suffix in WEIGHTS],
             [f"{TABLES[f.suffix]}:{f.name}?label=COL" for f in files if f.suffix in TABLES],
             [f"{f.name} has {', '.join(_header(f))}" for f in files if f.suffix == ".csv"],

@@ -239,7 +239,7 @@ class Server:
         self._kept_back = {*private_names(self.model), *frozen_below(self.model)}
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of the shared weights and buffers: nothing private, nor frozen below an adapter."""
+        """A copy of shared weights and buffers, but what is private or frozen below an adapter."""
         state = self.model.state_dict().items()
         return {n: t.detach().clone() for n, t in state if n not in self._kept_back}
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gradaudit.formats.base import Format
-from gradaudit.formats.results import GRAVEST, Result, artifact, policy_name, results, verdict
+from gradaudit.formats.results import GRAVEST, Result, artifact, results, summary, verdict
 from gradaudit.judging import Policy
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Report
@@ -34,8 +34,7 @@ def _lines(judged: Report, found: list[Result]) -> Iterator[str]:
         command = _COMMANDS.get(result.says, "notice")
         yield _command(command, result.sentence, {**place, "title": result.rule})
     outcome = "notice" if verdict(judged) == "passed" else "error"
-    words = f"{verdict(judged)} by {policy_name(judged)}"
-    yield _command(outcome, words, {"title": "gradaudit"})
+    yield _command(outcome, summary(judged), {"title": "gradaudit"})
 
 
 def _command(name: str, message: str, properties: dict[str, str]) -> str:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from html import escape
 
-from gradaudit.judging import passed
+from gradaudit.formats.results import summary
 from gradaudit.judging.risk import LEVELS, Risk, risks_of, with_findings
 from gradaudit.report import Report
 from gradaudit.text import printable
@@ -48,9 +48,7 @@ def _facts(report: Report) -> Iterator[str]:
     counts = Counter[str](row.status for row in report.measurements)
     shown = ("measured", "skipped", "failed")
     yield ", ".join(f"{counts[word]} rows {word}" for word in shown if counts[word]) or "no rows"
-    judged = with_findings(report)
-    by = "" if report.findings else " by the default policy"
-    yield f"{'passed' if passed(judged) else 'failed'}{by}"
+    yield summary(with_findings(report))
 
 
 def _riskiest(report: Report) -> list[Line]:

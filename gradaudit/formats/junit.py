@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree as ET
 
 from gradaudit.formats.base import Format
-from gradaudit.formats.results import policy_name, verdict
+from gradaudit.formats.results import policy_name, summary, verdict
 from gradaudit.judging import Policy, says
 from gradaudit.judging.risk import why, with_findings
 from gradaudit.report import Finding, Report
@@ -48,6 +48,7 @@ def _facts(judged: Report) -> dict[str, str]:
     return {
         "verdict": verdict(judged),
         "policy": policy_name(judged),
+        "summary": summary(judged),
         "model": judged.target.model,
         "checkpoints": ", ".join(checkpoint.sha256 for checkpoint in judged.target.checkpoints),
     }

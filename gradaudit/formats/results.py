@@ -9,6 +9,7 @@ from gradaudit.judging import passed, says
 from gradaudit.judging.risk import BEYOND, OPEN, why
 from gradaudit.report import Finding, Report
 from gradaudit.text import printable, variant_text
+from gradaudit.view import view
 from gradaudit.view.verdict import policy_of
 
 NOTHING_MEASURED = "report.incomplete"
@@ -81,6 +82,11 @@ def gravest_of(found: Sequence[Finding]) -> Finding:
 def verdict(judged: Report) -> str:
     """``passed`` or ``failed``."""
     return "passed" if passed(judged) else "failed"
+
+
+def summary(judged: Report) -> str:
+    """The verdict in the sentence that people are told: who, by which policy, the worst."""
+    return printable(view(judged).verdict.sentence, limit=None)
 
 
 def policy_name(judged: Report) -> str:

@@ -22,7 +22,15 @@ from gradaudit.errors import UsageError
 from gradaudit.explaining import Explanation, explain
 from gradaudit.formats.base import Format
 from gradaudit.formats.explanation import explanation_markdown
-from gradaudit.formats.results import Result, artifact, policy_name, results, rule_of, verdict
+from gradaudit.formats.results import (
+    Result,
+    artifact,
+    policy_name,
+    results,
+    rule_of,
+    summary,
+    verdict,
+)
 from gradaudit.judging import Policy, known_metrics
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Finding, Report
@@ -60,7 +68,11 @@ def _run(judged: Report) -> Json:
         "semanticVersion": _text(judged.tool.get("version", "0")),
         "rules": [_rule(name, judged) for name in rules],
     }
-    said: Json = {"verdict": verdict(judged), "policy": policy_name(judged)}
+    said: Json = {
+        "verdict": verdict(judged),
+        "policy": policy_name(judged),
+        "summary": _text(summary(judged)),
+    }
     return {
         "tool": {"driver": driver},
         "automationDetails": {"id": f"gradaudit/{quote(judged.target.model, safe='')}/"},

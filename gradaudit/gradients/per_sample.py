@@ -184,12 +184,11 @@ def at_once(trace: Trace, records: Tensor, targets: Tensor) -> Gradients:
     """The gradients of all records together, with a leading dimension."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop")  # of a single operator
-        every = torch.func.vmap(trace.gradients, randomness="different")
-        gradients = every(trace.point(records), targets, records)
-        if not trace.tokens_seen:
-            return gradients
-        tokens = torch.func.vmap(trace.tokens, randomness="different")(records)
-        return gradients._replace(seen={**gradients.seen, **tokens})
+        one = partial(trace.gradients, tokens=True)
+        gradients: Gradients = torch.func.vmap(one, randomness="different")(
+            trace.point(records), targets, records
+        )
+        return gradients
 
 
 def one_by_one(trace: Trace, records: Tensor, targets: Tensor) -> Gradients:

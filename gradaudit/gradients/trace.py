@@ -16,7 +16,7 @@ from gradaudit.gradients.operations import Operation, Uses
 _GUARD_RECORDS = 2
 _GUARD_TOLERANCE = 1e-7
 _GUARD_ROUNDINGS = 1e3
-"""Of the model's precision, where that is coarser: sums over many uses and positions."""
+"""Of the model's precision: sums over many uses and positions."""
 
 
 class Gradients(NamedTuple):
@@ -92,11 +92,13 @@ class Trace:
         """The trace with random numbers of its own for the record of this index."""
         return replace(self, view=replace(self.view, seed=self.view.seed + index))
 
-    def gradients(self, point: Tensor, target: Tensor, record: Tensor) -> Gradients:
+    def gradients(
+        self, point: Tensor, target: Tensor, record: Tensor, *, tokens: bool = False
+    ) -> Gradients:
         """One record's gradients, by ``torch.func``.
 
         Point and target come without the records' dimension; the record is used where it is made of
-        tokens.
+        tokens. With ``tokens`` these are among what came in, too; they have no tangents.
         """
 
         def loss(
@@ -104,7 +106,7 @@ class Trace:
         ) -> tuple[Tensor, dict[int, Tensor]]:
             outputs, capture = self._run(point, record, whole, perturbations)
             losses = self.view.loss.per_record(outputs, target.unsqueeze(0))
-            return losses[0], _real(capture.seen)
+            return losses[0], dict(enumerate(capture.seen)) if tokens else _real(capture.seen)
 
         whole = {name: self.view.parameters[name] for name in self.whole}
         gradients = torch.func.grad(loss, argnums=(0, 1), has_aux=True)
@@ -243,14 +245,16 @@ def _looking_up(watched: Sequence[Capture], records: Tensor) -> dict[int, tuple[
 def _equals_the_sum(
     whole: Tensor, uses: Uses, deltas: Sequence[Tensor], seen: Sequence[Tensor]
 ) -> bool:
-    total = torch.zeros_like(whole)
+    """Whether it does, up to the rounding of the terms, which may cancel (biases of keys do)."""
+    total, terms = torch.zeros_like(whole), whole.new_zeros(())
     for site, operation in uses:
-        left, came_in = operation.left(deltas[site][None]), seen[site][None]
-        block = left @ operation.right(came_in).to(left).mT
-        total += operation.weight(block.detach(), came_in).reshape(whole.shape)
-    size = whole.abs().max()
-    tolerance = max(_GUARD_TOLERANCE, _GUARD_ROUNDINGS * torch.finfo(whole.dtype).eps)
-    return bool((total - whole).abs().max() <= tolerance * size)
+        left, came_in = operation.left(deltas[site][None]).detach(), seen[site][None].detach()
+        right = operation.right(came_in).to(left)
+        total += operation.weight(left @ right.mT, came_in).reshape(whole.shape)
+        terms = terms + (left.abs() @ right.abs().mT).max()
+    roundings = _GUARD_ROUNDINGS * torch.finfo(whole.dtype).eps
+    tolerance = _GUARD_TOLERANCE * whole.abs().max() + roundings * terms
+    return bool((total - whole).abs().max() <= tolerance)
 
 
 def _real(seen: Sequence[Tensor]) -> dict[int, Tensor]:

@@ -163,7 +163,7 @@ def train(
 
 def _tested(initial: Target, weights: dict[str, Tensor], test: Records) -> Trained:
     model = copy.deepcopy(initial.model)
-    model.load_state_dict(weights)
+    model.load_state_dict({**model.state_dict(), **weights})
     done = replace(initial, model=model, checkpoint=None)
     accuracy = task_accuracy(done, test)
     if accuracy.metric != "accuracy":

@@ -9,7 +9,7 @@ from command_line import HANGS
 from report_builder import make_report, row
 
 from gradaudit.audits import audits
-from gradaudit.cli.completion import completer
+from gradaudit.cli.completion import completer, whole_words
 from gradaudit.families import families
 from gradaudit.zoo import zoo_names
 
@@ -56,7 +56,15 @@ def test_layers_and_attributes_are_those_of_a_named_report(
     assert asked("hide") == []
 
 
-def test_the_shell_gets_them_without_torch() -> None:
+ZSH = {"_TYPER_COMPLETE_ARGS": "gradaudit scan --model zoo:len"}
+BASH = {"COMP_WORDS": "gradaudit\nscan\n--model\nzoo\n:\nlen", "COMP_CWORD": "5"}
+
+
+@pytest.mark.parametrize(
+    ("shell", "words", "answer"),
+    [("zsh", ZSH, r'"zoo\\:lenet":'), ("bash", BASH, "lenet\n")],
+)
+def test_the_shell_gets_them_without_torch(shell: str, words: dict[str, str], answer: str) -> None:
     code = (
         "import sys\nfrom gradaudit.cli import main\nsys.argv = ['gradaudit']\n"
         "try: main()\nfinally: assert 'torch' not in sys.modules"
@@ -64,9 +72,9 @@ def test_the_shell_gets_them_without_torch() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={
-            "_GRADAUDIT_COMPLETE": "complete_zsh",
-            "_TYPER_COMPLETE_ARGS": "gradaudit scan --model zoo:len",
+            "_GRADAUDIT_COMPLETE": f"complete_{shell}",
             "PYTHONPATH": ":".join(sys.path),
+            **words,
         },
         capture_output=True,
         text=True,
@@ -74,5 +82,26 @@ def test_the_shell_gets_them_without_torch() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "zoo" in done.stdout
-    assert "lenet" in done.stdout
+    assert answer in done.stdout
+    assert ("zoo" in done.stdout) is (shell == "zsh")
+
+
+@pytest.mark.parametrize(
+    ("typed", "given", "answers", "shown"),
+    [
+        ("-m|zoo|:|le", "-m|zoo:le", "zoo:lenet\n", "lenet\n"),
+        ("-m|zoo|:", "-m|zoo:", "zoo:mlp\nzoo:lenet\n", "mlp\nlenet\n"),
+        ("-m|a|:|b|-d|csv|:|x:", "-m|a:b|-d|csv:x:", "csv:x:y\n", "y\n"),
+        ("-a|se", "-a|se", "sex\n", "sex\n"),
+    ],
+)
+def test_bash_gets_what_fits_its_pieces(
+    typed: str, given: str, answers: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pieces = typed.split("|")
+    environment = {"COMP_WORDS": "\n".join([*pieces, "later"]), "COMP_CWORD": str(len(pieces) - 1)}
+    with whole_words(environment, "complete_bash"):
+        print(answers, end="")
+    assert environment["COMP_WORDS"].split("\n") == given.split("|")
+    assert int(environment["COMP_CWORD"]) == given.count("|")
+    assert capsys.readouterr().out == shown

@@ -60,15 +60,18 @@ def test_what_is_not_named_is_offered_and_nothing_is_run() -> None:
     )
     Path("broken.py").write_text("def (")
     Path("w.safetensors").touch()
+    Path("gpt").mkdir()
+    Path("gpt/config.json").touch()
     Path("people.csv").write_text("age,sex\n1,f\n")
     done = run("init")
     assert done.status == 0, done.err
     assert "fill in model and data" in done.out
     assert read_file(CONFIG) == {}
     offers = OFFER.findall(CONFIG.read_text())
-    assert offers[:4] == [
+    assert offers[:5] == [
         "model: net.py:Net",
         "model: net.py:make",
+        "model: hf:gpt",
         "checkpoint: [w.safetensors]",
         "data: csv:people.csv?label=COL",
     ]

@@ -24,6 +24,7 @@ WHOLE = """\
   <properties>
     <property name="verdict" value="failed" />
     <property name="policy" value="its policy" />
+    <property name="summary" value="{worst}" />
     <property name="model" value="zoo:lenet" />
     <property name="checkpoints" value="{sha256}" />
   </properties>
@@ -60,7 +61,8 @@ def test_the_whole_document() -> None:
     )
     took = {"seconds": {"leak one": 4, "leak two": 2.0, "rank": 9.0}}
     report = report.model_copy(update={"provenance": {**report.provenance, **took}})
-    whole = WHOLE.replace("{sha256}", "ab" * 32)
+    worst = "FAILED by its policy: a server can tell a batch's private attribute from conv1"
+    whole = WHOLE.replace("{sha256}", "ab" * 32).replace("{worst}", worst)
     assert Junit().render(gate(report, POLICY)) == whole
     assert Junit().render(report, POLICY) == whole
 

@@ -17,6 +17,7 @@ WHOLE = {
     "conv-autoencoder": {"2.weight", "2.bias"},
     "unused-and-frozen": {"spare.weight", "spare.bias"},
     "own-parameters": {"scale", "mixing"},
+    "language": {"embedding.weight"},
     "lstm": {f"lstm.{kind}_{part}_l0" for kind in ("weight", "bias") for part in ("ih", "hh")},
 }
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from cases import Conv1D
 from torch import nn
 
 from gradaudit.errors import NotApplicable
@@ -41,6 +42,11 @@ def test_transposed_convolutions_have_outputs_second() -> None:
     assert (form.rows, form.columns) == (4, 6)
     expected = layer.weight.detach().transpose(0, 1).reshape(4, 6)
     np.testing.assert_array_equal(form.matrix(elements), expected)
+
+
+def test_linear_layers_of_transformers_have_outputs_second() -> None:
+    form, elements = form_of(nn.Sequential(layer := Conv1D(2, 3)))
+    np.testing.assert_array_equal(form.matrix(elements), layer.weight.detach().T)
 
 
 def test_weights_of_a_recurrent_cell_lie_side_by_side() -> None:

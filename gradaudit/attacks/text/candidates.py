@@ -8,7 +8,7 @@ from torch import Tensor
 from gradaudit.attacks.text.structure import Structure
 from gradaudit.attacks.text.threshold import SEPARATE, limit_of
 from gradaudit.attacks.text.view import TextView
-from gradaudit.attacks.text.vocabulary import tokens_read
+from gradaudit.attacks.text.vocabulary import labels_asked, tokens_read
 
 _CHUNK = 512
 """Tokens whose vectors are held at a time."""
@@ -40,8 +40,13 @@ class Candidates:
 
 
 def candidates(view: TextView, structure: Structure) -> Candidates | None:
-    """From the rows of the token table, and the first span; None where neither tells anything."""
+    """From the rows of the token table, and the first span; None where neither tells anything.
+
+    Without both, the tokens that the head was asked for, which are those of texts.
+    """
     read = tokens_read(view)
+    if read is None and structure.first is None and view.task == "next-token":
+        read = labels_asked(view)
     tokens = torch.arange(view.vocabulary) if read is None else read.cpu()
     if structure.first is None:
         if read is None:

@@ -1,15 +1,17 @@
 """Texts of a model in which every token sees all others, found by exchanging tokens.
 
-No part of such a text can be tested alone (Petrov et al. 2024, DAGER, section 4.3). What attention
-adds up is nearly linear in the tokens that it sees, so that the energy outside its span falls with
-every token that is right: a text is first brought near by exchanging one token after the other for
-the one of least energy there, and then made exact behind the block, where no mixture of texts fits.
-Texts are sought from the shortest on, from several starting points side by side; what one text
-holds is left out for the next.
+No part of such a text can be tested alone (Petrov et al. 2024, DAGER, section 4.3). But what
+attention adds up, and so what of it lies outside the span there, is nearly a sum of what each token
+brings: from some text it is measured what every exchange of a single token changes, and for all
+exchanges together the energy outside is then a quadratic form in which tokens are chosen, whose
+least values are sought from many starting points without running the model again. The best text
+is where the next exchanges are measured from, until one fits behind the block, where no mixture
+of texts does. Texts are sought from the shortest on; what one holds is left out for the next.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -21,11 +23,14 @@ from gradaudit.attacks.text.threshold import limit_of
 from gradaudit.attacks.text.view import TextView
 from gradaudit.progress import Advance
 
-STARTS = 8
 ROUNDS = 3
-_SWEEPS = 4
-_LIKELY = 3
-"""Candidates that half of the starting points are drawn from."""
+_STEPS = 3
+"""Texts from which exchanges are measured, one after the other; first without what others hold."""
+_STARTS = 512
+"""Starting points of each quadratic form."""
+_SWEEPS = 12
+_BEST = 32
+"""Texts that are tried of those that a quadratic form gives."""
 _CHUNK = 256
 _NULL = 16
 
@@ -38,74 +43,172 @@ class Search:
         view: the attacker's.
         structure: with two maps at least that see the context.
         candidates: what may stand where, likely ones first.
-        lengths: of the texts.
-        generator: of starting points and of the order of positions.
+        generator: of starting points.
+        held: the texts that were found to fit.
     """
 
     view: TextView
     structure: Structure
     candidates: Candidates
-    lengths: Sequence[int]
     generator: torch.Generator
-    used: set[tuple[int, int]] = field(default_factory=set)
+    held: set[tuple[int, ...]] = field(default_factory=set)
 
     def texts(self, advance: Advance) -> list[Grown]:
         """One text of each length, best first; the score of a text that fits is about zero."""
         found: dict[int, Grown] = {}
-        limit = self._limit()
-        order = sorted(range(len(self.lengths)), key=lambda number: self.lengths[number])
+        limit, lengths = self._limit(), self.view.lengths
+        order = sorted(range(len(lengths)), key=lambda number: lengths[number])
         for _ in range(ROUNDS):
             for number in order:
                 if number in found and found[number].score < limit:
                     continue
-                grown = self._one(self.lengths[number])
+                grown = self._one(lengths[number], limit)
                 if number not in found or grown.score < found[number].score:
                     found[number] = grown
                 if grown.score < limit:
-                    self.used |= set(enumerate(grown.tokens))
+                    self.held.add(grown.tokens)
             advance(1)
         return sorted(found.values(), key=lambda grown: grown.score)
 
     def _limit(self) -> float:
         """The mean logarithm of misfits, below which a text fits."""
-        wrong = torch.stack([self._drawn(self.view.length, 1 << 30) for _ in range(_NULL)])
+        choices = [self.candidates.at(position) for position in range(self.view.length)]
+        wrong = _random(choices, _NULL, self.generator)
         misfits = self.structure.mixed[-1].misfit(wrong.to(self.view.model.device))
         return float(torch.tensor(limit_of(misfits.flatten().cpu())).log())
 
-    def _drawn(self, length: int, likely: int) -> Tensor:
-        tokens = [self._choices(position)[:likely] for position in range(length)]
-        return torch.stack([t[torch.randint(len(t), (), generator=self.generator)] for t in tokens])
+    def _one(self, length: int, limit: float) -> Grown:
+        left = [self._left(position) for position in range(length)]
+        every = [self.candidates.at(position) for position in range(length)]
+        near = self.structure.mixed[0]
+        text = torch.stack([tokens[0] for tokens in left])
+        best = Grown(tuple(text.tolist()), torch.inf)
+        for choices in (left, every) * _STEPS:
+            tried = Exchanges.from_text(near, text, choices, self.view).least(self.generator)
+            tried = self._others(tried)
+            if not len(tried):
+                continue
+            scores = self._logs(tried).mean(dim=1)
+            text, score = tried[int(scores.argmin())], float(scores.min())
+            while score < best.score and tuple(text.tolist()) not in self.held:
+                best = Grown(tuple(text.tolist()), score)
+                if score < limit:
+                    return best
+                text = self._polished(text, every, limit)
+                score = float(self._logs(text[None]).mean())
+            text = torch.tensor(best.tokens)
+        return best
 
-    def _choices(self, position: int) -> Tensor:
+    def _polished(self, text: Tensor, choices: Sequence[Tensor], limit: float) -> Tensor:
+        """With the token at each position that does not fit exchanged for the one that fits best.
+
+        A text's context is nearly right before the places of its tokens are, of which what
+        attention adds up tells little; each position behind the block tells of its own.
+        """
+        positions = (self._logs(text[None])[0] > limit).nonzero()[:, 0].tolist()
+        better = text.clone()
+        for position in positions:
+            texts = text.repeat(len(choices[position]), 1)
+            texts[:, position] = choices[position]
+            better[position] = choices[position][self._logs(texts)[:, position].argmin()]
+        return better
+
+    def _left(self, position: int) -> Tensor:
         """The candidates that no text holds yet, or all where none is left."""
         every = self.candidates.at(position)
-        left = [(position, token) not in self.used for token in every.tolist()]
+        held = {text[position] for text in self.held if len(text) > position}
+        left = [token not in held for token in every.tolist()]
         return every[torch.tensor(left)] if any(left) else every
 
-    def _one(self, length: int) -> Grown:
-        likely = [_LIKELY if number % 2 else 1 << 30 for number in range(STARTS)]
-        texts = torch.stack([self._drawn(length, most) for most in likely])
-        near, exact = self.structure.mixed[0], self.structure.mixed[-1]
-        for place in (near, exact):
-            for _sweep in range(_SWEEPS):
-                before = texts.clone()
-                texts = self._swept(texts, place)
-                if torch.equal(before, texts):
-                    break
-        misfits = exact.misfit(texts.to(self.view.model.device)).clamp(min=1e-30).log().mean(dim=1)
-        best = int(misfits.argmin())
-        return Grown(tuple(texts[best].tolist()), float(misfits[best]))
+    def _others(self, texts: Tensor) -> Tensor:
+        """Those that are not held."""
+        other = [tuple(text) not in self.held for text in texts.tolist()]
+        return texts[torch.tensor(other, dtype=torch.bool)]
 
-    def _swept(self, texts: Tensor, place: Place) -> Tensor:
-        """Each token of each text exchanged for the best at its position, in random order."""
-        texts = texts.clone()
-        for position in torch.randperm(texts.shape[1], generator=self.generator).tolist():
-            choices = self._choices(position)
-            if len(choices) < 2:
-                continue
-            tried = texts.repeat_interleave(len(choices), dim=0)
-            tried[:, position] = choices.repeat(len(texts))
-            blocks = torch.split(tried.to(self.view.model.device), _CHUNK)
-            energies = torch.cat([place.energy(block).mean(dim=1).cpu() for block in blocks])
-            texts[:, position] = choices[energies.reshape(len(texts), -1).argmin(dim=1)]
-        return texts
+    def _logs(self, texts: Tensor) -> Tensor:
+        """Logarithmic misfits behind the block, (texts, positions)."""
+        place, device = self.structure.mixed[-1], self.view.model.device
+        parts = [place.misfit(block.to(device)).cpu() for block in torch.split(texts, _CHUNK)]
+        return torch.cat(parts).clamp(min=1e-30).log()
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """The energy outside a span as a quadratic form in the tokens that are exchanged.
+
+    Attributes:
+        choices: the tokens that may stand at each position.
+        starts: where the choices of each position begin in the form.
+        form: (1 + choices, 1 + choices) inner products of what the text itself, and then each
+            single exchange, brings outside.
+    """
+
+    choices: Sequence[Tensor]
+    starts: Sequence[int]
+    form: Tensor
+
+    @classmethod
+    def from_text(
+        cls, place: Place, text: Tensor, choices: Sequence[Tensor], view: TextView
+    ) -> Self:
+        """Measured from a text (positions,): each exchange of one token is run once."""
+        assert place.span is not None
+        counts = [len(tokens) for tokens in choices]
+        texts = torch.cat([text[None], *_exchanged(text, choices)]).to(view.model.device)
+        outside = torch.cat([place.outside(block) for block in torch.split(texts, _CHUNK)])
+        outside = outside.flatten(1)
+        outside[1:] -= outside[:1].clone()
+        starts = [1 + sum(counts[:position]) for position in range(len(counts))]
+        return cls(choices, starts, (outside @ outside.T).cpu())
+
+    def least(self, generator: torch.Generator) -> Tensor:
+        """Different texts (texts, positions) of least energy, best first."""
+        counts = [len(tokens) for tokens in self.choices]
+        state = torch.stack(
+            [torch.randint(count, (_STARTS,), generator=generator) for count in counts], dim=1
+        )
+        state[0] = 0
+        offsets = torch.tensor(self.starts)
+        sums = self.form[0] + self.form[state + offsets].sum(dim=1)
+        for _ in range(_SWEEPS):
+            before = state.clone()
+            for position in torch.randperm(len(counts), generator=generator).tolist():
+                self._best_at(position, state, sums)
+            if torch.equal(before, state):
+                break
+        energies = sums[:, 0] + sums.gather(1, state + offsets).sum(dim=1)
+        order = energies.argsort()
+        _, first = torch.unique(state[order], dim=0, return_inverse=True)
+        seen: dict[int, int] = {}
+        for rank, number in enumerate(first.tolist()):
+            seen.setdefault(number, rank)
+        rows = state[order][sorted(seen.values())[:_BEST]]
+        return torch.stack(
+            [tokens[rows[:, position]] for position, tokens in enumerate(self.choices)], dim=1
+        )
+
+    def _best_at(self, position: int, state: Tensor, sums: Tensor) -> None:
+        """Exchange the token of each start at a position for the best, and the sums with it.
+
+        ``sums`` (starts, 1 + choices) are of the form's columns over what each start has chosen.
+        """
+        first, count = self.starts[position], len(self.choices[position])
+        here = slice(first, first + count)
+        now = first + state[:, position]
+        others = sums[:, here] - self.form[now, here]
+        best = (2 * others + self.form[here, here].diagonal()).argmin(dim=1)
+        sums += self.form[first + best] - self.form[now]
+        state[:, position] = best
+
+
+def _exchanged(text: Tensor, choices: Sequence[Tensor]) -> Iterator[Tensor]:
+    for position, tokens in enumerate(choices):
+        texts = text.repeat(len(tokens), 1)
+        texts[:, position] = tokens
+        yield texts
+
+
+def _random(choices: Sequence[Tensor], count: int, generator: torch.Generator) -> Tensor:
+    """Random texts (count, positions) of the choices at each position."""
+    drawn = [torch.randint(len(c), (count,), generator=generator) for c in choices]
+    return torch.stack([c[d] for c, d in zip(choices, drawn, strict=True)], dim=1)

@@ -15,6 +15,32 @@ class Reached(Exception):  # noqa: N818 - it is no error
     """The last map that was waited for is reached."""
 
 
+class LookedUp(TorchFunctionMode):
+    """Keeps what tables are read at.
+
+    Attributes:
+        tables: of each, how many rows it has and which are read.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is read yet."""
+        super().__init__()
+        self.tables: list[tuple[int, Tensor]] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Let every call through, and look at what reads a table."""
+        if func is F.embedding:
+            call = dict(zip(_ARGUMENTS[func], args, strict=False)) | (kwargs or {})
+            self.tables.append((len(call["weight"]), call["input"]))
+        return func(*args, **(kwargs or {}))
+
+
 class InputCapture(TorchFunctionMode):
     """Keeps what comes in at linear maps, whose weights it knows by their identity.
 

@@ -6,6 +6,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
+from gradaudit.attacks.text.inputs import LookedUp
 from gradaudit.attacks.text.presence import Texts
 from gradaudit.attacks.text.view import Task, TextView
 from gradaudit.data.common.packing import Part
@@ -41,7 +42,11 @@ class TextThreat:
         return self.view_of(batch, share(*made, dtype=torch.float32))
 
     def view_of(self, batch: Records, update: dict[str, Tensor]) -> TextView:
-        """The view of an update, of whose batch only the lengths are looked at."""
+        """The view of an update, of whose batch only the lengths are looked at.
+
+        Raises:
+            AuditError: the model cannot be run on the batch.
+        """
         model = FunctionalModel.of(seen_by_outsiders(self.target), dtype=torch.float32)
         texts, task = texts_of(batch), task_of(batch)
         shown = {
@@ -57,7 +62,7 @@ class TextThreat:
             lengths=tuple(texts.lengths.tolist()),
             length=texts.ids.shape[1],
             task=task,
-            vocabulary=_vocabulary(self.target, batch),
+            vocabulary=_vocabulary(model, batch),
         )
         return replace(view, knowledge=self._knowledge(view))
 
@@ -91,7 +96,9 @@ def texts_of(records: Records) -> Texts:
     if ids is None:
         raise NotApplicable("the model takes no input_ids, so that what are its tokens is unknown")
     mask = by_name.get("attention_mask", torch.ones_like(ids))
-    return Texts(ids, mask.sum(dim=1))
+    if bool((mask.diff(dim=1) > 0).any()):
+        raise NotApplicable("a text has padding before its end; pad texts behind their last token")
+    return Texts(ids, mask.sum(dim=1).clamp(min=1))
 
 
 def _parts(records: Records) -> tuple[Part, ...]:
@@ -107,7 +114,11 @@ def task_of(records: Records) -> Task:
     return "next-token" if bool((labels[:, :-1] == ids[:, 1:])[asked].all()) else "masked"
 
 
-def _vocabulary(target: Target, batch: Records) -> int:
-    """Rows of the table that tokens are looked up in: the largest embedding."""
-    tables = [m.num_embeddings for m in target.model.modules() if isinstance(m, torch.nn.Embedding)]
-    return max(tables, default=int(batch.inputs.max()) + 1)
+def _vocabulary(model: FunctionalModel, batch: Records) -> int:
+    """Rows of the table that tokens are looked up in; without one, what the batch has need of."""
+    ids = texts_of(batch).ids
+    with LookedUp() as looked_up:
+        model.check(model.cast(batch.inputs[:1]), model.cast(batch.labels[:1]))
+    first = ids[0].to(model.device)
+    rows = [count for count, read in looked_up.tables if torch.equal(read.flatten(), first)]
+    return max(rows, default=int(ids.max()) + 1)

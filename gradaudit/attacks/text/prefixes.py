@@ -81,7 +81,8 @@ class Continuations:
                 attention_mask=mask.expand(count, 1, -1, -1),
                 position_ids=ahead.clamp(max=length).expand(count, -1),
             )
-        return [capture.seen[name].reshape(*ids.shape, -1)[:, length:] for name in names]
+        seen = [self.view.by_text(name, capture.seen[name], ids.shape) for name in names]
+        return [x[:, length:] for x in seen]
 
     def _apart(self, prefixes: Tensor, candidates: Tensor) -> list[Tensor]:
         count, many = len(prefixes), len(candidates)

@@ -92,9 +92,9 @@ class Presence:
 
 
 def mean_over(values: Tensor, lengths: Tensor) -> Tensor:
-    """Means of (texts, positions) over the first so many positions of each, (texts,)."""
+    """Means of (texts, positions) over the first so many positions of each, (texts,); 0 of none."""
     filled = torch.arange(values.shape[1], device=values.device) < lengths[:, None]
-    return (values * filled).sum(dim=1) / lengths
+    return (values * filled).sum(dim=1) / lengths.clamp(min=1)
 
 
 def wins(true: Tensor, decoys: Tensor) -> Tensor:

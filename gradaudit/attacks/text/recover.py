@@ -1,5 +1,6 @@
 """From an update to the texts behind it: what may stand where, whole texts, their last tokens."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -89,7 +90,7 @@ def _exchanged(
     advance: Callable[[int], None],
 ) -> tuple[list[Text], str]:
     ranked, generator = likely_first(view, found), torch_rng(seed, "text", "search")
-    search = Search(view, structure, ranked, view.lengths, generator)
+    search = Search(view, structure, ranked, generator)
     return [grown.tokens for grown in search.texts(advance)], "whole texts by exchanging tokens"
 
 
@@ -117,9 +118,11 @@ def _completed(view: TextView, texts: Sequence[Text]) -> list[Text]:
 
 
 def _bag(view: TextView, texts: Sequence[Text], found: Candidates) -> Text:
-    """The tokens of the texts, and of what else is certain as many as there is room for."""
-    named = [token for text in texts for token in text]
-    if found.certain:
-        known = set(named)
-        named += [token for token in found.tokens.tolist() if token not in known]
-    return tuple(named[: view.tokens])
+    """What is certain to be there once, then what the texts hold beyond it, while there is room.
+
+    More tokens than there are positions cannot all be there, and stand behind those of the texts.
+    """
+    named = Counter(token for text in texts for token in text)
+    known = Counter(found.tokens.tolist() if found.certain else [])
+    one, other = (known, named) if known.total() <= view.tokens else (named, known)
+    return tuple([*one.elements(), *(other - one).elements()][: view.tokens])

@@ -28,6 +28,11 @@ _GAP = 1.2
 """What the smallest singular value of what came in must be over noise, or some of it is lost."""
 _MARGIN = 2.0
 """What the largest singular value of noise is taken to be, over its law's: rounding has tails."""
+_TAIL = 4.0
+"""How far over this they reach at most (measured: 4), where texts share tokens at positions, so
+that fewer dimensions than positions are filled,"""
+_FALL = 300.0
+"""and how far below what came in they then lie at least (measured: 7,000)."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Span:
         whole = shape[0] - tokens >= _SPARE
         level = noise_level(values, tokens, shape) if whole else _ROUNDING * float(values[0])
         edge = _MARGIN * level * (shape[0] ** 0.5 + shape[1] ** 0.5)
-        rank = min(int((values > edge).sum()), tokens)
+        rank = _rank(values[:tokens], edge)
         kept = alignment(values[:rank], level, shape)
         return cls(rows[:rank].float(), kept, edge, values, whole)
 
@@ -95,6 +100,11 @@ class Span:
         outside, blurred = self._parts(vectors)
         return outside / (blurred + torch.finfo(vectors.dtype).eps ** 2)
 
+    def residual(self, vectors: Tensor) -> Tensor:
+        """What of vectors (…, width) lies outside the rows that were found."""
+        rows = self.rows.to(vectors)
+        return vectors - vectors @ rows.T @ rows
+
     def _parts(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Shares of energy: outside the rows that were found, and what of them is not the span."""
         rows, blur = self.rows.to(vectors), (1 - self.kept).to(vectors)
@@ -103,6 +113,13 @@ class Span:
         along = vectors @ rows.T
         outside = (vectors - along @ rows).square().sum(dim=-1)
         return outside / lengths, (along.square() @ blur) / lengths
+
+
+def _rank(values: Tensor, edge: float) -> int:
+    """How many values stand over noise; those far below the others and near its edge are noise."""
+    rank, above = int((values > edge).sum()), int((values > _TAIL * edge).sum())
+    falls = 0 < above < rank and bool(values[above - 1] > _FALL * values[above])
+    return above if falls else rank
 
 
 def _right_singular(matrix: Tensor) -> tuple[Tensor, Tensor]:

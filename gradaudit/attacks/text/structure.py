@@ -71,6 +71,13 @@ class Place:
         assert self.span is not None
         return self.span.energy(self._vectors(ids, lengths))
 
+    def outside(self, ids: Tensor) -> Tensor:
+        """What of texts lies outside the span, over its length, (texts, positions, width)."""
+        assert self.span is not None
+        vectors = self._vectors(ids, None)
+        outside: Tensor = self.span.residual(vectors) / vectors.norm(dim=2, keepdim=True)
+        return outside
+
     def _vectors(self, ids: Tensor, lengths: Tensor | None) -> Tensor:
         return self.view.seen(self.names[:1], ids, lengths)[self.names[0]]
 
@@ -91,27 +98,18 @@ class Structure:
     @classmethod
     def of(cls, view: TextView) -> Self:
         """Found by trying: texts that share some of their tokens."""
-        generator = torch.Generator().manual_seed(0)
-        tokens = torch.randperm(view.vocabulary, generator=generator)[: 2 * view.length]
-        first, other = tokens[: view.length], tokens[-view.length :]
-        middle = view.length // 2
-        apart, later = other.clone(), other.clone()
-        apart[middle] = first[middle]
-        later[: middle + 1] = first[: middle + 1]
-        repeated = first[middle].expand(view.length)
-        texts = torch.stack([first, apart, later, repeated]).to(view.model.device)
         names = [group[0] for group in view.groups]
-        seen = view.seen(names, texts)
-        local = [_same(seen[name][0, middle], seen[name][1, middle]) for name in names]
+        seen = view.seen(names, _trials(view).to(view.model.device))
+        local = [_same(seen[name][0, -1], seen[name][1, -1]) for name in names]
         places = [
             Place(view, group, here)
             for group, here in zip(view.groups, local, strict=True)
             if view.head not in group
         ]
         mixed = [name for name, here in zip(names, local, strict=True) if not here]
-        causal = all(_same(seen[name][0, middle], seen[name][2, middle]) for name in mixed)
+        causal = all(_same(seen[name][0, 0], seen[name][2, 0]) for name in mixed)
         alone = [name for name, here in zip(names, local, strict=True) if here]
-        positional = any(not _same(seen[name][3, 0], seen[name][3, 1]) for name in alone)
+        positional = any(not _same(seen[name][3, 0], seen[name][3, -1]) for name in alone)
         return cls(tuple(places), causal, positional)
 
     @property
@@ -128,6 +126,16 @@ class Structure:
         its span too; behind the block's network they do not.
         """
         return tuple(islice((p for p in self.places if not p.local and p.whole), _BLOCK))
+
+
+def _trials(view: TextView) -> Tensor:
+    """A text; others that share its last token alone, and its first; and one token repeated."""
+    generator = torch.Generator().manual_seed(0)
+    some = torch.randint(view.vocabulary, (view.length,), generator=generator)
+    other = (some + 1) % view.vocabulary
+    last, first = other.clone(), other.clone()
+    last[-1], first[0] = some[-1], some[0]
+    return torch.stack([some, last, first, some[:1].expand(view.length)])
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -85,7 +85,14 @@ class TextView:
         model = replace(self.model, parts=resized(self.model.parts, ids.shape[1]))
         with self.capturing(names) as capture:
             model.outputs({}, self.inputs(ids, lengths))
-        return {name: x.reshape(*ids.shape, -1) for name, x in capture.seen.items()}
+        return {name: self.by_text(name, x, ids.shape) for name, x in capture.seen.items()}
+
+    def by_text(self, name: str, x: Tensor, shape: torch.Size) -> Tensor:
+        """What came in at a weight for texts of this shape, (texts, positions, width)."""
+        texts, positions = shape
+        if name in self.turned:
+            return x.reshape(positions, texts, -1).transpose(0, 1)
+        return x.reshape(texts, positions, -1)
 
     @contextmanager
     def capturing(self, names: Sequence[str]) -> Iterator[InputCapture]:
@@ -107,6 +114,21 @@ class TextView:
             for name, x in capture.seen.items()
             if x.shape[:-1].numel() == ids.numel()
         }
+
+    @cached_property
+    def turned(self) -> frozenset[str]:
+        """The maps that all texts' first positions come to first, as within torch's attention.
+
+        The second of two texts is changed: is the second row that comes in another?
+        """
+        capture, ids = self._run
+        other = torch.stack([ids[0], (ids[1] + 1) % self.vocabulary])
+        again, _ = self._run_on(other)
+        second = {
+            name: [run.seen[name].flatten(end_dim=-2)[1] for run in (capture, again)]
+            for name in self.linear
+        }
+        return frozenset(name for name, rows in second.items() if not torch.equal(*rows))
 
     @cached_property
     def groups(self) -> tuple[tuple[str, ...], ...]:
@@ -149,9 +171,11 @@ class TextView:
     @cached_property
     def _run(self) -> tuple[InputCapture, Tensor]:
         """What is met when the model runs on two texts of different tokens."""
-        capture = InputCapture(self.model.parameters)
         ids = torch.arange(2 * self.length, 0, -1, device=self.model.device) % self.vocabulary
-        ids = ids.reshape(2, -1)
+        return self._run_on(ids.reshape(2, -1))
+
+    def _run_on(self, ids: Tensor) -> tuple[InputCapture, Tensor]:
+        capture = InputCapture(self.model.parameters)
         with capture, torch.no_grad():
             self.model.outputs({}, self.inputs(ids))
         return capture, ids

@@ -16,6 +16,8 @@ from gradaudit.attacks.text.view import TextView
 _TINY = 1e-30
 _NOISY = 1e-2
 """The energy of most rows outside their own span, from which on noise may hide what was read."""
+_ROUNDED = 1e-8
+"""The energy outside that rounding leaves at most of long rows that are in it (measured: 4e-11)."""
 _SAMPLE = 4
 """Rows that the span of the head is taken from, over its width."""
 
@@ -27,8 +29,8 @@ def tokens_read(view: TextView) -> Tensor | None:
     rows = view.update[view.table]
     if view.table == view.head:
         return _outside_the_head(rows, view.tokens)
-    lengths = rows.norm(dim=1)
-    return None if bool(lengths.median()) else lengths.nonzero()[:, 0]
+    moved = rows.any(dim=1)
+    return None if bool(moved.all()) else moved.nonzero()[:, 0]
 
 
 def row_strengths(view: TextView) -> Tensor | None:
@@ -50,8 +52,10 @@ def _outside_the_head(rows: Tensor, tokens: int) -> Tensor | None:
     if head is None:
         return None
     span, others = head
-    null = span.energy(others)
-    return above(span.energy(rows), null, len(rows)) if null.median() < _NOISY else None
+    null, energies = span.energy(others), span.energy(rows)
+    if null.median() >= _NOISY:
+        return None
+    return above(torch.where(energies > _ROUNDED, energies, 0), null, len(rows))
 
 
 def _head(rows: Tensor, tokens: int) -> tuple[Span, Tensor] | None:

@@ -31,7 +31,8 @@ from gradaudit.statistics.intervals import clustered
 
 OF_MODEL = ("tokens_recovered", "sequences_recovered", "rouge1", "rouge2")
 OF_LAYERS = ("text_auroc", "span_rank", "span_rank_share")
-_NO_SPAN = "no linear map over positions, and no table of tokens: its gradient has no span"
+_NO_SPAN = "no linear map over positions, whose gradient would have a span"
+_NO_OTHERS = "the data hold no other text that one of the batch could be told from"
 Shares = NDArray[np.float64]
 _SEARCH = 6.0
 """Passes over one record that a search takes about."""
@@ -57,6 +58,7 @@ class Found:
         absence: the same of another batch's texts.
         ranks: by layer, of the span in each batch; 0 where it is void.
         tokens: positions that maps have a gradient of, in each batch.
+        alone: whether there are no texts beside a batch's, to draw decoys from.
     """
 
     answers: list[Answer] = field(default_factory=list)
@@ -66,6 +68,7 @@ class Found:
     absence: dict[str, list[Shares]] = field(default_factory=dict)
     ranks: dict[str, list[int]] = field(default_factory=dict)
     tokens: list[int] = field(default_factory=list)
+    alone: bool = False
 
 
 def run(audit: AttackText, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -155,18 +158,23 @@ class _Attack:
         presence = Presence(view, self.threat.layers)
         for told, texts in ((found.presence, batch), (found.absence, others)):
             if texts is not None:
-                for layer, shares in self._told(presence, texts, number).items():
+                for layer, shares in self._told(found, presence, texts, number).items():
                     told.setdefault(layer, []).append(shares)
         found.tokens.append(sum(view.inner))
         for layer in presence.places:
             span = presence.span(layer)
             found.ranks.setdefault(layer, []).append(0 if span is None else span.rank)
 
-    def _told(self, presence: Presence, batch: Records, number: int) -> dict[str, Shares]:
+    def _told(
+        self, found: Found, presence: Presence, batch: Records, number: int
+    ) -> dict[str, Shares]:
         """By layer the share of its decoys that each text is likelier than, (texts,)."""
         texts, pool = texts_of(batch), texts_of(self.subject.records)
         same = (pool.ids[:, None] == texts.ids).all(dim=2).any(dim=1)
         others = Texts(pool.ids[~same], pool.lengths[~same])
+        if not len(others):
+            found.alone = True
+            return {}
         draws = rng(self.subject.seed, "text", "decoys", number)
         decoys = presence.evidence(decoys_of(texts, others, self.options.decoys, draws))
         true = presence.evidence(texts)
@@ -236,7 +244,8 @@ def _of_layers(
         elif name in found.presence:
             yield _told_row(rows, found, name)
         else:
-            yield from rows.skipped(_why(presence, name), ["text_auroc"], [name])
+            why = _NO_OTHERS if found.alone else _why(presence, name)
+            yield from rows.skipped(why, ["text_auroc"], [name])
         if name in found.ranks and any(found.ranks[name]):
             ranks, tokens = np.array(found.ranks[name]), np.array(found.tokens)
             width = presence.places[name].width

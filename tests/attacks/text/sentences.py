@@ -96,15 +96,22 @@ def view(
     tied: bool = False,
     hide: tuple[str, ...] = (),
     defenses: tuple[Defense, ...] = (),
+    lengths: tuple[int, ...] | None = None,
+    records: int = 24,
     seed: int = 0,
 ) -> tuple[TextView, list[tuple[int, ...]]]:
-    """What an attacker has of the first texts, and the texts."""
-    whole = subject(causal=causal, tied=tied, seed=seed)
+    """What an attacker has of the first texts, cut to these lengths, and the texts."""
+    whole = subject(causal=causal, tied=tied, records=records, seed=seed)
     target = whole.target
     layers = tuple(layer for layer in target.layers if layer.name not in hide)
     batch = replace(
         whole.records, inputs=whole.records.inputs[:count], labels=whole.records.labels[:count]
     )
+    ends = lengths or (LENGTH,) * count
+    for row, end in zip(batch.labels, ends, strict=True):
+        if causal:
+            row[end - 1 :] = IGNORED
     threat = TextThreat(target, SharingProtocol(defenses=defenses, hidden=hide), layers)
     made = threat.view(batch, torch.Generator().manual_seed(seed))
-    return made, [tuple(row) for row in batch.inputs.tolist()]
+    rows = batch.inputs.tolist()
+    return replace(made, lengths=ends), [tuple(r[:n]) for r, n in zip(rows, ends, strict=True)]

@@ -36,6 +36,14 @@ def test_words_alone_come_back_where_no_block_is_shared() -> None:
     assert not set(answer.texts) & set(truth)
 
 
+def test_words_come_back_that_the_head_alone_was_asked_for() -> None:
+    made, truth = view(4, hide=("words", *(f"blocks.{k}.{n}" for k in (0, 1) for n in _MAPS)))
+    answer = recover(made, Structure.of(made), 0, Silent())
+    asked = {word for text in truth for word in text[1:]}
+    assert set(answer.tokens) <= asked
+    assert len(set(answer.tokens)) > len(asked) / 2
+
+
 def test_nothing_is_named_where_neither_a_span_nor_the_table_is_shared() -> None:
     made, _ = view(2, hide=("words", *(f"blocks.{k}.{n}" for k in (0, 1) for n in _MAPS), "head"))
     answer = recover(made, Structure.of(made), 0, Silent())
