@@ -48,6 +48,21 @@ def test_a_sentence_says_no_more_than_its_number(
         assert each.helps.startswith("hiding fc1 (--hide), or" if shown else "about 2.2 times")
 
 
+def test_a_corrected_interval_is_the_one_that_is_judged() -> None:
+    rows = [row("leak.bits", f"fc{i}", 3.0, interval=(1.9, 4.1), n=40) for i in range(1, 3)]
+    report = make_report(*rows, layers=[("fc1", "Linear", 1), ("fc2", "Linear", 1)])
+    rule = {"metric": "leak.bits", "max": 1.8}
+    policy = Policy.model_validate({"rules": [rule], "family": "holm"})
+    judged = gate(report, policy)
+    assert all(finding.ends and finding.ends[0] < 1.8 for finding in judged.findings)
+    (found,) = view(judged).concerns
+    assert found.number.startswith("leak.bits 3 [1.90, 4.10] in fc1, corrected to [1.7")
+    assert found.number.endswith("], limit 1.8 inside")
+    assert all(
+        finding.ends is None for finding in gate(report, Policy(rules=policy.rules)).findings
+    )
+
+
 def test_an_error_hides_its_warning_and_one_metric_is_one_concern() -> None:
     found = concerns(
         row("leak.bits", "conv1", 3.0),
@@ -178,6 +193,15 @@ def test_the_scope_says_what_is_shared_and_to_whom_it_does_not_apply() -> None:
         "FedAvg differences, 3 local epochs of 3 layers; defended by selective:0.05 then dp:clip=1 "
         "(not applied by: rank); never shared: fc3 and fc4"
     )
+
+
+def test_a_secret_that_is_no_attribute_is_named_too() -> None:
+    rows = [
+        row("leak.bits", "conv1", 1, details={"secret": "user"}),
+        row("leak.bits", "fc1", 1, details={"secret": "share of slant=left"}),
+    ]
+    report = make_report(*rows, data={"attributes": SLANT})
+    assert view(report).scope.private == "user"
 
 
 def test_a_report_that_attacked_nothing_says_so() -> None:
