@@ -131,7 +131,7 @@ def gate(
     Raises:
         UsageError: a file cannot be read, or is no policy or report.
     """
-    policy = read_policy(Path(policy)) if isinstance(policy, str | Path) else policy
+    policy = read_policy(policy) if isinstance(policy, str | Path) else policy
     baseline = Report.from_file(baseline) if isinstance(baseline, str | Path) else baseline
     policy = policy or default_policy(report)
     policy = policy.strict() if strict else policy

@@ -58,9 +58,8 @@ def candidates(view: TextView, structure: Structure) -> Candidates | None:
     limit = limit_of(null.flatten())
     certain = structure.first.clear and limit > SEPARATE
     allowed = costs < limit if limit > SEPARATE else torch.zeros_like(costs, dtype=torch.bool)
-    if not certain:
-        best = costs.argsort(dim=0)[:_RANKED]
-        allowed.scatter_(0, best, value=True)
+    best = costs.argsort(dim=0)[: 1 if certain else _RANKED]
+    allowed.scatter_(0, best, value=True)
     costs = torch.where(allowed, costs, torch.inf)
     some = allowed.any(dim=1)
     return Candidates(tokens[some], costs[some].expand(-1, view.length), certain)

@@ -60,6 +60,12 @@ class Presence:
             if name is not None and name != view.table
         }
 
+    @cached_property
+    def table(self) -> str | None:
+        """The layer that tokens are looked up in."""
+        holding = (x.name for x in self.layers if self.view.table in x.parameter_names)
+        return next(holding, None)
+
     def span(self, layer: str) -> Span | None:
         """Of a layer; None where it is void or no linear map."""
         place = self.places.get(layer)
@@ -70,9 +76,8 @@ class Presence:
         telling = {layer: place for layer, place in self.places.items() if place.span is not None}
         found = self._energies(texts, telling)
         rows = row_strengths(self.view)
-        table = next((x.name for x in self.layers if self.view.table in x.parameter_names), None)
-        if table is not None and rows is not None:
-            found[table] = -mean_over(rows[texts.ids.cpu()], texts.lengths.cpu())
+        if self.table is not None and rows is not None:
+            found[self.table] = -mean_over(rows[texts.ids.cpu()], texts.lengths.cpu())
         return found
 
     def _energies(self, texts: Texts, telling: Mapping[str, Place]) -> dict[str, Tensor]:

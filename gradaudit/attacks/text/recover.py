@@ -77,7 +77,7 @@ def _grown(
     seed: int,
     advance: Callable[[int], None],
 ) -> tuple[list[Text], str]:
-    continuations = Continuations.at(view, structure.mixed)
+    continuations = Continuations.at(view, structure.deciding)
     texts = grow(continuations, found, seed=seed, advance=advance)
     return [grown.tokens for grown in texts[: view.sequences]], "prefixes grown token by token"
 

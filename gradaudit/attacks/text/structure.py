@@ -11,6 +11,8 @@ from torch import Tensor
 from gradaudit.attacks.text.span import Span
 from gradaudit.attacks.text.view import TextView
 
+_FULL = 0.98
+"""The rank of a span over the highest, from which on it is taken to hold all that came in."""
 _BLOCK = 4
 """Maps behind attention up to the next block's: its output, a network of two, the next block."""
 
@@ -126,6 +128,12 @@ class Structure:
         its span too; behind the block's network they do not.
         """
         return tuple(islice((p for p in self.places if not p.local and p.whole), _BLOCK))
+
+    @property
+    def deciding(self) -> tuple[Place, ...]:
+        """Of these the ones that hold most: a span may lack what the loss hardly depends on."""
+        most = max((place.rank for place in self.mixed), default=0)
+        return tuple(place for place in self.mixed if place.rank >= _FULL * most)
 
 
 def _trials(view: TextView) -> Tensor:

@@ -244,7 +244,7 @@ def _of_layers(
         elif name in found.presence:
             yield _told_row(rows, found, name)
         else:
-            why = _NO_OTHERS if found.alone else _why(presence, name)
+            why = _NO_OTHERS if found.alone else _why_not_told(presence, name)
             yield from rows.skipped(why, ["text_auroc"], [name])
         if name in found.ranks and any(found.ranks[name]):
             ranks, tokens = np.array(found.ranks[name]), np.array(found.tokens)
@@ -284,6 +284,15 @@ def _auroc(batches: Sequence[Shares]) -> tuple[float, tuple[float, float]]:
     )
 
 
+def _why_not_told(presence: Presence, layer: str) -> str:
+    view = presence.view
+    if layer != presence.table or view.table is None:
+        return _why(presence, layer)
+    if view.table not in view.update:
+        return "not shared"
+    return _void(view.tokens, view.model.parameters[view.table].shape[1])
+
+
 def _why(presence: Presence, layer: str) -> str:
     place = presence.places.get(layer)
     if place is None:
@@ -292,5 +301,9 @@ def _why(presence: Presence, layer: str) -> str:
         return "not shared"
     tokens = sum(presence.view.inner)
     if is_void(place.width, tokens):
-        return f"void: {tokens} tokens may fill its {place.width} dimensions"
+        return _void(tokens, place.width)
     return "its gradient is zero"
+
+
+def _void(tokens: int, width: int) -> str:
+    return f"void: {tokens} tokens may fill its {width} dimensions"
