@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
+from gradaudit.attacks.text.adapters import adapters, predicted
 from gradaudit.attacks.text.decoys import decoys_of
 from gradaudit.attacks.text.observing import TextThreat, texts_of
 from gradaudit.attacks.text.presence import Presence, Texts, wins
@@ -33,6 +34,7 @@ OF_MODEL = ("tokens_recovered", "sequences_recovered", "rouge1", "rouge2")
 OF_LAYERS = ("text_auroc", "span_rank", "span_rank_share")
 _NO_SPAN = "no linear map over positions, whose gradient would have a span"
 _NO_OTHERS = "the data hold no other text that one of the batch could be told from"
+_NO_ADAPTERS = "no low-rank maps that see each token by itself were attacked"
 Shares = NDArray[np.float64]
 _SEARCH = 6.0
 """Passes over one record that a search takes about."""
@@ -58,6 +60,8 @@ class Found:
         absence: the same of another batch's texts.
         ranks: by layer, of the span in each batch; 0 where it is void.
         tokens: positions that maps have a gradient of, in each batch.
+        predicted: of low-rank adapters, the share of tokens expected from their ranks, a batch.
+        outputs: how many outputs such adapters have together.
         alone: whether there are no texts beside a batch's, to draw decoys from.
     """
 
@@ -68,6 +72,8 @@ class Found:
     absence: dict[str, list[Shares]] = field(default_factory=dict)
     ranks: dict[str, list[int]] = field(default_factory=dict)
     tokens: list[int] = field(default_factory=list)
+    predicted: list[float] = field(default_factory=list)
+    outputs: int = 0
     alone: bool = False
 
 
@@ -123,6 +129,7 @@ class _Attack:
                 advance(1)
         rows = rows.of({}, _facts(found, view, captured))
         yield from _of_model(rows, found, options, scored=scored)
+        yield from _of_adapters(rows, found)
         yield from _of_layers(rows, found, view, self.subject, scored=scored)
 
     def _batches(self, captured: Captured | None) -> list[Records]:
@@ -150,7 +157,12 @@ class _Attack:
         progress: Progress,
     ) -> None:
         if self.options.search:
-            answer = recover(view, Structure.of(view), self.subject.seed + number, progress)
+            structure, seed = Structure.of(view), self.subject.seed + number
+            answer = recover(view, structure, seed, progress)
+            low = adapters(structure)
+            if low is not None:
+                found.predicted.append(predicted(view, structure, low, seed))
+                found.outputs = low.outputs
             found.answers.append(answer)
             found.scores.append(_scores(answer, batch))
             if others is not None:
@@ -222,6 +234,18 @@ def _of_model(
             imprecise=doubts(count, "--batches"),
             details={"floor": floor},
         )
+
+
+def _of_adapters(rows: Rows, found: Found) -> Iterator[Measurement]:
+    """The share of tokens that is expected of low-rank adapters, beside what was measured."""
+    if not found.predicted:
+        yield from rows.skipped(_NO_ADAPTERS, ["lora_predicted"])
+        return
+    details: dict[str, JsonValue] = {"rank": found.outputs, "by_batch": list(found.predicted)}
+    if found.scores:
+        details["measured"] = _mean("tokens_recovered", found.scores)[0]
+    value, count = float(np.mean(found.predicted)), len(found.predicted)
+    yield rows.measured("lora_predicted", value, n=count, details=details)
 
 
 def _mean(metric: str, scores: Sequence[TextScores]) -> tuple[float, tuple[float, float]]:
