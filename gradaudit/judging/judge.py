@@ -214,9 +214,9 @@ def _verdict(case: Case, policy: Policy) -> Finding:
     """A finding; exceptions change what is beyond the limit, or may be."""
     words: str = case.words
     outcome: Outcome = case.outcome
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {"ends": case.ends} if case.corrected else {}
     if outcome == "unclear":
-        more = {"unclear": case.rule.unclear or policy.unclear, "times": case.times}
+        more |= {"unclear": case.rule.unclear or policy.unclear, "times": case.times}
     if outcome != "passed" and case.ignore:
         until = f" until {case.ignore.until}" if case.ignore.until else ""
         words += f"; ignored{until}: {case.ignore.reason}"

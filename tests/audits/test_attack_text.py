@@ -96,6 +96,8 @@ def test_defenses_leave_what_they_leave(defense: str, least: float, most: float)
     found = [told[f"blocks.{k}.{name}"].value or 0.0 for k in (0, 1) for name in ("wide", "out")]
     assert least <= sum(found) / len(found) <= most
     assert all("--no-search" in str(row.reason) for row in rows if row.layer is None)
+    ranks = by_layer(rows, "span_rank")
+    assert (ranks["blocks.0.wide"].value == 0) == defense.startswith("dp")
 
 
 def test_local_training_gives_texts_away_too() -> None:
@@ -239,9 +241,12 @@ def test_texts_of_several_lengths_come_back_from_models_of_transformers(
     assert made.status == 0, made.err
     rows = Report.model_validate_json(report.read_text()).measurements
     assert [row.value for row in rows if row.layer is None] == [1, 1, 1, 1]
-    told = [row.value for row in rows if row.metric == "text_auroc" and row.value is not None]
-    assert len(told) > 8
-    assert min(told) > 0.7
+    told = by_layer(rows, "text_auroc")
+    first = [row.value for layer, row in told.items() if ".0." in str(layer) and row.value]
+    assert len(first) >= 4
+    assert set(first) == {1}
+    ranks = by_layer(rows, "span_rank")
+    assert all(row.n == 2 for row in ranks.values() if row.value)
 
 
 def test_what_cannot_be_attacked_is_said() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -62,7 +63,7 @@ class Found:
         floors: of the same answers against another batch's texts.
         presence: by layer, the share of its decoys that each text of a batch is likelier than.
         absence: the same of another batch's texts.
-        ranks: by layer, of the span in each batch; 0 where it is void.
+        ranks: by layer, of the span in each batch; None where it is void.
         tokens: positions that maps have a gradient of, in each batch.
         predicted: of low-rank adapters, the share of tokens expected from their ranks, a batch.
         outputs: how many outputs such adapters have together.
@@ -74,7 +75,7 @@ class Found:
     floors: list[TextScores] = field(default_factory=list)
     presence: dict[str, list[Shares]] = field(default_factory=dict)
     absence: dict[str, list[Shares]] = field(default_factory=dict)
-    ranks: dict[str, list[int]] = field(default_factory=dict)
+    ranks: dict[str, list[int | None]] = field(default_factory=dict)
     tokens: list[int] = field(default_factory=list)
     predicted: list[float] = field(default_factory=list)
     outputs: int = 0
@@ -207,7 +208,7 @@ class _Attack:
         found.tokens.append(sum(view.inner))
         for layer in presence.places:
             span = presence.span(layer)
-            found.ranks.setdefault(layer, []).append(0 if span is None else span.rank)
+            found.ranks.setdefault(layer, []).append(None if span is None else span.rank)
 
     def _told(
         self, found: Found, presence: Presence, batch: Records, number: int
@@ -309,16 +310,20 @@ def _of_layers(
         else:
             why = _NO_OTHERS if found.alone else _why_not_told(presence, name)
             yield from rows.skipped(why, ["text_auroc"], [name])
-        if name in found.ranks and any(found.ranks[name]):
-            ranks, tokens = np.array(found.ranks[name]), np.array(found.tokens)
-            width = presence.places[name].width
-            details: dict[str, JsonValue] = {"ranks": ranks.tolist(), "width": width}
-            shares = ranks / tokens
-            values = {"span_rank": ranks.mean(), "span_rank_share": shares.mean()}
-            for metric, value in values.items():
-                yield rows.measured(metric, float(value), layer=name, n=len(ranks), details=details)
+        if any(rank is not None for rank in found.ranks.get(name, ())):
+            yield from _rank_rows(rows, found, name, presence.places[name].width)
         else:
             yield from rows.skipped(_why(presence, name), OF_LAYERS[1:], [name])
+
+
+def _rank_rows(rows: Rows, found: Found, layer: str, width: int) -> Iterator[Measurement]:
+    """Means over the batches in which the layer is not void."""
+    pairs = zip(found.ranks[layer], found.tokens, strict=True)
+    known = [(rank, tokens) for rank, tokens in pairs if rank is not None]
+    details: dict[str, JsonValue] = {"ranks": list(found.ranks[layer]), "width": width}
+    values = [rank for rank, _ in known], [rank / tokens for rank, tokens in known]
+    for metric, numbers in zip(OF_LAYERS[1:], values, strict=True):
+        yield rows.measured(metric, fmean(numbers), layer=layer, n=len(known), details=details)
 
 
 def _told_row(rows: Rows, found: Found, layer: str) -> Measurement:
