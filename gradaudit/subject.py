@@ -17,7 +17,8 @@ from gradaudit.defenses.subject import Subject, defended_target, with_private_pa
 from gradaudit.errors import UsageError
 from gradaudit.models.building import brought_by, load_loss, load_model
 from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, parse_rename
-from gradaudit.models.hf_folder import as_named_here, reading_of
+from gradaudit.models.hf_folder import reading_of
+from gradaudit.models.hf_weights import as_named_here
 from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.preprocessing import expected_of_run
 from gradaudit.models.target import (

@@ -7,10 +7,8 @@ left to itself the library looks whether a mask hides anything, and lets it out 
 
 import copyreg
 import importlib
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,18 +19,13 @@ from gradaudit.data.common.reading import Reading, ReadingTask
 from gradaudit.errors import UsageError
 from gradaudit.huggingface import library, reason, settings_of
 from gradaudit.models import hf_adapter
-from gradaudit.models.checkpoint import LoadedCheckpoint, apply_checkpoint, load_checkpoint
-from gradaudit.models.hf_adapter import with_adapter, with_frozen
+from gradaudit.models.checkpoint import apply_checkpoint, load_checkpoint
+from gradaudit.models.checkpoint.kinds import MAX_FILE_BYTES
+from gradaudit.models.hf_adapter import with_adapter
+from gradaudit.models.hf_weights import as_named_here, weights_in
 from gradaudit.report import CheckpointRecord
-from gradaudit.text import listed
 
 CONFIG = "config.json"
-_WEIGHTS = (
-    "model.safetensors.index.json",
-    "model.safetensors",
-    "pytorch_model.bin.index.json",
-    "pytorch_model.bin",
-)
 _CLASSES: Mapping[ReadingTask, tuple[str, str]] = {
     "next-token": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
     "masked-token": ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
@@ -42,7 +35,7 @@ _CLASSES: Mapping[ReadingTask, tuple[str, str]] = {
     ),
 }
 """What builds a model of a task, and the library's table of the classes that are of it."""
-_NORM = {"gamma": "weight", "beta": "bias"}
+_MOST_LAYERS = 1000
 
 
 def load_folder(
@@ -73,56 +66,47 @@ def load_folder(
         )
     config = _config(folder, classes)
     task = task or _task(folder, told, config.model_type)
-    build = getattr(_transformers(), _CLASSES[task][0]).from_config
+    build = partial(
+        getattr(_transformers(), _CLASSES[task][0]).from_config,
+        config,
+        attn_implementation="eager",
+        dtype=torch.float32,
+    )
     try:
-        model: nn.Module = build(config, attn_implementation="eager", dtype=torch.float32)
+        _expect_to_fit(build, config, folder)
+        model: nn.Module = build()
+    except UsageError:
+        raise
     except Exception as error:
         raise UsageError(f"{folder / CONFIG}: no model for {task} ({reason(error)})") from error
     copyreg.pickle(type(model), _reduced)
     return model if adapter is None else with_adapter(model, adapter, _filled(model, folder))
 
 
+def _expect_to_fit(build: Callable[[], nn.Module], config: Any, folder: Path) -> None:
+    """Refuse a model of more layers or weights than any that is audited, before it is made."""
+    layers = getattr(config, "num_hidden_layers", None) or 0
+    if layers > _MOST_LAYERS:
+        raise UsageError(f"{folder / CONFIG}: asks for {layers:,} layers; is it damaged?")
+    with torch.device("meta"):
+        size = sum(parameter.nbytes for parameter in build().parameters())
+    if size > MAX_FILE_BYTES:
+        raise UsageError(
+            f"{folder / CONFIG}: its weights would take {size >> 30:,} GiB, more than "
+            f"{MAX_FILE_BYTES >> 30}; is it damaged?"
+        )
+
+
 def _filled(model: nn.Module, folder: Path) -> CheckpointRecord:
     """Put the folder's weights into the model."""
     if (weights := weights_in(folder)) is None:
-        raise UsageError(f"{folder}: holds no {_WEIGHTS[1]}, and an adapter lies on weights")
+        raise UsageError(f"{folder}: holds no model.safetensors, and an adapter lies on weights")
     return apply_checkpoint(model, as_named_here(load_checkpoint(weights), model))
 
 
 def brought_by(folder: Path, adapter: Path | None) -> Path | None:
     """The checkpoint that comes with a folder, if any: its weights, or those of the adapter."""
     return weights_in(folder) if adapter is None else hf_adapter.weights_in(adapter)
-
-
-def weights_in(folder: Path) -> Path | None:
-    """The file of weights in a folder, or the index of several; None where there is none."""
-    found = [path for name in _WEIGHTS if (path := folder.expanduser() / name).exists()]
-    return found[0] if found else None
-
-
-def as_named_here(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoint:
-    """A checkpoint as the library would take it, under the names of the model that it is for.
-
-    Some keys have had other names, and some are of buffers that there are no more. An adapter comes
-    without the weights below it. The checkpoint of a model of another kind is left as it is.
-    """
-    passed_over = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
-    own = model.state_dict().keys()
-    left = [key for key in loaded.state if key not in own and _any(passed_over, key)]
-    if getattr(model, "config", None) is None:
-        return loaded
-    state = {_today(key): t for key, t in loaded.state.items() if key not in left}
-    notes = (*loaded.notes, *([f"left aside: {listed(left)}"] if left else []))
-    return with_frozen(replace(loaded, state=state, notes=notes), model)
-
-
-def _any(patterns: Iterable[str], key: str) -> bool:
-    return any(re.search(pattern, key) for pattern in patterns)
-
-
-def _today(key: str) -> str:
-    """The name of a weight of a norm that was called gamma or beta before."""
-    return re.sub(r"(LayerNorm)\.(gamma|beta)$", lambda m: f"{m[1]}.{_NORM[m[2]]}", key)
 
 
 def reading_of(model: nn.Module) -> Reading | None:

@@ -3,6 +3,7 @@
 import copy
 import json
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +12,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from language_models import Shelf
+from safetensors.torch import load_file, save_file
 
 from gradaudit.config import SubjectSettings
 from gradaudit.data.records import IGNORED
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import CheckpointError, UsageError
 from gradaudit.gradients.per_sample import per_sample_gradients
+from gradaudit.huggingface import library
 from gradaudit.models.building import load_model
+from gradaudit.models.checkpoint import apply_checkpoint, load_checkpoint
+from gradaudit.models.hf_weights import as_named_here
 from gradaudit.subject import open_subject
 
 MODELS = {
@@ -80,6 +85,31 @@ def test_the_weights_in_the_folder_are_its_checkpoint(shelf: Shelf) -> None:
     )
 
 
+def test_older_names_of_weights_are_known(shelf: Shelf, tmp_path: Path) -> None:
+    """As in folders of before: without the prefix and with masks, or with gamma and beta."""
+    for architecture, add, old in (
+        ("GPT2LMHeadModel", {"h.0.attn.bias": torch.ones(1, 1, 4, 4)}, ("transformer.", "")),
+        ("BertForMaskedLM", {}, ("LayerNorm.weight", "LayerNorm.gamma")),
+    ):
+        path = shelf.model(architecture)
+        target = opened(path, f"{shelf.texts()}?text=text").target
+        state = load_file(path / "model.safetensors")
+        renamed = {name.replace(*old): tensor for name, tensor in state.items()}
+        save_file(renamed | add, tmp_path / "old.safetensors")
+        model = copy.deepcopy(target.model)
+        for parameter in model.parameters():
+            parameter.data.zero_()
+        apply_checkpoint(model, as_named_here(load_checkpoint(tmp_path / "old.safetensors"), model))
+        for name, parameter in model.named_parameters():
+            assert parameter.equal(target.model.get_parameter(name)), name
+
+
+def test_without_the_library_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UsageError, match=r"pip install 'gradaudit\[transformers\]'"):
+        library.__wrapped__("transformers")
+
+
 def test_tied_embeddings_are_one_layer(shelf: Shelf) -> None:
     names = [
         layer.name
@@ -110,7 +140,9 @@ def test_a_task_can_be_named(shelf: Shelf) -> None:
         ({"architectures": ["BertModel"]}, "say ?task=next-token|masked-token|classification"),
         ({"architectures": None}, "say ?task=next-token"),
         ({"quantization_config": {"bits": 4}}, "quantised weights have no gradients"),
-        ({"hidden_size": "wide"}, "config.json: "),
+        ({"hidden_size": "wide"}, "config.json: is not understood"),
+        ({"vocab_size": 10**12}, "config.json: its weights would take"),
+        ({"num_hidden_layers": 10**9}, "config.json: asks for 1,000,000,000 layers"),
     ],
     ids=lambda value: str(value)[:20],
 )

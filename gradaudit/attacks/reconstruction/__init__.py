@@ -13,7 +13,8 @@ from gradaudit.attacks.reconstruction.base import (
     LocalTraining,
     Reconstruction,
 )
-from gradaudit.errors import UsageError
+from gradaudit.data.records import Records
+from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.parts import discover
 from gradaudit.specs import suggest
 
@@ -23,6 +24,7 @@ __all__ = [
     "LocalTraining",
     "Method",
     "Reconstruction",
+    "expect_numbers",
     "load_method",
     "load_methods",
     "reconstructions",
@@ -61,6 +63,19 @@ def load_methods(texts: Sequence[str], flags: Mapping[str, object]) -> dict[str,
                 f"{' or '.join(texts)}"
             )
     return methods
+
+
+def expect_numbers(methods: Mapping[str, Method], records: Records) -> None:
+    """Refuse records of tokens before an update is made, where no method takes any.
+
+    Raises:
+        NotApplicable: every method solves for real numbers.
+    """
+    tokens = records.discrete or records.looked_up
+    if tokens and all(method.solves_for_numbers for method in methods.values()):
+        raise NotApplicable(
+            f"{', '.join(methods)}: solve for real numbers, and these records are of tokens"
+        )
 
 
 def load_method(text: str, flags: Mapping[str, object]) -> Method:

@@ -224,6 +224,8 @@ class Reconstruction(ABC, Generic[O]):
     """Of ``iterations`` where it is an option: how many there are by default."""
     reads_labels: ClassVar[bool] = False
     """Whether it reads the labels off the update, which costs no step."""
+    solves_for_numbers: ClassVar[bool] = False
+    """Whether records of tokens have nothing that it could find."""
     searches_labels: ClassVar[bool] = False
     """Whether labels are unknowns as records are, and no answer tells one without the other."""
 

@@ -54,6 +54,7 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
     Source: L. Fan et al., "Rethinking privacy preserving deep learning" (2020), theorem 2.1.
     """
 
+    solves_for_numbers = True
     name = "closed-form"
     summary = "Divide a fully connected layer's gradients (Fan et al. 2020, theorem 2.1)."
     Options = ClosedFormOptions

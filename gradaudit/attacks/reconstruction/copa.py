@@ -42,6 +42,7 @@ class CombinedOptimisationAttack(Reconstruction[CombinedOptions]):
     networks for image classification" (2021), algorithm 1, whose branch is printed reversed.
     """
 
+    solves_for_numbers = True
     name = "copa"
     summary = "R-GAP's systems over what the layers before can give (Chen & Campbell 2021)."
     Options = CombinedOptions

@@ -36,6 +36,7 @@ class RecursiveGradientAttack(Reconstruction[RecursiveOptions]):
     algorithm 1.
     """
 
+    solves_for_numbers = True
     name = "r-gap"
     summary = "Solve one layer after another as a linear system (Zhu & Blaschko 2021)."
     Options = RecursiveOptions

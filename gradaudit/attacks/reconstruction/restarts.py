@@ -145,6 +145,7 @@ class GradientMatching(Reconstruction[MatchingOptions]):
     have diverged.
     """
 
+    solves_for_numbers = True
     splits = True
     Options = MatchingOptions
 

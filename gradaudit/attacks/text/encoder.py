@@ -5,8 +5,9 @@ attention adds up, and so what of it lies outside the span there, is nearly a su
 brings: from some text it is measured what every exchange of a single token changes, and for all
 exchanges together the energy outside is then a quadratic form in which tokens are chosen, whose
 least values are sought from many starting points without running the model again. The best text
-is where the next exchanges are measured from, until one fits behind the block, where no mixture
-of texts does. Texts are sought from the shortest on; what one holds is left out for the next.
+is where the next exchanges are measured from, at last behind the block, where no mixture of texts
+fits, nor one with its tokens in another order. Texts are sought from the shortest on; what one
+holds is left out for the next.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,8 +25,10 @@ from gradaudit.attacks.text.view import TextView
 from gradaudit.progress import Advance
 
 ROUNDS = 3
-_STEPS = 3
+_STEPS = 4
 """Texts from which exchanges are measured, one after the other; first without what others hold."""
+_FALLING = 0.5
+"""The energy over the lowest so far, from which on a text is as near as it will come."""
 _STARTS = 512
 """Starting points of each quadratic form."""
 _SWEEPS = 12
@@ -74,44 +77,46 @@ class Search:
         """The mean logarithm of misfits, below which a text fits."""
         choices = [self.candidates.at(position) for position in range(self.view.length)]
         wrong = _random(choices, _NULL, self.generator)
-        misfits = self.structure.mixed[-1].misfit(wrong.to(self.view.model.device))
+        misfits = self.structure.deciding[-1].misfit(wrong.to(self.view.model.device))
         return float(torch.tensor(limit_of(misfits.flatten().cpu())).log())
 
     def _one(self, length: int, limit: float) -> Grown:
         left = [self._left(position) for position in range(length)]
         every = [self.candidates.at(position) for position in range(length)]
-        near = self.structure.mixed[0]
         text = torch.stack([tokens[0] for tokens in left])
-        best = Grown(tuple(text.tolist()), torch.inf)
-        for choices in (left, every) * _STEPS:
-            tried = Exchanges.from_text(near, text, choices, self.view).least(self.generator)
-            tried = self._others(tried)
-            if not len(tried):
-                continue
-            scores = self._logs(tried).mean(dim=1)
-            text, score = tried[int(scores.argmin())], float(scores.min())
-            while score < best.score and tuple(text.tolist()) not in self.held:
-                best = Grown(tuple(text.tolist()), score)
-                if score < limit:
-                    return best
-                text = self._polished(text, every, limit)
-                score = float(self._logs(text[None]).mean())
-            text = torch.tensor(best.tokens)
+        near, exact = self.structure.mixed[0], self.structure.deciding[-1]
+        best, lowest = Grown((), torch.inf), torch.inf
+        for choices in (*[left] * _STEPS, *[every] * _STEPS):
+            tried = self._tried(near, text, choices)
+            text, energy = self._nearest(tried)
+            if energy > _FALLING * lowest:
+                tried = torch.cat([tried, self._tried(exact, text, every)])
+            lowest = min(lowest, energy)
+            best = min(best, self._best(tried), key=lambda grown: grown.score)
+            if best.score < limit:
+                break
         return best
 
-    def _polished(self, text: Tensor, choices: Sequence[Tensor], limit: float) -> Tensor:
-        """With the token at each position that does not fit exchanged for the one that fits best.
+    def _tried(self, place: Place, text: Tensor, choices: Sequence[Tensor]) -> Tensor:
+        """Texts of least energy at a place by single exchanges from a text, but for held ones."""
+        exchanges = Exchanges.from_text(place, text, choices, self.view)
+        texts = exchanges.least(self.generator)
+        other = [tuple(text) not in self.held for text in texts.tolist()]
+        return texts[torch.tensor(other)] if any(other) else texts
 
-        A text's context is nearly right before the places of its tokens are, of which what
-        attention adds up tells little; each position behind the block tells of its own.
-        """
-        positions = (self._logs(text[None])[0] > limit).nonzero()[:, 0].tolist()
-        better = text.clone()
-        for position in positions:
-            texts = text.repeat(len(choices[position]), 1)
-            texts[:, position] = choices[position]
-            better[position] = choices[position][self._logs(texts)[:, position].argmin()]
-        return better
+    def _nearest(self, texts: Tensor) -> tuple[Tensor, float]:
+        """The text of least energy at attention's output, and that."""
+        place, device = self.structure.mixed[0], self.view.model.device
+        energies = place.energy(texts.to(device)).mean(dim=1).cpu()
+        return texts[int(energies.argmin())], float(energies.min())
+
+    def _best(self, texts: Tensor) -> Grown:
+        """The text that fits best behind the block, of those that are not held."""
+        scores = self._logs(texts).mean(dim=1)
+        for row, text in enumerate(texts.tolist()):
+            if tuple(text) in self.held:
+                scores[row] = torch.inf
+        return Grown(tuple(texts[int(scores.argmin())].tolist()), float(scores.min()))
 
     def _left(self, position: int) -> Tensor:
         """The candidates that no text holds yet, or all where none is left."""
@@ -120,14 +125,9 @@ class Search:
         left = [token not in held for token in every.tolist()]
         return every[torch.tensor(left)] if any(left) else every
 
-    def _others(self, texts: Tensor) -> Tensor:
-        """Those that are not held."""
-        other = [tuple(text) not in self.held for text in texts.tolist()]
-        return texts[torch.tensor(other, dtype=torch.bool)]
-
     def _logs(self, texts: Tensor) -> Tensor:
         """Logarithmic misfits behind the block, (texts, positions)."""
-        place, device = self.structure.mixed[-1], self.view.model.device
+        place, device = self.structure.deciding[-1], self.view.model.device
         parts = [place.misfit(block.to(device)).cpu() for block in torch.split(texts, _CHUNK)]
         return torch.cat(parts).clamp(min=1e-30).log()
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from gradaudit.attacks.text.span import Span
 from gradaudit.attacks.text.view import TextView
 
+_FULL = 0.98
+"""The rank of a span over the highest, from which on it is taken to hold all that came in."""
 _BLOCK = 4
 """Maps behind attention up to the next block's: its output, a network of two, the next block."""
 
@@ -45,6 +47,11 @@ class Place:
         return self.view.model.parameters[name].shape[self.view.linear[name]]
 
     @property
+    def outputs(self) -> int:
+        """How many outputs the maps have together."""
+        return sum(self.view.model.parameters[name].numel() for name in self.names) // self.width
+
+    @property
     def whole(self) -> bool:
         """Whether there is a span that holds all that came in."""
         return self.span is not None and self.span.whole
@@ -68,6 +75,10 @@ class Place:
         """
         assert self.span is not None
         return self.span.misfit(self._vectors(ids, lengths))
+
+    def cost(self, ids: Tensor) -> Tensor:
+        """How little texts fit, (texts, positions): misfits, or energies where no span is whole."""
+        return self.misfit(ids) if self.whole else self.energy(ids)
 
     def energy(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
         """The share of energy outside the span, (texts, positions)."""
@@ -133,6 +144,12 @@ class Structure:
         found = tuple(islice((p for p in self.places if not p.local and p.whole), _BLOCK))
         most = max((place.rank for place in found), default=0)
         return tuple(place for place in found if place.rank >= _FULL * most)
+
+    @property
+    def deciding(self) -> tuple[Place, ...]:
+        """Of these the ones that hold most: a span may lack what the loss hardly depends on."""
+        most = max((place.rank for place in self.mixed), default=0)
+        return tuple(place for place in self.mixed if place.rank >= _FULL * most)
 
 
 def _trials(view: TextView) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradaudit.attacks.layerwise.closed_form import under_noise
 from gradaudit.attacks.layerwise.setting import prospects
-from gradaudit.attacks.reconstruction import Method, load_methods
+from gradaudit.attacks.reconstruction import Method, expect_numbers, load_methods
 from gradaudit.attacks.reconstruction.attempts import Attempt, answer_of, attempt
 from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
 from gradaudit.attacks.reconstruction.observing import ThreatModel
@@ -172,6 +172,7 @@ def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Itera
     if options.save_examples is not None:
         expect_folder(options.save_examples)
     methods = _methods(options)
+    expect_numbers(methods, subject.records)
     start = None if options.start is None else read_start(options.start)
     for target, variant in attacked_rounds(subject, options):
         threat = threat_model(options, subject, target, options.known_labels, start)

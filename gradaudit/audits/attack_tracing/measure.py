@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit import randomness
-from gradaudit.attacks.reconstruction import Method, load_methods
+from gradaudit.attacks.reconstruction import Method, expect_numbers, load_methods
 from gradaudit.attacks.reconstruction.attempts import rebuilt
 from gradaudit.attacks.reconstruction.campaign import Campaign, Choice
 from gradaudit.attacks.reconstruction.scores import own_items, trace
@@ -49,6 +49,7 @@ def run(audit: AttackTracing, subject: Subject, progress: Progress) -> Iterator[
         UsageError: there are too few records, or an option is wrong for them.
     """
     options = audit.options
+    expect_numbers(_methods(options, subject), subject.records)
     hits, facts = zip(
         *(_repetition(options, subject, number, progress) for number in range(options.repeats)),
         strict=True,

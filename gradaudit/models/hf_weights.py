@@ -1,0 +1,55 @@
+"""Weights in a folder of transformers, under the names that a model of the library has for them."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+
+from gradaudit.models.checkpoint import LoadedCheckpoint
+from gradaudit.models.hf_adapter import with_frozen
+from gradaudit.text import listed
+
+_WEIGHTS = (
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+)
+_NORM = {"gamma": "weight", "beta": "bias"}
+
+
+def weights_in(folder: Path) -> Path | None:
+    """The file of weights in a folder, or the index of several; None where there is none."""
+    found = [path for name in _WEIGHTS if (path := folder.expanduser() / name).exists()]
+    return found[0] if found else None
+
+
+def as_named_here(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoint:
+    """A checkpoint as the library would take it, under the names of the model that it is for.
+
+    Some keys have had other names, and some are of buffers that there are no more. An adapter comes
+    without the weights below it. The checkpoint of a model of another kind is left as it is.
+    """
+    if not hasattr(model, "base_model_prefix"):
+        return loaded
+    passed_over = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    prefix, own = f"{model.base_model_prefix}.", model.state_dict().keys()
+
+    def known(key: str) -> bool:
+        return not own.isdisjoint((key, f"{prefix}{key}", key.removeprefix(prefix)))
+
+    left = [key for key in loaded.state if not known(key) and _any(passed_over, key)]
+    state = {_today(key): t for key, t in loaded.state.items() if key not in left}
+    notes = (*loaded.notes, *([f"left aside: {listed(left)}"] if left else []))
+    return with_frozen(replace(loaded, state=state, notes=notes), model)
+
+
+def _any(patterns: Iterable[str], key: str) -> bool:
+    return any(re.search(pattern, key) for pattern in patterns)
+
+
+def _today(key: str) -> str:
+    """The name of a weight of a norm that was called gamma or beta before."""
+    return re.sub(r"(LayerNorm)\.(gamma|beta)$", lambda m: f"{m[1]}.{_NORM[m[2]]}", key)
