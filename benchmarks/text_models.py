@@ -88,7 +88,7 @@ def train(model: Any, tokenizer: Any, rows: list[dict[str, str]], steps: int) ->
                 logits, torch.tensor([int(row["sentiment"] == "pos") for row in chosen])
             )
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         if step % 100 == 0:
             print(f"step {step}: loss {loss.item():.3f}", flush=True)

@@ -4,7 +4,8 @@ A next-token loss asks for a text's last token and never looks at what follows i
 a map within the model holds it. The head's rows do: for positions t with predictions p_t and what
 came in h_t, row v is Σ_t p_tv h_t − Σ_{y_t = v} h_t, where all but the last y_t of each text are
 known once the texts before are. What is left is a sum of the last h of each text, in the row of the
-token that was asked for.
+token that was asked for, once for every text that ends so. Where the table of tokens is the head,
+rows hold what was looked up too, so that those go first that hold a whole number.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from gradaudit.attacks.text.view import TextView
 
 _SHOWN = 0.5
 """How much of a text's last h there must be in a row."""
+_EXACT = 0.02
+"""How near to a whole number of them it is where nothing else is in the row."""
 
 
 def last_tokens(view: TextView, texts: Sequence[Sequence[int]]) -> list[int | None]:
@@ -37,7 +40,9 @@ def last_tokens(view: TextView, texts: Sequence[Sequence[int]]) -> list[int | No
     rest = explained.index_add_(0, asked, hidden[inner], alpha=-1) - scale * observed
     ends = hidden[torch.arange(len(texts), device=ids.device), lengths - 1]
     shares = rest @ torch.linalg.pinv(ends)
-    best, tokens = shares.max(dim=0)
+    exact = (shares > _SHOWN) & ((shares - shares.round()).abs() < _EXACT)
+    tokens = torch.where(exact, torch.inf, shares).argmax(dim=0)
+    best = shares.gather(0, tokens[None])[0]
     pairs = zip(best.tolist(), tokens.tolist(), strict=True)
     return [token if share > _SHOWN else None for share, token in pairs]
 

@@ -28,8 +28,8 @@ _GAP = 1.2
 """What the smallest singular value of what came in must be over noise, or some of it is lost."""
 _MARGIN = 2.0
 """What the largest singular value of noise is taken to be, over its law's: rounding has tails."""
-_TAIL = 4.0
-"""How far over this they reach at most (measured: 4), where texts share tokens at positions, so
+_TAIL = 8.0
+"""How far over this they reach at most (measured: 4.1), where texts share tokens at positions, so
 that fewer dimensions than positions are filled,"""
 _FALL = 300.0
 """and how far below what came in they then lie at least (measured: 7,000)."""

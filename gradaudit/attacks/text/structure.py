@@ -16,6 +16,9 @@ _FULL = 0.98
 _BLOCK = 4
 """Maps behind attention up to the next block's: its output, a network of two, the next block."""
 
+_FULL = 0.9
+"""The rank over the highest of a block's maps, from which on one holds all that came in."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -134,9 +137,13 @@ class Structure:
         """The first maps with whole spans that see the context, up to those behind a block.
 
         What attention adds up is linear in what it sees, so that mixtures of several texts lie in
-        its span too; behind the block's network they do not.
+        its span too; behind the block's network they do not. Left out are those with a rank far
+        below the others': what came in has no gradient there, as in the last block of a model that
+        is asked for a class.
         """
-        return tuple(islice((p for p in self.places if not p.local and p.whole), _BLOCK))
+        found = tuple(islice((p for p in self.places if not p.local and p.whole), _BLOCK))
+        most = max((place.rank for place in found), default=0)
+        return tuple(place for place in found if place.rank >= _FULL * most)
 
     @property
     def deciding(self) -> tuple[Place, ...]:

@@ -321,9 +321,9 @@ def _rank_rows(rows: Rows, found: Found, layer: str, width: int) -> Iterator[Mea
     pairs = zip(found.ranks[layer], found.tokens, strict=True)
     known = [(rank, tokens) for rank, tokens in pairs if rank is not None]
     details: dict[str, JsonValue] = {"ranks": list(found.ranks[layer]), "width": width}
-    values = [rank for rank, _ in known], [rank / tokens for rank, tokens in known]
-    for metric, numbers in zip(OF_LAYERS[1:], values, strict=True):
-        yield rows.measured(metric, fmean(numbers), layer=layer, n=len(known), details=details)
+    ranks, shares = fmean(rank for rank, _ in known), fmean(rank / tokens for rank, tokens in known)
+    for metric, value in (("span_rank", ranks), ("span_rank_share", shares)):
+        yield rows.measured(metric, value, layer=layer, n=len(known), details=details)
 
 
 def _told_row(rows: Rows, found: Found, layer: str) -> Measurement:

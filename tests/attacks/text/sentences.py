@@ -73,9 +73,13 @@ def texts(count: int, *, causal: bool = True, seed: int = 0) -> Records:
     draws = torch.Generator().manual_seed(seed)
     frequent = 1 / torch.arange(1, WORDS + 1).double()
     ids = torch.multinomial(frequent, count * LENGTH, replacement=True, generator=draws)
-    ids = ids.reshape(count, LENGTH)
+    return labelled(ids.reshape(count, LENGTH), causal=causal)
+
+
+def labelled(ids: Tensor, *, causal: bool) -> Records:
+    """These texts (texts, positions) with their next words, or classes, as labels."""
     if not causal:
-        return Records(ids, torch.arange(count) % 2, ("no", "yes"))
+        return Records(ids, torch.arange(len(ids)) % 2, ("no", "yes"))
     labels = ids.roll(-1, dims=1)
     labels[:, -1] = IGNORED
     return Records(ids, labels, tuple(map(str, range(WORDS))))
@@ -129,21 +133,25 @@ def view(
     hide: tuple[str, ...] = (),
     defenses: tuple[Defense, ...] = (),
     lengths: tuple[int, ...] | None = None,
+    shared: int = 0,
     records: int = 24,
     seed: int = 0,
 ) -> tuple[TextView, list[tuple[int, ...]]]:
-    """What an attacker has of the first texts, cut to these lengths, and the texts."""
+    """What an attacker has of the first texts, cut to these lengths, and the texts.
+
+    All begin with the same so many shared words.
+    """
     whole = subject(causal=causal, tied=tied, records=records, seed=seed)
     target = whole.target
     layers = tuple(layer for layer in target.layers if layer.name not in hide)
-    batch = replace(
-        whole.records, inputs=whole.records.inputs[:count], labels=whole.records.labels[:count]
-    )
+    ids = whole.records.inputs[:count].clone()
+    ids[:, :shared] = ids[:1, :shared]
+    batch = labelled(ids, causal=causal)
     ends = lengths or (LENGTH,) * count
     for row, end in zip(batch.labels, ends, strict=True):
         if causal:
             row[end - 1 :] = IGNORED
     threat = TextThreat(target, SharingProtocol(defenses=defenses, hidden=hide), layers)
     made = threat.view(batch, torch.Generator().manual_seed(seed))
-    rows = batch.inputs.tolist()
-    return replace(made, lengths=ends), [tuple(r[:n]) for r, n in zip(rows, ends, strict=True)]
+    rows = zip(ids.tolist(), ends, strict=True)
+    return replace(made, lengths=ends), [tuple(row[:end]) for row, end in rows]

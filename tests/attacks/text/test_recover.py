@@ -2,12 +2,30 @@
 
 import pytest
 import torch
-from attacks.text.sentences import LENGTH, view
+from attacks.text.sentences import LENGTH, texts, transformer, view
+from torch import Tensor, nn
 
+from gradaudit.attacks.text.observing import TextThreat
 from gradaudit.attacks.text.prefixes import Continuations
 from gradaudit.attacks.text.recover import recover
 from gradaudit.attacks.text.structure import Structure
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
 from gradaudit.progress import Silent
+from gradaudit.sharing.protocol import SharingProtocol
+
+
+class Last(nn.Module):
+    """The first two scores at the last position."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(texts, positions) to (texts, 2)."""
+        scores: Tensor = self.inner(ids)
+        return scores[:, -1, :2]
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -18,6 +36,32 @@ def test_texts_of_a_causal_model_come_back_word_for_word(tied: bool, hide: tuple
     headless = tied and "words" in hide
     expected = {text[:-1] if headless else text for text in truth}
     assert set(answer.texts) == expected
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_texts_with_the_same_beginning_come_back_word_for_word(tied: bool, seed: int) -> None:
+    """They fill fewer dimensions than there are positions."""
+    made, truth = view(4, tied=tied, shared=3, seed=seed)
+    found = recover(made, Structure.of(made), 0, Silent()).texts
+    assert {text[:-1] for text in found} == {text[:-1] for text in truth}
+    assert tied or set(found) == set(truth)
+
+
+def test_a_text_that_is_there_twice_comes_back() -> None:
+    for causal in (True, False):
+        made, truth = view(2, causal=causal, shared=LENGTH)
+        assert set(recover(made, Structure.of(made), 0, Silent()).texts) == set(truth)
+
+
+def test_texts_of_a_causal_model_that_is_asked_for_a_class_come_back() -> None:
+    """In its last block what came in has no gradient but at the last position."""
+    target = Target(Last(transformer()).eval(), CrossEntropy())
+    batch = texts(3, causal=False)
+    made = TextThreat(target, SharingProtocol(), target.layers).view(batch, torch.Generator())
+    assert made.task == "class"
+    answer = recover(made, Structure.of(made), 0, Silent())
+    assert set(answer.texts) == set(map(tuple, batch.inputs.tolist()))
 
 
 @pytest.mark.parametrize("count", [1, 2])
