@@ -30,6 +30,7 @@ MODELS = {
     "BertForMaskedLM": "text=text",
     "BertForSequenceClassification": "text=text&label=mood",
     "GPT2ForSequenceClassification": "text=text&label=mood",
+    "RobertaForMaskedLM": "text=text",
 }
 LENGTH = 9
 
@@ -165,6 +166,8 @@ def test_refused_folders(shelf: Shelf, tmp_path: Path) -> None:
     path = shelf.model("GPT2LMHeadModel")
     with pytest.raises(UsageError, match="length=25 is beyond the 24 positions"):
         opened(path, f"{shelf.texts()}?text=text&length=25")
+    with pytest.raises(UsageError, match="length=23 is beyond the 22 positions"):
+        opened(shelf.model("RobertaForMaskedLM"), f"{shelf.texts()}?text=text&length=23")
     (tmp_path / "config.json").write_bytes((path / "config.json").read_bytes())
     with pytest.raises(UsageError, match=r"holds no tokenizer \(tokenizer\.json\)"):
         opened(tmp_path, f"{shelf.texts()}?text=text")
