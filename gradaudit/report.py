@@ -200,6 +200,7 @@ class Finding(_Document):
 
     Attributes:
         unclear: what the policy makes of an unclear outcome; None for every other.
+        ends: of the interval that was judged, where a correction moved them.
         times: about how many times as many records or trials would settle an unclear outcome;
             None where no number of them would.
     """
@@ -215,6 +216,7 @@ class Finding(_Document):
     min: float | None = None
     outcome: Outcome
     unclear: Unclear | None = None
+    ends: tuple[float, float] | None = None
     times: float | None = None
     message: str
 

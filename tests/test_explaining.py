@@ -17,8 +17,8 @@ from gradaudit.judging import default_policy, known_metrics
 def test_an_audit_has_its_question_its_docstring_and_its_paper(audit: str) -> None:
     done = run("explain", *audit.split(), width=100)
     assert done.status == 0
-    assert audits()[audit].question.endswith("?")
     printed = " ".join(done.out.split())
+    assert audits()[audit].question in printed
     for paragraph in (audits()[audit].__doc__ or "").split("\n\n"):
         assert " ".join(paragraph.replace("`", "").split()) in printed
     assert printed.endswith(audits()[audit].paper)

@@ -63,11 +63,11 @@ class _TablePage(Page):
     def lines(self) -> Iterator[Text]:
         yield from self.verdict()
         yield from self.scope()
-        sections = (self.findings(), self.layers(), self.gaps())
-        for section in (*sections, self.provenance()):
+        for section in (self.findings(), self.layers(), self.gaps()):
             if lines := list(section):
                 yield Text()
                 yield from lines
+        yield from self.provenance()
         yield from self.verdict()
 
     def verdict(self) -> Iterator[Text]:

@@ -128,6 +128,12 @@ class Case:
     lapsed: Ignore | None = None
 
     @property
+    def corrected(self) -> bool:
+        """Whether the ends that are judged are others than the row's."""
+        interval = self.row.interval
+        return interval is not None and not self.row.infinite and self.ends != interval
+
+    @property
     def outcome(self) -> Literal["failed", "passed", "unclear"]:
         """Whether the interval is beyond the limit as a whole, within it, or holds it."""
         if self.row.imprecise:
@@ -179,7 +185,7 @@ class Case:
 
     @property
     def _correction(self) -> str:
-        if self.row.interval is None or self.row.infinite or self.ends == self.row.interval:
+        if not self.corrected:
             return ""
         low, high = self.ends
         return f", corrected to [{number(low)}, {number(high)}],"

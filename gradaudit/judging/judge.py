@@ -131,7 +131,7 @@ def gate(
     Raises:
         UsageError: a file cannot be read, or is no policy or report.
     """
-    policy = read_policy(Path(policy)) if isinstance(policy, str | Path) else policy
+    policy = read_policy(policy) if isinstance(policy, str | Path) else policy
     baseline = Report.from_file(baseline) if isinstance(baseline, str | Path) else baseline
     policy = policy or default_policy(report)
     policy = policy.strict() if strict else policy
@@ -214,9 +214,9 @@ def _verdict(case: Case, policy: Policy) -> Finding:
     """A finding; exceptions change what is beyond the limit, or may be."""
     words: str = case.words
     outcome: Outcome = case.outcome
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {"ends": case.ends} if case.corrected else {}
     if outcome == "unclear":
-        more = {"unclear": case.rule.unclear or policy.unclear, "times": case.times}
+        more |= {"unclear": case.rule.unclear or policy.unclear, "times": case.times}
     if outcome != "passed" and case.ignore:
         until = f" until {case.ignore.until}" if case.ignore.until else ""
         words += f"; ignored{until}: {case.ignore.reason}"

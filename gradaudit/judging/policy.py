@@ -162,12 +162,13 @@ class Policy(_Entry):
         return self.model_copy(update={"rules": rules, "unclear": "fail"})
 
 
-def read_policy(path: Path) -> Policy:
+def read_policy(path: str | Path) -> Policy:
     """Read a policy file.
 
     Raises:
         UsageError: the file cannot be read, is not a policy, or has no rule.
     """
+    path = Path(path)
     policy = read_yaml(path, Policy, schema="gradaudit schema policy")
     if not policy.rules:
         raise UsageError(f"{path}: rules: a policy without a rule passes nothing; add one")

@@ -123,10 +123,13 @@ class Doubt:
     metric: str
     layers: tuple[str, ...]
     reason: str
+    every: bool = False
 
     @property
     def where(self) -> str:
-        """`` in conv1 and conv2``; empty where it is about the whole model."""
+        """`` in conv1 and conv2``; empty where it is about every layer, or the whole model."""
+        if self.every:
+            return ""
         return f" in {abridged(self.layers, MOST_LAYERS)}" if self.layers else ""
 
 
@@ -139,10 +142,18 @@ def cell_text(row: Measurement | None, without: str = "") -> str:
     return SKIPPED if row.status == "skipped" else FAILED
 
 
-def doubts_of(rows: Iterable[Measurement]) -> tuple[Doubt, ...]:
-    """What casts doubt on numbers that are shown, each said once with all its layers."""
+def doubts_of(rows: Iterable[Measurement], layers: int) -> tuple[Doubt, ...]:
+    """What casts doubt on numbers that are shown, each said once with all its layers.
+
+    Args:
+        rows: of the numbers.
+        layers: how many there are.
+    """
     groups: dict[tuple[str, str], dict[str, None]] = {}
     for row in rows:
         for reason in row.doubts:
             groups.setdefault((row.id, reason), {}).update({row.layer: None} if row.layer else {})
-    return tuple(Doubt(metric, tuple(names), why) for (metric, why), names in groups.items())
+    return tuple(
+        Doubt(metric, tuple(names), why, every=1 < len(names) == layers)
+        for (metric, why), names in groups.items()
+    )

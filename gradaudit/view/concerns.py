@@ -9,7 +9,7 @@ from gradaudit.judging.judge import says
 from gradaudit.judging.policy import known_metrics, proxies
 from gradaudit.judging.risk import BEYOND, LEVELS, OPEN, Level, level_of, why
 from gradaudit.report import Finding, Key, Measurement, Report
-from gradaudit.text import estimate, variant_text
+from gradaudit.text import estimate, number, variant_text
 from gradaudit.view.floors import floor_of
 from gradaudit.view.wording import Place, clause
 
@@ -180,7 +180,7 @@ def _number(finding: Finding, row: Measurement, place: Place) -> str:
     where = f" in {finding.layer}" if finding.layer and place.several else ""
     most = finding.max is not None
     limit = f"limit {finding.max if most else finding.min:.10g}"
-    value = f"{finding.metric} {estimate(row)}{_played(row)}{where}"
+    value = f"{finding.metric} {estimate(row)}{_played(row)}{where}{_corrected(finding)}"
     if finding.outcome == "unclear":
         return f"{value}, {'imprecise: ' if row.imprecise else ''}{limit} inside"
     side = "above" if most else "below"
@@ -188,6 +188,14 @@ def _number(finding: Finding, row: Measurement, place: Place) -> str:
         counted = f", n = {row.n:,}" if row.n else ""
         return f"{value}, {side} {limit} (no interval{counted})"
     return f"{value}, {'lower' if most else 'upper'} end {side} {limit}"
+
+
+def _corrected(finding: Finding) -> str:
+    """The interval that was judged, where it is not the row's own."""
+    if finding.ends is None:
+        return ""
+    low, high = finding.ends
+    return f", corrected to [{number(low)}, {number(high)}]"
 
 
 def _played(row: Measurement) -> str:

@@ -21,16 +21,22 @@ _SHORTENED = {
 
 
 def title(report: Report) -> str:
-    """Model, checkpoints, size."""
+    """Model, checkpoints, size; files without their folders."""
     target = report.target
     files = [PurePath(checkpoint.file).name for checkpoint in target.checkpoints]
     return joined(
-        target.model,
+        _shortened_path(target.model),
         files[0] if len(files) == 1 else f"{len(files)} checkpoints" if files else "",
         f"{target.parameters:,} parameters",
         target.loss,
         f"{target.mode} mode",
     )
+
+
+def _shortened_path(model: str) -> str:
+    """A factory's file without its folders; any other spec as it is."""
+    file, python, factory = model.rpartition(".py:")
+    return f"{PurePath(file).name}{python}{factory}" if python else model
 
 
 def data_facts(report: Report) -> str:

@@ -1,6 +1,6 @@
 """The one view of a report that every readable format renders."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gradaudit.audits.base import Question
@@ -45,6 +45,7 @@ class View:
         model: numbers of the whole model.
         gaps: what was not looked at.
         doubts: what casts doubt on numbers that are shown.
+        brief_doubts: the same of the numbers that answer a question alone.
         how: confidence, samples, seed, device, time.
         unshown: how many measured rows are in none of these.
         alone: whether one audit made the report, so that all its metrics are worth showing.
@@ -57,16 +58,10 @@ class View:
     model: tuple[ModelLine, ...]
     gaps: tuple[Gap, ...]
     doubts: tuple[Doubt, ...]
+    brief_doubts: tuple[Doubt, ...]
     how: str
     unshown: int
     alone: bool
-
-    @property
-    def brief_doubts(self) -> tuple[Doubt, ...]:
-        """Those about the numbers that stand for a question, or for the whole model."""
-        shown = {column.metric for column in self.layers.questions}
-        shown |= {line.metric for line in self.model}
-        return tuple(doubt for doubt in self.doubts if doubt.metric in shown)
 
     @property
     def findings(self) -> tuple[Concern, ...]:
@@ -85,8 +80,10 @@ def view(report: Report, policy: Policy | None = None) -> View:
     judged = with_findings(report, policy)
     concerns, layers = concerns_of(judged), layers_of(judged)
     model = _model_rows(judged, chosen_metrics(judged))[:MOST_MODEL_LINES]
-    cells = [cell for line in layers.lines for cell in line.cells if cell.measured]
-    shown = [cell.row for cell in cells if cell.row is not None]
+    shown = _measured(cell for line in layers.lines for cell in line.cells)
+    answers = _measured(cell for line in layers.lines for cell in line.answers)
+    known = known_metrics()
+    whole = [row for row in model if row.id in known and known[row.id].question]
     measured = sum(row.status == "measured" for row in judged.measurements)
     return View(
         verdict=verdict_of(judged, concerns, layers),
@@ -95,11 +92,16 @@ def view(report: Report, policy: Policy | None = None) -> View:
         layers=layers,
         model=tuple(map(_model_line, model)),
         gaps=gaps_of(judged, layers.lines),
-        doubts=doubts_of([*shown, *model]),
+        doubts=doubts_of([*shown, *model], len(layers.lines)),
+        brief_doubts=doubts_of([*answers, *whole], len(layers.lines)),
         how=how(judged),
         unshown=measured - len(shown) - len(model),
         alone=len({row.audit for row in judged.measurements}) == 1,
     )
+
+
+def _measured(cells: Iterable[Cell]) -> list[Measurement]:
+    return [cell.row for cell in cells if cell.row is not None and cell.measured]
 
 
 def _model_rows(report: Report, chosen: Mapping[str, None]) -> list[Measurement]:

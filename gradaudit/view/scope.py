@@ -70,9 +70,14 @@ def attacked(report: Report) -> tuple[str, ...]:
         dict.fromkeys(
             name
             for name in (*(asked if isinstance(asked, list) else ()), *named)
-            if isinstance(name, str) and name and (name in offered or not offered)
+            if isinstance(name, str) and name and (name in offered or not _speaks_of(name, offered))
         )
     )
+
+
+def _speaks_of(secret: str, offered: Iterable[str]) -> bool:
+    """Whether a secret is about an attribute of the data, such as how many records have it."""
+    return any(name in secret for name in offered)
 
 
 def not_attacked(report: Report) -> tuple[str, ...]:

@@ -31,7 +31,6 @@ fc1     low   Linear          30  60
 output  low   Linear           6  12
 
 not tested: attribute sex
-
 gradaudit 0.1.0, seed 0, cpu, TIME
 PASSED by the default policy: no limit is exceeded, and none is left open
 """

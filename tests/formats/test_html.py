@@ -8,7 +8,7 @@ import pytest
 from report_builder import failed_row, infinite_row, make_report, row, skipped_row
 
 from gradaudit.formats import format_for
-from gradaudit.formats.html import MOST_ROWS, Html
+from gradaudit.formats.html import MOST_LAYERS, MOST_ROWS, MOST_STRIPS, Html
 from gradaudit.report import CheckpointRecord, Report
 
 pytestmark = pytest.mark.usefixtures("two_audits")
@@ -171,6 +171,21 @@ def test_very_many_rows_are_cut_and_counted() -> None:
     words = Page(Html().render(make_report(*rows))).words
     assert f"All {MOST_ROWS + 5} rows" in words
     assert "5 more rows are in the JSON report" in words
+
+
+def test_a_large_model_has_a_small_page() -> None:
+    names = [f"features.denseblock{i // 100}.denselayer{i}.conv" for i in range(1200)]
+    rows = [
+        row(f"leak.{metric}", name, 1.0 + i, interval=(i, 2.0 + i))
+        for metric in ("bits", "effort", "note")
+        for i, name in enumerate(names)
+    ]
+    rows += [row("rank.deficit", name, i) for i, name in enumerate(names)]
+    text = Html().render(make_report(*rows, layers=[(name, "Conv2d", 1) for name in names]))
+    assert len(text.encode()) < 2_000_000
+    assert "<summary>1,150 more layers</summary>" in text
+    assert text.count('class="strip"') == 2 * MOST_STRIPS
+    assert text.partition("more layers")[0].count('<tr><th scope="row">') == MOST_LAYERS
 
 
 def test_the_page_does_not_need_torch() -> None:

@@ -100,7 +100,6 @@ whole model high: leak.total 4.80
 
 not tested: attribute ink; vinfo (no attribute is named); leak in fc2 (failed:
   the loss is NaN)
-
 gradaudit 0.1.0, 95 % intervals, seed 0, cpu, 2026-05-01T10:00:00+00:00
 --all: 2 more findings, every metric with its interval; -f json: 3 more rows
 FAILED by the default policy: a server can tell a batch's slant from conv1, and

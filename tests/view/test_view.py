@@ -48,6 +48,21 @@ def test_a_sentence_says_no_more_than_its_number(
         assert each.helps.startswith("hiding fc1 (--hide), or" if shown else "about 2.2 times")
 
 
+def test_a_corrected_interval_is_the_one_that_is_judged() -> None:
+    rows = [row("leak.bits", f"fc{i}", 3.0, interval=(1.9, 4.1), n=40) for i in range(1, 3)]
+    report = make_report(*rows, layers=[("fc1", "Linear", 1), ("fc2", "Linear", 1)])
+    rule = {"metric": "leak.bits", "max": 1.8}
+    policy = Policy.model_validate({"rules": [rule], "family": "holm"})
+    judged = gate(report, policy)
+    assert all(finding.ends and finding.ends[0] < 1.8 for finding in judged.findings)
+    (found,) = view(judged).concerns
+    assert found.number.startswith("leak.bits 3 [1.90, 4.10] in fc1, corrected to [1.7")
+    assert found.number.endswith("], limit 1.8 inside")
+    assert all(
+        finding.ends is None for finding in gate(report, Policy(rules=policy.rules)).findings
+    )
+
+
 def test_an_error_hides_its_warning_and_one_metric_is_one_concern() -> None:
     found = concerns(
         row("leak.bits", "conv1", 3.0),
@@ -180,6 +195,15 @@ def test_the_scope_says_what_is_shared_and_to_whom_it_does_not_apply() -> None:
     )
 
 
+def test_a_secret_that_is_no_attribute_is_named_too() -> None:
+    rows = [
+        row("leak.bits", "conv1", 1, details={"secret": "user"}),
+        row("leak.bits", "fc1", 1, details={"secret": "share of slant=left"}),
+    ]
+    report = make_report(*rows, data={"attributes": SLANT})
+    assert view(report).scope.private == "user"
+
+
 def test_a_report_that_attacked_nothing_says_so() -> None:
     report = make_report(row("rank.deficit", "fc1", 1), data={"attributes": SLANT})
     assert view(report).scope.private == "no attribute was attacked"
@@ -228,9 +252,12 @@ def test_each_question_has_one_number_a_layer() -> None:
         ("fc2", "not tested", ["", "–"]),
     ]
     assert [line.name for line in layers.riskiest(2)] == ["conv1", "fc1"]
-    assert [(x.metric, x.layers, x.reason) for x in view(report).brief_doubts] == [
-        ("leak.bits", ("fc1",), "few")
+    assert [(x.metric, x.where, x.reason) for x in view(report).brief_doubts] == [
+        ("leak.bits", " in fc1", "few")
     ]
+    doubtful = [row("leak.bits", name, 1, details={"warning": "few"}) for name in ("a", "b")]
+    every = make_report(*doubtful, layers=[("a", "Linear", 1), ("b", "Linear", 1)])
+    assert [x.where for x in view(every).brief_doubts] == [""]
 
 
 def test_the_sign_off_says_what_it_rests_on() -> None:

@@ -54,21 +54,21 @@ def candidates(view: TextView, structure: Structure) -> Candidates | None:
         return Candidates(tokens, torch.zeros(len(tokens), view.length))
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randperm(view.vocabulary, generator=generator)[:_NULL]
-    null, costs = _misfits(view, structure, drawn), _misfits(view, structure, tokens)
+    null, costs = _costs(view, structure, drawn), _costs(view, structure, tokens)
     limit = limit_of(null.flatten())
     certain = structure.first.clear and limit > SEPARATE
-    allowed = costs < limit if limit > SEPARATE else torch.zeros_like(costs, dtype=torch.bool)
-    if not certain:
-        best = costs.argsort(dim=0)[:_RANKED]
-        allowed.scatter_(0, best, value=True)
+    told = structure.first.whole and limit > SEPARATE
+    allowed = costs < limit if told else torch.zeros_like(costs, dtype=torch.bool)
+    best = costs.argsort(dim=0)[: 1 if certain else _RANKED]
+    allowed.scatter_(0, best, value=True)
     costs = torch.where(allowed, costs, torch.inf)
     some = allowed.any(dim=1)
     return Candidates(tokens[some], costs[some].expand(-1, view.length), certain)
 
 
-def _misfits(view: TextView, structure: Structure, tokens: Tensor) -> Tensor:
-    """(tokens, positions) misfits to the first span; one position where all are alike."""
+def _costs(view: TextView, structure: Structure, tokens: Tensor) -> Tensor:
+    """(tokens, positions) costs at the first span; one position where all are alike."""
     assert structure.first is not None
     positions = view.length if structure.positional else 1
     texts = tokens.to(view.model.device)[:, None].expand(-1, positions)
-    return torch.cat([structure.first.misfit(block) for block in torch.split(texts, _CHUNK)]).cpu()
+    return torch.cat([structure.first.cost(block) for block in torch.split(texts, _CHUNK)]).cpu()

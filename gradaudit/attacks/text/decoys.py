@@ -24,11 +24,11 @@ def decoys_of(batch: Texts, pool: Texts, count: int, generator: np.random.Genera
         generator: draws them.
     """
     frequencies = _log_frequencies(pool, 1 + int(max(pool.ids.max(), batch.ids.max())))
-    last = pool.ids[torch.arange(len(pool)), pool.lengths - 1].mode().values
+    last = _common_end(pool)
     rows: list[Tensor] = []
     for ids, length in zip(batch.ids, batch.lengths.tolist(), strict=True):
         drawn = _drawn(pool, length, count * _POOL, generator)
-        if ids[length - 1] == last:
+        if last is not None and int(ids[length - 1]) == last:
             drawn[:, length - 1] = last
         far = (frequencies[drawn[:, :length]].mean(1) - frequencies[ids[:length]].mean()).abs()
         far[(drawn[:, None, :length] == batch.ids[:, :length]).all(dim=2).any(dim=1)] = torch.inf
@@ -51,6 +51,13 @@ def _drawn(pool: Texts, length: int, count: int, generator: np.random.Generator)
     ids[:, :length] = torch.where(_filled(pool)[chosen, :length], ids[:, :length], more)
     ids[:, length:] = 0
     return ids
+
+
+def _common_end(pool: Texts) -> int | None:
+    """The token that ends more than half of the texts."""
+    ends = pool.ids[torch.arange(len(pool)), pool.lengths - 1]
+    last = int(ends.mode().values)
+    return last if 2 * int((ends == last).sum()) > len(ends) else None
 
 
 def _filled(pool: Texts) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradaudit.attacks.text.inputs import LookedUp
 from gradaudit.attacks.text.presence import Texts
-from gradaudit.attacks.text.view import Task, TextView
+from gradaudit.attacks.text.view import Task, TextView, resized
 from gradaudit.data.common.packing import Part
 from gradaudit.data.records import IGNORED, Records
 from gradaudit.defenses.subject import seen_by_outsiders
@@ -56,11 +56,12 @@ class TextThreat:
             for name in layer.parameter_names
         }
         kept = {name: part.to(model.device, model.dtype) for name, part in update.items()}
+        longest = int(texts.lengths.max())
         view = TextView(
-            model=model,
+            model=replace(model, parts=resized(model.parts, longest)),
             update={name: part for name, part in kept.items() if name in shown},
             lengths=tuple(texts.lengths.tolist()),
-            length=texts.ids.shape[1],
+            length=longest,
             task=task,
             vocabulary=_vocabulary(model, batch),
         )

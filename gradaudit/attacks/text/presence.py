@@ -5,7 +5,7 @@ text's positions: the less, the likelier. At the table of tokens it is how much 
 text's tokens moved.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from gradaudit.attacks.text.structure import Place
 from gradaudit.attacks.text.view import TextView
 from gradaudit.attacks.text.vocabulary import row_strengths
 from gradaudit.models.target import Layer
+from gradaudit.statistics.ranking import rank
 
 _CHUNK = 64
 
@@ -60,6 +61,12 @@ class Presence:
             if name is not None and name != view.table
         }
 
+    @cached_property
+    def table(self) -> str | None:
+        """The layer that tokens are looked up in."""
+        holding = (x.name for x in self.layers if self.view.table in x.parameter_names)
+        return next(holding, None)
+
     def span(self, layer: str) -> Span | None:
         """Of a layer; None where it is void or no linear map."""
         place = self.places.get(layer)
@@ -70,9 +77,8 @@ class Presence:
         telling = {layer: place for layer, place in self.places.items() if place.span is not None}
         found = self._energies(texts, telling)
         rows = row_strengths(self.view)
-        table = next((x.name for x in self.layers if self.view.table in x.parameter_names), None)
-        if table is not None and rows is not None:
-            found[table] = -mean_over(rows[texts.ids.cpu()], texts.lengths.cpu())
+        if self.table is not None and rows is not None:
+            found[self.table] = -mean_over(rows[texts.ids.cpu()], texts.lengths.cpu())
         return found
 
     def _energies(self, texts: Texts, telling: Mapping[str, Place]) -> dict[str, Tensor]:
@@ -106,6 +112,17 @@ def wins(true: Tensor, decoys: Tensor) -> Tensor:
     """
     behind, level = true[:, None] < decoys, true[:, None] == decoys
     return (behind.double() + level.double() / 2).mean(dim=1)
+
+
+def p_value(evidence: Sequence[Tensor]) -> float:
+    """How likely a text like its decoys has ranks so low, by their sum over all layers.
+
+    Args:
+        evidence: of each layer, (1 + decoys,), the text first; less is likelier.
+    """
+    ranks = sum(torch.from_numpy(rank(layer.double().numpy())) for layer in evidence)
+    assert isinstance(ranks, Tensor)
+    return float((ranks <= ranks[0]).double().mean())
 
 
 def _map_of(view: TextView, layer: Layer) -> str | None:

@@ -104,9 +104,12 @@ def _by_position(
     """The best tokens at each position, which nothing joins to texts."""
     longest = sorted(view.inner, reverse=True)
     texts: list[list[int]] = [[] for _ in longest]
+    start = 0
     for position in range(view.length):
         alive = [text for text, length in zip(texts, longest, strict=True) if length > position]
-        for text, token in zip(alive, found.at(position)[: len(alive)].tolist(), strict=False):
+        tokens = found.at(position)[start : start + len(alive)].tolist()
+        start += 0 if structure.positional else len(alive)  # the same tokens everywhere, in turns
+        for text, token in zip(alive, tokens, strict=False):
             text.append(token)
     return [tuple(text) for text in texts if text], "single positions: nothing joins them to texts"
 

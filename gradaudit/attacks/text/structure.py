@@ -44,6 +44,11 @@ class Place:
         return self.view.model.parameters[name].shape[self.view.linear[name]]
 
     @property
+    def outputs(self) -> int:
+        """How many outputs the maps have together."""
+        return sum(self.view.model.parameters[name].numel() for name in self.names) // self.width
+
+    @property
     def whole(self) -> bool:
         """Whether there is a span that holds all that came in."""
         return self.span is not None and self.span.whole
@@ -67,6 +72,10 @@ class Place:
         """
         assert self.span is not None
         return self.span.misfit(self._vectors(ids, lengths))
+
+    def cost(self, ids: Tensor) -> Tensor:
+        """How little texts fit, (texts, positions): misfits, or energies where no span is whole."""
+        return self.misfit(ids) if self.whole else self.energy(ids)
 
     def energy(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
         """The share of energy outside the span, (texts, positions)."""

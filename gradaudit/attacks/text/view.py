@@ -26,7 +26,7 @@ class TextView:
         model: weights, architecture and loss.
         update: by parameter, of those that are shared and looked at.
         lengths: how many positions each text fills.
-        length: positions of a record, of which a text fills the first.
+        length: positions of the longest text; a text fills the first.
         task: what the loss asks for.
         vocabulary: how many tokens there are.
         padding: the token of an empty position.

@@ -17,6 +17,11 @@ class TextOptions(UpdateOptions):
     decoys: int = Field(
         32, ge=1, description="other texts that each is to be told from, at every layer"
     )
+    given: tuple[int, ...] = Field(
+        (),
+        description="texts of the data set, by number from 0, of each of which it is tested "
+        "whether it is behind the first update",
+    )
     search: bool = Field(
         True, description="search for whole texts; without it layers alone are looked at"
     )
@@ -42,10 +47,15 @@ class AttackText(Audit[TextOptions]):
     there: text_auroc is the share of pairs in which the text has less; the same of another
     batch's update stands beside it as the floor. Where there are as many tokens as the map is wide
     its span says nothing ("void"). A rank below the number of tokens hides no text by itself: what
-    came in still has more energy in the span than a decoy.
+    came in still has more energy in the span than a decoy. For low-rank adapters the share of
+    tokens that is expected from their ranks, summed where they share an input, stands beside the
+    measured one. A given text is tested against decoys by the sum of its ranks at all layers:
+    text_p_value is (1 + decoys that fit as well)/(1 + decoys).
     """
 
     name = "attack text"
+    question = "Which words and texts are behind an update of a language model?"
+    paper = "https://arxiv.org/abs/2405.15586"
     summary = "Name the tokens and texts behind an update of a language model."
     question = "Which texts does an attacker read off an update of a language model?"
     paper = "https://arxiv.org/abs/2405.15586"
@@ -53,6 +63,8 @@ class AttackText(Audit[TextOptions]):
         _of_model(
             id="tokens_recovered",
             title="Share of the batch's tokens that the attacker names",
+            question="records",
+            chance=0.0,
             warning=0.25,
             error=0.75,
             why="an attacker reads most of the words of a batch off its update",
@@ -60,9 +72,16 @@ class AttackText(Audit[TextOptions]):
         _of_model(
             id="sequences_recovered",
             title="Share of the batch's texts that the attacker names word for word",
+            question="records",
+            chance=0.0,
             warning=0.0,
             error=0.1,
             why="an attacker writes down texts of the batch word for word",
+        ),
+        Metric(
+            id="lora_predicted",
+            title="Share of tokens that low-rank adapters give away, predicted from their ranks",
+            per_layer=False,
         ),
         _of_model(id="rouge1", title="ROUGE-1 of the attacker's texts"),
         _of_model(id="rouge2", title="ROUGE-2 of the attacker's texts"),
@@ -70,9 +89,18 @@ class AttackText(Audit[TextOptions]):
             id="text_auroc",
             title="How well a text of the batch is told from decoys",
             riskier="higher",
+            question="records",
+            chance=0.5,
             warning=0.6,
             error=0.9,
             why="this layer's gradient tells whether a given text was in the batch",
+        ),
+        Metric(
+            id="text_p_value",
+            title="How likely a text that was not in the batch fits its update so well",
+            riskier="lower",
+            per_layer=False,
+            question="records",
         ),
         Metric(id="span_rank", title="Dimensions of the span of what came in"),
         Metric(id="span_rank_share", title="Dimensions of the span, over the batch's tokens"),

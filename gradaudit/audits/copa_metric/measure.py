@@ -8,7 +8,7 @@ from torch import Tensor
 from gradaudit.audits.base import Cost
 from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
 from gradaudit.audits.rows import Rows
-from gradaudit.defenses.subject import Subject
+from gradaudit.defenses.subject import Subject, defenses_note
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer
@@ -24,6 +24,7 @@ from gradaudit.ranks.observe import (
 from gradaudit.report import Measurement
 
 _PASSES_A_RANK = 20.0
+_UNDEFENDED = "none applied: these are the equations of single records' own gradients"
 ADVICE = (
     "A network is less secure against COPA if wide convolutions greatly enlarge the feature space "
     "near the input and it only shrinks towards the last layer; where that matters, prefer a "
@@ -48,7 +49,8 @@ def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Mea
         by_name = [layer for layer in subject.layers if _is_by_name(layer)]
         why = f": {_not_a_convolution(by_name[0])}" if by_name else ""
         raise NotApplicable(f"the model has no convolution modules{why}")
-    rows, model = Rows(type(audit)), FunctionalModel.of(subject.target, seed=subject.seed)
+    rows = Rows(type(audit)).of({}, defenses_note(subject, _UNDEFENDED))
+    model = FunctionalModel.of(subject.target, seed=subject.seed)
     count = audit.options.records
     records = subject.sample(count)
     inputs, labels = model.cast(records.inputs[:count]), model.cast(records.labels[:count])

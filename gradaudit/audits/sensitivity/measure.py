@@ -37,6 +37,10 @@ _UNDEFENDED = "none applied: these are gradients of single records, not what is 
 _VARIABLES: Mapping[Reacting, Variable] = {"input": "point", "label": "target"}
 
 
+_MANY_CONFIDENT = 0.1
+"""Share of records that the model is sure of, by which the mean of label sensitivities is large."""
+
+
 def rows_of(
     rows: Rows, reacting: Reacting, layers: Sequence[str], measured: Measured, seed: int
 ) -> Iterator[Measurement]:
@@ -215,7 +219,7 @@ def run(audit: Sensitivity, subject: Subject, progress: Progress) -> Iterator[Me
     """
     for target, variant in by_round(subject):
         for reacting, observed in _observed(audit, target, subject):
-            facts = _facts(observed) | defenses_note(subject, _UNDEFENDED)
+            facts = _facts(observed, reacting) | defenses_note(subject, _UNDEFENDED)
             rows, names = Rows(type(audit), variant, facts), [x.name for x in observed.layers]
             try:
                 measured = observed.measure(
@@ -251,11 +255,14 @@ def _observed(
     yield "label", observed
 
 
-def _facts(observed: Observed) -> dict[str, JsonValue]:
+def _facts(observed: Observed, reacting: Reacting) -> dict[str, JsonValue]:
     """What every row of a target says."""
     facts: dict[str, JsonValue] = {"records": len(observed.inputs)}
     if observed.confident is not None:
         facts["confident_share"] = observed.confident
+        if reacting == "label" and observed.confident >= _MANY_CONFIDENT:
+            sure = f"{observed.confident:.0%} of the records are surely predicted"
+            facts["warning"] = f"{sure}; see the median"
     if observed.coupling is not None:
         facts["coupling"] = f"{observed.coupling}; here each record is a batch of its own"
     return facts

@@ -17,13 +17,6 @@ def test_last_tokens_are_told_whatever_the_length_of_the_update(tied: bool, fact
     assert found == [text[-1] for text in truth]
 
 
-def test_a_wrong_text_gets_no_last_token() -> None:
-    made, truth = view(3)
-    wrong = [(5, 4, 3, 2, 1, 0), *(text[:-1] for text in truth[1:])]
-    found = last_tokens(made, wrong)
-    assert found[0] != truth[0][-1] or found[0] is None
-
-
 @pytest.mark.parametrize("lengths", [(7, 3, 5), (2, 7, 4)])
 def test_texts_of_several_lengths_end_where_they_end(lengths: tuple[int, ...]) -> None:
     made, truth = view(3, lengths=lengths)
