@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -84,6 +85,22 @@ def test_the_weights_in_the_folder_are_its_checkpoint(shelf: Shelf) -> None:
     assert not drawn.get_parameter("transformer.wte.weight").equal(
         target.model.get_parameter("transformer.wte.weight")
     )
+
+
+def test_weights_may_lie_in_shards_or_be_a_state_dict(shelf: Shelf, tmp_path: Path) -> None:
+    whole = opened(path := shelf.model("BertForMaskedLM"), f"{shelf.texts()}?text=text").target
+    for kind in ("shards", "bin"):
+        copied = shutil.copytree(path, tmp_path / kind)
+        (copied / "model.safetensors").unlink()
+        if kind == "bin":
+            torch.save(whole.model.state_dict(), copied / "pytorch_model.bin")
+        else:
+            copy.deepcopy(whole.model).save_pretrained(copied, max_shard_size="8KB")  # type: ignore[operator]
+            assert len([*copied.glob("*.safetensors")]) > 1
+        target = opened(copied, f"{shelf.texts()}?text=text").target
+        assert target.checkpoint is not None
+        for name, parameter in target.model.named_parameters():
+            assert parameter.equal(whole.model.get_parameter(name))
 
 
 def test_older_names_of_weights_are_known(shelf: Shelf, tmp_path: Path) -> None:
