@@ -27,7 +27,7 @@ _BERT = {
     "intermediate_size": 24,
     "max_position_embeddings": 24,
 }
-_SHAPES = {"GPT2": _GPT2, "Bert": _BERT}
+_SHAPES = {"GPT2": _GPT2, "Bert": _BERT, "Roberta": {**_BERT, "pad_token_id": 1}}
 
 
 class Shelf:
@@ -58,7 +58,7 @@ def folder_of(path: Path, architecture: str, **settings: Any) -> Path:
     """A folder with a model such as ``GPT2LMHeadModel``, its weights and its tokenizer."""
     transformers = library("transformers")
     family = next(name for name in _SHAPES if architecture.startswith(name))
-    tokenizer = tokenizer_in(path, ends=family == "Bert")
+    tokenizer = tokenizer_in(path, ends=family != "GPT2")
     config = getattr(transformers, f"{family}Config")(
         vocab_size=len(tokenizer),
         bos_token_id=None,

@@ -28,7 +28,8 @@ _TRIAL = 2
 _QUICK_BYTES = 16 << 20
 """On the CPU: larger blocks go back to the system after every use, and fetching them again costs
 more than the arithmetic."""
-_QUICK_RECORDS = 8
+_QUICK_RECORDS = 16
+"""At least: of fewer, small layers take less time than calling them (benchmarks/language_speed)."""
 
 
 @dataclass(frozen=True)

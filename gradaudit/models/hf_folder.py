@@ -112,17 +112,30 @@ def brought_by(folder: Path, adapter: Path | None) -> Path | None:
 def reading_of(model: nn.Module) -> Reading | None:
     """How a model that is of a folder reads texts; None of any other model."""
     config: Any = getattr(model, "config", None)
-    folder = Path(getattr(config, "name_or_path", None) or "")
-    if not (folder / CONFIG).is_file() or (task := _task_of(type(model).__name__)) is None:
+    named = getattr(config, "name_or_path", None)
+    folder = Path(named) if isinstance(named, str) and named else None
+    if folder is None or not (folder / CONFIG).is_file():
+        return None
+    if (task := _task_of(type(model).__name__)) is None:
         return None
     return Reading(
         tokenizer=folder,
         task=task,
         vocabulary=model.get_input_embeddings().num_embeddings,  # type: ignore[operator]
-        positions=getattr(config, "max_position_embeddings", None),
+        positions=_positions(model),
         padding=config.pad_token_id,
         classes=tuple(config.id2label[k] for k in sorted(config.id2label)),
     )
+
+
+def _positions(model: Any) -> int | None:
+    """How many tokens a text may have; some models count positions from behind that of padding."""
+    most: int | None = getattr(model.config, "max_position_embeddings", None)
+    tables = [
+        m for m in model.modules() if isinstance(m, nn.Embedding) and m.num_embeddings == most
+    ]
+    behind = [table.padding_idx + 1 for table in tables if table.padding_idx is not None]
+    return most if most is None or not behind else most - max(behind)
 
 
 @cache

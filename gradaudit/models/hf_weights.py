@@ -1,7 +1,8 @@
 """Weights in a folder of transformers, under the names that a model of the library has for them."""
 
+import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,6 @@ _WEIGHTS = (
     "pytorch_model.bin.index.json",
     "pytorch_model.bin",
 )
-_NORM = {"gamma": "weight", "beta": "bias"}
 
 
 def weights_in(folder: Path) -> Path | None:
@@ -41,7 +41,12 @@ def as_named_here(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoin
         return not own.isdisjoint((key, f"{prefix}{key}", key.removeprefix(prefix)))
 
     left = [key for key in loaded.state if not known(key) and _any(passed_over, key)]
-    state = {_today(key): t for key, t in loaded.state.items() if key not in left}
+    now = _renaming(model)
+    state = {
+        key if known(key) else now(key): tensor
+        for key, tensor in loaded.state.items()
+        if key not in left
+    }
     notes = (*loaded.notes, *([f"left aside: {listed(left)}"] if left else []))
     return with_frozen(replace(loaded, state=state, notes=notes), model)
 
@@ -50,6 +55,10 @@ def _any(patterns: Iterable[str], key: str) -> bool:
     return any(re.search(pattern, key) for pattern in patterns)
 
 
-def _today(key: str) -> str:
-    """The name of a weight of a norm that was called gamma or beta before."""
-    return re.sub(r"(LayerNorm)\.(gamma|beta)$", lambda m: f"{m[1]}.{_NORM[m[2]]}", key)
+def _renaming(model: nn.Module) -> Callable[[str], str]:
+    """What the library calls a weight now that had another name in files."""
+    mapping = importlib.import_module("transformers.conversion_mapping")
+    loading = importlib.import_module("transformers.core_model_loading")
+    known = mapping.get_model_conversion_mapping(model)
+    renamings = [each for each in known if isinstance(each, loading.WeightRenaming)]
+    return lambda key: str(loading.rename_source_key(key, renamings, [])[0])

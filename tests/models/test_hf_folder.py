@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ MODELS = {
     "BertForMaskedLM": "text=text",
     "BertForSequenceClassification": "text=text&label=mood",
     "GPT2ForSequenceClassification": "text=text&label=mood",
+    "RobertaForMaskedLM": "text=text",
 }
 LENGTH = 9
 
@@ -83,6 +85,22 @@ def test_the_weights_in_the_folder_are_its_checkpoint(shelf: Shelf) -> None:
     assert not drawn.get_parameter("transformer.wte.weight").equal(
         target.model.get_parameter("transformer.wte.weight")
     )
+
+
+def test_weights_may_lie_in_shards_or_be_a_state_dict(shelf: Shelf, tmp_path: Path) -> None:
+    whole = opened(path := shelf.model("BertForMaskedLM"), f"{shelf.texts()}?text=text").target
+    for kind in ("shards", "bin"):
+        copied = shutil.copytree(path, tmp_path / kind)
+        (copied / "model.safetensors").unlink()
+        if kind == "bin":
+            torch.save(whole.model.state_dict(), copied / "pytorch_model.bin")
+        else:
+            copy.deepcopy(whole.model).save_pretrained(copied, max_shard_size="8KB")  # type: ignore[operator]
+            assert len([*copied.glob("*.safetensors")]) > 1
+        target = opened(copied, f"{shelf.texts()}?text=text").target
+        assert target.checkpoint is not None
+        for name, parameter in target.model.named_parameters():
+            assert parameter.equal(whole.model.get_parameter(name))
 
 
 def test_older_names_of_weights_are_known(shelf: Shelf, tmp_path: Path) -> None:
@@ -165,6 +183,8 @@ def test_refused_folders(shelf: Shelf, tmp_path: Path) -> None:
     path = shelf.model("GPT2LMHeadModel")
     with pytest.raises(UsageError, match="length=25 is beyond the 24 positions"):
         opened(path, f"{shelf.texts()}?text=text&length=25")
+    with pytest.raises(UsageError, match="length=23 is beyond the 22 positions"):
+        opened(shelf.model("RobertaForMaskedLM"), f"{shelf.texts()}?text=text&length=23")
     (tmp_path / "config.json").write_bytes((path / "config.json").read_bytes())
     with pytest.raises(UsageError, match=r"holds no tokenizer \(tokenizer\.json\)"):
         opened(tmp_path, f"{shelf.texts()}?text=text")
