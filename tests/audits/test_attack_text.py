@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from gradaudit.audits.attack_text import AttackText, TextOptions
-from gradaudit.audits.attack_text.measure import OF_LAYERS, OF_MODEL
+from gradaudit.audits.attack_text.measure import ANSWERED, OF_LAYERS, OF_MODEL
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
@@ -57,7 +57,7 @@ def test_every_layer_has_a_row_or_a_reason(causal: bool, tied: bool) -> None:
 def test_rows_tell_whole_answers_beside_those_for_another_batch() -> None:
     rows = every_row(subject())
     of_model = {row.metric: row for row in rows if row.layer is None}
-    assert [of_model[metric].value for metric in OF_MODEL] == [1, 1, 1, 1]
+    assert [of_model[metric].value for metric in ANSWERED] == [1, 1, 1, 1]
     assert of_model["sequences_recovered"].details["floor"] == 0
     assert 0 < of_model["rouge1"].details["floor"] < 0.8
     assert of_model["rouge1"].details["knowledge"]["batch_size"] == 2
@@ -96,6 +96,8 @@ def test_defenses_leave_what_they_leave(defense: str, least: float, most: float)
     found = [told[f"blocks.{k}.{name}"].value or 0.0 for k in (0, 1) for name in ("wide", "out")]
     assert least <= sum(found) / len(found) <= most
     assert all("--no-search" in str(row.reason) for row in rows if row.layer is None)
+    ranks = by_layer(rows, "span_rank")
+    assert (ranks["blocks.0.wide"].value == 0) == defense.startswith("dp")
 
 
 def test_local_training_gives_texts_away_too() -> None:
@@ -127,7 +129,7 @@ def test_a_captured_update_is_scored_where_its_records_are_named(tmp_path: Path)
     rows = every_row(at, update=str(file), records=(3, 5))
     assert [row.value for row in rows if row.layer is None] == [1, 1, 1, 1]
     unscored = every_row(at, update=str(file))
-    reasons = {row.reason for row in unscored if row.metric in (*OF_MODEL, "text_auroc")}
+    reasons = {row.reason for row in unscored if row.metric in (*ANSWERED, "text_auroc")}
     assert len(reasons) == 1
     assert "--records" in str(reasons.pop())
     assert by_layer(unscored, "span_rank")["blocks.0.wide"].value == 2 * (LENGTH - 1)
@@ -239,9 +241,12 @@ def test_texts_of_several_lengths_come_back_from_models_of_transformers(
     assert made.status == 0, made.err
     rows = Report.model_validate_json(report.read_text()).measurements
     assert [row.value for row in rows if row.layer is None] == [1, 1, 1, 1]
-    told = [row.value for row in rows if row.metric == "text_auroc" and row.value is not None]
-    assert len(told) > 8
-    assert min(told) > 0.7
+    told = by_layer(rows, "text_auroc")
+    first = [row.value for layer, row in told.items() if ".0." in str(layer) and row.value]
+    assert len(first) >= 4
+    assert set(first) == {1}
+    ranks = by_layer(rows, "span_rank")
+    assert all(row.n == 2 for row in ranks.values() if row.value)
 
 
 def test_what_cannot_be_attacked_is_said() -> None:
@@ -251,3 +256,15 @@ def test_what_cannot_be_attacked_is_said() -> None:
         every_row(numbers)
     with pytest.raises(UsageError, match="--batch-size 25: the data has only 24 records"):
         every_row(at, batch_size=25)
+
+
+def test_given_texts_are_told_from_others() -> None:
+    """Those of the batch fit better than any decoy, others like any of them."""
+    options = TextOptions(batch_size=3, decoys=19, records=(0, 1, 2), given=(0, 1, 2, 3))
+    found = {
+        row.variant["text"]: row.value
+        for row in AttackText(options).run(subject(records=60), Silent())
+        if row.metric == "text_p_value"
+    }
+    assert [found[number] for number in range(3)] == [pytest.approx(1 / 20)] * 3
+    assert float(found[3] or 0) > 1 / 20

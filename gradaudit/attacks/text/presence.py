@@ -5,7 +5,7 @@ text's positions: the less, the likelier. At the table of tokens it is how much 
 text's tokens moved.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from gradaudit.attacks.text.structure import Place
 from gradaudit.attacks.text.view import TextView
 from gradaudit.attacks.text.vocabulary import row_strengths
 from gradaudit.models.target import Layer
+from gradaudit.statistics.ranking import rank
 
 _CHUNK = 64
 
@@ -111,6 +112,17 @@ def wins(true: Tensor, decoys: Tensor) -> Tensor:
     """
     behind, level = true[:, None] < decoys, true[:, None] == decoys
     return (behind.double() + level.double() / 2).mean(dim=1)
+
+
+def p_value(evidence: Sequence[Tensor]) -> float:
+    """How likely a text like its decoys has ranks so low, by their sum over all layers.
+
+    Args:
+        evidence: of each layer, (1 + decoys,), the text first; less is likelier.
+    """
+    ranks = sum(torch.from_numpy(rank(layer.double().numpy())) for layer in evidence)
+    assert isinstance(ranks, Tensor)
+    return float((ranks <= ranks[0]).double().mean())
 
 
 def _map_of(view: TextView, layer: Layer) -> str | None:

@@ -119,7 +119,7 @@ class UpdateOptions(ClientOptions):
     )
     every_round: bool = Field(False, description="attack every checkpoint, not only the newest")
 
-    @field_validator("records", mode="before")
+    @field_validator("records", "given", mode="before", check_fields=False)
     @classmethod
     def _apart(cls, records: Any) -> Any:
         """Numbers one by one, or several in one text."""
@@ -129,7 +129,7 @@ class UpdateOptions(ClientOptions):
         parts = [text.split(",") if isinstance(text, str) else [text] for text in texts]
         return [number for part in parts for number in part]
 
-    @field_validator("records")
+    @field_validator("records", "given", check_fields=False)
     @classmethod
     def _counted(cls, records: tuple[int, ...]) -> tuple[int, ...]:
         if any(record < 0 for record in records):

@@ -17,6 +17,11 @@ class TextOptions(UpdateOptions):
     decoys: int = Field(
         32, ge=1, description="other texts that each is to be told from, at every layer"
     )
+    given: tuple[int, ...] = Field(
+        (),
+        description="texts of the data set, by number from 0, of each of which it is tested "
+        "whether it is behind the first update",
+    )
     search: bool = Field(
         True, description="search for whole texts; without it layers alone are looked at"
     )
@@ -44,7 +49,8 @@ class AttackText(Audit[TextOptions]):
     its span says nothing ("void"). A rank below the number of tokens hides no text by itself: what
     came in still has more energy in the span than a decoy. For low-rank adapters the share of
     tokens that is expected from their ranks, summed where they share an input, stands beside the
-    measured one.
+    measured one. A given text is tested against decoys by the sum of its ranks at all layers:
+    text_p_value is (1 + decoys that fit as well)/(1 + decoys).
     """
 
     name = "attack text"
@@ -94,6 +100,13 @@ class AttackText(Audit[TextOptions]):
             why="this layer's gradient tells whether a given text was in the batch",
             says="a server can tell from {where} whether a text was in a batch",
             helps="larger batches, or noise (--defense)",
+        ),
+        Metric(
+            id="text_p_value",
+            title="How likely a text that was not in the batch fits its update so well",
+            riskier="lower",
+            per_layer=False,
+            question="records",
         ),
         Metric(id="span_rank", title="Dimensions of the span of what came in"),
         Metric(id="span_rank_share", title="Dimensions of the span, over the batch's tokens"),

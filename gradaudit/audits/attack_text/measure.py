@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
@@ -11,7 +13,7 @@ from gradaudit.attacks.reconstruction.campaign import Choice, chosen_batches
 from gradaudit.attacks.text.adapters import adapters, predicted
 from gradaudit.attacks.text.decoys import decoys_of
 from gradaudit.attacks.text.observing import TextThreat, texts_of
-from gradaudit.attacks.text.presence import Presence, Texts, wins
+from gradaudit.attacks.text.presence import Presence, Texts, p_value, wins
 from gradaudit.attacks.text.recover import Answer, recover
 from gradaudit.attacks.text.scores import TextScores, scores_of
 from gradaudit.attacks.text.span import is_void
@@ -23,6 +25,7 @@ from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
 from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
+from gradaudit.errors import UsageError
 from gradaudit.progress import Progress
 from gradaudit.randomness import rng, torch_rng
 from gradaudit.report import Measurement
@@ -30,10 +33,12 @@ from gradaudit.sharing.captured import Captured, captured_update
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.statistics.intervals import clustered
 
-OF_MODEL = ("tokens_recovered", "sequences_recovered", "rouge1", "rouge2")
+ANSWERED = ("tokens_recovered", "sequences_recovered", "rouge1", "rouge2")
+OF_MODEL = (*ANSWERED, "lora_predicted", "text_p_value")
 OF_LAYERS = ("text_auroc", "span_rank", "span_rank_share")
 _NO_SPAN = "no linear map over positions, whose gradient would have a span"
 _NO_OTHERS = "the data hold no other text that one of the batch could be told from"
+_GIVEN = "text_p_value"
 _NO_ADAPTERS = "no low-rank maps that see each token by itself were attacked"
 Shares = NDArray[np.float64]
 _SEARCH = 6.0
@@ -58,7 +63,7 @@ class Found:
         floors: of the same answers against another batch's texts.
         presence: by layer, the share of its decoys that each text of a batch is likelier than.
         absence: the same of another batch's texts.
-        ranks: by layer, of the span in each batch; 0 where it is void.
+        ranks: by layer, of the span in each batch; None where it is void.
         tokens: positions that maps have a gradient of, in each batch.
         predicted: of low-rank adapters, the share of tokens expected from their ranks, a batch.
         outputs: how many outputs such adapters have together.
@@ -70,7 +75,7 @@ class Found:
     floors: list[TextScores] = field(default_factory=list)
     presence: dict[str, list[Shares]] = field(default_factory=dict)
     absence: dict[str, list[Shares]] = field(default_factory=dict)
-    ranks: dict[str, list[int]] = field(default_factory=dict)
+    ranks: dict[str, list[int | None]] = field(default_factory=dict)
     tokens: list[int] = field(default_factory=list)
     predicted: list[float] = field(default_factory=list)
     outputs: int = 0
@@ -120,17 +125,45 @@ class _Attack:
         scored = captured is None or bool(options.records)
         batches = self._batches(captured)
         count = len(batches) - 1 if len(batches) > 1 and not options.records else len(batches)
-        found = Found()
+        found, first = Found(), None
         with progress.task("attack text", count) as advance:
             for number in range(count):
                 view = self._view(batches[number], number, captured)
+                first = first or view
                 others = batches[(number + 1) % len(batches)] if len(batches) > 1 else None
                 self._attack(found, view, batches[number], others, number, progress)
                 advance(1)
         rows = rows.of({}, _facts(found, view, captured))
         yield from _of_model(rows, found, options, scored=scored)
         yield from _of_adapters(rows, found)
+        yield from self._of_given(rows, first)
         yield from _of_layers(rows, found, view, self.subject, scored=scored)
+
+    def _of_given(self, rows: Rows, view: TextView | None) -> Iterator[Measurement]:
+        """Whether each text that was asked about is behind the first update."""
+        options, records = self.options, self.subject.records
+        if not options.given or view is None:
+            yield from rows.skipped("no text is asked about; name some with --given", [_GIVEN])
+            return
+        if max(options.given) >= len(records):
+            raise UsageError(
+                f"--given {max(options.given)}: the data has {len(records)} records, from 0"
+            )
+        presence = Presence(view, self.threat.layers)
+        for number in options.given:
+            texts = texts_of(records.take(np.array([number])))
+            decoys = self._decoys(texts, number)
+            asked = rows.of({"text": number})
+            if decoys is None:
+                yield from asked.skipped(_NO_OTHERS, [_GIVEN])
+                continue
+            true, others = presence.evidence(texts), presence.evidence(decoys)
+            if not true:
+                yield from asked.skipped("no layer tells anything of a text", [_GIVEN])
+                continue
+            value = p_value([torch.cat([true[layer], others[layer]]) for layer in true])
+            details: dict[str, JsonValue] = {"layers": list(true)}
+            yield asked.measured(_GIVEN, value, n=options.decoys, details=details)
 
     def _batches(self, captured: Captured | None) -> list[Records]:
         """Those that are attacked, and one more for the floor of the last, where there is one."""
@@ -175,25 +208,32 @@ class _Attack:
         found.tokens.append(sum(view.inner))
         for layer in presence.places:
             span = presence.span(layer)
-            found.ranks.setdefault(layer, []).append(0 if span is None else span.rank)
+            found.ranks.setdefault(layer, []).append(None if span is None else span.rank)
 
     def _told(
         self, found: Found, presence: Presence, batch: Records, number: int
     ) -> dict[str, Shares]:
         """By layer the share of its decoys that each text is likelier than, (texts,)."""
-        texts, pool = texts_of(batch), texts_of(self.subject.records)
-        same = (pool.ids[:, None] == texts.ids).all(dim=2).any(dim=1)
-        others = Texts(pool.ids[~same], pool.lengths[~same])
-        if not len(others):
+        texts = texts_of(batch)
+        others = self._decoys(texts, number)
+        if others is None:
             found.alone = True
             return {}
-        draws = rng(self.subject.seed, "text", "decoys", number)
-        decoys = presence.evidence(decoys_of(texts, others, self.options.decoys, draws))
-        true = presence.evidence(texts)
+        true, decoys = presence.evidence(texts), presence.evidence(others)
         return {
             layer: wins(true[layer], decoys[layer].reshape(len(texts), -1)).numpy()
             for layer in true
         }
+
+    def _decoys(self, texts: Texts, number: int) -> Texts | None:
+        """For each of some texts; None where the data has no others."""
+        pool = texts_of(self.subject.records)
+        same = (pool.ids[:, None] == texts.ids).all(dim=2).any(dim=1)
+        others = Texts(pool.ids[~same], pool.lengths[~same])
+        if not len(others):
+            return None
+        draws = rng(self.subject.seed, "text", "decoys", number)
+        return decoys_of(texts, others, self.options.decoys, draws)
 
 
 def _scores(answer: Answer, batch: Records) -> TextScores:
@@ -217,12 +257,12 @@ def _of_model(
     rows: Rows, found: Found, options: TextOptions, *, scored: bool
 ) -> Iterator[Measurement]:
     if not options.search:
-        yield from rows.skipped("no text was searched for (--no-search)", OF_MODEL)
+        yield from rows.skipped("no text was searched for (--no-search)", ANSWERED)
         return
     if not scored:
-        yield from rows.skipped(NO_TRUTH, OF_MODEL)
+        yield from rows.skipped(NO_TRUTH, ANSWERED)
         return
-    for metric in OF_MODEL:
+    for metric in ANSWERED:
         value, interval = _mean(metric, found.scores)
         floor = _mean(metric, found.floors)[0] if found.floors else None
         count = len(found.scores)
@@ -270,16 +310,20 @@ def _of_layers(
         else:
             why = _NO_OTHERS if found.alone else _why_not_told(presence, name)
             yield from rows.skipped(why, ["text_auroc"], [name])
-        if name in found.ranks and any(found.ranks[name]):
-            ranks, tokens = np.array(found.ranks[name]), np.array(found.tokens)
-            width = presence.places[name].width
-            details: dict[str, JsonValue] = {"ranks": ranks.tolist(), "width": width}
-            shares = ranks / tokens
-            values = {"span_rank": ranks.mean(), "span_rank_share": shares.mean()}
-            for metric, value in values.items():
-                yield rows.measured(metric, float(value), layer=name, n=len(ranks), details=details)
+        if any(rank is not None for rank in found.ranks.get(name, ())):
+            yield from _rank_rows(rows, found, name, presence.places[name].width)
         else:
             yield from rows.skipped(_why(presence, name), OF_LAYERS[1:], [name])
+
+
+def _rank_rows(rows: Rows, found: Found, layer: str, width: int) -> Iterator[Measurement]:
+    """Means over the batches in which the layer is not void."""
+    pairs = zip(found.ranks[layer], found.tokens, strict=True)
+    known = [(rank, tokens) for rank, tokens in pairs if rank is not None]
+    details: dict[str, JsonValue] = {"ranks": list(found.ranks[layer]), "width": width}
+    values = [rank for rank, _ in known], [rank / tokens for rank, tokens in known]
+    for metric, numbers in zip(OF_LAYERS[1:], values, strict=True):
+        yield rows.measured(metric, fmean(numbers), layer=layer, n=len(known), details=details)
 
 
 def _told_row(rows: Rows, found: Found, layer: str) -> Measurement:

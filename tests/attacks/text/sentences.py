@@ -89,6 +89,38 @@ def subject(
     return Subject((target,), texts(records, causal=causal, seed=seed), target.layers)
 
 
+class LowRank(nn.Module):
+    """A frozen linear map with an adapter of low rank."""
+
+    def __init__(self, base: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.base = base
+        self.lower = nn.Linear(base.in_features, rank, bias=False)
+        self.upper = nn.Linear(rank, base.out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As the map, and the adapter's share."""
+        return cast("Tensor", self.base(x) + self.upper(self.lower(x)))
+
+
+def low_rank_view(
+    count: int, *, rank: int | None, seed: int = 0
+) -> tuple[TextView, list[tuple[int, ...]]]:
+    """What an attacker has of adapters alone; of the whole model without a rank."""
+    if rank is None:
+        return view(count, seed=seed)
+    model = transformer().requires_grad_(False)
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        for block in cast("nn.Sequential", model.blocks):
+            block.qkv = LowRank(block.qkv, rank)
+    target = Target(model.eval(), CrossEntropy())
+    batch = texts(count, seed=seed)
+    threat = TextThreat(target, SharingProtocol(), target.layers)
+    made = threat.view(batch, torch.Generator().manual_seed(seed))
+    return made, [tuple(row) for row in batch.inputs.tolist()]
+
+
 def view(
     count: int,
     *,

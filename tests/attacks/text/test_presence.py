@@ -60,13 +60,13 @@ def test_evidence_is_the_mean_energy_outside_the_span() -> None:
 def test_texts_of_another_batch_are_told_from_decoys_by_chance_alone(
     defenses: tuple[str, ...],
 ) -> None:
-    """Over 40 updates of two texts, the interval of each layer's AUROC holds ½, or nearly does."""
+    """Over 25 updates of two texts, the interval of each layer's AUROC holds ½, or nearly does."""
     whole = subject(records=120)
     sharing = SharingProtocol(defenses=tuple(map(parse_defense, defenses)))
     threat = TextThreat(whole.target, sharing, whole.layers)
     pool = texts_of(whole.records)
     shares: dict[str, list[float]] = {}
-    for number in range(40):
+    for number in range(25):
         rows = np.array([2 * number, 2 * number + 1])
         made = threat.view(whole.records.take(rows), torch.Generator().manual_seed(number))
         other = np.random.default_rng(number).permutation(np.setdiff1d(np.arange(120), rows))[:18]
@@ -78,9 +78,9 @@ def test_texts_of_another_batch_are_told_from_decoys_by_chance_alone(
             shares.setdefault(layer, []).append(float(won.mean()))
     assert set(shares) >= MAPS
     for layer, values in shares.items():
-        level, (low, high) = clustered(np.array(values), np.ones(40))
+        level, (low, high) = clustered(np.array(values), np.ones(25))
         assert low - 0.02 < 0.5 < high + 0.02, layer
-        assert abs(level - 0.5) < 0.1, layer
+        assert abs(level - 0.5) < 0.12, layer
 
 
 def test_a_layer_tells_nothing_that_is_void_or_not_shared() -> None:

@@ -1,0 +1,30 @@
+"""What is predicted of low-rank adapters, beside what the attack on them names."""
+
+import pytest
+from attacks.text.sentences import low_rank_view
+
+from gradaudit.attacks.text.adapters import adapters, predicted
+from gradaudit.attacks.text.recover import recover
+from gradaudit.attacks.text.scores import scores_of
+from gradaudit.attacks.text.structure import Structure
+from gradaudit.progress import Silent
+
+
+@pytest.mark.parametrize("rank", [2, 12, 40])
+def test_the_prediction_is_near_what_is_measured(rank: int) -> None:
+    measured, expected = [], []
+    for seed in range(4):
+        made, truth = low_rank_view(3, rank=rank, seed=seed)
+        structure = Structure.of(made)
+        place = adapters(structure)
+        assert place is not None
+        answer = recover(made, structure, seed, Silent())
+        tokens = scores_of(answer.texts, answer.tokens, truth).tokens
+        measured.append(tokens[0] / tokens[1])
+        expected.append(predicted(made, structure, place, seed))
+    assert sum(measured) / 4 == pytest.approx(sum(expected) / 4, abs=0.2)
+
+
+def test_maps_of_full_rank_are_no_adapters() -> None:
+    made, _ = low_rank_view(2, rank=None)
+    assert adapters(Structure.of(made)) is None
