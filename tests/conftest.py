@@ -25,6 +25,7 @@ SLOW = (
     "test_hostile.py",
     "test_workers.py",
     "audits/test_attack_inference.py",
+    "audits/test_attack_text.py",
     "audits/test_attack_membership_tracing.py",
     "audits/test_attack_reconstruct.py",
     "audits/test_dp_audit.py",
