@@ -68,6 +68,8 @@ class AttackText(Audit[TextOptions]):
             warning=0.25,
             error=0.75,
             why="an attacker reads most of the words of a batch off its update",
+            says="a server can read words off {records}",
+            helps="larger batches, or noise (--defense)",
         ),
         _of_model(
             id="sequences_recovered",
@@ -77,6 +79,8 @@ class AttackText(Audit[TextOptions]):
             warning=0.0,
             error=0.1,
             why="an attacker writes down texts of the batch word for word",
+            says="a server can write down whole texts of {records}",
+            helps="larger batches, or noise (--defense)",
         ),
         Metric(
             id="lora_predicted",
@@ -94,6 +98,8 @@ class AttackText(Audit[TextOptions]):
             warning=0.6,
             error=0.9,
             why="this layer's gradient tells whether a given text was in the batch",
+            says="a server can tell from {where} whether a text was in a batch",
+            helps="larger batches, or noise (--defense)",
         ),
         Metric(
             id="text_p_value",
