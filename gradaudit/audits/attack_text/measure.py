@@ -27,6 +27,7 @@ from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import UsageError
 from gradaudit.progress import Progress
+from gradaudit.randomness import number as number_of
 from gradaudit.randomness import rng, torch_rng
 from gradaudit.report import Measurement
 from gradaudit.sharing.captured import Captured, captured_update
@@ -90,8 +91,10 @@ def run(audit: AttackText, subject: Subject, progress: Progress) -> Iterator[Mea
         UsageError: an option is wrong for these records.
         CheckpointError: a captured update is refused.
     """
-    options = audit.options
+    options, count = audit.options, len(subject.records)
     texts_of(subject.records)
+    if max(options.given, default=0) >= count:
+        raise UsageError(f"--given {max(options.given)}: the data has {count} records, from 0")
     for target, variant in attacked_rounds(subject, options):
         threat = TextThreat(target, _sharing(options, subject), subject.layers)
         rows = Rows(type(audit), variant)
@@ -145,10 +148,6 @@ class _Attack:
         if not options.given or view is None:
             yield from rows.skipped("no text is asked about; name some with --given", [_GIVEN])
             return
-        if max(options.given) >= len(records):
-            raise UsageError(
-                f"--given {max(options.given)}: the data has {len(records)} records, from 0"
-            )
         presence = Presence(view, self.threat.layers)
         for number in options.given:
             texts = texts_of(records.take(np.array([number])))
@@ -190,7 +189,8 @@ class _Attack:
         progress: Progress,
     ) -> None:
         if self.options.search:
-            structure, seed = Structure.of(view), self.subject.seed + number
+            structure = Structure.of(view)
+            seed = number_of(self.subject.seed, "text", "search", number)
             answer = recover(view, structure, seed, progress)
             low = adapters(structure)
             if low is not None:
