@@ -29,7 +29,7 @@ OPENED_IN = {
         "gradaudit.npz",
     },
     "tarfile.open": set(),
-    "csv.reader": {"gradaudit.data.common.tables"},
+    "csv.reader": {"gradaudit.data.common.tables", "gradaudit.cli.starting"},
     "Image.open": {"gradaudit.data.common.pictures"},
     "yaml.load": set(),
     "yaml.safe_load": set(),
@@ -40,7 +40,8 @@ OPENED_IN = {
 """Where each kind of file is opened and code is run: nowhere else.
 
 Of pickles these are tensors of a checkpoint, after the checks; what workers of ours send; and
-finished work that the user's own key signed.
+finished work that the user's own key signed. Of tables ``gradaudit init`` reads no more than the
+header, at most 16 KiB, to show the names of columns before torch is loaded.
 """
 
 
