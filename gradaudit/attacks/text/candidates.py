@@ -45,6 +45,7 @@ def candidates(view: TextView, structure: Structure) -> Candidates | None:
     Without both, the tokens that the head was asked for, which are those of texts.
     """
     read = tokens_read(view)
+    read = None if read is None or not len(read) else read  # a defense may leave rows all alike
     if read is None and structure.first is None and view.task == "next-token":
         read = labels_asked(view)
     tokens = torch.arange(view.vocabulary) if read is None else read.cpu()

@@ -9,6 +9,7 @@ from gradaudit.attacks.text.observing import TextThreat
 from gradaudit.attacks.text.prefixes import Continuations
 from gradaudit.attacks.text.recover import recover
 from gradaudit.attacks.text.structure import Structure
+from gradaudit.defenses import parse_defense
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
@@ -127,3 +128,14 @@ def test_positions_are_as_many_as_the_texts_fill() -> None:
     made, _ = view(4)
     assert made.tokens == 4 * LENGTH
     assert made.inner == (LENGTH - 1,) * 4
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("defense", ["sign", "prune:0.99", "selective:0.01"])
+def test_defended_updates_give_an_answer_of_no_more_than_there_was(
+    tied: bool, defense: str
+) -> None:
+    made, truth = view(3, tied=tied, defenses=(parse_defense(defense),))
+    answer = recover(made, Structure.of(made), 0, Silent())
+    assert len(answer.texts) <= 3
+    assert len(answer.tokens) <= sum(map(len, truth))
