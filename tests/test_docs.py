@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from command_line import run
+from language_models import SENTENCES, folder_of
 from report_builder import make_report, row
 from safetensors.numpy import save_file
 
@@ -79,6 +80,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [f"{i % 2},{'fm'[i % 2]},{i},{i * i % 7}" for i in range(24)]
     for name in ("table.csv", "adult.csv"):
         (folder / name).write_text("\n".join(["income,sex,age,hours", *rows]))
+    folder_of(folder / "DIR", "GPT2LMHeadModel")
+    (folder / "FILE.csv").write_text("\n".join(["COL", *SENTENCES]))
     pictures = np.random.default_rng(0).random((12, 3, 32, 32), "f4")
     np.savez(folder / "pictures.npz", x=pictures, y=np.arange(12) % 10)
     (folder / "policy.yaml").write_text(policies("README.md")[0])

@@ -113,6 +113,10 @@ class AttackText(Audit[TextOptions]):
     )
     headline = ("text_auroc",)
     Options = TextOptions
+    examples = (
+        "-m hf:DIR -d 'text:FILE.csv?text=COL'",
+        "-m hf:DIR -d 'text:FILE.csv?text=COL&length=16' --batch-size 8 --defense sign --given 3,5",
+    )
     priority = 15
     least: ClassVar = {"batches": 1, "batch_size": 1, "decoys": 8, "search": False}
     quick: ClassVar = {"batches": 2, "decoys": 8}
