@@ -11,8 +11,6 @@ from torch import Tensor
 from gradaudit.attacks.text.span import Span
 from gradaudit.attacks.text.view import TextView
 
-_FULL = 0.98
-"""The rank of a span over the highest, from which on it is taken to hold all that came in."""
 _BLOCK = 4
 """Maps behind attention up to the next block's: its output, a network of two, the next block."""
 
@@ -137,17 +135,17 @@ class Structure:
         """The first maps with whole spans that see the context, up to those behind a block.
 
         What attention adds up is linear in what it sees, so that mixtures of several texts lie in
-        its span too; behind the block's network they do not. Left out are those with a rank far
-        below the others': what came in has no gradient there, as in the last block of a model that
-        is asked for a class.
+        its span too; behind the block's network they do not.
         """
-        found = tuple(islice((p for p in self.places if not p.local and p.whole), _BLOCK))
-        most = max((place.rank for place in found), default=0)
-        return tuple(place for place in found if place.rank >= _FULL * most)
+        return tuple(islice((p for p in self.places if not p.local and p.whole), _BLOCK))
 
     @property
     def deciding(self) -> tuple[Place, ...]:
-        """Of these the ones that hold most: a span may lack what the loss hardly depends on."""
+        """Of these the ones that hold all that came in.
+
+        Left out are those with a rank far below the others': what came in has no gradient of its
+        own there, as in the last block of a model that is asked for a class.
+        """
         most = max((place.rank for place in self.mixed), default=0)
         return tuple(place for place in self.mixed if place.rank >= _FULL * most)
 
