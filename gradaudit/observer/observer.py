@@ -1,16 +1,16 @@
 """The live observer: looks at an update before it leaves, within a share of the time it took."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import JsonValue
 
 from gradaudit.attacks.reading import Piece, Told, pieces
-from gradaudit.errors import GradauditError, UsageError
+from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.formats import format_for
 from gradaudit.judging import Policy, gate, read_policy
 from gradaudit.observer.allowance import Allowance, Pace, stopwatch
@@ -18,7 +18,7 @@ from gradaudit.observer.capture import save_update
 from gradaudit.observer.reporting import report_of
 from gradaudit.observer.verdict import Verdict
 from gradaudit.report import Report, utc_now
-from gradaudit.sharing.named import Array, Kind, NamedUpdate, named_update
+from gradaudit.sharing.named import Array, NamedUpdate, named_update
 
 log = logging.getLogger(__name__)
 
@@ -102,10 +102,8 @@ class Observer:
         after: Mapping[str, Array],
         *,
         seconds: float,
-        kind: Kind | None = None,
-        parameters: Iterable[str] | None = None,
-        records: int | None = None,
         label: str | None = None,
+        **how: Any,
     ) -> Observation:
         """Look at one update.
 
@@ -113,52 +111,77 @@ class Observer:
             before: the weights that came, by name; a gradient needs none.
             after: what leaves, by the same names.
             seconds: that training it took.
-            kind: whether weights, a difference or a gradient leave; told by comparing without it.
-            parameters: names of the trained parameters, where buffers have unusual names.
-            records: how many records were trained on, where that may be known.
             label: names the report's file; without it they are counted.
+            how: ``kind``, ``parameters``, ``records`` and ``state`` of ``named_update``.
 
         Returns:
             The verdict, and the report that stays here. Where names do not match, or anything else
-            goes wrong, the verdict says why, and has not passed.
+            goes wrong, the verdict says why, and has not passed; training goes on.
 
         Raises:
             Blocked: the policy does not let it pass, and ``on_fail`` is ``raise``.
+        """
+        self._count += 1
+        self.allowance.earn(seconds)
+        label, spent = label or f"{self._count:05}", stopwatch()
+        try:
+            observation = self._looked_at(before, after, seconds, label, how)
+        except Exception as error:
+            fault = str(error) if isinstance(error, GradauditError) else one_line(error)
+            log.warning("gradaudit: %s is not observed: %s", label, fault)
+            log.debug("%s failed", label, exc_info=True)
+            observation = Observation(Verdict(passed=False, fault=fault))
+            self.allowance.spend(spent())
+        if self.on_fail == "raise" and not observation.verdict.passed:
+            where = f" (see {observation.file})" if observation.file else ""
+            raise Blocked(f"the update {label} may not leave: {observation.verdict}{where}")
+        return observation
+
+    def _looked_at(
+        self,
+        before: Mapping[str, Array] | None,
+        after: Mapping[str, Array],
+        seconds: float,
+        label: str,
+        how: Mapping[str, Any],
+    ) -> Observation:
+        """Read, report, judge and write.
+
+        Raises:
+            AuditError: the arrays do not match.
+            NotApplicable: there is no time.
             UsageError: a file cannot be written.
         """
-        self.allowance.earn(seconds)
-        spent, started = stopwatch(), utc_now()
-        self._count += 1
-        label = label or f"{self._count:05}"
         if self.allowance.left < self._pace.expected("report", 0):
-            fault = _NO_TIME.format(self.allowance.share, self.allowance.worked)
-            return self._insist(Observation(Verdict(passed=False, fault=fault)), label)
-        try:
-            update = named_update(before, after, kind=kind, parameters=parameters, records=records)
-        except GradauditError as error:
-            log.warning("gradaudit: %s: %s", label, error)
-            self.allowance.spend(spent())
-            return self._insist(Observation(Verdict(passed=False, fault=str(error))), label)
+            raise NotApplicable(self._no_time)
+        spent, started = stopwatch(), utc_now()
+        update = named_update(before, after, **how)
         told = list(self._told(update, self.allowance.left - self._pace.expected("report", 0)))
         read = spent()
         facts: dict[str, JsonValue] = {
-            "label": label,
             "started": started,
             "finished": utc_now(),
-            "trained_seconds": seconds,
-            "seconds": {"observe": round(read, 6)},
+            "observed": {"label": label, "trained_seconds": seconds, "read_seconds": read},
         }
-        report = report_of(
-            update, told, model=self.model, loss=self.loss, provenance={"observer": facts}
-        )
-        judged = gate(report, self.policy)
-        file = self._write(judged, label)
+        judged = gate(self._report(update, told, facts), self.policy)
+        file = None if self.folder is None else self.folder / f"{label}.json"
+        if file is not None:
+            judged.save(file)
         self._pace.took("report", spent() - read)
         self.allowance.spend(spent())
-        verdict = Verdict.of(judged, self.allowance.spent / (self.allowance.worked or 1.0))
         if self.capture is not None:
             save_update(self.capture / f"{label}.safetensors", update)
-        return self._insist(Observation(verdict, judged, file), label)
+        taken = self.allowance.spent / (self.allowance.worked or 1.0)
+        return Observation(Verdict.of(judged, taken), judged, file)
+
+    def _report(
+        self, update: NamedUpdate, told: Sequence[Told], facts: Mapping[str, JsonValue]
+    ) -> Report:
+        return report_of(update, told, model=self.model, loss=self.loss, provenance=facts)
+
+    @property
+    def _no_time(self) -> str:
+        return _NO_TIME.format(self.allowance.share, self.allowance.worked)
 
     def _make_ready(self) -> None:
         """Look at an update of nothing much, so that no round pays for what is loaded once."""
@@ -168,8 +191,8 @@ class Observer:
         for _ in range(2):  # the first time builds what the second one is measured with
             took = stopwatch()
             told = [each for piece in pieces(update) for each in piece.look(1.0)]
-            report = report_of(update, told, model=self.model, loss=self.loss, provenance={})
-            format_for(Path("report.json")).render(gate(report, self.policy))
+            judged = gate(self._report(update, told, {}), self.policy)
+            format_for(Path("report.json")).render(judged)
             seconds = took()
         self._pace.took("report", seconds)
 
@@ -197,22 +220,8 @@ class Observer:
         return share if piece.cut and share >= _LEAST else None
 
     def _left_out(self, piece: Piece) -> Iterator[Told]:
-        why = _NO_TIME.format(self.allowance.share, self.allowance.worked)
         for metric in piece.metrics:
-            yield Told(metric, piece.layer, None, why, {"left_out": True})
-
-    def _write(self, judged: Report, label: str) -> Path | None:
-        if self.folder is None:
-            return None
-        file = self.folder / f"{label}.json"
-        judged.save(file)
-        return file
-
-    def _insist(self, observation: Observation, label: str) -> Observation:
-        if self.on_fail == "raise" and not observation.verdict.passed:
-            where = f" (see {observation.file})" if observation.file else ""
-            raise Blocked(f"the update {label} may not leave: {observation.verdict}{where}")
-        return observation
+            yield Told(metric, piece.layer, None, self._no_time, {"left_out": True})
 
 
 def _made(folder: str | Path | None, option: str) -> Path | None:

@@ -9,8 +9,7 @@ point where the weights do.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -22,7 +21,17 @@ from gradaudit.text import listed, printable
 
 Kind = Literal["weights", "difference", "gradient"]
 """Of what leaves: the weights after training, after − before, or a gradient."""
-Array = Tensor | NDArray[np.generic]
+
+
+class Packed(Protocol):
+    """An array as a federation sends it, unpacked when it is read."""
+
+    def numpy(self) -> NDArray[Any]:
+        """The array."""
+        ...
+
+
+Array = Tensor | NDArray[Any] | Packed
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 _WEIGHTS, _DIFFERENCE = 0.75, 0.25
 """c from which on arrays are weights, and up to which they are a difference."""
@@ -96,6 +105,7 @@ def named_update(
     kind: Kind | None = None,
     parameters: Iterable[str] | None = None,
     records: int | None = None,
+    state: Mapping[str, Array] | None = None,
 ) -> NamedUpdate:
     """Match what leaves with what came.
 
@@ -106,13 +116,14 @@ def named_update(
         parameters: names of the trained parameters; all else are buffers. Without them, buffers
             are known by BatchNorm's names.
         records: how many records were trained on.
+        state: a state dict with the names of arrays that are called 0, 1, … by their order; their
+            shapes are compared with it.
 
     Raises:
         AuditError: names or shapes do not match, the two kinds cannot be told apart, values are
             not finite, or nothing is left.
     """
-    came = {name: _tensor(array) for name, array in (before or {}).items()}
-    left = {name: _tensor(array) for name, array in after.items()}
+    came, left = _tensors(before or {}, state), _tensors(after, state)
     _expect_match(came, left, gradient=kind == "gradient")
     trained = None if parameters is None else set(parameters)
     reasons = {name: _why_apart(name, array, trained) for name, array in left.items()}
@@ -131,10 +142,23 @@ def named_update(
     )
 
 
+def _tensors(arrays: Mapping[str, Array], state: Mapping[str, Array] | None) -> dict[str, Tensor]:
+    tensors = {name: _tensor(array) for name, array in arrays.items()}
+    if not tensors or not all(name.isdigit() for name in tensors):
+        return tensors
+    if state is None:
+        raise AuditError(
+            "the arrays have no names but their order; give state=model.state_dict(), which has "
+            "the names, or send names"
+        )
+    return in_order(list(tensors.values()), {name: _tensor(held) for name, held in state.items()})
+
+
 def _tensor(array: Array) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach()
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    plain = array if isinstance(array, np.ndarray) else array.numpy()
+    return torch.from_numpy(plain if plain.flags.writeable else plain.copy())
 
 
 def _expect_match(
@@ -189,7 +213,7 @@ def kind_of(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Kind:
     )
 
 
-def in_order(arrays: Sequence[Array], state: Mapping[str, Array]) -> dict[str, Array]:
+def in_order(arrays: Sequence[Tensor], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Arrays without names under the names of a state dict, whose order and shapes they have.
 
     Raises:
@@ -201,9 +225,9 @@ def in_order(arrays: Sequence[Array], state: Mapping[str, Array]) -> dict[str, A
             "send all of model.state_dict() in order, or send names"
         )
     for array, (name, held) in zip(arrays, state.items(), strict=True):
-        if tuple(array.shape) != tuple(held.shape):
+        if array.shape != held.shape:
             raise AuditError(
                 f"an array without a name is of shape {tuple(array.shape)} where the model has "
                 f"{printable(name)} {tuple(held.shape)}; send model.state_dict() in order, or names"
             )
-    return dict(zip(islice(state, len(arrays)), arrays, strict=True))
+    return dict(zip(state, arrays, strict=True))
