@@ -2,8 +2,9 @@
 
 Flower runs the first of ``ClientApp(mods=[…])`` outermost: put ``ObserverMod`` first, so that it
 looks at what noise, clipping and compression have left. Only the verdict travels, as numbers in the
-reply's metrics, which a strategy averages as any other. Source: Flower's message API (2025), mods
-and strategies, as of flwr 1.41.
+reply's metrics, which a strategy averages as any other.
+
+Source: Flower's documentation of its message API (2025), mods and strategies, as of flwr 1.41.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,9 @@
 """NVFlare: a filter that sees the weights as they come in, and what leaves as it goes out.
 
 Put one into the chain of task data and one, as the last, into the chain of task results; both
-share what came through the site's context. Only the verdict travels, in the DXO's meta data. Source:
-NVFlare's programming guide (2025), filters, as of nvflare 2.9.
+share what came through the site's context. Only the verdict travels, in the DXO's meta data.
+
+Source: NVFlare's programming guide (2025), filters, as of nvflare 2.9.
 """
 
 import copy
@@ -26,7 +27,7 @@ _CAME = "__gradaudit_came__"
 _KINDS: dict[str, Kind] = {DataKind.WEIGHTS: "weights", DataKind.WEIGHT_DIFF: "difference"}
 
 
-class ObserverFilter(DXOFilter):
+class ObserverFilter(DXOFilter):  # type: ignore[misc]
     """Looks at updates in the chains of a site (or of the server, for what a curious one sees).
 
     Options are plain values, so that a job's configuration can hold them. With

@@ -5,9 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("nvflare")
-
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.filter import ContentBlockedException, FilterChainType, FilterContextKey
 from nvflare.apis.fl_constant import ReturnCode
