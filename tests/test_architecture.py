@@ -47,11 +47,11 @@ ROOMS = {
     "fingerprint": "audits data defenses models",
     "runner": "accuracy audits data defenses fingerprint gathering gradients models",
     "planning": "audits defenses gradients runner",
-    "observer": "attacks audits formats judging sharing",
+    "observer": "attacks audits formats judging models sharing",
     "integrations": "judging observer sharing",
     "api": "audits config data models runner subject",
-    "cli": "audits config defenses dp explaining formats gathering judging models planning runner "
-    "subject sweeping training view zoo",
+    "cli": "audits config defenses dp explaining formats gathering judging models observer "
+    "planning runner subject sweeping training view zoo",
     "__init__": "api judging models observer",
     "__main__": "cli",
 }

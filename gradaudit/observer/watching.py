@@ -37,6 +37,8 @@ class Steps:
     def step(self, model: nn.Module, records: int | None = None) -> Observation | None:
         """Look at the gradients that the optimiser is about to use, where there is time for it.
 
+        With ``on_fail="withhold"`` those that may not leave are dropped, and the step does nothing.
+
         Args:
             model: with gradients; parameters without one are passed over.
             records: how many are behind them, where that is known.
@@ -58,6 +60,8 @@ class Steps:
         )
         self._least = max(spent(), self._least / 2)
         self.looked_at += 1
+        if self.observer.on_fail == "withhold" and not observation.verdict.passed:
+            model.zero_grad(set_to_none=True)
         if self.worst is None or _gravity(observation) > _gravity(self.worst):
             self.worst = observation
         self._since = stopwatch()
