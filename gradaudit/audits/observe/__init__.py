@@ -39,7 +39,7 @@ class Observe(Audit[ObserveOptions]):
     buffers, whole numbers and single numbers that leave with it and that no defense acts on.
 
     All of it is exact but for rounding, and at least what is there: an attack with the model does
-    better.
+    better, so this alone never makes a layer's risk low.
     """
 
     name = "observe"
@@ -87,6 +87,7 @@ class Observe(Audit[ObserveOptions]):
         ),
     )
     headline = ("record_share",)
+    proxy = True
     Options = ObserveOptions
     examples = (
         "-m FILE.py:factory -d 'csv:table.csv?label=income' --update update.safetensors",
