@@ -7,6 +7,7 @@ _FIRST = 5e-4
 """Seconds that a piece is taken to need before it ran, and"""
 _EACH = 4e-9
 """seconds for each element that it reads."""
+_SAFETY = 1.2
 
 
 class Allowance:
@@ -37,14 +38,14 @@ class Allowance:
 
 
 class Pace:
-    """How long pieces of work take, learned from their last time; it never expects too little."""
+    """How long pieces of work take, learned from their last time, and a fifth more for safety."""
 
     def __init__(self) -> None:
         self._seconds: dict[Hashable, float] = {}
 
     def expected(self, key: Hashable, elements: int) -> float:
         """Seconds, about."""
-        return self._seconds.get(key, _FIRST + _EACH * elements if elements else 0.0)
+        return _SAFETY * self._seconds.get(key, _FIRST + _EACH * elements)
 
     def took(self, key: Hashable, seconds: float) -> None:
         """Remember how long it took; of a shorter time than before half is believed."""

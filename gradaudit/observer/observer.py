@@ -1,7 +1,7 @@
 """The live observer: looks at an update before it leaves, within a share of the time it took."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -93,7 +93,7 @@ class Observer:
         self.policy = read_policy(policy) if isinstance(policy, str | Path) else policy
         self.on_fail, self.model, self.loss = on_fail, model, loss
         self.allowance, self._pace = Allowance(share), Pace()
-        self._count = 0
+        self._count, self._rows = 0, 1
         self._make_ready()
 
     def observe(
@@ -152,11 +152,14 @@ class Observer:
             NotApplicable: there is no time.
             UsageError: a file cannot be written.
         """
-        if self.allowance.left < self._pace.expected("report", 0):
+        if self.allowance.left < self._rows * self._pace.expected("row", 0):
             raise NotApplicable(self._no_time)
         spent, started = stopwatch(), utc_now()
         update = named_update(before, after, **how)
-        told = list(self._told(update, self.allowance.left - self._pace.expected("report", 0)))
+        todo = list(pieces(update))
+        self._rows = sum(len(piece.metrics) for piece in todo)
+        reserved = spent() + self._rows * self._pace.expected("row", 0)
+        told = list(self._told(todo, self.allowance.left - reserved))
         read = spent()
         facts: dict[str, JsonValue] = {
             "started": started,
@@ -167,7 +170,7 @@ class Observer:
         file = None if self.folder is None else self.folder / f"{label}.json"
         if file is not None:
             judged.save(file)
-        self._pace.took("report", spent() - read)
+        self._pace.took("row", (spent() - read) / self._rows)
         self.allowance.spend(spent())
         if self.capture is not None:
             save_update(self.capture / f"{label}.safetensors", update)
@@ -194,12 +197,12 @@ class Observer:
             judged = gate(self._report(update, told, {}), self.policy)
             format_for(Path("report.json")).render(judged)
             seconds = took()
-        self._pace.took("report", seconds)
+        self._pace.took("row", seconds / len(told))
 
-    def _told(self, update: NamedUpdate, left: float) -> Iterator[Told]:
+    def _told(self, todo: Iterable[Piece], left: float) -> Iterator[Told]:
         """All readings, as long as there is time."""
         spent = stopwatch()
-        for piece in pieces(update):
+        for piece in todo:
             if not piece.elements:
                 yield from piece.look(1.0)
                 continue

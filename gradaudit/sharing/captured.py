@@ -4,6 +4,8 @@ Both are untrusted data and go through the checkpoint readers.
 """
 
 import copy
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from gradaudit.models.checkpoint import (
     fit_state,
     load_checkpoint,
 )
+from gradaudit.models.checkpoint.safetensors_file import metadata_of
 from gradaudit.models.target import Target, shared_parameters
 from gradaudit.report import CheckpointRecord
 from gradaudit.text import listed
@@ -35,12 +38,15 @@ class Captured:
             not in the file.
         details: files, hashes and what was done to make them fit, for the report.
         length_known: whether it is the update itself, or known up to a factor alone.
+        subtracted_at: the learning rate that a difference of weights was divided by; None of what
+            was no such difference, and is not rounded as one.
     """
 
     target: Target
     update: dict[str, Tensor]
     details: dict[str, JsonValue]
     length_known: bool = True
+    subtracted_at: float | None = None
 
 
 def captured_update(text: str, target: Target, rate: float | None = None) -> Captured:
@@ -58,14 +64,16 @@ def captured_update(text: str, target: Target, rate: float | None = None) -> Cap
         CheckpointError: a file is refused, or does not fit the model.
     """
     if Path(text).is_file() or "," not in text:
-        return _of_gradients(load_checkpoint(text), target)
+        return _of_gradients(load_checkpoint(text), target, metadata_of(Path(text)))
     old, _, new = text.partition(",")
     if not (old and new) or "," in new:
         raise UsageError(f"{OPTION} {text}: write FILE, or OLD,NEW for two checkpoints")
     return _of_difference(load_checkpoint(old), load_checkpoint(new), target, rate)
 
 
-def _of_gradients(loaded: LoadedCheckpoint, target: Target) -> Captured:
+def _of_gradients(
+    loaded: LoadedCheckpoint, target: Target, metadata: Mapping[str, str]
+) -> Captured:
     parameters = dict(target.model.named_parameters())
     expected = {
         name: torch.empty_like(parameters[name], dtype=torch.float64)
@@ -76,7 +84,19 @@ def _of_gradients(loaded: LoadedCheckpoint, target: Target) -> Captured:
     notes = [*loaded.notes, *fitted.notes]
     if missing := [name for name in expected if name not in fitted.state]:
         notes.append(f"not in the file, taken as hidden: {listed(missing)}")
-    return Captured(target, fitted.state, _details("gradient", [loaded.record], notes))
+    details = _details("gradient", [loaded.record], notes)
+    return Captured(target, fitted.state, details, subtracted_at=_subtracted_at(metadata))
+
+
+def _subtracted_at(metadata: Mapping[str, str]) -> float | None:
+    """The learning rate that weights were subtracted at, as ``gradaudit capture`` writes it."""
+    if metadata.get("kind") != "weights":
+        return None
+    try:
+        rate = float(metadata.get("scale", ""))
+    except ValueError:
+        return None
+    return rate if 0 < rate < math.inf else None
 
 
 def _of_difference(
@@ -99,7 +119,7 @@ def _of_difference(
         notes.append("learning rate unknown: the update's length is not the gradient's")
     at_old = replace(target, model=before, checkpoint=old.record)
     details = _details("difference of two checkpoints", [old.record, new.record], notes)
-    return Captured(at_old, update, details, length_known=rate is not None)
+    return Captured(at_old, update, details, rate is not None, subtracted_at=scale)
 
 
 def _details(kind: str, files: list[CheckpointRecord], notes: list[str]) -> dict[str, JsonValue]:

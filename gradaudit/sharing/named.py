@@ -35,7 +35,7 @@ Array = Tensor | NDArray[Any] | Packed
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 _WEIGHTS, _DIFFERENCE = 0.75, 0.25
 """c from which on arrays are weights, and up to which they are a difference."""
-_ENOUGH = 1 << 20
+_ENOUGH = 1 << 18
 """Elements that suffice to tell them apart."""
 
 
@@ -51,6 +51,7 @@ class NamedUpdate:
         beside: those arrays, by their names.
         hidden: names that came and do not leave.
         records: how many records are behind it, where that is known.
+        errors: how far rounding moves an element, by name, where the arrays do not tell.
         cache: differences that were taken already.
     """
 
@@ -61,6 +62,7 @@ class NamedUpdate:
     beside: Mapping[str, Tensor] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     records: int | None = None
+    errors: Mapping[str, float] = field(default_factory=dict)
     cache: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def change(self, name: str) -> Tensor:
@@ -79,12 +81,10 @@ class NamedUpdate:
         return -after if self.kind == "difference" else _widened(self.before[name]) - after
 
     def rounding(self, name: str) -> float:
-        """About how far rounding moves an element: half a unit in the last place of its size."""
-        stored = self.before[name] if self.kind == "weights" else self.after[name]
-        if not stored.numel():
-            return 0.0
-        size = float(_widened(stored).norm()) / math.sqrt(stored.numel())
-        return torch.finfo(stored.dtype).eps * size
+        """About how far rounding moves an element: the unit in the last place of its size."""
+        if name in self.errors:
+            return self.errors[name]
+        return unit_of(self.before[name] if self.kind == "weights" else self.after[name])
 
     def layers(self) -> dict[str, tuple[str, ...]]:
         """The parameters of each layer: those whose names are alike up to the last dot."""
@@ -92,6 +92,14 @@ class NamedUpdate:
         for name in self.after:
             found.setdefault(name.rpartition(".")[0] or "(model)", []).append(name)
         return {layer: tuple(names) for layer, names in found.items()}
+
+
+def unit_of(array: Tensor, dtype: torch.dtype | None = None) -> float:
+    """The unit in the last place of an element of usual size, in the array's type or another."""
+    if not array.numel():
+        return 0.0
+    size = float(_widened(array).norm()) / math.sqrt(array.numel())
+    return torch.finfo(dtype or array.dtype).eps * size
 
 
 def _widened(tensor: Tensor) -> Tensor:

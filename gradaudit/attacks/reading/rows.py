@@ -66,14 +66,15 @@ def _agreeing(update: NamedUpdate, layer: str, linear: Linear, share: float) -> 
         return
     lengths = weight.norm(dim=1)
     errors = update.rounding(linear.weight), update.rounding(linear.bias)
-    quotients, usable = _quotients(weight, bias, lengths, errors)
+    quotients = _quotients(weight, bias)
+    tolerances = _tolerances(quotients, bias, lengths, errors)
+    usable = _usable(quotients, tolerances, (bias != 0) & (lengths > 0))
     details: dict[str, JsonValue] = {"rows": int(usable.sum()), "of_rows": len(usable)}
     if share < 1:
         details["rows_looked_at"] = f"{len(bias)} of the largest bias gradients"
     if not bool(usable.any()):
         yield Told("record_share", layer, None, _ROUNDED, details)
         return
-    tolerances = _tolerances(quotients, bias, lengths, errors)
     groups = _groups(quotients[usable], tolerances[usable])
     sizes = torch.bincount(groups)
     energies = torch.zeros(len(sizes)).index_add(0, groups, lengths[usable].square().cpu().float())
@@ -83,20 +84,20 @@ def _agreeing(update: NamedUpdate, layer: str, linear: Linear, share: float) -> 
     yield Told("record_share", layer, min(value, 1.0), details=details)
 
 
-def _quotients(
-    weight: Tensor, bias: Tensor, lengths: Tensor, errors: tuple[float, float]
-) -> tuple[Tensor, Tensor]:
-    """Projections of rows' quotients (rows, probes), and which rounding leaves standing (rows,)."""
+def _quotients(weight: Tensor, bias: Tensor) -> Tensor:
+    """Projections of rows' quotients, (rows, probes); of a row without bias gradient nothing."""
     draws = torch.Generator().manual_seed(0)
     probes = torch.randn(weight.shape[1], _PROBES, generator=draws, dtype=torch.float64)
-    projected = weight @ (probes / probes.norm(dim=0)).to(weight)
-    some = (bias != 0) & (lengths > 0)
-    quotients = projected / torch.where(some, bias, 1)[:, None]
-    if not bool(some.any()):
-        return quotients, some
-    scale = quotients[some].square().mean().sqrt()
-    tolerances = _tolerances(quotients, bias, lengths, errors)
-    return quotients, some & (tolerances.amax(dim=1) < _RELATIVE * scale)
+    projected: Tensor = weight @ (probes / probes.norm(dim=0)).to(weight)
+    return projected / torch.where(bias != 0, bias, 1)[:, None]
+
+
+def _usable(quotients: Tensor, tolerances: Tensor, moved: Tensor) -> Tensor:
+    """Which rows that moved rounding leaves standing, (rows,)."""
+    if not bool(moved.any()):
+        return moved
+    scale = quotients[moved].square().mean().sqrt()
+    return moved & (tolerances.amax(dim=1) < _RELATIVE * scale)
 
 
 def _tolerances(

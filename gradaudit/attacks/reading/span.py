@@ -55,8 +55,7 @@ def _counted(update: NamedUpdate, layer: str, name: str, share: float) -> Iterat
         every = max(1, math.floor(len(weight) / max(_SKETCH + _SPARE, share * len(weight))))
         weight = weight[::every]
     most = min(_SKETCH, *weight.shape) - _SPARE
-    noise = update.rounding(name) if update.kind == "weights" else 0.0
-    rank = sketched_rank(weight, noise)
+    rank = sketched_rank(weight, update.rounding(name))
     if rank == 0:
         yield Told("span_share", layer, None, "it did not move")
     elif rank > most:

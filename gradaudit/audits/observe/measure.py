@@ -1,8 +1,9 @@
 """What a captured update gives away: from readings to rows."""
 
 from collections.abc import Iterable, Iterator
+from typing import cast
 
-from torch import Tensor
+import torch
 
 from gradaudit.attacks.reading import Told, pieces
 from gradaudit.audits.base import Cost
@@ -14,7 +15,7 @@ from gradaudit.models.target import layers_of
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.sharing.captured import Captured, captured_update
-from gradaudit.sharing.named import NamedUpdate
+from gradaudit.sharing.named import NamedUpdate, unit_of
 
 _NONE = (
     "there is no captured update to look at; name one with --update (`gradaudit capture` saves it)"
@@ -52,17 +53,30 @@ def run(audit: Observe, subject: Subject, progress: Progress) -> Iterator[Measur
 
 
 def update_of(captured: Captured, options: ObserveOptions) -> NamedUpdate:
-    """A captured update by names; the weights before tell how it was rounded, where it has any."""
+    """A captured update by names; what was subtracted is rounded as the weights are."""
     model, shared = captured.target.model, captured.update
-    own = {name for layer in layers_of(model, with_bias=True) for name in layer.parameter_names}
-    gradient = captured.details["captured"] == "gradient"
-    before: dict[str, Tensor] = {} if gradient else dict(model.named_parameters())
+    layers = layers_of(model, with_bias=True)
+    own = {name for layer in layers for name in layer.parameter_names} & shared.keys()
+    rate = captured.subtracted_at
+    errors = {name: unit_of(shared[name], torch.float32) for name in own}
+    if rate is not None:
+        coarse = _stored_as(captured)
+        weights = {name: array.detach() for name, array in model.named_parameters()}
+        errors = {name: e + unit_of(weights[name], coarse) / rate for name, e in errors.items()}
     return NamedUpdate(
         after={name: array for name, array in shared.items() if name in own and array.dim()},
-        before={name: array.detach() for name, array in before.items()},
+        before={},
         kind="gradient",
         records=options.batch_size,
+        errors=errors,
     )
+
+
+def _stored_as(captured: Captured) -> torch.dtype:
+    """The coarsest type that the files' weights were cast from; else single precision."""
+    notes = " ".join(map(str, cast("list[str]", captured.details["notes"])))
+    coarse = (torch.bfloat16, torch.float16)
+    return next((kind for kind in coarse if f"cast from {str(kind)[6:]}" in notes), torch.float32)
 
 
 def rows_of(rows: Rows, told: Iterable[Told]) -> Iterator[Measurement]:

@@ -23,3 +23,12 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
             f"{describe(path)}: is a truncated or damaged safetensors file ({reason}); "
             "fetch or save it again"
         ) from error
+
+
+def metadata_of(path: Path) -> dict[str, str]:
+    """What a safetensors file says of itself; nothing of any other file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except Exception:  # whatever is wrong with it is told where its tensors are read
+        return {}
