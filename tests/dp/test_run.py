@@ -57,7 +57,7 @@ def test_a_game_is_of_the_canary_that_plays() -> None:
     game, told = played(companions=2)
     canary, gradients = game.canaries.played, sensitivity("race").gradients
     assert canary is game.canaries.by_kind["crafted"]
-    variants = game.column.variants(canary.inputs[None])[0]
+    variants = sensitivity("race").column.variants(canary.inputs[None])[0]
     expected = gradients(variants, canary.label.expand(3))
     batch = game.hypotheses
     torch.testing.assert_close(batch.null, expected[canary.null])
