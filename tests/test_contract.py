@@ -210,7 +210,7 @@ def test_its_name_is_an_algorithm(part: Part) -> None:
 
 @parts("mechanisms")
 def test_its_name_is_a_mechanism(part: Part) -> None:
-    mechanism = load_mechanism(f"{part.name}:clip=1,sigma=1")
+    mechanism = load_mechanism(part.cls.example)
     assert type(mechanism) is part.cls
     assert mechanism.description.startswith(f"{part.name}:")
 

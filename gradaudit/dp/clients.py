@@ -1,5 +1,6 @@
 """Clients' updates, and which two of them are neighbours in the game."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import combinations
@@ -13,7 +14,7 @@ from gradaudit.defenses.subject import Subject
 from gradaudit.dp.canary import Canaries, Pair
 from gradaudit.dp.hypotheses import CommonNoise
 from gradaudit.dp.middleware import Middleware
-from gradaudit.dp.middleware.payload import Layout, owner_of
+from gradaudit.dp.middleware.payload import Arrays, Layout, owner_of
 from gradaudit.dp.sensitivity import Design
 from gradaudit.errors import UsageError
 from gradaudit.federation.clients import Client, Server, Workplace
@@ -46,7 +47,7 @@ class Clients:
 
 
 def train_clients(subject: Subject, design: Design, seed: Seed, advance: Advance) -> Clients:
-    """One round of local training of each client, from the newest target's weights on.
+    """A local step of each client, from the newest target's weights on.
 
     Every client has as many records as the others, drawn at random, and no two the same one, so
     that counts (of batches) are alike. ``advance`` is told of every client.
@@ -70,12 +71,24 @@ def train_clients(subject: Subject, design: Design, seed: Seed, advance: Advance
     updates = []
     for index in range(count):
         records = subject.records.take(np.sort(order[index * size :][:size]).astype(np.int64))
-        workplace.training(Client(index, records), state, 0)
-        trained = Layout.of(workplace.target.model.state_dict()).received
-        moved = [trained[k].astype(float) - a for k, a in layout.received.items()]
+        trained = _step(workplace, Client(index, records), state)
+        moved = [trained[key].astype(float) - array for key, array in layout.received.items()]
         updates.append(torch.from_numpy(np.concatenate([each.ravel() for each in moved])))
         advance(1)
     return Clients(layout, torch.stack(updates))
+
+
+def _step(workplace: Workplace, client: Client, state: Mapping[str, Tensor]) -> Arrays:
+    """The state dict after a client's step of plain SGD on all its records.
+
+    Raises:
+        AuditError: the loss is not finite.
+    """
+    gradient = workplace.gradient(client, state, 0).update
+    with torch.no_grad():
+        for name, parameter in workplace.shared.items():
+            parameter.sub_(workplace.options.rate * gradient[name])
+    return Layout.of(workplace.target.model.state_dict()).received
 
 
 def _sent(subject: Subject, unsent: tuple[str, ...], keys: list[str]) -> list[str]:

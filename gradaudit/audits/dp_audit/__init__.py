@@ -18,9 +18,9 @@ class DpAuditOptions(AuditOptions):
         "and one of record, sum, mean, release), opacus:clip=C,sigma=S, a deterministic defense "
         "(prune:0.99), your own as FILE.py:NAME, or middleware between a client and the wire, "
         "which needs no attribute: flower:MODULE:OBJECT?k=v&k=v (a mod) or "
-        "nvflare:MODULE:CLASS?k=v (a filter), of a module or a FILE.py. The noise is absolute, and by "
-        "default on the sum of clipped gradients. Laplace noise per record is refused beside "
-        "--companions: their mean has no simple law.",
+        "nvflare:MODULE:CLASS?k=v (a filter), of a module or a FILE.py. "
+        "The noise is absolute, and by default on the sum of clipped gradients. Laplace noise per "
+        "record is refused beside --companions: their mean has no simple law.",
     )
     clip: float | None = Field(
         None,
@@ -41,8 +41,8 @@ class DpAuditOptions(AuditOptions):
     domain: Literal["feasible", "free"] = Field(
         "feasible",
         description="Where a crafted record may lie: observed ranges and categories, or anywhere. "
-        "Crafted clients are the two that lie furthest apart, or (free) an update and its opposite, "
-        "as long as it takes.",
+        "Crafted clients are the two that lie furthest apart, or (free) an update and its "
+        "opposite, as long as it takes.",
     )
     replacement: Literal["worst", "uniform"] = Field(
         "worst",

@@ -39,8 +39,8 @@ RELATIONS: tuple[Relation, ...] = ("replace", "remove")
 THEORY = ("epsilon_theory", "epsilon_classical")
 
 LIMITS = (
-    "A bound that does not exceed a claim proves no privacy: it speaks of one record, one pair of "
-    "values, one state of the model and one release, and cannot rise above its ceiling."
+    "A bound that does not exceed a claim proves no privacy: it speaks of one pair of neighbours, "
+    "one state of the model and one release, and cannot rise above its ceiling."
 )
 
 
@@ -81,6 +81,7 @@ def _remark(lower: Measurement, claimed: float | None, promised: float | None) -
     """What promise and bound say of the claim, and what the bound does not say."""
     flawless = lower.details.get("at_ceiling")
     said = ["no trial erred: epsilon is at least this."] if flawless else []
+    said += [f"Decided without trials: {lower.details['because']}."] if lower.infinite else []
     if claimed is None:
         return " ".join([*said, LIMITS])
     if promised is not None and promised > claimed:

@@ -206,8 +206,8 @@ class DefenseMechanism(Mechanism):
         self.defense, self.description, self.sizes = defense, description, dict(sizes or {})
 
     @classmethod
-    def parse(cls, text: str) -> DefenseMechanism:
-        """The mechanism of a defense's spec.
+    def parse(cls, text: str, noise: Noise | None = None) -> Self:
+        """The mechanism of a defense's spec; it adds no noise.
 
         Raises:
             UsageError: a wrong spec, or a defense that is random or changes the model.

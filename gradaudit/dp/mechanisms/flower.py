@@ -38,8 +38,7 @@ class FlowerMod(Middleware):
     name = "flower"
     summary = "A Flower mod, flower:MODULE:OBJECT or flower:FILE.py:OBJECT."
     example: ClassVar[str] = (
-        "flower:flwr.clientapp.mod:LocalDpMod?"
-        "clipping_norm=1&sensitivity=2&epsilon=1&delta=1e-5"
+        "flower:flwr.clientapp.mod:LocalDpMod?clipping_norm=1&sensitivity=2&epsilon=1&delta=1e-5"
     )
     form: Form = "weights"
 

@@ -39,7 +39,8 @@ class NvflareFilter(Middleware):
         self.filter = filter_
         self._dxo = library("nvflare.apis.dxo", "NVFlare", "nvflare")
         self._context = library("nvflare.apis.fl_context", "NVFlare", "nvflare").FLContext
-        self._task = library("nvflare.apis.fl_constant", "NVFlare", "nvflare").FLContextKey.TASK_DATA
+        constants = library("nvflare.apis.fl_constant", "NVFlare", "nvflare")
+        self._task = constants.FLContextKey.TASK_DATA
         wanted = getattr(filter_, "data_kinds", None) or list(_KINDS.values())
         self.form = "differences" if "WEIGHT_DIFF" in wanted else "weights"
 

@@ -10,7 +10,6 @@ from copy import copy
 from typing import ClassVar, Self
 
 import numpy as np
-import torch
 from torch import Generator, Tensor
 
 from gradaudit.dp.mechanisms import OPTION, Mechanism, Promise, ReleaseLaw, Unit
@@ -124,20 +123,19 @@ class Middleware(Mechanism):
     def kind(self, key: str) -> str:
         """Type and shape of an array, in words."""
         array = self.layout.received[key]
-        return f"{array.dtype} of shape {array.shape}"
+        return f"{array.dtype} {'×'.join(map(str, array.shape)) or '0-d'}"
 
     def _culprits(self, update: Tensor) -> list[str]:
+        """Arrays of no real numbers that make it fail: it would not if they held such."""
         odd = [key for key in self.layout.received if key not in self.layout.real]
-        if not self._works_without(odd, update):
+        if not self._works_with(odd, update):
             return []
-        return [
-            key for key in odd if not self._works_without([k for k in odd if k != key], update)
-        ]
+        return [key for key in odd if not self._works_with([k for k in odd if k != key], update)]
 
-    def _works_without(self, keys: list[str], update: Tensor) -> bool:
-        layout = self.layout.without(keys)
+    def _works_with(self, real: list[str], update: Tensor) -> bool:
+        """Whether it works where these arrays hold real numbers."""
         try:
-            self._delivered(layout, update[~self.layout.where(keys)])
+            self._delivered(self.layout.as_real(real), update)
         except Exception:  # as above
             return False
         return True

@@ -1,6 +1,5 @@
 """Key by key: what leaves of an update."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,8 +59,8 @@ class Fate:
             return "training changed nothing in it"
         if self.untouched:
             return "leaves as training made it"
-        clip = f"{'shortened to' if self.clipped else 'keeps'} {self.ratio:.3g} of its norm"
-        return f"{clip}, {f'noise {self.noise:.3g} on each element' if self.noise else 'no noise'}"
+        clip = "clipped" if self.clipped else "not clipped"
+        return f"{clip}, {'under noise' if self.noise else 'no noise'}"
 
     @property
     def clipped(self) -> bool:
@@ -114,7 +113,8 @@ def verdict_of_untouched(
 ) -> Verdict | None:
     """ε is infinite where an array that tells the hypotheses apart leaves as training made it.
 
-    That it does is looked at ``CONFIRMED`` times under each hypothesis.
+    Where the mechanism's law does not say so, that it does is looked at ``CONFIRMED`` times under
+    each hypothesis.
 
     Raises:
         AuditError: the middleware fails.
@@ -126,23 +126,28 @@ def verdict_of_untouched(
         for fate in looked
         if fate.untouched and not np.array_equal(null.arrays[fate.key], other.arrays[fate.key])
     ]
-    for index, (update, given) in enumerate(zip(batches, (null, other), strict=True)):
-        with reproducible(sequence(seed, "untouched", index), update.device):
-            for sent in _while_any(mechanism, update, keys):
-                keys = [key for key in keys if as_it_was(key, given, sent)]
+    how = "as its class is known to leave it"
+    if mechanism.known is None:
+        how = f"in {CONFIRMED} of {CONFIRMED} messages under each hypothesis"
+        for index, update in enumerate(batches if keys else ()):
+            keys = _confirmed(mechanism, update, keys, sequence(seed, "untouched", index))
     if not keys:
         return None
     leave = "leaves" if len(keys) == 1 else "leave"
-    reason = (
-        f"{listed(keys)} {leave} as training made it, neither clipped nor under noise, in "
-        f"{CONFIRMED} of {CONFIRMED} messages under each hypothesis"
-    )
+    reason = f"{listed(keys)} {leave} as training made it, neither clipped nor under noise, {how}"
     return Verdict(reason, np.inf)
 
 
-def _while_any(mechanism: Middleware, update: Tensor, keys: list[str]) -> Iterator[Payload]:
-    if keys:
-        yield from (mechanism.sent(update) for _ in range(CONFIRMED))
+def _confirmed(mechanism: Middleware, update: Tensor, keys: list[str], seed: Seed) -> list[str]:
+    """The keys whose arrays leave as they were every time."""
+    given = mechanism.layout.payload(update, mechanism.form)
+    with reproducible(seed, update.device):
+        for _ in range(CONFIRMED):
+            sent = mechanism.sent(update)
+            keys = [key for key in keys if as_it_was(key, given, sent)]
+            if not keys:
+                break
+    return keys
 
 
 def _left(mechanism: Middleware, update: Tensor, released: Tensor, seed: Seed) -> Tensor:
@@ -150,4 +155,5 @@ def _left(mechanism: Middleware, update: Tensor, released: Tensor, seed: Seed) -
     if not common.repeats(update[None]):
         return released.mean(dim=0)
     there, back = common(torch.stack([update, -update]), update[None][:0])
-    return (there - back) / 2
+    left: Tensor = (there - back) / 2
+    return left

@@ -79,9 +79,10 @@ class Layout:
                 numbers[self.places[key]] = moved.ravel()
         return torch.from_numpy(numbers)
 
-    def without(self, keys: Collection[str]) -> "Layout":
-        """The same where these keys were never part of the model."""
-        return Layout({key: array for key, array in self.received.items() if key not in keys})
+    def as_real(self, keys: Collection[str]) -> "Layout":
+        """The same where the arrays of these keys hold real numbers."""
+        real = {key: self.received[key].astype(np.float64) for key in keys}
+        return Layout({**self.received, **real})
 
 
 def as_array(tensor: Tensor) -> Array:
