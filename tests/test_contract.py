@@ -152,6 +152,7 @@ def test_it_is_listed_with_its_summary(part: Part) -> None:
         "defenses": lambda: part.cls.example,
         "data": lambda: part.cls.example,
         "executors": lambda: part.cls.example,
+        "mechanisms": lambda: part.cls.example,
         "formats": lambda: f"{part.name} ({part.cls.suffix})",
     }.get(part.kind, lambda: part.name)()
     assert listed()[part.kind][shown] == part.cls.summary

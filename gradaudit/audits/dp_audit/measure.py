@@ -110,6 +110,7 @@ def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
         )
     declared = None if options.noise == "unknown" else options.noise
     mechanism = load_mechanism(options.mechanism, declared)
+    _expect_fitting(mechanism, options)
     for path in (options.picture, options.curves):
         if path is not None:
             expect_picture(path)
@@ -126,6 +127,24 @@ def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
     if left_out:
         log.warning(_UNDEFENDED, " ".join(left_out))
     return mechanism
+
+
+_OF_RECORDS = {
+    "companions": "a client sends its update alone",
+    "replacement": "a client's update is played against one other",
+}
+_OF_CLIENTS = {
+    "relation": "a record's private value is replaced, and its absence is not played",
+    "unsent": "gradients of records are one vector (--hide leaves out layers)",
+}
+
+
+def _expect_fitting(mechanism: Mechanism, options: DpAuditOptions) -> None:
+    """Refuse options that say nothing of neighbours of the mechanism's unit."""
+    wrong = _OF_RECORDS if mechanism.unit == "client" else _OF_CLIENTS
+    for name, reason in wrong.items():
+        if getattr(options, name) != DpAuditOptions.model_fields[name].default:
+            raise UsageError(f"--{name}: leave it out for {mechanism.description}: {reason}")
 
 
 def _secrets(subject: Subject, mechanism: Mechanism) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from gradaudit.dp.run import Game
 from gradaudit.dp.theory import Relation, epsilon_classical, epsilon_composed
 from gradaudit.errors import UsageError
 from gradaudit.report import Measurement
+from gradaudit.text import listed
 
 BINS = 40
 UNLIKELY = 1e-4
@@ -140,10 +141,11 @@ def theory_rows(
 
 def _only_without(game: Game) -> dict[str, JsonValue]:
     """What a promise does not cover: arrays that leave as they are."""
-    bare: list[JsonValue] = [fate.key for fate in game.fates if fate.carries_on]
+    bare = [fate.key for fate in game.fates if fate.carries_on]
     if not bare:
         return {}
-    return {"untouched": bare, "covers": "what leaves but for the arrays that leave untouched"}
+    remark = f"of what is clipped and under noise; {listed(bare)} is neither"
+    return {"untouched": list[JsonValue](bare), "remark": remark}
 
 
 def composition_rows(

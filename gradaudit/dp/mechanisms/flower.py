@@ -32,7 +32,18 @@ class FlowerMod(Middleware):
     ``ConfigRecord``, as ``clipping_norm`` for ``fixedclipping_mod``. Its instance lives through all
     releases, as in a client; its context is fresh each time.
 
-    Source: D. Beutel et al., "Flower: A friendly federated learning research framework" (2020).
+    ``LocalDpMod`` clips the update as a whole and adds noise of S √(2 ln(1.25/δ))/ε with whatever
+    sensitivity S it is told, so its exact ε follows from its clip; it leaves arrays without
+    dimensions as they are, and fails on whole numbers that it has to clip.
+
+    Attributes:
+        mod: what is called.
+        config: what the server sends beside the model.
+
+    Source: D. Beutel et al., "Flower: A friendly federated learning research framework" (2020); C.
+    Dwork and A. Roth, "The algorithmic foundations of differential privacy" (2014), theorem A.1;
+    B. Balle and Y.-X. Wang, "Improving the Gaussian mechanism for differential privacy" (2018),
+    theorem 8.
     """
 
     name = "flower"
@@ -86,6 +97,11 @@ class FlowerMod(Middleware):
         )
         with _silent():
             answer = self.mod(self._asked(received), context, self._client(given))
+        if not isinstance(answer, app.Message):
+            raise AuditError(
+                f"{OPTION} {self.description}: returns a {type(answer).__name__}; a mod returns the "
+                "message that call_next gave it, or another"
+            )
         if answer.has_error():
             raise AuditError(f"{OPTION} {self.description}: refuses: {answer.error.reason}")
         arrays = {

@@ -24,8 +24,16 @@ class NvflareFilter(Middleware):
     step; the task's data are the weights received. Its instance lives through all releases, as in a
     client, and nothing tells it that a run starts.
 
+    ``PercentilePrivacy``, ``ExcludeVars`` and ``ConvertWeights`` draw nothing: what they leave of
+    two updates is the same or differs for certain. ``SVTPrivacy`` draws; what it accounts for is
+    its own claim, and arrays without dimensions are not in it.
+
+    Attributes:
+        dxo_filter: what processes results.
+
     Source: H. R. Roth et al., "NVIDIA FLARE: Federated learning from simulation to real-world"
-    (2022).
+    (2022); M. Lyu, D. Su and N. Li, "Understanding the sparse vector technique for differential
+    privacy" (2017), algorithm 1.
     """
 
     name = "nvflare"
@@ -34,14 +42,14 @@ class NvflareFilter(Middleware):
         "nvflare:nvflare.app_common.filters.percentile_privacy:PercentilePrivacy?gamma=0.01"
     )
 
-    def __init__(self, filter_: Any, description: str, noise: Noise | None = None) -> None:
+    def __init__(self, dxo_filter: Any, description: str, noise: Noise | None = None) -> None:
         super().__init__(description, noise)
-        self.filter = filter_
+        self.dxo_filter = dxo_filter
         self._dxo = library("nvflare.apis.dxo", "NVFlare", "nvflare")
         self._context = library("nvflare.apis.fl_context", "NVFlare", "nvflare").FLContext
         constants = library("nvflare.apis.fl_constant", "NVFlare", "nvflare")
         self._task = constants.FLContextKey.TASK_DATA
-        wanted = getattr(filter_, "data_kinds", None) or list(_KINDS.values())
+        wanted = getattr(dxo_filter, "data_kinds", None) or list(_KINDS.values())
         self.form = "differences" if "WEIGHT_DIFF" in wanted else "weights"
 
     @classmethod
@@ -70,7 +78,7 @@ class NvflareFilter(Middleware):
         context = self._context()
         context.set_prop(self._task, self._shareable(received, "weights"), sticky=False)
         with _silent():
-            answer = self.filter.process(self._shareable(given.arrays, given.form), context)
+            answer = self.dxo_filter.process(self._shareable(given.arrays, given.form), context)
             left = self._dxo.from_shareable(answer)
         kinds = {kind: form for form, kind in _KINDS.items()}
         if left.data_kind not in kinds:

@@ -112,6 +112,11 @@ class Middleware(Mechanism):
     def _failure(self, update: Tensor, error: Exception) -> str:
         """What it fails with, and the arrays that make it fail, where these are no real numbers."""
         named, words = f"{OPTION} {self.description}", first_line(error)
+        if not update.any():
+            return (
+                f"{named}: fails on a client that changes nothing, which is what no update is: "
+                f"{words}; play --relation replace"
+            )
         culprits = [f"{key} ({self.kind(key)})" for key in self._culprits(update)]
         if not culprits:
             return f"{named}: fails with {words}"
