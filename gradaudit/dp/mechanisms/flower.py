@@ -99,8 +99,8 @@ class FlowerMod(Middleware):
             answer = self.mod(self._asked(received), context, self._client(given))
         if not isinstance(answer, app.Message):
             raise AuditError(
-                f"{OPTION} {self.description}: returns a {type(answer).__name__}; a mod returns the "
-                "message that call_next gave it, or another"
+                f"{OPTION} {self.description}: returns a {type(answer).__name__}; a mod returns "
+                "the message that call_next gave it, or another"
             )
         if answer.has_error():
             raise AuditError(f"{OPTION} {self.description}: refuses: {answer.error.reason}")
