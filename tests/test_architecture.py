@@ -30,7 +30,7 @@ ROOMS = {
     "information": "gradients models",
     "ranks": "gradients",
     "subspaces": "data gradients models",
-    "dp": "data defenses gradients models",
+    "dp": "data defenses federation gradients models sharing",
     "attacks": "accuracy data defenses families gradients inference models ranks sharing",
     "tradeoff": "accuracy attacks data defenses federation gradients models sharing",
     "audits": "accuracy attacks data defenses dp families federation gradients inference "
