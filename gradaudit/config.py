@@ -171,6 +171,11 @@ class ScanSettings(RunSettings):
     audits: tuple[str, ...] = Field(
         (), description="Only these audits (all that apply without it)."
     )
+    update: str | None = Field(
+        None,
+        description="Look at this captured update (`gradaudit capture`, or OLD,NEW) by the audits "
+        "that need no more; the others are skipped.",
+    )
     policy: Path | None = Field(
         None, description="Judge the report by this policy; exit with 1 where it fails."
     )

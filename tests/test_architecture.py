@@ -47,10 +47,12 @@ ROOMS = {
     "fingerprint": "audits data defenses models",
     "runner": "accuracy audits data defenses fingerprint gathering gradients models",
     "planning": "audits defenses gradients runner",
+    "observer": "attacks audits formats judging models sharing",
+    "integrations": "judging observer sharing",
     "api": "audits config data models runner subject",
-    "cli": "audits config defenses dp explaining formats gathering judging models planning runner "
-    "subject sweeping training view zoo",
-    "__init__": "api judging models",
+    "cli": "audits config defenses dp explaining formats gathering judging models observer "
+    "planning runner subject sweeping training view zoo",
+    "__init__": "api judging models observer",
     "__main__": "cli",
 }
 """Every room of the package and which it may import, each of them above it in this table."""
