@@ -1,8 +1,8 @@
 """Products JᵀJ of gradients' Jacobians in some directions, without forming what need not be.
 
 A parameter's gradient is G = Δ Aᵀ over T positions (``gradients.operations``) and moves by Ġ = Δ̇ Aᵀ
-+ Δ Ȧᵀ. Where T (in + out) < in · out, an orthonormal basis Q of what came in and R of Δ = Q_Δ R keep
-all inner products: Ġ is laid out as Ġ Q (out × T) beside R (Ȧ − Q Qᵀ Ȧ)ᵀ (T × in), and G as G Q
++ Δ Ȧᵀ. Where T (in + out) < in · out, an orthonormal basis Q of what came in and R of Δ = Q_Δ R
+keep all inner products: Ġ is laid out as Ġ Q (out × T) beside R (Ȧ − Q Qᵀ Ȧ)ᵀ (T × in), and G as G Q
 beside zeros.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.gradients.differentiation import Batch, Differentiation
-from gradaudit.gradients.sources import Factors, FactoredGradients, over_uses, unstretched
+from gradaudit.gradients.sources import FactoredGradients, Factors, over_uses, unstretched
 from gradaudit.gradients.trace import Gradients
 from gradaudit.models.target import Layer
 

@@ -3,7 +3,7 @@
 A record is x = m + Σ_j √λ_j z_j u_j with independent standard normal z_j. Floors are computed in z.
 The leading directions are asked about one by one. The many small ones of wide records are taken in
 groups whose variances are about alike, each asked about by one random direction a record: with
-random signs ε, v = Σ_{j∈g} ε_j √λ_j u_j / √|g| has E‖Jv‖² = the mean over the group of ‖J √λ_j u_j‖².
+random signs ε, v = Σ_{j∈g} ε_j √λ_j u_j / √|g| has as E‖Jv‖² the group's mean of ‖J √λ_j u_j‖².
 """
 
 from dataclasses import dataclass
@@ -75,6 +75,12 @@ class Prior:
         return float(self.variances.sum()) + (self.size - len(self.axes)) * self.rest
 
     @property
+    def spectrum(self) -> Tensor:
+        """The variances in all directions, (d,)."""
+        beyond = self.variances.new_full((self.size - len(self.axes),), self.rest)
+        return torch.cat([self.variances, beyond])
+
+    @property
     def grouped(self) -> bool:
         """Whether some directions are asked about in groups, at random for every record."""
         return self.leading < self.size
@@ -112,25 +118,26 @@ class Prior:
     def draw(self, records: int, generator: torch.Generator) -> Tensor:
         """Records of this law, (records, d)."""
         normal = torch.randn(records, self.size, generator=generator, dtype=torch.float64)
-        along = normal @ self.axes.mT
-        return (
-            self.mean
-            + self.rest**0.5 * normal
-            + (along * (self.variances.sqrt() - self.rest**0.5)) @ self.axes
-        )
+        least = self.rest**0.5
+        along: Tensor = (normal @ self.axes.mT) * (self.variances.sqrt() - least)
+        drawn: Tensor = self.mean + least * normal + along @ self.axes
+        return drawn
 
     def _mixed(self, group: slice, generator: torch.Generator) -> Tensor:
         scales = self.variances[group].sqrt() / (group.stop - group.start) ** 0.5
-        return (_signs(len(scales), generator) * scales) @ self.axes[group]
+        mixed: Tensor = (_signs(len(scales), generator) * scales) @ self.axes[group]
+        return mixed
 
     def _beyond(self, generator: torch.Generator) -> Tensor:
         signs = _signs(self.size, generator)
-        outside = signs - (self.axes @ signs) @ self.axes
-        return outside * (self.rest / (self.size - len(self.axes))) ** 0.5
+        outside: Tensor = signs - (self.axes @ signs) @ self.axes
+        outside *= (self.rest / (self.size - len(self.axes))) ** 0.5
+        return outside
 
 
 def _signs(count: int, generator: torch.Generator) -> Tensor:
-    return torch.randint(0, 2, (count,), generator=generator).double() * 2 - 1
+    bits = torch.randint(0, 2, (count,), generator=generator, dtype=torch.float64)
+    return bits.mul_(2).sub_(1)
 
 
 def _axes_of(centred: Tensor) -> tuple[Tensor, Tensor, Tensor]:

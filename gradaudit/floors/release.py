@@ -25,6 +25,7 @@ class Release:
         noise: its law.
         clip: L2 norm that is clipped to; None for no clipping.
         of_records: whether each record is clipped, or the update.
+        of_each: whether each record gets noise of its own.
     """
 
     parameters: tuple[str, ...]
@@ -33,13 +34,22 @@ class Release:
     noise: Noise = "gaussian"
     clip: float | None = None
     of_records: bool = True
+    of_each: bool = False
 
     @classmethod
     def of(cls, defense: Dp, parameters: Sequence[str], records: int) -> Self:
         """What a defense does to the parameters that it defends."""
         o = defense.options
         scale = noise_scale(o.per, o.sigma, records)
-        return cls(tuple(parameters), records, scale, o.noise, o.clip, defense.of_records)
+        return cls(
+            tuple(parameters),
+            records,
+            scale,
+            o.noise,
+            o.clip,
+            defense.of_records,
+            o.per == "record",
+        )
 
     @property
     def members(self) -> frozenset[str]:
@@ -70,6 +80,16 @@ class Release:
         if self.clip is None:
             return None
         return self.clip / self.records if self.of_records else self.clip
+
+    @property
+    def shift(self) -> float:
+        """The reach over the noise's scale, at most; of a clipped part.
+
+        Of Laplace noise on each record only the record's own is counted, of scale s√k/k in the
+        mean: a sum of several is no Laplace noise.
+        """
+        alone = self.noise == "laplace" and self.of_each
+        return (self.reach or 0.0) / (self.scale / self.records**0.5 if alone else self.scale)
 
 
 def releases_of(

@@ -26,7 +26,7 @@ from gradaudit.errors import NotApplicable
 from gradaudit.floors.jacobians import Pull, pulls
 from gradaudit.floors.prior import Prior
 from gradaudit.floors.release import Release, clipped
-from gradaudit.gradients.differentiation import Batch, Differentiation, fastest
+from gradaudit.gradients.differentiation import Batch, fastest
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
 from gradaudit.gradients.trace import Trace
@@ -93,10 +93,10 @@ def estimate(functional: Functional, parts: Tensor, prior: Prior) -> Estimate:
     """A functional of the expected information, from that of units of records.
 
     F(Â) itself errs on the wrong side on average: F is convex (Jensen), and Â misses directions.
-    But a convex F lies above its tangents, F(A) ≥ F(B) + ⟨F′(B), A − B⟩ whatever B is, and the right
-    side is linear in A. So B is the mean of other records than those that stand in for A, in turn,
-    and the interval's safe end is Student's for the mean of these numbers; from the other end F(Â)
-    is the safe one. Concave F the other way round.
+    But a convex F lies above its tangents, F(A) ≥ F(B) + ⟨F′(B), A − B⟩ whatever B is, and the
+    right side is linear in A. So B is the mean of other records than those that stand in for A, in
+    turn, and the interval's safe end is Student's for the mean of these numbers; from the other end
+    F(Â) is the safe one. Concave F the other way round.
 
     Args:
         functional: ``share`` or ``nats``.
@@ -147,6 +147,7 @@ def informations(
     seed: int,
     clips: Sequence[Release] = (),
     units: int = UNITS,
+    memory: int = 1 << 30,
     advance: Advance = lambda _: None,
 ) -> dict[str, Tensor]:
     """C^½ E[JᵀJ] C^½ of every layer's gradient, for noise of variance one, from drawn records.
@@ -160,6 +161,7 @@ def informations(
         seed: of the records and of random directions.
         clips: what is clipped together before the noise; nothing without.
         units: groups of records that are kept apart.
+        memory: bytes that a chunk of records may take.
         advance: told of records that are done.
 
     Returns:
@@ -174,7 +176,7 @@ def informations(
     way = fastest(batch, "point")
     units = min(units, len(labels))
     sums: dict[str, Tensor] = {}
-    for at in _chunks(batch, layers, prior):
+    for at in _chunks(batch, layers, prior, min(_WORKING_SET, memory // 4)):
         probes = prior.probes(torch_rng(seed, "floor", "probes", at.start)).to(batch.points)
         moved = pulls(batch.part(at), way, probes.reshape(-1, *shape), layers)
         for release in clips or (None,):
@@ -185,7 +187,7 @@ def informations(
                 kept.index_add_(0, of_unit, _kept(products, prior))
         advance(at.stop - at.start)
     sizes = torch.bincount(torch.arange(len(labels)) * units // len(labels), minlength=units)
-    return {name: kept / sizes[:, None, None].to(kept) for name, kept in sums.items()}
+    return {name: (kept / sizes[:, None, None].to(kept)).cpu() for name, kept in sums.items()}
 
 
 def _batch(
@@ -193,7 +195,7 @@ def _batch(
 ) -> Batch:
     view = FunctionalModel.of(target, seed=seed)
     inputs, labels = view.cast(records), view.cast(labels)
-    outputs = view.check(inputs, labels)
+    view.check(inputs, labels)
     reason = view.coupling(inputs, labels)
     if reason:
         raise NotApplicable(f"records have no gradients of their own: {reason}; use --mode eval")
@@ -216,11 +218,11 @@ def _of_release(
     return {name: moved[name] for name in names}
 
 
-def _chunks(batch: Batch, layers: Sequence[Layer], prior: Prior) -> Iterator[slice]:
+def _chunks(batch: Batch, layers: Sequence[Layer], prior: Prior, memory: int) -> Iterator[slice]:
     """Records that are taken at once: as many as fit, or one where each has its own directions."""
     moving = sum(math.prod(site.shape) + math.prod(site.seen) for site in batch.trace.sites)
     largest = max(layer.parameters for layer in layers)
     bytes_each = _ELEMENT * len(prior.counts) * (_COPIES * moving + 4 * largest)
-    size = 1 if prior.grouped else max(1, _WORKING_SET // bytes_each)
+    size = 1 if prior.grouped else max(1, memory // bytes_each)
     for start in range(0, len(batch.records), size):
         yield slice(start, min(start + size, len(batch.records)))

@@ -1,6 +1,9 @@
 """The floor against closed forms and dense float64 Jacobians."""
 
+from functools import partial
+
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +12,7 @@ from gradaudit.floors.release import Release
 from gradaudit.floors.van_trees import estimate, floor_of, informations, nats, share
 from gradaudit.models.losses import CrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target, layers_of
+from gradaudit.randomness import torch_rng
 
 RECORDS = 6
 
@@ -42,41 +46,45 @@ def convolutional() -> nn.Module:
     ).double()
 
 
-def test_information_is_that_of_dense_jacobians_clipped_or_not() -> None:
+def shared(
+    model: nn.Module, loss: Loss, layer: str, record: Tensor, label: Tensor, bound: float
+) -> Tensor:
+    """One layer's gradient after all are clipped together."""
+    parts = {name: dense(model, loss, name, record, label) for name in LAYERS}
+    norm = torch.cat(list(parts.values())).norm()
+    return parts[layer] * (bound / norm).clamp(max=1)
+
+
+LAYERS = ("0", "2", "5", "6", "8")
+
+
+@pytest.mark.parametrize("clip", [None, 1.5])
+def test_information_is_that_of_dense_jacobians(clip: float | None) -> None:
     model, loss, shape = convolutional(), CrossEntropy(), (1, 6, 6)
     prior = Prior.of_covariance(torch.zeros(36), covariance(36))
     labels = torch.arange(RECORDS) % 4
     layers = layers_of(model, with_bias=True)
     names = tuple(name for layer in layers for name in layer.parameter_names)
+    clips = () if clip is None else (Release(names, 1, 1.0, clip=clip),)
+    found = informations(
+        Target(model, loss), layers, prior, labels, shape=shape, seed=3, clips=clips, units=3
+    )
     root = (prior.variances.sqrt()[:, None] * prior.axes).mT
-    records = prior.draw(RECORDS, torch_generator()).reshape(-1, *shape)
-    norms = [
-        sum(float(dense(model, loss, x.name, r, y).square().sum()) for x in layers) ** 0.5
-        for r, y in zip(records, labels, strict=True)
-    ]
-    bound = float(np.median(norms))
-    for clips in ((), (Release(names, 1, 1.0, clip=bound),)):
-        found = informations(
-            Target(model, loss), layers, prior, labels, shape=shape, seed=3, clips=clips, units=3
-        )
-        for at, layer in enumerate(layers):
-            expected = torch.zeros(3, 36, 36, dtype=torch.float64)
-            for k, (record, label) in enumerate(zip(records, labels, strict=True)):
-
-                def shared(x: Tensor, label: Tensor = label, at: int = at) -> Tensor:
-                    parts = [dense(model, loss, one.name, x, label) for one in layers]
-                    norm = torch.cat(parts).norm()
-                    return parts[at] * (bound / norm).clamp(max=1) if clips else parts[at]
-
-                jacobian = torch.autograd.functional.jacobian(shared, record).flatten(1) @ root
-                expected[k // 2] += jacobian.mT @ jacobian / 2
-            torch.testing.assert_close(found[layer.name], expected, rtol=1e-8, atol=1e-12)
-
-
-def torch_generator() -> torch.Generator:
-    from gradaudit.randomness import torch_rng
-
-    return torch_rng(3, "floor", "records")
+    records = prior.draw(RECORDS, torch_rng(3, "floor", "records")).reshape(-1, *shape)
+    expected = {name: torch.zeros(3, 36, 36, dtype=torch.float64) for name in LAYERS}
+    beyond = 0
+    for k, (record, label) in enumerate(zip(records, labels, strict=True)):
+        bound = 1e9 if clip is None else clip
+        whole = [dense(model, loss, name, record, label) for name in LAYERS]
+        beyond += int(torch.cat(whole).norm() > bound)
+        for name in LAYERS:
+            one = partial(shared, model, loss, name, label=label, bound=bound)
+            jacobian = torch.autograd.functional.jacobian(lambda x, one=one: one(record=x), record)
+            moved = jacobian.flatten(1) @ root
+            expected[name][k // 2] += moved.mT @ moved / 2
+    assert clip is None or 0 < beyond < RECORDS
+    for name in LAYERS:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-8, atol=1e-12)
 
 
 def test_a_linear_gaussian_update_has_its_least_squares_error_and_its_information() -> None:
