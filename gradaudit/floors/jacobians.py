@@ -1,9 +1,8 @@
 """Products JᵀJ of gradients' Jacobians in some directions, without forming what need not be.
 
 A parameter's gradient is G = Δ Aᵀ over T positions (``gradients.operations``) and moves by Ġ = Δ̇ Aᵀ
-+ Δ Ȧᵀ. Where T (in + out) < in · out, an orthonormal basis Q of what came in and R of Δ = Q_Δ R
-keep all inner products: Ġ is laid out as Ġ Q (out × T) beside R (Ȧ − Q Qᵀ Ȧ)ᵀ (T × in), and G as G Q
-beside zeros.
++ Δ Ȧᵀ. Where T (in + out) < in · out, a basis Q of what came in and R of Δ = Q_Δ R keep all inner
+products: Ġ is laid out as Ġ Q (out × T) beside R (Ȧ − Q Qᵀ Ȧ)ᵀ (T × in), and G as G Q beside zeros.
 """
 
 from collections.abc import Iterator, Sequence

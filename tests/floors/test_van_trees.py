@@ -14,7 +14,7 @@ from gradaudit.models.losses import CrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target, layers_of
 from gradaudit.randomness import torch_rng
 
-RECORDS = 6
+RECORDS = 4
 
 
 def covariance(size: int, rank: int | None = None) -> Tensor:
@@ -67,11 +67,11 @@ def test_information_is_that_of_dense_jacobians(clip: float | None) -> None:
     names = tuple(name for layer in layers for name in layer.parameter_names)
     clips = () if clip is None else (Release(names, 1, 1.0, clip=clip),)
     found = informations(
-        Target(model, loss), layers, prior, labels, shape=shape, seed=3, clips=clips, units=3
+        Target(model, loss), layers, prior, labels, shape=shape, seed=3, clips=clips, units=2
     )
     root = (prior.variances.sqrt()[:, None] * prior.axes).mT
     records = prior.draw(RECORDS, torch_rng(3, "floor", "records")).reshape(-1, *shape)
-    expected = {name: torch.zeros(3, 36, 36, dtype=torch.float64) for name in LAYERS}
+    expected = {name: torch.zeros(2, 36, 36, dtype=torch.float64) for name in LAYERS}
     beyond = 0
     for k, (record, label) in enumerate(zip(records, labels, strict=True)):
         bound = 1e9 if clip is None else clip
@@ -79,7 +79,9 @@ def test_information_is_that_of_dense_jacobians(clip: float | None) -> None:
         beyond += int(torch.cat(whole).norm() > bound)
         for name in LAYERS:
             one = partial(shared, model, loss, name, label=label, bound=bound)
-            jacobian = torch.autograd.functional.jacobian(lambda x, one=one: one(record=x), record)
+            jacobian = torch.autograd.functional.jacobian(
+                lambda x, one=one: one(record=x), record, vectorize=True
+            )
             moved = jacobian.flatten(1) @ root
             expected[name][k // 2] += moved.mT @ moved / 2
     assert clip is None or 0 < beyond < RECORDS
@@ -138,5 +140,5 @@ def test_groups_of_directions_only_lower_the_floor_and_raise_the_information() -
         return products * (kept[:, None] & kept).fill_diagonal_(True)
 
     assert float(few.counts.sum()) == 30
-    assert share(information(few, 4000), few)[0] < share(information(exact, 1), exact)[0] * 1.01
-    assert nats(information(few, 4000), few)[0] > nats(information(exact, 1), exact)[0] * 0.99
+    assert share(information(few, 500), few)[0] < share(information(exact, 1), exact)[0] * 1.01
+    assert nats(information(few, 500), few)[0] > nats(information(exact, 1), exact)[0] * 0.99
