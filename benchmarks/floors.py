@@ -80,7 +80,7 @@ class Case:
             outputs = torch.func.functional_call(self.model, state, record[None])
             return nn.functional.cross_entropy(outputs, label[None])
 
-        grads = torch.func.grad(loss)(parameters)
+        grads = torch.func.grad(loss)(tuple(p.detach() for p in parameters))
         return torch.cat([grad.flatten() for grad in grads])
 
 
@@ -93,7 +93,7 @@ def trained(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int) -> nn.
         adam.zero_grad()
         nn.functional.cross_entropy(model(inputs[batch]), labels[batch]).backward()
         adam.step()
-    return model.requires_grad_(False)
+    return model
 
 
 def cases() -> Iterator[Case]:
@@ -155,9 +155,7 @@ def most_likely(
 
 def attacks(runs: int) -> None:
     """Attackers' errors beside the floor."""
-    print(
-        f"{'network':50} {'sigma':>7} {'floor':>18} {'MAP from truth':>16} {'MAP':>16} {'linear':>7}"
-    )
+    print(f"{'network':50} {'sigma':>7} {'floor':>15} {'MAP from truth':>14} {'MAP':>14} linear")
     for case in cases():
         infos = sum_of_layers(case.informations(256, 16, 1).values())
         scale = float(infos.mean(dim=0).diagonal().mean()) ** 0.5
