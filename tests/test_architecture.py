@@ -30,10 +30,12 @@ ROOMS = {
     "information": "gradients models",
     "ranks": "gradients",
     "subspaces": "data gradients models",
+    "dp": "data defenses federation gradients models sharing",
     "dp": "data defenses gradients models",
+    "floors": "data defenses gradients models",
     "attacks": "accuracy data defenses families gradients inference models ranks sharing",
     "tradeoff": "accuracy attacks data defenses federation gradients models sharing",
-    "audits": "accuracy attacks data defenses dp families federation gradients inference "
+    "audits": "accuracy attacks data defenses dp families federation floors gradients inference "
     "information models ranks sharing subspaces tradeoff",
     "sweeping": "",
     "gathering": "audits",
