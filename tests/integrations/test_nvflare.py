@@ -1,5 +1,8 @@
 """NVFlare's own filter chains, in process, and its simulator."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,41 @@ from observer.training import model, state_of, trained
 from gradaudit.integrations.nvflare import META, ObserverFilter
 from gradaudit.report import Report
 
+ROOT = Path(__file__).parents[2]
+NET = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(12, 4)
+    def forward(self, x): return self.fc(x)
+"""
+CLIENT = """
+import nvflare.client as flare
+import torch
+from net import Net
+flare.init()
+while flare.is_running():
+    net = Net()
+    net.load_state_dict(flare.receive().params)
+    torch.nn.functional.cross_entropy(net(torch.randn(3, 12)), torch.tensor([0, 1, 2])).backward()
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+    flare.send(flare.FLModel(params=dict(net.state_dict()), metrics={"accuracy": 0.5}))
+"""
+JOB = """
+from net import Net
+from nvflare.app_opt.pt.job_config.fed_avg import FedAvgJob
+from nvflare.job_config.defs import FilterType
+from nvflare.job_config.script_runner import ScriptRunner
+from gradaudit.integrations.nvflare import ObserverFilter
+job = FedAvgJob(name="observed", n_clients=2, num_rounds=2, initial_model=Net())
+for site in ("site-1", "site-2"):
+    job.to(ScriptRunner(script="client.py"), site)
+    for chain in (FilterType.TASK_DATA, FilterType.TASK_RESULT):
+        seen = ObserverFilter(folder="reports", share=1.0)
+        job.to(seen, site, filter_type=chain, tasks=["train"])
+job.simulator_run("workspace")
+"""
 CHAINS = {"in": FilterChainType.TASK_DATA_CHAIN, "out": FilterChainType.TASK_RESULT_CHAIN}
 
 
@@ -105,3 +143,20 @@ def test_a_client_that_fails_passes_as_it_is(tmp_path: Path) -> None:
     failed = make_reply(ReturnCode.EXECUTION_EXCEPTION)
     assert site._passes("out", failed) is failed
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_simulator_runs_a_job_with_filters_in_both_chains(tmp_path: Path) -> None:
+    for name, text in (("net", NET), ("client", CLIENT), ("job", JOB)):
+        (tmp_path / f"{name}.py").write_text(text)
+    paths = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    done = subprocess.run(
+        [sys.executable, "job.py"], cwd=tmp_path, env=paths, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    names = {f"site-{site}-round-{number}.json" for site in (1, 2) for number in (0, 1)}
+    found = list(tmp_path.rglob("site-*-round-*.json"))
+    assert {path.name for path in found} == names, done.stdout.decode()[-2000:]
+    for path in found:
+        told = Report.from_file(path).select("observe.labels_named")[0].details["classes"]
+        assert set(told) <= {0, 1, 2}  # type: ignore[arg-type]
