@@ -1,6 +1,7 @@
 """The live observer: looks at an update before it leaves, within a share of the time it took."""
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ OnFail = Literal["tell", "raise", "withhold"]
 SHARE = 0.05
 _LEAST = 1 / 64
 """Of a layer's rows, below which it is left out."""
+_LONGEST = 100
+"""Characters of a file's name."""
 _NO_TIME = "no time for it within {0:.0%} of the {1:.3g} s of training so far; raise share"
 
 
@@ -111,7 +114,7 @@ class Observer:
             before: the weights that came, by name; a gradient needs none.
             after: what leaves, by the same names.
             seconds: that training it took.
-            label: names the report's file; without it they are counted.
+            label: names the report's file, as far as it can; without it they are counted.
             how: ``kind``, ``parameters``, ``records`` and ``state`` of ``named_update``.
 
         Returns:
@@ -123,7 +126,7 @@ class Observer:
         """
         self._count += 1
         self.allowance.earn(seconds)
-        label, spent = label or f"{self._count:05}", stopwatch()
+        label, spent = _file_name(label or f"{self._count:05}"), stopwatch()
         try:
             observation = self._looked_at(before, after, seconds, label, how)
         except Exception as error:
@@ -225,6 +228,11 @@ class Observer:
     def _left_out(self, piece: Piece) -> Iterator[Told]:
         for metric in piece.metrics:
             yield Told(metric, piece.layer, None, self._no_time, {"left_out": True})
+
+
+def _file_name(label: str) -> str:
+    """A label without what a path is made of: servers name rounds, and are not trusted."""
+    return re.sub(r"[^\w-]", "_", label)[:_LONGEST]
 
 
 def _made(folder: str | Path | None, option: str) -> Path | None:

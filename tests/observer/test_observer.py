@@ -92,6 +92,14 @@ def test_only_numbers_travel_and_always_the_same(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["one.json"]
 
 
+def test_labels_lead_out_of_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "reports"
+    for label in ("../../out", "a/b", "." * 500):
+        assert look(generous(folder), label=label).file.parent == folder  # type: ignore[union-attr]
+    assert {path.name for path in tmp_path.iterdir()} == {"reports"}
+    assert len(list(folder.iterdir())) == 3
+
+
 def test_a_policy_judges(policy: Path, tmp_path: Path) -> None:
     assert look(generous()).verdict.passed  # the default only warns
     seen = look(generous(policy=policy))
