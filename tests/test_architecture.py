@@ -47,9 +47,10 @@ ROOMS = {
     "fingerprint": "audits data defenses models",
     "runner": "accuracy audits data defenses fingerprint gathering gradients models",
     "planning": "audits defenses gradients runner",
+    "protection": "audits data defenses gradients judging models runner sharing",
     "api": "audits config data models runner subject",
-    "cli": "audits config defenses dp explaining formats gathering judging models planning runner "
-    "subject sweeping training view zoo",
+    "cli": "audits config defenses dp explaining formats gathering judging models planning "
+    "protection runner subject sweeping training view zoo",
     "__init__": "api judging models",
     "__main__": "cli",
 }

@@ -28,6 +28,7 @@ from gradaudit.cli.help import HelpCommand, HelpGroup
 from gradaudit.cli.init import init
 from gradaudit.cli.listing import list_parts, schema
 from gradaudit.cli.pipes import let_readers_go
+from gradaudit.cli.plan import plan
 from gradaudit.cli.reports import compare, render
 from gradaudit.cli.scan import scan
 from gradaudit.cli.train import train
@@ -131,7 +132,7 @@ GROUPS = {
 }
 """Help of the commands that have commands."""
 
-_RUNS: dict[str, Callable[..., None]] = {"init": init, "scan": scan, "train": train}
+_RUNS: dict[str, Callable[..., None]] = {"init": init, "scan": scan, "plan": plan, "train": train}
 _REPORTS: dict[str, Callable[..., None]] = {
     "gate": gate,
     "compare": compare,
