@@ -231,9 +231,7 @@ class PlanSettings(ScanSettings):
 
     @property
     def exactness(self) -> SizeName:
-        """A size less than a scan's: each trial is one of many."""
-        if self.quick:
-            return "least"
+        """Rougher than a scan's: each trial is one of many."""
         return "plain" if self.thorough else "quick"
 
 

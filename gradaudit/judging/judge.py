@@ -118,9 +118,9 @@ def gate(
     is unclear in between; without an interval its value is judged. Infinity is beyond every
     ``max``; an imprecise row is always unclear. A headline that stands for several runs is judged
     by each of them. A rule fails where one of its globs meets no row, or a row that failed or was
-    left out for lack of time; another skipped row is not applicable, nor is a glob that only matches
-    layers that are hidden. A report in which nothing was
-    measured, or that was interrupted, fails whatever the rules, and so does a policy without any.
+    left out for lack of time; another skipped row is not applicable, nor is a glob that matches
+    hidden layers alone. A report in which nothing was measured, or that was interrupted, fails
+    whatever the rules, and so does a policy without any.
 
     Args:
         report: what was measured; findings it holds already are replaced.

@@ -2,21 +2,21 @@
 
 Protection is taken to be monotone: what fails fails with less of it too. A trial that fails the
 rules of the whole model rules out every protection that covers no more. One that fails the rules of
-a layer says that this layer needs more wherever the others have at least as much: of a layer's
-share in a sum, which grows when others are hidden, no more than that is known.
+a layer says that this layer needs more; where a metric is relative, as a layer's share in a sum,
+which grows when others are hidden, only wherever the others have at least as much.
 
 The cheapest protection that no lesson rules out hits every one of them, as in an implicit hitting
 set problem (Chandrasekaran, Karp, Moreno-Centeno and Vempala, "Algorithms for implicit hitting set
 problems", 2011, section 2); it is a small integer program.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from gradaudit.protection.guards import HIDE, Guard, Protection
+from gradaudit.protection.guards import HIDE, KINDS, OPEN, Guard, Kind, Protection
 
 Price = Callable[[str, Guard], float]
 """What a guard of a layer costs; without bounds on the sum, never negative."""
@@ -30,6 +30,7 @@ class Verdict:
 
     Attributes:
         layers: those whose own rows are beyond a limit.
+        relative: those of which rows are that depend on the other layers.
         whole: whether a row of the model is.
         broken: why it cannot be judged; empty where it can.
         excess: how far the worst row is beyond its limit, over the limit's size; at most 0 where
@@ -38,6 +39,7 @@ class Verdict:
     """
 
     layers: frozenset[str] = frozenset()
+    relative: frozenset[str] = frozenset()
     whole: bool = False
     broken: str = ""
     excess: float | None = None
@@ -46,7 +48,7 @@ class Verdict:
     @property
     def passed(self) -> bool:
         """Whether nothing is beyond a limit."""
-        return not (self.layers or self.whole or self.broken)
+        return not (self.layers or self.relative or self.whole or self.broken)
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,16 @@ class Lesson:
             return True
         if self.verdict.broken and other == mine:
             return True
-        return any(self._too_weak(other, layer) for layer in self.verdict.layers)
-
-    def _too_weak(self, other: Protection, failed: str) -> bool:
-        """Whether a layer that failed has no more there, and every other layer no less."""
-        return all(
-            mine.covers(theirs) if layer == failed else theirs.covers(mine)
+        return any(
+            mine.covers(theirs)
+            and (layer in self.verdict.layers or self._no_less_elsewhere(other, layer))
             for (layer, mine), theirs in zip(self.protection, other.guards, strict=True)
+            if layer in self.verdict.layers | self.verdict.relative
         )
+
+    def _no_less_elsewhere(self, other: Protection, failed: str) -> bool:
+        """Whether every layer but the one that failed has at least what it had."""
+        return other.covers(self.protection.with_guard(failed, OPEN))
 
 
 class Choices:
@@ -91,15 +95,21 @@ class Choices:
         places = [self.guards.index(guard) for guard in protection.guards]
         return float(self.prices[np.arange(len(places)), places].sum())
 
-    def cheapest(self, lessons: Sequence[Lesson]) -> Protection | None:
-        """The cheapest that shares a layer and that no lesson forbids; None where there is none."""
+    def cheapest(
+        self, lessons: Sequence[Lesson], kinds: Collection[Kind] = KINDS
+    ) -> Protection | None:
+        """The cheapest that shares a layer and that no lesson forbids; None where there is none.
+
+        ``kinds`` are those of its guards.
+        """
         rows = [self._shares_something(), *(r for lesson in lessons for r in self._rows(lesson))]
         touched = np.array([guard.kind != "open" for guard in self.guards]) * _TIE
         shape = self.prices.shape
+        may = np.tile([guard.kind in kinds for guard in self.guards], shape[0])
         found = milp(
             (self.prices + touched).ravel(),
             integrality=np.ones(self.prices.size, dtype=np.int64),
-            bounds=Bounds(0, 1),
+            bounds=Bounds(0, may.astype(float)),
             constraints=[
                 LinearConstraint(self._one_each(), 1, 1),
                 LinearConstraint(np.array([r for r, _ in rows]), [least for _, least in rows]),
@@ -130,7 +140,8 @@ class Choices:
             same = np.array([[g == own for g in self.guards] for own in mine.guards])
             yield (~same).astype(float).ravel(), 1.0
         for place, layer in enumerate(self.layers):
-            if layer in lesson.verdict.layers:
-                row = below.astype(float)
+            if layer in lesson.verdict.layers | lesson.verdict.relative:
+                relative = layer not in lesson.verdict.layers
+                row = below.astype(float) * relative
                 row[place] = beyond[place]
                 yield row.ravel(), 1.0

@@ -129,6 +129,7 @@ class Planner:
         Each part of the records verifies once, so no verdict rests on records that had a say.
         """
         self._search.attempt(self._open)
+        self._search.best(("open", "hide"))
         self._probe()
         for number, records in enumerate(self._fresh, start=1):
             if (found := self._search.best()) is None:
@@ -157,10 +158,11 @@ class Planner:
         return {name: (each, costs(each)) for name, each in found.items() if each}
 
     def _chains(self) -> Iterator[tuple[str, list[Protection]]]:
-        """Simple strategies, each from nothing to its most."""
+        """Simple strategies, each from nothing to its most, which may be to share nothing."""
         layers = self._open.layers
-        yield "first layers", [self._open.hiding(layers[:n]) for n in range(len(layers))]
-        yield "last layers", [self._open.hiding(layers[n:]) for n in range(len(layers), 0, -1)]
+        counts = range(len(layers) + 1)
+        yield "first layers", [self._open.hiding(layers[:n]) for n in counts]
+        yield "last layers", [self._open.hiding(layers[n:]) for n in reversed(counts)]
         for kind, name in (("noise", "uniform noise"), ("prune", "uniform pruning")):
             levels = sorted(guard for guard in self._guards if guard.kind == kind)
             if levels:
@@ -212,6 +214,9 @@ class Planner:
         return self._weights[layer] * self._updates.lost(layer, guard)
 
     def _attempt(self, protection: Protection) -> Verdict:
+        """Measure it, unless nothing is shared under it, of which there is nothing to say."""
+        if not protection.shared:
+            return Verdict()
         begun = time.monotonic()
         verdict = self._bench.verdict(protection)
         self._slowest = max(self._slowest, time.monotonic() - begun)

@@ -1,11 +1,11 @@
 """The cheapest protection that passes, found by as few trials as can be."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from gradaudit.protection.cores import core
-from gradaudit.protection.guards import OPEN, Guard, Protection
+from gradaudit.protection.guards import KINDS, OPEN, Guard, Kind, Protection
 from gradaudit.protection.lessons import Choices, Lesson, Price, Verdict
 
 Attempt = Callable[[Protection], Verdict]
@@ -99,10 +99,14 @@ class Search:
                 low = middle + 1
         return left[high]
 
-    def best(self) -> Found | None:
-        """The cheapest protection that passes; None where there is none, or none was found."""
+    def best(self, kinds: Collection[Kind] = KINDS) -> Found | None:
+        """The cheapest protection that passes; None where there is none, or none was found.
+
+        Args:
+            kinds: of the guards that are looked for; what was found with others counts too.
+        """
         bound = 0.0
-        while candidate := self.choices.cheapest(self.lessons):
+        while candidate := self.choices.cheapest(self.lessons, kinds):
             bound = self.choices.cost(candidate)
             passed = self.cheapest_passed()
             if passed and self.choices.cost(passed) <= bound + _EQUAL:
@@ -111,17 +115,15 @@ class Search:
                 break
             if self.attempt(candidate).whole:
                 self._sharpen(candidate)
-        passed = self.cheapest_passed()
-        if passed is None:
+        if (passed := self.cheapest_passed()) is None:
             return None
-        if candidate is None:
-            bound = self.choices.cost(passed)
-        passed = self._improved(passed)
-        return Found(passed, self.choices.cost(passed), bound)
+        passed = self._improved(passed) if candidate else passed
+        cost = self.choices.cost(passed)
+        return Found(passed, cost, min(cost, bound) if candidate else cost)
 
     def cheapest_passed(self) -> Protection | None:
-        """Of those that were tried, and that nothing learned since rules out."""
-        passed = [each for each, v in self.tried.items() if v.passed and self.allowed(each)]
+        """Of those that share a layer and were tried, and that nothing learned since rules out."""
+        passed = [p for p, v in self.tried.items() if v.passed and p.shared and self.allowed(p)]
         return min(passed, key=self.choices.cost, default=None)
 
     def _passes(self, protection: Protection) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from gradaudit.audits.sizes import Size
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.subject import Subject
-from gradaudit.judging import Policy, gate
+from gradaudit.judging import Policy, gate, known_metrics
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress, Silent
 from gradaudit.protection.guards import Protection
@@ -87,9 +87,11 @@ def verdict_of(judged: Report) -> Verdict:
     faults = [finding for finding in judged.findings if finding.says == "error"]
     missing = [f for f in faults if f.outcome == "unmeasured"]
     beyond = [f for f in faults if f.outcome != "unmeasured"]
-    layers = frozenset(f.layer for f in beyond if f.layer is not None and f.layer in shown)
+    relative = {name for name, metric in known_metrics().items() if metric.relative}
+    of_layers = [(f.layer, f.metric) for f in beyond if f.layer is not None and f.layer in shown]
     return Verdict(
-        layers=layers,
+        layers=frozenset(layer for layer, metric in of_layers if metric not in relative),
+        relative=frozenset(layer for layer, metric in of_layers if metric in relative),
         whole=any(f.layer not in shown for f in beyond),
         broken="; ".join(str(f) for f in missing),
         excess=_excess(judged),

@@ -38,7 +38,7 @@ def shares(sizes: Sequence[float], limit: float) -> Law:
 
     def law(protection: Protection) -> Verdict:
         whole = sum(of[name] for name in protection.shared)
-        return Verdict(frozenset(n for n in protection.shared if of[n] > limit * whole))
+        return Verdict(relative=frozenset(n for n in protection.shared if of[n] > limit * whole))
 
     return law
 
@@ -46,7 +46,7 @@ def shares(sizes: Sequence[float], limit: float) -> Law:
 def both(one: Law, other: Law) -> Law:
     def law(p: Protection) -> Verdict:
         a, b = one(p), other(p)
-        return Verdict(a.layers | b.layers, a.whole or b.whole)
+        return Verdict(a.layers | b.layers, a.relative | b.relative, a.whole or b.whole)
 
     return law
 
@@ -72,12 +72,13 @@ LAWS: list[tuple[str, Law]] = [
     ("layers", each_by_itself((5, 1, 3, 2, 4), 1.4)),
     ("shares", shares((8, 4, 3, 2, 2), 0.3)),
     ("sum and layers", both(additive((5, 1, 3, 2, 4), 4), each_by_itself((1, 9, 1, 9, 1), 2))),
+    ("sum and shares", both(additive((5, 1, 3, 2, 4), 9), shares((8, 4, 3, 2, 2), 0.45))),
     ("impossible", shares((1, 1, 1, 1, 1), 0.1)),
 ]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("guards", [(OPEN, HIDE), (OPEN, FAINT, STRONG, CUT, HIDE)])
+@pytest.mark.parametrize("guards", [(OPEN, HIDE), (OPEN, STRONG, CUT, HIDE)])
 @pytest.mark.parametrize("law", [law for _, law in LAWS], ids=[name for name, _ in LAWS])
 def test_it_finds_the_cheapest_of_all(law: Law, guards: Sequence[Guard], seed: int) -> None:
     table = price_list(guards, seed)
