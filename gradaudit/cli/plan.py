@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.text import Text
 
+from gradaudit.cli.gate import verdict
 from gradaudit.cli.options import CONFIG, configured, options_of, with_options
 from gradaudit.cli.perform import (
     GATE_FAILED,
@@ -142,15 +143,14 @@ def _table(plan: Plan, page: Page) -> Iterator[Text]:
 
 def _told(plan: Plan, report: Report, settings: PlanSettings) -> Iterator[str]:
     """What it costs, what it is compared with, and what to paste."""
-    found = f"cost {plan.cost:.1%} ({settings.cost}), at least {plan.least:.1%}"
     naive = ", ".join(f"{name} {cost:.1%}" for name, (_, cost) in plan.naive.items())
-    yield f"{found}; {f'simple strategies: {naive}' if naive else 'no simple strategy passes'}"
-    protection = report.provenance["protection"]
-    assert isinstance(protection, dict)  # as it was made
-    if protection["options"]:
-        yield f"options: {protection['options']}"
+    beside = f"; simple strategies: {naive}" if naive else ""
+    yield f"cost {plan.cost:.1%} of {settings.cost}, at least {plan.least:.1%}{beside}"
+    told = report.provenance["protection"]
+    assert isinstance(told, dict)  # as it was made
+    if told["options"]:
+        yield f"options: {told['options']}"
     if not plan.verdict.passed:
-        for words in plan.verdict.failed:
-            yield f"still beyond: {words}"
+        yield from (f"still beyond: {words}" for words in plan.verdict.failed)
         return
-    yield f"measured again on fresh records: passed, after {plan.rounds} rounds"
+    yield f"measured again on fresh records, round {plan.rounds}: {verdict(plan.judged)}"
