@@ -47,7 +47,7 @@ ROOMS = {
     "fingerprint": "audits data defenses models",
     "runner": "accuracy audits data defenses fingerprint gathering gradients models",
     "planning": "audits defenses gradients runner",
-    "protection": "audits data defenses gradients judging models runner sharing",
+    "protection": "audits data defenses gathering gradients judging models runner sharing",
     "api": "audits config data models runner subject",
     "cli": "audits config defenses dp explaining formats gathering judging models planning "
     "protection runner subject sweeping training view zoo",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gradaudit.audits import Audit
+from gradaudit.audits import Audit, Metric
 from gradaudit.audits.sizes import Size
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, Rule
@@ -35,9 +35,13 @@ def needed(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Size, ...
 
 def asks(rule: Rule, audit: Audit[Any]) -> bool:
     """Whether a rule is about rows of this audit."""
+    return any(judges(rule, audit, metric) for metric in audit.metrics)
+
+
+def judges(rule: Rule, audit: Audit[Any], metric: Metric) -> bool:
+    """Whether a rule is about an audit's rows of a metric; some rules only are about one audit."""
     name = audit.reports_as()
-    label = audit.name.removeprefix(name).strip()
     wanted = rule.variant.get(name)
-    if isinstance(wanted, str) and not fnmatchcase(label, wanted):
+    if isinstance(wanted, str) and not fnmatchcase(audit.name.removeprefix(name).strip(), wanted):
         return False
-    return any(fnmatchcase(f"{name}.{metric.id}", rule.metric) for metric in audit.metrics)
+    return fnmatchcase(f"{name}.{metric.id}", rule.metric)

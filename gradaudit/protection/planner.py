@@ -27,8 +27,8 @@ NOISE = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Deviations that are tried, over the root mean square of the updates' elements."""
 PRUNED = (0.9, 0.99, 0.999)
 """Shares of a layer's elements that are tried."""
-_RESERVE = 2.5
-"""Trials that the time must still be enough for when another is begun: it, and one to verify."""
+_RESERVE = 1.5
+"""Of the longest trial, the time that must be left for another to be begun: one has to verify."""
 
 
 @dataclass(frozen=True)
@@ -169,12 +169,7 @@ class Planner:
                 yield name, [self._open, *(Protection.uniform(layers, g) for g in levels)]
 
     def _verified(self, protection: Protection, records: Records) -> tuple[Report, Verdict]:
-        bench = replace(
-            self._bench,
-            subject=replace(self._bench.subject, records=records),
-            _reports={},
-            _begun=None,
-        )
+        bench = self._bench.anew(records)
         judged = bench.judged(protection)
         verdict = bench.verdict(protection)
         lost = unlooked(self._bench.judged(protection), judged)

@@ -3,19 +3,24 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
+from gradaudit.audits import Audit
 from gradaudit.audits.sizes import Size
+from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.subject import Subject
+from gradaudit.gathering import Part
 from gradaudit.judging import Policy, gate, known_metrics
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress, Silent
-from gradaudit.protection.guards import Protection
+from gradaudit.protection.asking import judges
+from gradaudit.protection.guards import Guard, Protection
 from gradaudit.protection.lessons import Verdict
 from gradaudit.protection.settings import defense_specs
 from gradaudit.protection.updates import Updates
 from gradaudit.report import Finding, Measurement, Report
-from gradaudit.runner import Run, measured
+from gradaudit.runner import Outcome, Run, measured
 from gradaudit.units import NOTHING_KEPT, Units
 
 _JUDGED = ("failed", "unclear", "passed")
@@ -26,6 +31,10 @@ _MOST = 1e6
 @dataclass
 class Bench:
     """Where protections are tried, on the records of a subject.
+
+    A layer's rows of an audit are measured once for each guard, where no rule asks that audit for
+    a row of the model or for a relative metric: what else is hidden does not change them. Defenses
+    that are there anyway may look at the whole update, and then all is measured anew.
 
     Attributes:
         subject: with what is hidden and defended anyway.
@@ -44,7 +53,13 @@ class Bench:
     progress: Progress = field(default_factory=Silent)
     units: Units = NOTHING_KEPT
     _reports: dict[Protection, Report] = field(default_factory=dict)
+    _rows: dict[tuple[str, str, Guard], list[Measurement]] = field(default_factory=dict)
     _begun: Run | None = None
+
+    def anew(self, records: Records) -> Self:
+        """The same on other records, with nothing measured."""
+        subject = replace(self.subject, records=records)
+        return replace(self, subject=subject, _reports={}, _rows={}, _begun=None)
 
     def verdict(self, protection: Protection) -> Verdict:
         """What the rules say of it."""
@@ -53,7 +68,7 @@ class Bench:
     def judged(self, protection: Protection) -> Report:
         """The report of what is shared under it, with findings; made once."""
         if protection not in self._reports:
-            report = self._report(self.protected(protection))
+            report = self._report(protection)
             self._reports[protection] = gate(report, self.policy, strict=self.strict)
         return self._reports[protection]
 
@@ -67,14 +82,41 @@ class Bench:
             defenses=(*self.subject.defenses, *map(parse_defense, specs)),
         )
 
-    def _report(self, subject: Subject) -> Report:
+    def _report(self, protection: Protection) -> Report:
         """What the audits find; the model's accuracy is looked at once."""
         self._begun = self._begun or Run.begun(self.subject)
-        run = replace(self._begun, subject=subject, outcomes=[])
-        for size in self.sizes:
-            sampled = replace(subject, samples=subject.samples or size.samples)
-            run.outcomes.append(measured(sampled, size.audit, self.progress, self.units))
-        return run.report()
+        outcomes = [self._outcome(size, protection) for size in self.sizes]
+        protected = self.protected(protection)
+        return replace(self._begun, subject=protected, outcomes=outcomes).report()
+
+    def _outcome(self, size: Size, protection: Protection) -> Outcome:
+        """What an audit comes to, with what is known already where its layers are separable."""
+        subject = self.protected(protection)
+        subject = replace(subject, samples=subject.samples or size.samples)
+        if not self._separable(size.audit):
+            return measured(subject, size.audit, self.progress, self.units)
+        guards, name = dict(protection), size.audit.name
+        keys = {layer.name: (name, layer.name, guards[layer.name]) for layer in subject.layers}
+        fresh = tuple(layer for layer in subject.layers if keys[layer.name] not in self._rows)
+        known = [row for key in keys.values() for row in self._rows.get(key, ())]
+        if not fresh:
+            return Outcome(Part.of(size.audit, known), 0.0)
+        only = replace(subject, layers=fresh)
+        outcome = measured(only, size.audit, self.progress, self.units)
+        if outcome.fault is None:
+            for row in outcome.part.rows:
+                if row.layer is not None:
+                    self._rows.setdefault(keys[row.layer], []).append(row)
+        return replace(outcome, part=Part.of(size.audit, [*known, *outcome.part.rows]))
+
+    def _separable(self, audit: Audit[Any]) -> bool:
+        """Whether what rules ask of it are rows of layers that stand by themselves."""
+        asked = [
+            metric
+            for metric in audit.metrics
+            if any(judges(r, audit, metric) for r in self.policy.rules)
+        ]
+        return not self.subject.defenses and all(m.per_layer and not m.relative for m in asked)
 
 
 def _shared(layers: Sequence[Layer], protection: Protection) -> tuple[Layer, ...]:

@@ -82,7 +82,7 @@ class Updates:
         return 1 - self._kept(layer, guard.amount) / energy
 
     def _energy(self, layer: str) -> float:
-        squares = (t.square().sum() for each in self.batches for t in each[layer].values())
+        squares = (t.double().square().sum() for each in self.batches for t in each[layer].values())
         return float(sum(squares)) / len(self.batches)
 
     def _kept(self, layer: str, share: float) -> float:
@@ -91,7 +91,7 @@ class Updates:
         for each in self.batches:
             for tensor in each[layer].values():
                 count = tensor.numel() - round(share * tensor.numel())
-                kept += float(keep_largest(tensor[None], count).square().sum())
+                kept += float(keep_largest(tensor[None], count).double().square().sum())
         return kept / len(self.batches)
 
 
