@@ -17,7 +17,6 @@ from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import AuditError
 from gradaudit.judging import Policy
-from gradaudit.models.target import layers_of
 from gradaudit.progress import Silent
 from gradaudit.protection.costs import costs
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
@@ -101,7 +100,7 @@ def test_rows_of_layers_are_measured_once_for_each_guard(
 ) -> None:
     """And are those of a scan with the same options."""
     rules = policy({"metric": "sensitivity.label_f", "layers": "?*", "max": 1e9})
-    bench = Bench(subject, [size_of("sensitivity")], rules, updates)
+    bench = Bench(subject, [size_of("sensitivity", probes=8)], rules, updates)
     asked = []
     kind = type(bench.sizes[0].audit)
     measure = kind.run
@@ -129,7 +128,7 @@ def test_rows_of_layers_are_measured_once_for_each_guard(
 def planned(subject: Subject, *rules: dict[str, Any], **given: Any) -> Any:
     return Planner(
         subject,
-        [size_of("sensitivity")],
+        [size_of("sensitivity", probes=8)],
         policy(*rules),
         left=lambda: 1e9,
         progress=Silent(),
@@ -137,36 +136,17 @@ def planned(subject: Subject, *rules: dict[str, Any], **given: Any) -> Any:
     ).plan()
 
 
-def limits(subject: Subject, metric: str) -> dict[str, float]:
-    """What each layer comes to on all records."""
-    bench = Bench(
-        subject,
-        [size_of("sensitivity")],
-        policy({"metric": metric, "layers": "?*", "max": 1e9}),
-        Updates.of(subject),
-    )
-    report = bench.judged(Protection.uniform([layer.name for layer in subject.layers]))
-    return {str(row.layer): float(row.value or 0) for row in report.select(metric, variant={})}
-
-
 def test_it_hides_the_layers_that_are_beyond_and_no_other(subject: Subject) -> None:
-    values = limits(subject, "sensitivity.input_f")
-    ranked = sorted(values, key=values.__getitem__)
-    limit = (values[ranked[-1]] * values[ranked[-2]]) ** 0.5
-    plan = planned(subject, {"metric": "sensitivity.input_f", "layers": "?*", "max": limit})
-    assert plan.protection.hidden == (ranked[-1],)
-    assert plan.cost == plan.least == plan.prices[ranked[-1]]
+    """The table's columns are unlike in size, so that the first layer follows its record most."""
+    rule = {"metric": "sensitivity.input_f_bounded", "layers": "?*", "max": 1.0}
+    plan = planned(subject, rule)
+    assert plan.protection.hidden == ("fc1",)
+    assert plan.cost == plan.least == plan.prices["fc1"] == pytest.approx(88 / 156)
     assert plan.verdict.passed
-    assert {layer.name for layer in plan.judged.target.layers} == set(ranked[:-1])
-    layers = [layer.name for layer in layers_of(subject.target.model)]
-    place = layers.index(ranked[-1])
-    assert plan.naive["first layers"][1] == pytest.approx(
-        sum(plan.prices[name] for name in layers[: place + 1])
-    )
-    assert plan.naive["last layers"][1] == pytest.approx(
-        sum(plan.prices[name] for name in layers[place:])
-    )
-    assert "uniform noise" not in plan.naive
+    assert {layer.name for layer in plan.judged.target.layers} == {"fc2", "output"}
+    costs = {name: cost for name, (_, cost) in plan.naive.items()}
+    assert costs == pytest.approx({"first layers": 88 / 156, "last layers": 1.0})
+    assert plan.cheapest_naive == ("first layers", pytest.approx(88 / 156))
 
 
 def test_settings_name_what_is_hidden_and_blurred(subject: Subject, updates: Updates) -> None:
