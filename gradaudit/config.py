@@ -211,6 +211,35 @@ class ScanSettings(RunSettings):
         return 60.0 if self.quick else 3600.0 if self.thorough else 300.0
 
 
+class PlanSettings(ScanSettings):
+    """Everything ``plan`` takes, besides the audits' own sections."""
+
+    cost: str = Field(
+        "parameters",
+        description="What a plan is to cost least of: "
+        f"{', '.join(declared('gradaudit.protection.costs'))}.",
+    )
+    means: tuple[Literal["noise", "prune"], ...] = Field(
+        ("noise", "prune"), description="What may be done to a layer besides hiding it."
+    )
+    rounds: int = Field(
+        2,
+        ge=1,
+        le=10,
+        description="Parts of the records that plans are verified on, one after the other, until "
+        "one passes.",
+    )
+    strict: bool = Field(False, description="Take what is unclear for a failure.")
+    picture: Path | None = Field(
+        None, description="Draw how far each trial is beyond the limits against cost (.svg, .png)."
+    )
+
+    @property
+    def exactness(self) -> SizeName:
+        """Rougher than a scan's: each trial is one of many."""
+        return "plain" if self.thorough else "quick"
+
+
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 

@@ -31,7 +31,6 @@ ROOMS = {
     "ranks": "gradients",
     "subspaces": "data gradients models",
     "dp": "data defenses federation gradients models sharing",
-    "dp": "data defenses gradients models",
     "floors": "data defenses gradients models",
     "attacks": "accuracy data defenses families gradients inference models ranks sharing",
     "tradeoff": "accuracy attacks data defenses federation gradients models sharing",
@@ -51,9 +50,10 @@ ROOMS = {
     "planning": "audits defenses gradients runner",
     "observer": "attacks audits formats judging models sharing",
     "integrations": "judging observer sharing",
+    "protection": "audits data defenses gathering gradients judging models runner sharing",
     "api": "audits config data models runner subject",
     "cli": "audits config defenses dp explaining formats gathering judging models observer "
-    "planning runner subject sweeping training view zoo",
+    "planning protection runner subject sweeping training view zoo",
     "__init__": "api judging models observer",
     "__main__": "cli",
 }

@@ -42,6 +42,7 @@ class Metric:
         proven: whether a value is what the truth is at least, so that none shows it within a max.
         counts: what a row's ``n`` counts, where its interval narrows with the root of it; empty
             where it does not.
+        relative: whether a layer's value depends on which other layers are shown.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Metric:
     helps: str = ""
     counts: str = ""
     proven: bool = False
+    relative: bool = False
 
 
 @dataclass(frozen=True)
