@@ -24,8 +24,9 @@ def moves(before: State, now: State) -> dict[str, float]:
 
 
 def _move(before: State, now: State, names: Sequence[str]) -> float:
-    moved = sum(float((now[n].double() - before[n].double()).square().sum()) for n in names)
-    norm = sum(float(before[n].double().square().sum()) for n in names)
+    old, new = ([state[n].detach().double().cpu() for n in names] for state in (before, now))
+    moved = sum(float((b - a).square().sum()) for a, b in zip(old, new, strict=True))
+    norm = sum(float(a.square().sum()) for a in old)
     return (moved / norm) ** 0.5 if norm else float(moved > 0)
 
 
