@@ -63,7 +63,8 @@ class Residual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The same shape."""
         inner = torch.relu(self.norm1(self.conv1(x)))
-        return torch.relu(x + self.norm2(self.conv2(inner)))
+        output: Tensor = torch.relu(x + self.norm2(self.conv2(inner)))
+        return output
 
 
 def resnet() -> nn.Module:
@@ -234,11 +235,15 @@ def played(name: str, records: Records, rounds: int, seed: int) -> Iterator[Chec
             if reached.number in SHOWN:
                 yield from looked_over(what, now, records, history[-3:], malicious=False)
             if reached.number in (0, count):
-                last = [dict(now.named_parameters())] if not history else history[-3:]
+                last = history[-3:] or [parameters(now)]
                 yield from with_attacks(what, now, records, last, seed)
                 if name in ("mlp", "wide"):
                     yield from with_traps(what, now, records, last, seed)
-            history.append({n: p.detach().clone() for n, p in now.named_parameters()})
+            history.append(parameters(now))
+
+
+def parameters(model: nn.Module) -> State:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
 def table(checks: list[Checked]) -> Iterator[str]:

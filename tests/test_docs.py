@@ -73,10 +73,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = folder / "run" / "client-0"
     kept.mkdir(parents=True)
     (kept / "round-020.safetensors").write_bytes(digits.read_bytes())
-    save_file(
-        {"0.weight": np.ones((2, 3), "f4"), "0.bias": np.zeros(2, "f4")},
-        folder / "weights.safetensors",
-    )
+    weights = {"0.weight": np.ones((2, 3), "f4"), "0.bias": np.zeros(2, "f4")}
+    for name in ("old.safetensors", "weights.safetensors"):
+        save_file(weights, folder / name)
     rows = [f"{i % 2},{'fm'[i % 2]},{i},{i * i % 7}" for i in range(24)]
     for name in ("table.csv", "adult.csv"):
         (folder / name).write_text("\n".join(["income,sex,age,hours", *rows]))

@@ -32,7 +32,8 @@ class Imprint(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Records of the same shape."""
         seen = torch.relu(self.bins(x.flatten(1)))
-        return x + self.strength * self.back(seen).reshape(x.shape)
+        handed_on: Tensor = x + self.strength * self.back(seen).reshape(x.shape)
+        return handed_on
 
 
 def bin_rows(layer: nn.Linear, inputs: Tensor) -> None:

@@ -74,8 +74,9 @@ class AttackMaliciousServer(Audit[MaliciousServerOptions]):
     proxy = True
     Options = MaliciousServerOptions
     examples = (
-        "-m FILE.py:factory -c received.safetensors -d 'csv:table.csv?label=income'",
-        "-m FILE.py:factory -c last.safetensors -c received.safetensors -d digits --batch-size 8",
+        "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income'",
+        "-m FILE.py:factory -c old.safetensors -c weights.safetensors "
+        "-d 'csv:table.csv?label=income' --batch-size 8",
     )
     priority = 12
     least: ClassVar = {"samples": 32}
