@@ -89,7 +89,8 @@ class Block(nn.Module):
         """(records, positions, width)."""
         seen = self.norm1(x)
         x = x + self.attention(seen, seen, seen, need_weights=False)[0]
-        return x + self.down(torch.relu(self.up(self.norm2(x))))
+        output: Tensor = x + self.down(torch.relu(self.up(self.norm2(x))))
+        return output
 
 
 class Transformer(nn.Module):
