@@ -182,8 +182,10 @@ def with_attacks(
     what: str, model: nn.Module, records: Records, history: list[State], seed: int
 ) -> Iterator[Checked]:
     linear = {name: m for name, m in model.named_modules() if type(m) is nn.Linear}
-    *inner, head = linear
-    for bins in (16, 64, 256):
+    classes = int(records.labels.max()) + 1
+    *_, head = (name for name, layer in linear.items() if layer.out_features == classes)
+    inner = [name for name in linear if name != head]
+    for bins in (8, 16, 64, 256):
         imprinted = nn.Sequential(Imprint(records.inputs, bins), copy.deepcopy(model))
         yield from looked_over(
             f"{what}, {bins} bins before it", imprinted, records, [], malicious=True

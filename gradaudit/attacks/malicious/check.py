@@ -13,7 +13,7 @@ from gradaudit.models.target import Layer, Target
 
 FEWEST = 32
 """Records of which the signs can be told from chance."""
-LIMITS = {"bins": 6.0, "traps": 0.4, "starved": 0.2, "concentration": 0.7}
+LIMITS = {"bins": 4.0, "traps": 0.4, "starved": 0.3, "concentration": 0.7}
 """What each sign is measured by: no honest round of the simulations came near, and all attacks are
 beyond (benchmarks/malicious_server.py)."""
 

@@ -18,8 +18,8 @@ def bins(active: Tensor, weight: Tensor) -> int | None:
 
     Such rows are cumulative bins: what the gradients of two of them differ by is that of the units
     between, and one of several dozen bins holds a single record. Trained layers have rows that
-    are alike, or nested, but no row after row that is both: of 1,900 layers of honest rounds the
-    longest chain had 4, where 16 bins give 10 or more (benchmarks/malicious_server.py).
+    are alike, or nested, but hardly one after the other that is both: in honest rounds no chain
+    had more than 2, where 8 bins give 6 (benchmarks/malicious_server.py).
 
     Source: L. Fowl et al., "Robbing the Fed: directly obtaining private data in federated learning
     with modified models" (2022), section 4.

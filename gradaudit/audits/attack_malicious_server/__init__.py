@@ -22,11 +22,11 @@ class AttackMaliciousServer(Audit[MaliciousServerOptions]):
     what a batch gives away, not why: of a model that has learnt all records but one, that one's
     share is near 1 too. So it has no limit, and imprint_score, the strongest of four signs over
     that sign's own limit, has. Linear layers: rows alike that are active for ever fewer records
-    (cumulative bins, Fowl et al. 2022, section 4: limit 6 in a chain), and rows that hardly a
+    (cumulative bins, Fowl et al. 2022, section 4: limit 4 in a chain), and rows that hardly a
     record turns on (trap weights, Boenisch et al. 2023: 0.4 of the rows). The layer that gives the
     outputs: all weights with one class (Wen et al. 2022, section 3: 0.7). All layers: records that
     the loss asks something of and the layer hears nothing of, less than 0.01 of the mean gain
-    ‖g_i‖/‖∂ℓ_i/∂outputs‖ (0.2 of the records); by the gain an overfitted model is an honest one.
+    ‖g_i‖/‖∂ℓ_i/∂outputs‖ (0.3 of the records); by the gain an overfitted model is an honest one.
 
     movement is ‖w − w₀‖/‖w₀‖ since the checkpoint before (-c twice, oldest first) over what was to
     be expected: the median of the other layers' or the layer's own longest move before, 0.05 at
