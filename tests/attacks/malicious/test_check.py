@@ -154,7 +154,7 @@ def attacked(model: nn.Module, inner: str, records: Records) -> None:
     assert scores(changed, records)[inner] > 2
     changed, wanted = copy.deepcopy(model), int(records.labels[0])
     fish_for_class(last(changed), wanted)
-    assert max(scores(changed, records).values()) > 4
+    assert max(scores(changed, records).values()) > 2.5
     changed = copy.deepcopy(model)
     of_class = records.inputs[records.labels == wanted]
     fish_for_feature(last(changed), wanted, inputs_of(model, last(model), of_class))
