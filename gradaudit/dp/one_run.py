@@ -45,7 +45,7 @@ SHARES = (1.0, 0.5, 0.25, 0.125)
 FEWEST = 20
 """Canaries in, and out, of which anything can be said."""
 _HIGHEST = 100.0
-_BISECTIONS = 60
+_BISECTIONS = 45
 
 
 @dataclass(frozen=True)
