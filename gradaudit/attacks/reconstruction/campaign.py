@@ -35,6 +35,7 @@ class Choice:
     """Which updates are attacked.
 
     Attributes:
+        batch_size: records of one client.
         batches: how many updates, of records drawn without replacement.
         records: these records instead, by number.
         update: a captured update instead, see ``captured_update``.
@@ -76,6 +77,7 @@ class Campaign:
             UsageError: there are no such records, or too few.
             CheckpointError: a captured update is refused.
         """
+        choice = replace(choice, batch_size=choice.batch_size * threat.sharing.clients)
         batches, device = chosen_batches(subject, choice), threat.target.device
         facts: dict[str, JsonValue] = {"chosen_by": "the attacker's own score"}
         if choice.update is not None:

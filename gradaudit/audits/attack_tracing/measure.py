@@ -38,17 +38,24 @@ def cost(audit: AttackTracing, subject: Subject) -> Cost:
     steps = likely.steps(options.restarts)
     model = FunctionalModel.of(subject.target)
     calls = likely.calls_on(model, model.cast(subject.records.inputs[:1]))
-    return Cost(passes=steps * attacks * options.batch_size, calls=calls * attacks)
+    size = options.batch_size
+    calls *= options.steps(size)
+    return Cost(passes=steps * attacks * options.passes(size), calls=calls * attacks)
 
 
 def run(audit: AttackTracing, subject: Subject, progress: Progress) -> Iterator[Measurement]:
     """Rebuild all participants' records, and trace them.
 
     Raises:
-        NotApplicable: the method does not apply.
+        NotApplicable: the method does not apply, or updates are only seen as means.
         UsageError: there are too few records, or an option is wrong for them.
     """
     options = audit.options
+    if options.others:
+        raise NotApplicable(
+            f"only the mean of {1 + options.others} clients' updates is seen, so that none can be "
+            "traced to its participant; leave out --others"
+        )
     expect_numbers(_methods(options, subject), subject.records)
     hits, facts = zip(
         *(_repetition(options, subject, number, progress) for number in range(options.repeats)),

@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.base import LocalTraining
 from gradaudit.attacks.reconstruction.blocks import Evaluator
 from gradaudit.attacks.reconstruction.objectives import (
     Distance,
@@ -15,6 +14,7 @@ from gradaudit.errors import NotApplicable
 from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target
+from gradaudit.sharing.local import LocalTraining
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from tests.attacks.reconstruction.scenes import (
