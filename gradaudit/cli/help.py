@@ -115,7 +115,7 @@ def _options(command: Any, ctx: Any) -> dict[str, list[Entry]]:
     first = [named[name] for name in FIRST if name in named and _is_option(named[name])]
     sections[NEEDED_FIRST] = [_entry(each) for each in first]
     for each in shown:
-        panel = (each.rich_help_panel or OPTIONS) if _is_option(each) else ARGUMENTS
+        panel = _panel(each, OPTIONS) if _is_option(each) else ARGUMENTS
         if each not in first:
             sections.setdefault(panel, []).append(_entry(each))
     return sections
@@ -139,12 +139,17 @@ def _value(parameter: Any) -> str:
     """What stands behind an option: its choices, or its name in capitals."""
     if parameter.is_flag:
         return ""
-    choices = _choices(getattr(getattr(parameter, "type_descriptor", None), "annotation", None))
+    choices = getattr(getattr(parameter, "type", None), "choices", None) or _choices(
+        getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    )
     return "|".join(choices) or str(parameter.name).upper()
 
 
 def _choices(annotation: Any) -> list[str]:
-    """The values of a ``Literal``, also of one among other types."""
+    """The values of a ``Literal``, also of one among other types.
+
+    Newer versions of typer say by an annotation what older ones said by a type of choices.
+    """
     if get_origin(annotation) is Literal:
         return [str(value) for value in get_args(annotation)]
     return [choice for kind in get_args(annotation) for choice in _choices(kind)]
@@ -154,8 +159,11 @@ def _commands(group: Any, ctx: Any) -> dict[str, list[Entry]]:
     sections: dict[str, list[Entry]] = {}
     for name in group.list_commands(ctx):
         command = group.get_command(ctx, name)
-        panel = getattr(command, "rich_help_panel", None) or COMMANDS
         summary = (command.help or "").split("\n\n")[0]
-        entry = name, " ".join(summary.split())
-        sections.setdefault(panel if isinstance(panel, str) else COMMANDS, []).append(entry)
+        sections.setdefault(_panel(command, COMMANDS), []).append((name, " ".join(summary.split())))
     return sections
+
+
+def _panel(part: Any, otherwise: str) -> str:
+    panel = getattr(part, "rich_help_panel", None)
+    return panel if isinstance(panel, str) else otherwise

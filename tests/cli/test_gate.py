@@ -179,7 +179,7 @@ def test_bad_usage_ends_with_2_and_writes_nothing(tmp_path: Path) -> None:
         ([report, "-o", tmp_path / "x.pdf"], "x.pdf: no report format has this suffix"),
         ([report, "-o", tmp_path / "no" / "x.json"], "x.json: cannot be written: No such file"),
         ([report, "-f", "pdf"], "'pdf'"),
-        ([], "report"),
+        ([], "Missing argument"),
     ]
     for arguments, message in cases:
         done = (

@@ -37,6 +37,11 @@ def test_what_is_needed_first_comes_first() -> None:
     lines = run("scan", "--help", width=WIDTH).out.splitlines()
     headings = [line for line in lines if line and not line.startswith(" ")]
     assert headings.index(NEEDED_FIRST) < headings.index("Scan") < headings.index("Output")
+    assert any(
+        line.split()
+        == ["--device", "cpu|cuda|auto", "Where", "to", "compute.", "(default:", "auto)"]
+        for line in lines
+    )
     first = lines[lines.index(NEEDED_FIRST) :]
     assert [line.split()[0] for line in first if line.startswith("  -")][:4] == [
         "-m,",
