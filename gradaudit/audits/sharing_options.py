@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from gradaudit.audits.base import AuditOptions
+from gradaudit.deployment import LOCAL, Deployment
 from gradaudit.errors import UsageError
 from gradaudit.sharing.reduction import parse_reduction, reduction_for
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 RATE = 0.1
 """Learning rate of FedAvg where none is given."""
-_LOCAL = frozenset({"epochs", "local_steps", "local_batch", "optimizer", "momentum"})
-"""Options that only say something of local training."""
 
 
 class ClientOptions(AuditOptions):
@@ -58,9 +57,14 @@ class ClientOptions(AuditOptions):
     @model_validator(mode="before")
     @classmethod
     def _local_training_is_fedavg(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or _LOCAL.isdisjoint(given):
+        if not isinstance(given, dict) or given.keys().isdisjoint(LOCAL):
             return given
         return {"algorithm": "fedavg", **given}
+
+    @classmethod
+    def deployed(cls, deployment: Deployment) -> dict[str, Any]:
+        """How the federation's clients share."""
+        return deployment.of_updates()
 
     @property
     def records_behind(self) -> int:

@@ -176,7 +176,8 @@ def chosen_batches(subject: Subject, options: Choice) -> list[Records]:
     """The batches to attack: the named records, or ones drawn without replacement.
 
     Raises:
-        UsageError: there are too few records, or no such record.
+        NotApplicable: there are too few records.
+        UsageError: there is no such record.
     """
     size, count = options.batch_size, len(subject.records)
     if options.records:
@@ -199,7 +200,10 @@ def chosen_batches(subject: Subject, options: Choice) -> list[Records]:
 
 def _drawn(subject: Subject, batches: int, size: int) -> NDArray[np.int64]:
     if size > len(subject.records):
-        raise UsageError(f"--batch-size {size}: the data has only {len(subject.records)} records")
+        raise NotApplicable(
+            f"--batch-size {size}: the data has only {len(subject.records)} records, and all "
+            "behind an update must be among them (--batch-size, times one more than --others)"
+        )
     batches = min(batches, len(subject.records) // size)
     order = rng(subject.seed, "reconstruction", "batches").permutation(len(subject.records))
     counted = subject.target.loss.weights(subject.records.labels)

@@ -20,7 +20,7 @@ from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Details, Rows
 from gradaudit.defenses.subject import Subject
-from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
@@ -47,8 +47,9 @@ def run(audit: AttackTracing, subject: Subject, progress: Progress) -> Iterator[
     """Rebuild all participants' records, and trace them.
 
     Raises:
-        NotApplicable: the method does not apply, or updates are only seen as means.
-        UsageError: there are too few records, or an option is wrong for them.
+        NotApplicable: the method does not apply, there are too few records, or updates are only
+            seen as means.
+        UsageError: an option is wrong for the records.
     """
     options = audit.options
     if options.others:
@@ -105,7 +106,7 @@ def _repetition(
 def _campaign(options: TracingOptions, subject: Subject, number: int) -> Campaign:
     needed = options.participants * options.updates * options.batch_size
     if needed > len(subject.records):
-        raise UsageError(
+        raise NotApplicable(
             f"--participants {options.participants}: their updates take {needed} records, the "
             f"data has {len(subject.records)}"
         )
