@@ -26,6 +26,11 @@ RUNGS = (
 """What changes from each rung of the ladder to the next: from the attacker's best case on."""
 
 
+def _key(name: str) -> str:
+    """A field's name as the file spells it."""
+    return name.replace("_", "-")
+
+
 class Deployment(BaseModel):
     """Who trains, how, and who sees what of it. Every key may be left out but those it asks for."""
 
@@ -34,7 +39,7 @@ class Deployment(BaseModel):
         frozen=True,
         defer_build=True,
         allow_inf_nan=False,
-        alias_generator=lambda name: name.replace("_", "-"),
+        alias_generator=_key,
         validate_by_name=True,
     )
 
@@ -97,9 +102,12 @@ class Deployment(BaseModel):
         for name, most in (("participation", self.clients), ("sum_of", self.of_a_round)):
             asked = getattr(self, name)
             if asked is not None and most is not None and asked > most:
-                raise ValueError(f"{name.replace('_', '-')}: {asked} of {most} clients")
+                raise ValueError(f"{_key(name)}: {asked} is more than all {most} clients")
         if self.sum_of is not None and self.aggregation == "plain":
             raise ValueError("sum-of: is of secure sums; say aggregation: secure")
+        local = [name for name in LOCAL if getattr(self, name, None) is not None]
+        if self.algorithm == "fedsgd" and local:
+            raise ValueError(f"{_key(local[0])}: is of local training, which is algorithm fedavg")
         if not self.alone and self.seen_together is None:
             raise ValueError("say how many clients' updates are summed: participation, or clients")
         if self.algorithm == "fedavg" and self.behind is None:

@@ -48,12 +48,14 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
         return model.model_validate(values)
     except ValidationError as error:
         fault = error.errors()[0]
-        where = ".".join(str(part) for part in fault["loc"]) or "the document"
+        where = ".".join(str(part) for part in fault["loc"])
+        if not where and fault["type"] != "value_error":
+            where = "the document"
         what = fault["msg"]
         if fault["type"] == "extra_forbidden":
             what = f"unknown key{_known(model, fault['loc'])}"
         line = "" if node is None else f", line {_line(node, fault['loc'])}"
-        told = f"{path}{line}: {where}: {what.removeprefix('Value error, ')}"
+        told = ": ".join(filter(None, (f"{path}{line}", where, what.removeprefix("Value error, "))))
         raise UsageError(f"{told} (see `{schema}`)") from error
 
 

@@ -238,7 +238,7 @@ def original_passes(subject: Subject, options: VinfoOptions) -> float:
     size = options.inverted
     updates = max(subject.samples // size, 1) if subject.samples else options.updates
     sets = len(layer_sets(subject.layers, options.together))
-    return steps * size * updates * sets * len(subject.targets)
+    return steps * options.passes(size) * updates * sets * len(subject.targets)
 
 
 def _family(options: VinfoOptions) -> dict[str, Method]:
