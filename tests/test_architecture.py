@@ -48,7 +48,7 @@ ROOMS = {
     "fingerprint": "audits data defenses models",
     "runner": "accuracy audits data defenses fingerprint gathering gradients models",
     "planning": "audits defenses gradients runner",
-    "api": "audits config data models runner subject",
+    "api": "audits config data deployment models runner subject",
     "cli": "audits config defenses deployment dp explaining formats gathering judging models "
     "planning runner subject sweeping training view zoo",
     "__init__": "api judging models",

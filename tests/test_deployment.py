@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from command_line import run
 
+from gradaudit import audit
 from gradaudit.audits import audits
 from gradaudit.audits.sharing_options import ClientOptions
 from gradaudit.config import RunSettings, deployed, section, settle
@@ -17,8 +18,8 @@ from gradaudit.sweeping.ladder import ladder
 MODEL = ("-m", "zoo:mlp?inputs=10&classes=2&hidden=4", "-d", "diabetes", "-q")
 FEDERATION = """\
 clients: 40
-participation: 3
-records: 6
+participation: 2
+records: 4
 batch-size: 2
 epochs: 2
 optimizer: adam
@@ -170,14 +171,14 @@ def test_the_numbers_are_those_of_the_same_settings_as_flags(tmp_path: Path) -> 
     """And only rows of the whole federation are called deployed."""
     (path := tmp_path / "federation.yaml").write_text(FEDERATION)
     flags = (
-        *("--batch-size", 6, "--local-batch", 2, "--epochs", 2, "--optimizer", "adam"),
-        *("--rate", 0.01, "--others", 2, "--defense", "prune:0.5", "--mode", "train"),
+        *("--batch-size", 4, "--local-batch", 2, "--epochs", 2, "--optimizer", "adam"),
+        *("--rate", 0.01, "--others", 1, "--defense", "prune:0.5", "--mode", "train"),
     )
     said, provenance = measured("--deployment", path)
     by_hand, _ = measured(*flags)
     both, _ = measured(*flags, "--deployment", path)
     changed, _ = measured("--deployment", path, "--epochs", 1)
-    assert provenance["deployment"]["participation"] == 3
+    assert provenance["deployment"]["participation"] == 2
 
     def numbers(rows: list[dict[str, Any]]) -> list[Any]:
         return [(row["value"], row["details"].get("knowledge")) for row in rows]
@@ -187,6 +188,22 @@ def test_the_numbers_are_those_of_the_same_settings_as_flags(tmp_path: Path) -> 
         {row["details"]["setting"] for row in rows} for rows in (said, both, by_hand, changed)
     ]
     assert settings == [{"deployed"}, {"deployed"}, {"diagnostic"}, {"diagnostic"}]
+
+
+def test_python_hears_of_it_too(tmp_path: Path) -> None:
+    """Given as a file or as it is; what is said in Python wins."""
+    (path := tmp_path / "federation.yaml").write_text("participation: 2\naggregation: secure")
+    asked = "zoo:mlp?inputs=10&classes=2&hidden=4", "diabetes"
+    how = {"method": ["inverting-gradients"], "batches": 2, "batch_size": 2}
+    attack = {"attack membership": how}
+    for deployment in (path, read_deployment(path)):
+        report = audit(*asked, audits=attack, deployment=deployment)
+        (row, *_) = report.measurements
+        options = report.provenance["audits"]["attack membership"]
+        assert (options["others"], report.target.mode) == (1, "train")
+        assert row.details["setting"] == "diagnostic"
+    plain = audit(*asked, audits=attack, deployment=path, mode="eval")
+    assert plain.target.mode == "eval"
 
 
 def test_the_ladder_changes_one_thing_a_rung_and_ends_in_the_federation(tmp_path: Path) -> None:
@@ -203,15 +220,15 @@ def test_the_ladder_changes_one_thing_a_rung_and_ends_in_the_federation(tmp_path
     }
     assert list(settings) == [
         "diagnostic",
-        "+ batch-size 6",
+        "+ batch-size 4",
         "+ algorithm fedavg, epochs 2, local-batch 2, rate 0.01",
         "+ optimizer adam",
         "+ mode train",
         "+ defense prune:0.5",
-        "+ others 2",
+        "+ others 1",
     ]
     assert list(settings.values()) == ["diagnostic"] * 6 + ["deployed"]
-    top = [row for row in rows if row["variant"] == {"rung": "+ others 2"}]
+    top = [row for row in rows if row["variant"] == {"rung": "+ others 1"}]
     said, _ = measured("--deployment", path)
     assert [row["value"] for row in top] == [row["value"] for row in said]
 
