@@ -39,7 +39,8 @@ class AttackerView:
         bounds: smallest and largest value of an input where the attacker knows them, as for
             pictures in [0, 1].
         training: local training between the model and the update; None for a plain gradient.
-        clients: how many clients' updates are seen as their mean, each of as many records.
+        clients: parts of the records whose updates' mean was shared, where that is not the update
+            of all of them.
         start: (k, …) a starting point that the attacker brings along.
         length_known: whether the update is known, or its direction alone.
         knowledge: all of this in words, for the report.

@@ -105,10 +105,19 @@ class ThreatModel:
             labels=told if self.known_labels else None,
             bounds=value_range(batch),
             training=self.sharing.training,
-            clients=self.sharing.clients,
+            clients=self._apart(model, inputs, labels),
             start=self.start,
         )
         return replace(view, knowledge=self._knowledge(view))
+
+    def _apart(self, model: FunctionalModel, inputs: Tensor, labels: Tensor) -> int:
+        """Clients to simulate one by one; the mean of their gradients is that of all records.
+
+        Not where they train, or where what a record counts depends on those beside it.
+        """
+        if self.sharing.training is None and model.loss.weights(labels) is None:
+            return 1 if model.coupling(inputs, labels) is None else self.sharing.clients
+        return self.sharing.clients
 
     def visible(self, update: Update) -> Update:
         """The part of an update that belongs to the chosen layers, biases too."""

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -8,11 +10,12 @@ from gradaudit.attacks.reconstruction.objectives import (
     Objective,
     total_variation,
 )
+from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.attacks.reconstruction.unknowns import Targets
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.models.custom_loss import CustomLoss
-from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
+from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target
 from gradaudit.sharing.local import LocalTraining
 from gradaudit.sharing.protocol import SharingProtocol
@@ -137,6 +140,22 @@ def test_the_attacker_simulates_local_training_as_clients_do_it(how: dict) -> No
     guesses = [seen.simulated(batch.inputs[o], batch.labels[o]) for o in ([0, 1], [1, 0])]
     gaps = [max(float((g[n] - p).abs().max()) for n, p in seen.update.items()) for g in guesses]
     assert min(gaps) < 1e-12
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_the_mean_of_several_clients_gradients_is_simulated(mode: str) -> None:
+    """As the gradient of all records, but where BatchNorm couples those of each client."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.rand(4, 6, generator=generator, dtype=torch.float64)
+    batch = Records(inputs, torch.tensor([0, 1, 2, 1]))
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    threat = ThreatModel(Target(model, CrossEntropy(), mode=mode), SharingProtocol(others=1), ())
+    threat = replace(threat, layers=threat.target.layers)
+    seen = threat.observed(batch, torch.Generator().manual_seed(0)).view
+    assert seen.clients == {"eval": 1, "train": 2}[mode]
+    simulated = seen.simulated(batch.inputs, batch.labels)
+    for name, part in seen.update.items():
+        torch.testing.assert_close(simulated[name], part)
 
 
 @pytest.mark.parametrize(
