@@ -101,7 +101,7 @@ class ThreatModel:
             classes=classes,
             label_shape=tuple(labels.shape[1:]),
             discrete=batch.discrete,
-            looked_up=batch.looked_up or looks_up(model, inputs[0]),
+            looked_up=batch.looked_up or looks_up(replace(model, mode="eval"), inputs[0]),
             labels=told if self.known_labels else None,
             bounds=value_range(batch),
             training=self.sharing.training,
