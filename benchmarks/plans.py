@@ -5,7 +5,7 @@
 
 One policy for five fresh models, as they are in the first round of a federation: nobody reads the
 labels off an update, no layer's gradient tells a private attribute with an AUROC above .75, and
-none follows its record (bounded sensitivity) by more than .15. LeNet and VGG9 of Mo et al. 2022 and
+none follows its record (bounded sensitivity) by more than 0.3. LeNet and VGG9 of Mo et al. 2022 and
 a ResNet-18 for small inputs, of a quarter of the width, tell whether faces at 32 × 32 (UTKFace) are
 white, with the gender as the attribute; a multilayer perceptron of two hidden layers tells Adult's
 income, with the sex; a transformer of two blocks tells the sentiment of reviews (IMDB), with their
@@ -51,7 +51,7 @@ POLICY = Policy.model_validate(
         "rules": [
             {"metric": "attack.membership_distance", "min": 0.5},
             {"metric": "vinfo.auroc", "layers": "?*", "max": 0.75},
-            {"metric": "sensitivity.input_f_bounded", "layers": "?*", "max": 0.15},
+            {"metric": "sensitivity.input_f_bounded", "layers": "?*", "max": 0.3},
         ],
     }
 )

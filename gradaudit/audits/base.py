@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Ty
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from gradaudit.deployment import Deployment
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 
@@ -84,6 +85,11 @@ class AuditOptions(BaseModel):
     """Base of every audit's options; a field is a command line option and a config key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+
+    @classmethod
+    def deployed(cls, deployment: Deployment) -> dict[str, Any]:
+        """What these options are in a federation, by name; what it does not say is left out."""
+        return {}
 
 
 MergeRare = Annotated[

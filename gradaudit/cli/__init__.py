@@ -21,6 +21,7 @@ import typer
 import gradaudit
 from gradaudit.audits import Audit, audits
 from gradaudit.cli.audit import audit_command, sweep_command
+from gradaudit.cli.capture import capture
 from gradaudit.cli.completion import whole_words
 from gradaudit.cli.explain import explain
 from gradaudit.cli.gate import gate
@@ -132,7 +133,13 @@ GROUPS = {
 }
 """Help of the commands that have commands."""
 
-_RUNS: dict[str, Callable[..., None]] = {"init": init, "scan": scan, "plan": plan, "train": train}
+_RUNS: dict[str, Callable[..., None]] = {
+    "init": init,
+    "scan": scan,
+    "plan": plan,
+    "train": train,
+    "capture": capture,
+}
 _REPORTS: dict[str, Callable[..., None]] = {
     "gate": gate,
     "compare": compare,

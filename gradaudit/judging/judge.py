@@ -28,6 +28,7 @@ TOLERANCE = 0.01
 """Share by which a value may move before it is worse, where the baseline has no interval."""
 CLOSE = 0.7
 """How alike names must be for one to be offered instead of the other."""
+_REMEDY: dict[str | None, str] = {"deployed": ": describe your federation with --deployment FILE"}
 Met = list[tuple[int, Rule, list[Measurement]]]
 
 
@@ -182,7 +183,7 @@ def _rows_of(rule: Rule, report: Report) -> list[Measurement]:
         for row in report.measurements
         if rule.judges(row) and any(layer_matches(row.layer, glob) for glob in rule.layers)
     ]
-    return [each for row in met for each in members(row, report)]
+    return [each for row in met for each in members(row, report) if rule.heeds(each)]
 
 
 def _ignores(policy: Policy, row: Measurement, today: date) -> tuple[Ignore | None, Ignore | None]:
@@ -268,6 +269,8 @@ def _unmet(rule: Rule, glob: str, report: Report) -> tuple[Outcome, str]:
 
 def _why_unmet(rule: Rule, glob: str, report: Report) -> str:
     candidates = [row for row in report.measurements if rule.judges(row)]
+    if candidates and not any(rule.heeds(row) for row in candidates):
+        return f"no row was measured in the setting {rule.setting!r}{_REMEDY.get(rule.setting, '')}"
     if candidates:
         layers = sorted({row.layer or "" for row in candidates})
         return f"no row of a layer that matches {glob!r}{_suggestion(glob, layers)}"
