@@ -226,8 +226,9 @@ class PlanSettings(ScanSettings):
         description="What a plan is to cost least of: "
         f"{', '.join(declared('gradaudit.protection.costs'))}.",
     )
-    means: tuple[Literal["noise", "prune"], ...] = Field(
-        ("noise", "prune"), description="What may be done to a layer besides hiding it."
+    means: tuple[Literal["hide", "noise", "prune"], ...] = Field(
+        ("hide", "noise", "prune"),
+        description="What may be done to a layer; repeat it for several. Hiding it always may.",
     )
     rounds: int = Field(
         2,

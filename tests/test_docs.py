@@ -23,9 +23,13 @@ from gradaudit.cli import FAILED, build, listed_commands
 from gradaudit.cli.help import examples_in
 from gradaudit.cli.perform import GATE_FAILED
 from gradaudit.errors import AuditError, UsageError
-from gradaudit.judging import Policy
+from gradaudit.judging import Policy, gate
 from gradaudit.observer.allowance import Allowance
 from gradaudit.planning.survey import Survey
+from gradaudit.protection.guards import Protection
+from gradaudit.protection.lessons import Verdict
+from gradaudit.protection.planner import Plan, Planner
+from gradaudit.protection.updates import Updates
 from gradaudit.report import Report
 from gradaudit.stopping import Stopped
 from gradaudit.user_code import import_torchvision
@@ -110,12 +114,31 @@ def canned() -> Report:
     )
 
 
+def nothing_to_do() -> Plan:
+    """A plan that protects nothing, and passes."""
+    return Plan(
+        protection=Protection.uniform(["fc1"]),
+        cost=0.0,
+        least=0.0,
+        naive={},
+        judged=gate(canned()),
+        untried=False,
+        verdict=Verdict(),
+        trials=[],
+        rounds=1,
+        prices={"fc1": 1.0},
+        updates=Updates(()),
+    )
+
+
 @pytest.fixture
 def unmeasured(monkeypatch: pytest.MonkeyPatch, desk: Path) -> None:
     """All but the measuring itself, which the tests of the audits do."""
     monkeypatch.chdir(desk)
     monkeypatch.setattr("gradaudit.runner.run", lambda *_, **__: canned())
     monkeypatch.setattr("gradaudit.training.train", lambda *_, **__: [])
+    monkeypatch.setattr(Planner, "__init__", lambda *_, **__: None)
+    monkeypatch.setattr(Planner, "plan", lambda _: nothing_to_do())
     monkeypatch.setattr(Survey, "go", lambda *_: None)
     monkeypatch.setattr(Survey, "report", lambda *_: canned())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -33,12 +33,15 @@ from gradaudit.errors import UsageError
 from gradaudit.formats import format_named
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
-from gradaudit.judging import read_policy
+from gradaudit.judging import Policy, read_policy
 from gradaudit.pictures import expect_picture
 from gradaudit.report import Report
 
 if TYPE_CHECKING:
+    from gradaudit.audits.sizes import Size
+    from gradaudit.defenses.subject import Subject
     from gradaudit.protection.planner import Plan
+    from gradaudit.units import Units
 
 _DONE = {"open": "shared", "hide": "hidden", "noise": "noise", "prune": "pruned"}
 
@@ -73,35 +76,43 @@ def _plan(**flags: Any) -> None:
         expect_picture(settings.picture)
     with unfinished(settings) as units:
         with opened(settings) as subject:
-            from gradaudit.protection.asking import needed
-            from gradaudit.protection.picture import draw_frontier
-            from gradaudit.protection.planner import Planner
             from gradaudit.protection.reporting import plan_report
 
-            planner = Planner(
-                subject,
-                needed(policy, ladders),
-                policy,
-                cost=settings.cost,
-                means=settings.means,
-                rounds=settings.rounds,
-                strict=settings.strict,
-                left=left,
-                progress=watcher(settings.quiet),
-                units=units,
-            )
-            plan = planner.plan()
+            plan = found(subject, settings, policy, ladders, left, units)
             report = plan_report(plan, subject.target.model, settings.cost, asked(config))
         report = presentable(report, settings, subject)
-        if settings.picture:
-            draw_frontier(settings.picture, plan, settings.cost)
-        for path, format_ in writers(settings.files):
-            format_.write(report, path, policy)
-        _show(plan, report, settings)
+        _write(plan, report, settings, policy)
         units.forget()
     if not plan.verdict.passed:
-        typer.echo(f"gradaudit: no plan was found that passes {settings.policy}", err=True)
+        more = "; more time (--budget) or --rounds may find one" if plan.untried else ""
+        typer.echo(f"gradaudit: no plan was found that passes {settings.policy}{more}", err=True)
         raise typer.Exit(GATE_FAILED)
+
+
+def found(
+    subject: Subject,
+    settings: PlanSettings,
+    policy: Policy,
+    ladders: Sequence[Sequence[Size]],
+    left: Callable[[], float],
+    units: Units,
+) -> Plan:
+    """The plan for these settings; what is too long to import where help is asked for."""
+    from gradaudit.protection.asking import needed
+    from gradaudit.protection.planner import Planner
+
+    return Planner(
+        subject,
+        needed(policy, ladders),
+        policy,
+        cost=settings.cost,
+        means=settings.means,
+        rounds=settings.rounds,
+        strict=settings.strict,
+        left=left,
+        progress=watcher(settings.quiet),
+        units=units,
+    ).plan()
 
 
 plan = with_options(
@@ -114,6 +125,17 @@ plan = with_options(
         *options_of(OutputSettings, "Output"),
     ],
 )
+
+
+def _write(plan: Plan, report: Report, settings: PlanSettings, policy: Policy) -> None:
+    """The picture and the report's files, then what is shown."""
+    if settings.picture:
+        from gradaudit.protection.picture import draw_frontier
+
+        draw_frontier(settings.picture, plan, settings.cost)
+    for path, format_ in writers(settings.files):
+        format_.write(report, path, policy)
+    _show(plan, report, settings)
 
 
 def _show(plan: Plan, report: Report, settings: PlanSettings) -> None:

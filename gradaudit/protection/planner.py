@@ -53,6 +53,7 @@ class Plan:
         verdict: what the rules say of it there.
         trials: on the search's records, in order.
         rounds: how often it was verified.
+        untried: whether protections that may pass were left untried for want of time.
         prices: what hiding each layer costs.
         updates: what the layers share.
     """
@@ -65,6 +66,7 @@ class Plan:
     verdict: Verdict
     trials: Sequence[Trial]
     rounds: int
+    untried: bool
     prices: Mapping[str, float]
     updates: Updates
 
@@ -195,6 +197,7 @@ class Planner:
             verdict=verdict,
             trials=[Trial(p, search.choices.cost(p), v) for p, v in search.tried.items()],
             rounds=rounds,
+            untried=not verdict.passed and search.choices.cheapest(search.lessons) is not None,
             prices={layer: self._price(layer, HIDE) for layer in self._open.layers},
             updates=self._updates,
         )
