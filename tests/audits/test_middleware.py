@@ -120,7 +120,7 @@ def test_formats_show_every_array() -> None:
         Markdown().render(report),
         Html().render(report).replace("<wbr>", ""),
     ):
-        assert text.index("leaves as training made it") < text.index("under noise")
+        assert text.index("leaves as training made it") < text.index("clipped, under noise")
         for name in ("logit_scale", "norm.running_var", "float32 0-d", "int64 0-d", "float32 2×11"):
             assert name in text
 
