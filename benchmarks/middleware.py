@@ -37,7 +37,8 @@ class Scaled(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits (records, 2)."""
-        return self.logit_scale * self.linear(inputs)
+        scaled: Tensor = self.logit_scale * self.linear(inputs)
+        return scaled
 
 
 def rows_of(model: nn.Module, seed: int, **options: object) -> Iterator[Measurement]:
