@@ -4,8 +4,8 @@
 
 Two clients of a model with ``logit_scale``, an array without dimensions, under clip 1 and
 sensitivity 1e-4: the claim of ε = 10 must fall at once. Then runs with other clients and noise
-under clip 1 and sensitivity 2, on a model of matrices and vectors only, between the two updates that
-are worst: in none may the bound exceed the claim of ε = 1, in at most 5 % the pair's exact ε.
+under clip 1 and sensitivity 2, on a model of matrices and vectors only, between the two worst
+updates: in none may the bound exceed the claim of ε = 1, in at most 5 % the pair's exact ε.
 """
 
 import argparse
@@ -37,7 +37,8 @@ class Scaled(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits (records, 2)."""
-        return self.logit_scale * self.linear(inputs)
+        scaled: Tensor = self.logit_scale * self.linear(inputs)
+        return scaled
 
 
 def rows_of(model: nn.Module, seed: int, **options: object) -> Iterator[Measurement]:

@@ -116,7 +116,10 @@ def test_every_metric_has_a_headline_and_the_report_is_whole() -> None:
     assert found.measurements[0].metric == "epsilon_lower"
     headline = {row.metric for row in found.measurements if not row.variant}
     assert headline == {metric.id for metric in DpAudit.metrics}
-    assert all(row.status == "measured" and row.layer is None for row in found.measurements)
+    by_key = {"untouched", "norm_ratio"}
+    for row in found.measurements:
+        assert (row.details["unit"], "relation" in row.details) == ("record", True)
+        assert (row.status == "skipped") == (row.layer is not None) == (row.metric in by_key)
     assert Report.model_validate_json(found.to_json()) == found
 
 
@@ -266,6 +269,8 @@ def test_a_mechanism_from_a_file_has_bounds_and_no_theory(mechanisms: Path) -> N
         "epsilon_pair",
         "epsilon_lower_gaussian",
         "mu_lower",
+        "untouched",
+        "norm_ratio",
     }
     assert "not known" in skipped["epsilon_pair"]
     assert one(rows, "epsilon_lower").details["pilots"] == 200

@@ -184,8 +184,6 @@ class DpAudit(Audit[DpAuditOptions]):
         "-m 'zoo:mlp?inputs=10&classes=2' -d diabetes -a sex --mechanism dp:clip=1,sigma=1",
         "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' -a sex "
         "--mechanism dp:clip=1,sigma=0.1 --claimed-epsilon 5",
-        "-m FILE.py:factory -d 'csv:table.csv?label=income' --mechanism 'flower:"
-        "flwr.clientapp.mod:LocalDpMod?clipping_norm=1&sensitivity=2&epsilon=1&delta=1e-5'",
     )
     renames: ClassVar = {"mode": "model_mode"}
     priority = 35

@@ -11,8 +11,8 @@ from gradaudit.report import RISKIEST_BY, Measurement
 
 BY_KEY = ("untouched", "norm_ratio")
 NOT_BY_KEY = (
-    "this mechanism gets gradients of records as a whole; what becomes of each array is looked at "
-    "of middleware (flower:MODULE:OBJECT, nvflare:MODULE:CLASS)"
+    "what becomes of each array is looked at of middleware alone (--mechanism "
+    "flower:MODULE:OBJECT, nvflare:MODULE:CLASS)"
 )
 NOT_TRAINED = "training changed nothing in it"
 

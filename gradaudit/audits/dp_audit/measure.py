@@ -16,7 +16,7 @@ import numpy as np
 from gradaudit.audits.base import Cost
 from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
 from gradaudit.audits.dp_audit.keys import key_rows
-from gradaudit.audits.dp_audit.one_run import one_run_rows
+from gradaudit.audits.dp_audit.one_run import OF_A_RUN, one_run_rows
 from gradaudit.audits.dp_audit.rows import UPDATE, composition_rows, game_rows, theory_rows
 from gradaudit.audits.rows import Rows
 from gradaudit.defenses.subject import Subject
@@ -70,10 +70,11 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
             of the inputs.
         UsageError: an option is wrong for this mechanism or these records.
     """
-    if audit.options.mode == "one-run":
-        yield from one_run_rows(audit.options, Rows(type(audit)))
+    options, layers = audit.options, [layer.name for layer in subject.layers]
+    if options.mode == "one-run":
+        yield from one_run_rows(options, Rows(type(audit)))
+        yield from key_rows((), layers, (), Rows(type(audit)).of({}, OF_A_RUN))
         return
-    options = audit.options
     mechanism = _mechanism(subject, options)
     facts = {"unit": mechanism.unit, "relation": options.relation}
     rows = Rows(type(audit), facts=facts)
@@ -89,7 +90,7 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
     yield from composition_rows(mechanism, options, rows)
     yield from key_rows(
         games[best].fates,
-        [layer.name for layer in subject.layers],
+        layers,
         [layer.name for layer in layers_of(subject.target.model)],
         rows,
     )

@@ -23,6 +23,7 @@ _IF_GAUSSIAN = "holds only if the run's trade-off is that of a Gaussian mechanis
 _IF_NORMAL = "holds only if all else in the released means is normal and alike for all canaries"
 _NO_BOUND = "of the canaries' mean shift over its deviation; no bound"
 _OTHERS = ("epsilon_pair", "epsilon_theory", "epsilon_classical", "canary_gap")
+OF_A_RUN = {"unit": "client", "relation": "remove"}
 _NO_PAIR = "one run plays no pair of values, and its promise is not known"
 
 
@@ -68,8 +69,7 @@ def _facts(scores: CanaryScores, options: DpAuditOptions) -> dict[str, JsonValue
     return {
         "mode": options.mode,
         "delta": options.delta,
-        "unit": "client",
-        "relation": "remove",
+        **OF_A_RUN,
         "rounds": len(scores.cosines),
         "canaries": len(scores.included),
         "included": int(scores.included.sum()),

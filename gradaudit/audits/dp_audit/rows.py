@@ -15,7 +15,7 @@ from gradaudit.dp.mechanisms import Mechanism
 from gradaudit.dp.run import Game
 from gradaudit.dp.theory import Relation, epsilon_classical, epsilon_composed
 from gradaudit.errors import UsageError
-from gradaudit.report import Measurement
+from gradaudit.report import Measurement, Variant
 from gradaudit.text import listed
 
 BINS = 40
@@ -113,9 +113,9 @@ def theory_rows(
             )
             yield from rows.skipped(reason, THEORY)
             return
-        of_relation = rows if relation == "replace" else rows.of({"relation": relation})
+        variant: Variant = {} if relation == "replace" else {"relation": relation}
+        of_relation = rows.of(variant, {"relation": relation})
         details: dict[str, JsonValue] = {
-            "relation": relation,
             "sensitivity_over_noise": promise.mu if math.isfinite(promise.mu) else None,
             "delta": promise.delta,
             **_only_without(game),

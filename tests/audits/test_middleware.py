@@ -1,0 +1,226 @@
+"""dp-audit of middleware: what leaves between two clients, key by key, as a user asks for it."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dp_subject import model, table
+from torch import Tensor, nn
+
+from gradaudit.audits.contract import breaches
+from gradaudit.audits.dp_audit import DpAudit
+from gradaudit.cli.perform import claim_exceeded
+from gradaudit.defenses.subject import Subject
+from gradaudit.dp.theory import epsilon_gaussian
+from gradaudit.errors import AuditError, NotApplicable, UsageError
+from gradaudit.formats.html import Html
+from gradaudit.formats.markdown import Markdown
+from gradaudit.formats.table import Table
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
+from gradaudit.progress import Silent
+from gradaudit.report import Measurement, Report
+from gradaudit.runner import run
+
+MOD = "flower:flwr.clientapp.mod:LocalDpMod?clipping_norm=1&sensitivity={}&epsilon={}&delta=1e-5"
+LOUD, HONEST = MOD.format(1e-4, 10), MOD.format(2, 1)
+SMALL = {"client_records": 10, "clients": 4, "trials": 100}
+
+
+class Scaled(nn.Module):
+    """A classifier with a scale, running statistics and indices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.norm = nn.Linear(11, 2), nn.BatchNorm1d(2)
+        self.logit_scale = nn.Parameter(torch.tensor(1.0))
+        self.register_buffer("position_ids", torch.arange(4)[None])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits (records, 2)."""
+        scaled: Tensor = self.logit_scale * self.norm(self.linear(inputs))
+        return scaled
+
+
+def subject(module: nn.Module, *attributes: str, mode: Any = "eval", **options: Any) -> Subject:
+    target = Target(module, CrossEntropy(), mode)
+    return Subject((target,), table(), target.layers, attributes=attributes, **options)
+
+
+def rows_of(about: Subject, **options: Any) -> list[Measurement]:
+    audit = DpAudit(DpAudit.Options(**{**SMALL, **options}))
+    rows = list(audit.run(about, Silent()))
+    assert not breaches(DpAudit, rows, [layer.name for layer in about.layers])
+    return rows
+
+
+def report_of(about: Subject, **options: Any) -> Report:
+    return run(about, [DpAudit(DpAudit.Options(**{**SMALL, **options}))])
+
+
+def one(rows: list[Measurement], metric: str, layer: str | None = None, **variant: Any) -> Any:
+    (found,) = (r for r in rows if (r.metric, r.layer, r.variant) == (metric, layer, variant))
+    return found
+
+
+SENT = {"unsent": ("position_ids",), "mechanism": LOUD, "claimed_epsilon": 10}
+
+
+def test_a_sensitivity_below_the_clip_is_refuted_and_the_untouched_array_named() -> None:
+    report = report_of(subject(Scaled(), mode="train"), **SENT)
+    rows = report.measurements
+    lower = one(rows, "epsilon_lower")
+    assert lower.infinite
+    assert lower.details["exceeded"] is True
+    assert "logit_scale leaves as training made it" in lower.details["remark"]
+    assert "The mechanism promises epsilon 8.523e+08" in lower.details["remark"]
+    assert claim_exceeded(report) == "dp-audit: epsilon is infinite, claimed was 10.0"
+    removed = one(rows, "epsilon_theory", relation="remove")
+    assert removed.value == pytest.approx(2.131e8, rel=1e-3)
+    assert removed.details["untouched"] == ["logit_scale", "norm.num_batches_tracked"]
+    assert one(rows, "epsilon_pair").infinite
+    for row in rows:
+        assert row.details["unit"] == "client"
+        assert row.details["relation"] == row.variant.get("relation", "replace")
+
+
+def test_every_array_has_a_row_below_its_layer() -> None:
+    rows = rows_of(subject(Scaled(), mode="train"), **SENT)
+    owners = {
+        row.variant["key"]: row.layer
+        for row in rows
+        if row.metric == "untouched" and row.variant.keys() == {"key"}
+    }
+    assert owners == {
+        "linear.weight": "linear",
+        "linear.bias": "linear",
+        "norm.weight": "norm",
+        "norm.bias": "norm",
+        "norm.running_mean": "norm",
+        "norm.running_var": "norm",
+        "norm.num_batches_tracked": "norm",
+        "logit_scale": "(model)",
+    }
+    headlines = {layer: one(rows, "untouched", layer) for layer in ("linear", "norm", "(model)")}
+    assert {layer: row.value for layer, row in headlines.items()} == {
+        "linear": 0,
+        "norm": 1,
+        "(model)": 1,
+    }
+    assert headlines["norm"].details["key"] == "norm.num_batches_tracked"
+
+
+def test_formats_show_every_array() -> None:
+    report = report_of(subject(Scaled(), mode="train"), **SENT)
+    for text in (
+        Table().render(report),
+        Markdown().render(report),
+        Html().render(report).replace("<wbr>", ""),
+    ):
+        assert text.index("leaves as training made it") < text.index("clipped, under noise")
+        for name in ("logit_scale", "norm.running_var", "float32 0-d", "int64 0-d", "float32 2×11"):
+            assert name in text
+
+
+@pytest.mark.slow
+def test_an_honest_sensitivity_is_never_refuted() -> None:
+    exact = epsilon_gaussian(2 / (2 * math.sqrt(2 * math.log(1.25 / 1e-5))), 1e-5)
+    for seed in range(3):
+        rows = rows_of(
+            subject(model(), seed=seed), mechanism=HONEST, claimed_epsilon=1, domain="free"
+        )
+        assert one(rows, "epsilon_lower").value <= 1
+        assert one(rows, "epsilon_pair").value == pytest.approx(exact, rel=1e-3)
+        assert one(rows, "epsilon_theory").value == pytest.approx(exact)
+        gap = one(rows, "canary_gap")
+        assert gap.value == pytest.approx(2, rel=1e-3)
+        assert gap.details["alternative_value"] == "its opposite"
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    rows = [rows_of(subject(model(), seed=3), mechanism=HONEST) for _ in range(2)]
+    assert rows[0] == rows[1]
+
+
+MINE = """
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+def noisy(message, context, call_next):
+    answer = call_next(message, context)
+    arrays = {k: a.numpy() for k, a in answer.content["arrays"].items()}
+    noisy = {k: np.float32(a + .5 * np.random.normal(size=a.shape)) for k, a in arrays.items()}
+    answer.content["arrays"] = ArrayRecord({k: Array(np.asarray(a)) for k, a in noisy.items()})
+    return answer
+"""
+
+
+@pytest.fixture
+def noisy(tmp_path: Path) -> str:
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    return f"flower:{file}:noisy"
+
+
+@pytest.mark.slow
+def test_unknown_middleware_is_told_by_its_releases_alone(noisy: str) -> None:
+    rows = rows_of(subject(model()), mechanism=noisy, noise="gaussian", domain="free", trials=1000)
+    lower, gap = one(rows, "epsilon_lower"), one(rows, "canary_gap")
+    assert lower.value >= 0.9 * one(rows, "epsilon_ceiling").value
+    assert gap.details["measured_by"] == "the release with common noise"
+    assert 0.8 * gap.value / 0.5 < one(rows, "mu_lower").value < gap.value / 0.5
+    assert one(rows, "epsilon_theory").status == "skipped"
+
+
+def test_an_update_is_played_against_none(noisy: str) -> None:
+    rows = rows_of(subject(model()), mechanism=noisy, relation="remove", record="2")
+    gap = one(rows, "canary_gap")
+    assert [gap.details[f"{name}_value"] for name in ("null", "alternative")] == [
+        "client 2",
+        "no update",
+    ]
+    assert gap.details["relation"] == "remove"
+    assert one(rows, "epsilon_lower").details["relation"] == "remove"
+
+
+def test_what_is_not_sent_is_not_looked_at() -> None:
+    mechanism = {"mechanism": LOUD}
+    whole, hidden = subject(Scaled()), subject(Scaled(), hidden=("norm",))
+    rows = rows_of(hidden, **mechanism, unsent=("linear.b*",))
+    keys = {row.variant["key"] for row in rows if "key" in row.variant}
+    assert keys == {"linear.weight", "logit_scale", "position_ids"}
+    assert "no array of it is sent" in one(rows, "untouched", "norm").reason
+    with pytest.raises(UsageError, match=r"--unsent b\*: matches no array"):
+        rows_of(whole, **mechanism, unsent=("b*",))
+    with pytest.raises(UsageError, match="nothing is sent"):
+        rows_of(whole, **mechanism, unsent=("*",))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mechanism": HONEST, "client_records": 31}, "two clients need 62 records, and there"),
+        ({"mechanism": HONEST, "companions": 1}, "--companions: leave it out"),
+        ({"mechanism": HONEST, "replacement": "uniform"}, "--replacement: leave it out"),
+        ({"mechanism": HONEST, "record": "4"}, "of which the last is 3"),
+        ({"mechanism": HONEST, "noise": "gaussian"}, "says it itself: leave --noise out"),
+        ({"mechanism": "dp:clip=1,sigma=1", "relation": "remove"}, "--relation: leave it out"),
+    ],
+)
+def test_options_that_do_not_fit_the_unit_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        rows_of(subject(model(), "sex"), **options)
+
+
+def test_a_mod_that_fails_without_an_update_is_told() -> None:
+    with pytest.raises(AuditError, match=r"a client that changes nothing.*ZeroDivisionError"):
+        rows_of(subject(model()), mechanism=HONEST, relation="remove")
+
+
+def test_only_mechanisms_of_records_need_an_attribute() -> None:
+    with pytest.raises(NotApplicable, match="no private attribute is named"):
+        rows_of(subject(model()), mechanism="dp:clip=1,sigma=1")

@@ -1,0 +1,312 @@
+"""Flower's mods and NVFlare's filters, as they are installed, on messages of small models."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gradaudit.dp.hypotheses import Hypotheses
+from gradaudit.dp.mechanisms import load_mechanism
+from gradaudit.dp.middleware import Middleware
+from gradaudit.dp.middleware.fates import Fate, fates, verdict_of_untouched
+from gradaudit.dp.middleware.payload import Form, Layout, owner_of
+from gradaudit.dp.theory import epsilon_gaussian
+from gradaudit.errors import AuditError, UsageError
+
+DELTA = 1e-5
+LOCAL = "flower:flwr.clientapp.mod:LocalDpMod?clipping_norm=1&sensitivity={}&epsilon={}&delta=1e-5"
+FIXED = "flower:flwr.clientapp.mod:fixedclipping_mod?clipping_norm={}"
+SIZES = "flower:flwr.clientapp.mod:arrays_size_mod"
+FILTERS = "nvflare:nvflare.app_common.filters."
+
+
+def spread(sensitivity: float, epsilon: float) -> float:
+    """What LocalDpMod makes of what it is told."""
+    return sensitivity * math.sqrt(2 * math.log(1.25 / DELTA)) / epsilon
+
+
+class Model(nn.Module):
+    """Of every kind of array: matrices, one without dimensions, running statistics, indices."""
+
+    def __init__(self, *, ids: bool = False) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(11, 8), nn.BatchNorm1d(8)
+        self.logit_scale = nn.Parameter(torch.tensor(1.0))
+        if ids:
+            self.register_buffer("position_ids", torch.arange(4)[None])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits (records, 8)."""
+        scaled: Tensor = self.logit_scale * self.norm(self.linear(inputs))
+        return scaled
+
+
+def layout(*, ids: bool = False) -> Layout:
+    torch.manual_seed(0)
+    return Layout.of(Model(ids=ids).state_dict())
+
+
+def installed(text: str, *, ids: bool = False) -> Middleware:
+    mechanism = load_mechanism(text)
+    assert isinstance(mechanism, Middleware)
+    return mechanism.receiving(layout(ids=ids))
+
+
+def update(of: Layout, length: float, seed: int = 0) -> Tensor:
+    """Of all real numbers, with every count one more."""
+    real = of.where(of.real)
+    made = torch.randn(of.elements, generator=torch.Generator().manual_seed(seed)).double()
+    return torch.where(real, made * length / made[real].norm(), 1.0)
+
+
+def by_key(text: str, length: float = 5.0) -> dict[str, Fate]:
+    mechanism = installed(text)
+    return {fate.key: fate for fate in fates(mechanism, update(mechanism.layout, length), 1)}
+
+
+@pytest.mark.parametrize("form", ["weights", "differences"])
+def test_a_message_tells_of_the_update_that_it_was_made_of(form: Form) -> None:
+    received = layout(ids=True)
+    given = update(received, 1.0)
+    payload = received.payload(given, form)
+    kinds = {key: (array.dtype, array.shape) for key, array in received.received.items()}
+    assert {key: (array.dtype, array.shape) for key, array in payload.arrays.items()} == kinds
+    torch.testing.assert_close(received.update(payload), given.float(), rtol=0, atol=1e-6)
+    counts = payload.arrays["norm.num_batches_tracked"]
+    assert (counts, kinds["norm.num_batches_tracked"]) == (1, (np.dtype("int64"), ()))
+
+
+@pytest.mark.parametrize(
+    ("key", "owner"),
+    [
+        ("a.weight", "a"),
+        ("a.b.weight", "a.b"),
+        ("a.parametrizations.weight.original0", "a"),
+        ("ab.weight", None),
+        ("scale", "(model)"),
+    ],
+)
+def test_an_array_belongs_to_the_innermost_layer_that_holds_it(key: str, owner: str) -> None:
+    assert owner_of(key, ["(model)", "a", "a.b"]) == owner
+    assert owner_of("scale", ["a"]) is None
+
+
+def test_the_law_of_local_dp_is_that_of_its_messages() -> None:
+    mechanism = installed(LOCAL.format(2, 1))
+    given = update(mechanism.layout, 5.0)
+    law = mechanism.law(1)
+    assert law.scale == pytest.approx(spread(2, 1))
+    assert set(np.flatnonzero(law.bare)) == {
+        mechanism.layout.places[key].start for key in ("logit_scale", "norm.num_batches_tracked")
+    }
+    np.random.seed(0)  # noqa: NPY002 - what the mod draws from
+    sent = torch.stack(
+        [mechanism.release(given[None].float(), torch.Generator()) for _ in range(400)]
+    )
+    clip = torch.where(law.bare, 1.0, 1 / given.norm())
+    torch.testing.assert_close(law.noiseless(given, given[None][:0]), clip * given)
+    z = (sent.double() - clip * given)[:, ~law.bare] / spread(2, 1)
+    assert abs(float(z.mean())) < 4 / math.sqrt(z.numel())
+    assert float(z.std()) == pytest.approx(1, abs=4 / math.sqrt(2 * z.numel()))
+
+
+@pytest.mark.parametrize(("relation", "moved"), [("remove", 1.0), ("replace", 2.0)])
+def test_exact_epsilon_goes_by_the_clip_and_not_by_the_sensitivity_told(
+    relation: str, moved: float
+) -> None:
+    honest = installed(LOCAL.format(2, 1)).promise(relation, 1, 100, DELTA)
+    assert honest.mu == pytest.approx(moved / spread(2, 1))
+    assert honest.epsilon == epsilon_gaussian(honest.mu, DELTA) < 1
+    loud = installed(LOCAL.format(1e-4, 10)).promise(relation, 1, 100, DELTA)
+    # δ(ε) is near Φ(μ/2 − ε/μ) where ε is large, which is δ at ε = μ²/2 + 4.2649 μ
+    assert loud.epsilon == pytest.approx(loud.mu**2 / 2 + 4.2649 * loud.mu, rel=1e-6)
+    assert loud.epsilon == pytest.approx(2.131e8 * moved**2, rel=1e-3)
+
+
+def test_every_array_of_a_local_dp_message_is_told() -> None:
+    found = by_key(LOCAL.format(1e-4, 10))
+    assert {key for key, fate in found.items() if fate.untouched} == {
+        "logit_scale",
+        "norm.num_batches_tracked",
+    }
+    factor = 1 / update(layout(), 5.0).norm()
+    for key, fate in found.items():
+        if fate.untouched:
+            assert (fate.ratio, fate.noise, fate.clipped) == (pytest.approx(1), 0, False)
+            assert (fate.carries_on, fate.words) == (True, "leaves as training made it")
+        else:
+            assert fate.ratio == pytest.approx(float(factor), rel=1e-3), key
+            assert fate.noise == pytest.approx(spread(1e-4, 10), rel=0.3)
+            assert (fate.clipped, fate.words) == (True, "clipped, under noise")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        (FIXED.format(0.5), "linear.weight", "clipped, no noise"),
+        (FIXED.format(0.5), "logit_scale", "leaves as training made it"),
+        (FIXED.format(50), "linear.weight", "leaves as training made it"),
+        (
+            "flower:flwr.clientapp.mod:arrays_size_mod",
+            "linear.weight",
+            "leaves as training made it",
+        ),
+        (FILTERS + "exclude_vars:ExcludeVars?exclude_vars=norm", "norm.weight", "does not leave"),
+        (
+            FILTERS + "exclude_vars:ExcludeVars?exclude_vars=nothing",
+            "norm.weight",
+            "leaves as training made it",
+        ),
+        (
+            FILTERS + "percentile_privacy:PercentilePrivacy?gamma=0.01",
+            "linear.weight",
+            "clipped, no noise",
+        ),
+        (
+            FILTERS + "percentile_privacy:PercentilePrivacy?gamma=0.01",
+            "logit_scale",
+            "leaves as training made it",
+        ),
+        (
+            FILTERS + "svt_privacy:SVTPrivacy?fraction=0.5&gamma=0.1&epsilon=1",
+            "logit_scale",
+            "leaves as training made it",
+        ),
+        (
+            FILTERS + "convert_weights:ConvertWeights?direction=diff_to_weights",
+            "norm.weight",
+            "not clipped, no noise",
+        ),
+    ],
+)
+def test_installed_middleware_is_told_key_by_key(text: str, key: str, words: str) -> None:
+    assert by_key(text)[key].words == words
+
+
+def test_what_training_left_as_it_was_carries_nothing_on() -> None:
+    mechanism = installed(SIZES)
+    given = torch.where(mechanism.layout.where(["linear.weight"]), 0.5, 0.0).double()
+    found = {fate.key: fate for fate in fates(mechanism, given, 1)}
+    assert [key for key, fate in found.items() if fate.carries_on] == ["linear.weight"]
+    assert found["norm.weight"].ratio is None
+
+
+def test_untouched_arrays_decide_only_where_they_tell_neighbours_apart() -> None:
+    mechanism = installed(FIXED.format(0.5))
+    first, second = update(mechanism.layout, 5.0), update(mechanism.layout, 5.0, seed=1)
+    alike = second.clone()
+    at = mechanism.layout.where(["logit_scale"])
+    alike[at] = first[at]
+    looked = fates(mechanism, first, 1)
+    for other, known in ((second, True), (alike, False)):
+        pair = Hypotheses(first, other[None], first[None][:0])
+        found = verdict_of_untouched(mechanism, pair, looked, 1)
+        assert (found is not None) is known
+        if found is not None:
+            assert (found.epsilon, found.reason.split()[0]) == (math.inf, "logit_scale")
+            assert "1000 of 1000" in found.reason
+
+
+MINE = """
+import numpy as np
+from flwr.app import Array, ArrayRecord, RecordDict
+
+def changed(change):
+    def mod(message, context, call_next):
+        answer = call_next(message, context)
+        arrays = {k: Array(np.asarray(v)) for k, v in change(answer.content["arrays"]).items()}
+        answer.content["arrays"] = ArrayRecord(arrays)
+        return answer
+    return mod
+
+shapes = changed(lambda record: {k: a.numpy().ravel() for k, a in record.items()})
+nan = changed(lambda record: {k: a.numpy() * np.float32("nan") for k, a in record.items()})
+extra = changed(lambda record: {**{k: a.numpy() for k, a in record.items()}, "more": np.ones(1)})
+
+def empty(message, context, call_next):
+    answer = call_next(message, context)
+    answer.content = RecordDict()
+    return answer
+
+def silent(message, context, call_next):
+    call_next(message, context)
+
+def number(sigma: float):
+    return sigma
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("shapes", r"sends 'logit_scale' in the shape \(1,\) instead of \(\)"),
+        ("nan", "sends numbers in 'logit_scale' that are not finite"),
+        ("extra", "sends 'more', which the model does not hold"),
+        ("empty", "leaves no arrays in the message"),
+        ("silent", "returns a NoneType; a mod returns"),
+    ],
+)
+def test_a_message_that_cannot_be_looked_at_is_told(name: str, said: str, tmp_path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    mechanism = installed(f"flower:{file}:{name}")
+    with pytest.raises(AuditError, match=said) as caught:
+        mechanism.sent(update(mechanism.layout, 1.0))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("flower:flwr.clientapp.mod:LocalDpMod", "'clipping_norm' is missing"),
+        (LOCAL.format(-1, 1), "The sensitivity should be a non-negative value"),
+        (LOCAL.format(1, "x"), "epsilon='x' is not a number"),
+        ("flower:flwr.clientapp.mod:LocalDp", "did you mean 'LocalDpMod'"),
+        ("flower:nowhere.at_all:mod", "No module named 'nowhere'"),
+        ("nvflare:nvflare.apis.shareable:Shareable", "makes a Shareable, which is no filter"),
+        ("nvflare:nvflare.app_common.filters.svt_privacy:SVT", "it defines: SVTPrivacy"),
+    ],
+)
+def test_wrong_middleware_is_told_in_one_line(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        load_mechanism(text)
+    assert str(caught.value).startswith("--mechanism ")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_makes_no_mod_is_told(tmp_path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    with pytest.raises(UsageError, match="makes a float, which is no mod"):
+        load_mechanism(f"flower:{file}:number?sigma=1")
+
+
+def test_a_mod_that_fails_on_whole_numbers_names_the_array() -> None:
+    mechanism = installed(LOCAL.format(2, 1), ids=True)
+    said = r"fails on position_ids \(int64 1×4\): .*; leave out what is no weight with --unsent"
+    with pytest.raises(AuditError, match=said):
+        mechanism.sent(update(mechanism.layout, 5.0))
+
+
+def test_a_refusal_is_told_with_its_reason() -> None:
+    mechanism = installed("flower:flwr.clientapp.mod:fixedclipping_mod")
+    with pytest.raises(AuditError, match=r"refuses: fixedclipping_mod requires .*clipping_norm"):
+        mechanism.sent(update(mechanism.layout, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("flower", r"Flower is not installed; install gradaudit\[flower\]"),
+        ("nvflare", r"NVFlare is not installed; install gradaudit\[nvflare\]"),
+    ],
+)
+def test_a_missing_framework_is_told_with_its_extra(
+    module: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("flwr.app", "nvflare.apis.filter"):
+        monkeypatch.setitem(__import__("sys").modules, name, None)
+    with pytest.raises(UsageError, match=said):
+        load_mechanism(f"{module}:some.module:Name")
