@@ -70,7 +70,7 @@ class AttackMaliciousServer(Audit[MaliciousServerOptions]):
             helps="the model of the round before, until the server says what changed",
         ),
     )
-    headline = ("imprint_score",)
+    headline = ()
     proxy = True
     Options = MaliciousServerOptions
     examples = (
