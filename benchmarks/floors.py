@@ -91,7 +91,8 @@ def trained(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int) -> nn.
     for _ in range(steps):
         batch = torch.randint(len(labels), (100,))
         adam.zero_grad()
-        nn.functional.cross_entropy(model(inputs[batch]), labels[batch]).backward()
+        loss: Tensor = nn.functional.cross_entropy(model(inputs[batch]), labels[batch])
+        loss.backward()  # type: ignore[no-untyped-call]
         adam.step()
     return model
 

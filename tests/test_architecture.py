@@ -31,7 +31,6 @@ ROOMS = {
     "ranks": "gradients",
     "subspaces": "data gradients models",
     "dp": "data defenses federation gradients models sharing",
-    "dp": "data defenses gradients models",
     "floors": "data defenses gradients models",
     "attacks": "accuracy data defenses families gradients inference models ranks sharing",
     "tradeoff": "accuracy attacks data defenses federation gradients models sharing",

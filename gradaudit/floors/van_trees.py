@@ -41,6 +41,7 @@ Functional = Callable[[Tensor, Prior], tuple[float, Tensor]]
 UNITS = 16
 """Groups of records whose information is kept apart, for the error of the mean."""
 _FOLDS = 8
+_AT_ONCE = 128
 _WORKING_SET = 96 << 20
 _ELEMENT, _COPIES = 8, 8
 
@@ -178,7 +179,7 @@ def informations(
     sums: dict[str, Tensor] = {}
     for at in _chunks(batch, layers, prior, min(_WORKING_SET, memory // 4)):
         probes = prior.probes(torch_rng(seed, "floor", "probes", at.start)).to(batch.points)
-        moved = pulls(batch.part(at), way, probes.reshape(-1, *shape), layers)
+        moved = pulls(batch.part(at), way, probes.reshape(-1, *shape), layers, _AT_ONCE)
         for release in clips or (None,):
             chosen = _of_release(moved, layers, release)
             for name, products in clipped(chosen, release.moving if release else None).items():

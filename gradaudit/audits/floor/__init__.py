@@ -24,7 +24,7 @@ class FloorOptions(AuditOptions):
         "the data's mean and shrunk covariance), or FILE.npz with mean (d,) and covariance (d, d)",
     )
     directions: int = Field(
-        512,
+        256,
         ge=1,
         description="the prior's leading directions that are asked about one by one, the others "
         "in groups at random, which only lowers the floor",
@@ -103,5 +103,4 @@ class Floor(Audit[FloorOptions]):
     priority = 110
     least: ClassVar = {"samples": 16, "directions": 64}
     quick: ClassVar = {"samples": 32, "directions": 128}
-    plain: ClassVar = {"directions": 256}
-    thorough: ClassVar = {"samples": 256}
+    thorough: ClassVar = {"samples": 256, "directions": 1024}
