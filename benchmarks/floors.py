@@ -4,7 +4,7 @@
 
 ``attacks``: records drawn from the prior, updates of tanh networks under noise, and attackers who
 know all that a floor grants them: the most likely record (MAP) from the truth itself and from the
-prior's mean, by Levenberg and Marquardt, and the best linear estimate. Mean squared errors over the
+prior's mean, by Levenberg and Marquardt. Mean squared errors over the
 prior's variance, with standard errors, beside the floor. ``coverage``: audits of a few records
 drawn from a population whose information is known; how often the interval's safe end is beyond the
 truth (2.5 % nominal), and how often the whole interval misses it. ``speed``: a LeNet at 32 × 32 in

@@ -97,7 +97,9 @@ def estimate(functional: Functional, parts: Tensor, prior: Prior) -> Estimate:
     But a convex F lies above its tangents, F(A) ≥ F(B) + ⟨F′(B), A − B⟩ whatever B is, and the
     right side is linear in A. So B is the mean of other records than those that stand in for A, in
     turn, and the interval's safe end is Student's for the mean of these numbers; from the other end
-    F(Â) is the safe one. Concave F the other way round.
+    F(Â) is the safe one. Concave F the other way round. In 28 settings of 200 simulated audits, 16
+    or 64 records of random and trained networks (``benchmarks/floors.py``), the safe end was beyond
+    the truth in 0 to 5.5 % (nominal 2.5), the interval missed it in 0 to 8.5 % (5).
 
     Args:
         functional: ``share`` or ``nats``.
