@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from gradaudit.audits import audits as all_audits
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Records
+from gradaudit.deployment import Deployment, read_deployment
 from gradaudit.errors import UsageError
 from gradaudit.executors import DEFAULT
 from gradaudit.models.losses import Loss
@@ -35,12 +37,13 @@ def audit(
     partial: bool = False,
     attributes: Sequence[str] = (),
     loss: str | Loss = "cross-entropy",
-    mode: Mode = "eval",
+    mode: Mode | None = None,
     layers: Sequence[str] = (),
     hide: Sequence[str] = (),
     samples: int | None = None,
     defenses: Sequence[str] = (),
     expected_accuracy: float | None = None,
+    deployment: str | Path | Deployment | None = None,
     seed: int = 0,
     jobs: int | None = None,
     executor: str | Executor = DEFAULT,
@@ -58,13 +61,15 @@ def audit(
         partial: whether what a checkpoint has no weights for stays as it is.
         attributes: the private attributes asked about, of those that the records have.
         loss: the training loss, by name or as an object.
-        mode: how BatchNorm and dropout run.
+        mode: how BatchNorm and dropout run; without it as the deployment says, else ``eval``.
         layers: only layers that match one of these globs.
         hide: leave out layers that match one of these globs.
         samples: how many records each audit looks at.
         defenses: specs of what is done to updates before they are shared, in order.
         expected_accuracy: what the model is known to reach; the report warns where these records
             give less.
+        deployment: the federation, or its YAML file: what it says holds wherever nothing else is
+            said.
         seed: root of all randomness.
         jobs: how many units of work are done at a time; without it one, or with an executor as
             many as it has workers. No number depends on it.
@@ -84,6 +89,7 @@ def audit(
         >>> report.select("sensitivity.input_f", layer="fc1")[0].status
         'measured'
     """
+    federation = read_deployment(deployment) if isinstance(deployment, str | Path) else deployment
     settings = settle(
         SubjectSettings,
         {
@@ -96,13 +102,13 @@ def audit(
             "loss": loss if isinstance(loss, str) else None,
             "mode": mode,
             "layer": tuple(layers),
-            "hide": tuple(hide),
+            "hide": tuple(hide) or None,
             "samples": samples,
-            "defense": tuple(defenses),
+            "defense": tuple(defenses) or None,
             "expected_accuracy": expected_accuracy,
             "seed": seed,
         },
-        {},
+        federation.of_subject() if federation else {},
     )
     records = None if isinstance(data, str) else records_of(data, "data")
     if records is not None:
@@ -113,21 +119,28 @@ def audit(
         records=records,
         loss=None if isinstance(loss, str) else loss,
     )
-    subject = replace(subject, jobs=employ(executor, jobs))
-    return run(subject, _configured(audits), progress=progress)
+    subject = replace(subject, jobs=employ(executor, jobs), deployment=federation)
+    return run(subject, _configured(audits, federation), progress=progress)
 
 
-def _configured(chosen: Sequence[str] | Mapping[str, Mapping[str, Any]] | None) -> list[Audit[Any]]:
+def _configured(
+    chosen: Sequence[str] | Mapping[str, Mapping[str, Any]] | None, federation: Deployment | None
+) -> list[Audit[Any]]:
     known = all_audits()
-    if not isinstance(chosen, Mapping):
-        plain = {name: audit.plain for name, audit in known.items()}
-        chosen = {name: {} for name in chosen} if chosen else plain
-    return [_audit(name, values, known) for name, values in chosen.items()]
+    if isinstance(chosen, Mapping):
+        return [_audit(name, values, known, federation) for name, values in chosen.items()]
+    names, presets = chosen or known, {} if chosen else {n: a.plain for n, a in known.items()}
+    return [_audit(name, {}, known, federation, presets.get(name, {})) for name in names]
 
 
 def _audit(
-    name: str, values: Mapping[str, Any], known: Mapping[str, type[Audit[Any]]]
+    name: str,
+    values: Mapping[str, Any],
+    known: Mapping[str, type[Audit[Any]]],
+    federation: Deployment | None,
+    preset: Mapping[str, Any] = MappingProxyType({}),
 ) -> Audit[Any]:
+    """The audit with what the federation says over a preset, and given values over both."""
     if name not in known:
         raise UsageError(
             f"audits: no audit {name!r}{suggest(name, known)}; there are: {', '.join(known)}"
@@ -139,4 +152,6 @@ def _audit(
                 f"{name}: no option {option!r}{suggest(option, takes)}; "
                 f"it takes: {', '.join(takes) or 'none'}"
             )
-    return known[name](settle(known[name].Options, dict(values), {}))
+    options = known[name].Options
+    said = options.deployed(federation) if federation else {}
+    return known[name](settle(options, dict(values), {**preset, **said}))

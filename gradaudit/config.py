@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from gradaudit.audits import audits
 from gradaudit.audits.sizes import SizeName
+from gradaudit.deployment import Deployment
 from gradaudit.errors import UsageError
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.parts import declared, forms
@@ -102,6 +103,12 @@ class SubjectSettings(_Settings):
         allow_inf_nan=False,
         description="The accuracy, or R², that the model has on records like these; the report "
         "warns where it is missed (without it what run.json beside the checkpoint says).",
+    )
+    deployment: Path | None = Field(
+        None,
+        description="A YAML file that describes your federation (clients, batches, local training, "
+        "aggregation, defenses, who sees what): every audit is run as it says, where no option "
+        "says otherwise.",
     )
     samples: int | None = Field(None, ge=1, description="How many records each audit looks at.")
     seed: int = Field(0, ge=0, lt=1 << 63, description="Root of all randomness.")
@@ -211,6 +218,35 @@ class ScanSettings(RunSettings):
         return 60.0 if self.quick else 3600.0 if self.thorough else 300.0
 
 
+class PlanSettings(ScanSettings):
+    """Everything ``plan`` takes, besides the audits' own sections."""
+
+    cost: str = Field(
+        "parameters",
+        description="What a plan is to cost least of: "
+        f"{', '.join(declared('gradaudit.protection.costs'))}.",
+    )
+    means: tuple[Literal["noise", "prune"], ...] = Field(
+        ("noise", "prune"), description="What may be done to a layer besides hiding it."
+    )
+    rounds: int = Field(
+        2,
+        ge=1,
+        le=10,
+        description="Parts of the records that plans are verified on, one after the other, until "
+        "one passes.",
+    )
+    strict: bool = Field(False, description="Take what is unclear for a failure.")
+    picture: Path | None = Field(
+        None, description="Draw how far each trial is beyond the limits against cost (.svg, .png)."
+    )
+
+    @property
+    def exactness(self) -> SizeName:
+        """Rougher than a scan's: each trial is one of many."""
+        return "plain" if self.thorough else "quick"
+
+
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
@@ -273,6 +309,27 @@ def read_file(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     return read_yaml(path, file_model(), "gradaudit schema config").model_dump(exclude_unset=True)
+
+
+def deployed(
+    file: dict[str, Any], deployment: Deployment, names: Collection[str] | None = None
+) -> dict[str, Any]:
+    """A config file's values over what a federation says, for every audit.
+
+    Args:
+        file: as ``read_file`` gives it.
+        deployment: the federation.
+        names: only these settings and options; None is all of them.
+    """
+    merged = {**_chosen(deployment.of_subject(), names), **file}
+    for name, audit in audits().items():
+        if said := _chosen(audit.Options.deployed(deployment), names):
+            merged[_section_of(name)] = {**said, **section(file, name)}
+    return merged
+
+
+def _chosen(values: dict[str, Any], names: Collection[str] | None) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if names is None or name in names}
 
 
 def section(file: dict[str, Any], audit: str) -> dict[str, Any]:

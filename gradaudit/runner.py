@@ -18,6 +18,7 @@ from gradaudit.accuracy import TaskAccuracy, task_accuracy
 from gradaudit.audits import Audit
 from gradaudit.audits.contract import breaches
 from gradaudit.audits.rows import Rows
+from gradaudit.audits.setting import with_setting
 from gradaudit.data import describe
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import (
@@ -121,7 +122,7 @@ def measured(
                 took = spent()
                 done.keep((trial.rows, took))
         work = replace(work, memory=work.memory // 2)
-    part = Part.of(audit, trial.rows)
+    part = Part.of(audit, with_setting(trial.rows, audit, subject))
     return Outcome(part, spent() if took is None else took, trial.fault, trial.whole)
 
 
@@ -164,6 +165,7 @@ class Run:
                 "defenses": [str(defense) for defense in subject.defenses],
                 "attributes": list(subject.attributes),
                 "hidden": list(subject.hidden),
+                "deployment": _described(subject),
                 "device": str(subject.target.device),
                 "threads": torch.get_num_threads(),
                 "started": self.started,
@@ -266,6 +268,13 @@ def _instead(
         )
         if (row.metric, row.layer) not in done
     ]
+
+
+def _described(subject: Subject) -> JsonValue:
+    """The federation that was described, as it was."""
+    if subject.deployment is None:
+        return None
+    return subject.deployment.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _describe_target(subject: Subject) -> TargetRecord:

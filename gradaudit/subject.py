@@ -14,6 +14,7 @@ from gradaudit.data import expect_attributes, load_records
 from gradaudit.data.records import Records
 from gradaudit.defenses import Chain, parse_defense
 from gradaudit.defenses.subject import Subject, defended_target, with_private_part
+from gradaudit.deployment import read_deployment
 from gradaudit.errors import UsageError
 from gradaudit.models.building import brought_by, load_loss, load_model
 from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, parse_rename
@@ -96,6 +97,7 @@ def open_subject(
         seed=settings.seed,
         jobs=settings.jobs,
         expected=expected,
+        deployment=read_deployment(settings.deployment) if settings.deployment else None,
     )
 
 

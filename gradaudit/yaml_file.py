@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from gradaudit.errors import UsageError
 from gradaudit.files import read_file
+from gradaudit.specs import suggest
 
 MAX_BYTES = 1 << 20
 
@@ -47,10 +48,14 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
         return model.model_validate(values)
     except ValidationError as error:
         fault = error.errors()[0]
-        where = ".".join(str(part) for part in fault["loc"]) or "the document"
-        what = "unknown key" if fault["type"] == "extra_forbidden" else fault["msg"]
+        where = ".".join(str(part) for part in fault["loc"])
+        if not where and fault["type"] != "value_error":
+            where = "the document"
+        what = fault["msg"]
+        if fault["type"] == "extra_forbidden":
+            what = f"unknown key{_known(model, fault['loc'])}"
         line = "" if node is None else f", line {_line(node, fault['loc'])}"
-        told = f"{path}{line}: {where}: {what.removeprefix('Value error, ')}"
+        told = ": ".join(filter(None, (f"{path}{line}", where, what.removeprefix("Value error, "))))
         raise UsageError(f"{told} (see `{schema}`)") from error
 
 
@@ -72,6 +77,14 @@ class _Loader(yaml.SafeLoader):
                 )
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+def _known(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    """What a key of the document itself may have been meant for, and which there are."""
+    if len(location) > 1:
+        return ""
+    keys = [field.alias or name for name, field in model.model_fields.items()]
+    return f"{suggest(str(location[0]), keys)}; there are: {', '.join(keys)}"
 
 
 def _line(node: yaml.Node, location: tuple[int | str, ...]) -> int:

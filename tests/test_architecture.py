@@ -18,10 +18,11 @@ TOOLS = (
 """What every room may import, and what imports nothing but tools."""
 ROOMS = {
     "zoo": "",
+    "deployment": "",
     "data": "",
     "models": "data zoo",
     "gradients": "data models",
-    "defenses": "data gradients models",
+    "defenses": "data deployment gradients models",
     "sharing": "data defenses gradients models",
     "accuracy": "data gradients models",
     "federation": "accuracy data defenses gradients models sharing",
@@ -34,33 +35,34 @@ ROOMS = {
     "floors": "data defenses gradients models",
     "attacks": "accuracy data defenses families gradients inference models ranks sharing",
     "tradeoff": "accuracy attacks data defenses federation gradients models sharing",
-    "audits": "accuracy attacks data defenses dp families federation floors gradients inference "
-    "information models ranks sharing subspaces tradeoff",
-    "sweeping": "",
+    "audits": "accuracy attacks data defenses deployment dp families federation floors gradients "
+    "inference information models ranks sharing subspaces tradeoff",
+    "sweeping": "deployment",
     "gathering": "audits",
-    "judging": "audits gathering",
+    "judging": "audits deployment gathering",
     "view": "audits gathering judging",
     "explaining": "audits",
     "formats": "audits explaining judging view",
-    "config": "audits federation",
-    "subject": "config data defenses models",
+    "config": "audits deployment federation",
+    "subject": "config data defenses deployment models",
     "training": "config data defenses federation models subject",
     "fingerprint": "audits data defenses models",
     "runner": "accuracy audits data defenses fingerprint gathering gradients models",
     "planning": "audits defenses gradients runner",
     "observer": "attacks audits formats judging models sharing",
     "integrations": "judging observer sharing",
-    "api": "audits config data models runner subject",
-    "cli": "audits config defenses dp explaining formats gathering judging models observer "
-    "planning runner subject sweeping training view zoo",
+    "protection": "audits data defenses gathering gradients judging models runner sharing",
+    "api": "audits config data deployment models runner subject",
+    "cli": "audits config defenses deployment dp explaining formats gathering judging models "
+    "observer planning protection runner subject sweeping training view zoo",
     "__init__": "api judging models observer",
     "__main__": "cli",
 }
 """Every room of the package and which it may import, each of them above it in this table."""
 
 LIGHT = (
-    "__init__ __main__ audits cli config errors explaining files formats gathering judging noise "
-    "parts progress redaction report specs stopping text view yaml_file"
+    "__init__ __main__ audits cli config deployment errors explaining files formats gathering "
+    "judging noise parts progress redaction report specs stopping text view yaml_file"
 )
 """Rooms that are imported before anything is measured; of an audit's folder, its declaration."""
 

@@ -84,6 +84,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_file(state, folder / f"{name}.safetensors")
         np.savez(folder / f"{name}.npz", *state.values())
     save_file(later, folder / "update.safetensors")
+    (folder / "federation.yaml").write_text("clients: 4\nrecords: 4\nbatch-size: 2\n")
     rows = [f"{i % 2},{'fm'[i % 2]},{i},{i * i % 7}" for i in range(24)]
     for name in ("table.csv", "adult.csv"):
         (folder / name).write_text("\n".join(["income,sex,age,hours", *rows]))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Ty
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from gradaudit.deployment import Deployment
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 
@@ -42,6 +43,7 @@ class Metric:
         proven: whether a value is what the truth is at least, so that none shows it within a max.
         counts: what a row's ``n`` counts, where its interval narrows with the root of it; empty
             where it does not.
+        relative: whether a layer's value depends on which other layers are shown.
     """
 
     id: str
@@ -58,6 +60,7 @@ class Metric:
     helps: str = ""
     counts: str = ""
     proven: bool = False
+    relative: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,11 @@ class AuditOptions(BaseModel):
     """Base of every audit's options; a field is a command line option and a config key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+
+    @classmethod
+    def deployed(cls, deployment: Deployment) -> dict[str, Any]:
+        """What these options are in a federation, by name; what it does not say is left out."""
+        return {}
 
 
 MergeRare = Annotated[

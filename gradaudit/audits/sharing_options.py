@@ -1,13 +1,16 @@
-"""The options of every audit that looks at shared updates of batches."""
+"""The options of every audit that looks at shared updates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from gradaudit.audits.base import AuditOptions
+from gradaudit.audits.base import AuditOptions, Cost
+from gradaudit.deployment import LOCAL, Deployment
 from gradaudit.errors import UsageError
 from gradaudit.sharing.reduction import parse_reduction, reduction_for
 
@@ -17,8 +20,104 @@ if TYPE_CHECKING:
     from gradaudit.models.target import Layer
     from gradaudit.sharing.protocol import SharingProtocol
 
+RATE = 0.1
+"""Learning rate of FedAvg where none is given."""
 
-class SharingOptions(AuditOptions):
+
+class ClientOptions(AuditOptions):
+    """How clients make the updates that are looked at."""
+
+    batch_size: int = Field(1, ge=1, description="Records behind a client's update.")
+    algorithm: Literal["fedsgd", "fedavg"] = Field(
+        "fedsgd",
+        description="Share a gradient, or the difference after local training (fedavg, too, where "
+        "any option of local training is given).",
+    )
+    epochs: int = Field(1, ge=1, description="Local epochs of FedAvg.")
+    local_steps: int | None = Field(
+        None, ge=1, description="Local steps of FedAvg, instead of epochs."
+    )
+    rate: float | None = Field(
+        None,
+        gt=0,
+        description="Learning rate of FedAvg (0.1); of two checkpoints OLD,NEW that are compared, "
+        "the one between them (unknown).",
+    )
+    local_batch: int | None = Field(
+        None, ge=1, description="Records in a local minibatch of FedAvg (the whole batch)."
+    )
+    optimizer: Literal["sgd", "adam"] = Field(
+        "sgd", description="Of FedAvg's local steps; it begins anew in each round."
+    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of sgd in FedAvg.")
+    others: int = Field(
+        0, ge=0, description="Other clients' updates that the observed one is averaged with."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _local_training_is_fedavg(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.keys().isdisjoint(LOCAL):
+            return given
+        return {"algorithm": "fedavg", **given}
+
+    @classmethod
+    def deployed(cls, deployment: Deployment) -> dict[str, Any]:
+        """How the federation's clients share."""
+        return deployment.of_updates()
+
+    @property
+    def records_behind(self) -> int:
+        """Records behind what is seen at once: of all clients whose mean it is."""
+        return self.batch_size * (1 + self.others)
+
+    def steps(self, records: int) -> int:
+        """How many gradients a client with so many records takes, one after the other."""
+        if self.algorithm == "fedsgd":
+            return 1
+        return self.local_steps or self.epochs * ceil(records / (self.local_batch or records))
+
+    def passes(self, records: int) -> float:
+        """How many gradients of records are taken for an update of so many records a client."""
+        size = min(self.local_batch or records, records)
+        each = self.local_steps * size if self.local_steps else self.epochs * records
+        return (1 + self.others) * (records if self.algorithm == "fedsgd" else each)
+
+    def trained(self, updates: float, records: int) -> Cost:
+        """What so many updates of clients with so many records take, where they train for them.
+
+        Nothing with FedSGD, whose updates are means of records' gradients.
+        """
+        if self.algorithm == "fedsgd":
+            return Cost()
+        calls = updates * self.steps(records) * (1 + self.others)
+        return Cost(updates * self.passes(records), calls)
+
+    def sharing(
+        self, defenses: tuple[Defense[Any], ...] = (), hidden: tuple[str, ...] = ()
+    ) -> SharingProtocol:
+        """How clients share under these options.
+
+        Raises:
+            UsageError: options contradict each other or the defenses.
+        """
+        from gradaudit.sharing.protocol import SharingProtocol
+
+        return SharingProtocol(
+            defenses=defenses,
+            algorithm=self.algorithm,
+            epochs=self.epochs,
+            rate=self.rate or RATE,
+            local_batch=self.local_batch,
+            local_steps=self.local_steps,
+            optimizer=self.optimizer,
+            momentum=self.momentum,
+            others=self.others,
+            hidden=hidden,
+        )
+
+
+class SharingOptions(ClientOptions):
     """How updates are made and what of them is seen."""
 
     batch_size: int = Field(32, ge=1, description="Records in a batch.")
@@ -27,17 +126,6 @@ class SharingOptions(AuditOptions):
         description="none, maxpool:3, maxpool:10, pca:50 or subset:48 of each layer's gradient; "
         "by default none up to 10,000 elements, else subset:10000 (subset:2000 where memory is "
         "short). pca:50, fitted on the adversary's records, can hide most of what a layer tells.",
-    )
-    algorithm: Literal["fedsgd", "fedavg"] = Field(
-        "fedsgd", description="Share a gradient, or the difference after local training."
-    )
-    epochs: int = Field(1, ge=1, description="Local epochs of FedAvg.")
-    rate: float = Field(0.1, gt=0, description="Learning rate of FedAvg.")
-    local_batch: int | None = Field(
-        None, ge=1, description="Records in a local minibatch of FedAvg (the whole batch)."
-    )
-    others: int = Field(
-        0, ge=0, description="Other clients' updates that the observed one is averaged with."
     )
     fraction: float | None = Field(
         None, gt=0, le=1, description="Share of each layer's elements that is visible, at random."
@@ -58,24 +146,9 @@ class SharingOptions(AuditOptions):
     def sharing(
         self, defenses: tuple[Defense[Any], ...] = (), hidden: tuple[str, ...] = ()
     ) -> SharingProtocol:
-        """How clients share under these options.
-
-        Raises:
-            UsageError: options contradict each other or the defenses.
-        """
-        from gradaudit.sharing.protocol import SharingProtocol
-
-        return SharingProtocol(
-            defenses=defenses,
-            algorithm=self.algorithm,
-            epochs=self.epochs,
-            rate=self.rate,
-            local_batch=self.local_batch,
-            others=self.others,
-            fraction=self.fraction,
-            elements=self.elements,
-            hidden=hidden,
-        )
+        """How clients share under these options, and what part of it is visible."""
+        whole = super().sharing(defenses, hidden)
+        return replace(whole, fraction=self.fraction, elements=self.elements)
 
 
 def features_of(subject: Subject, reduce: str | None) -> list[int]:

@@ -29,6 +29,7 @@ from gradaudit.cli.help import HelpCommand, HelpGroup
 from gradaudit.cli.init import init
 from gradaudit.cli.listing import list_parts, schema
 from gradaudit.cli.pipes import let_readers_go
+from gradaudit.cli.plan import plan
 from gradaudit.cli.reports import compare, render
 from gradaudit.cli.scan import scan
 from gradaudit.cli.train import train
@@ -135,6 +136,7 @@ GROUPS = {
 _RUNS: dict[str, Callable[..., None]] = {
     "init": init,
     "scan": scan,
+    "plan": plan,
     "train": train,
     "capture": capture,
 }

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
@@ -10,7 +11,14 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from gradaudit.audits import Audit
-from gradaudit.cli.options import CONFIG, configured, options_of, with_options
+from gradaudit.cli.options import (
+    CONFIG,
+    configured,
+    options_of,
+    read_configuration,
+    read_federation,
+    with_options,
+)
 from gradaudit.cli.perform import (
     asked,
     expect_writable,
@@ -26,16 +34,20 @@ from gradaudit.config import (
     OutputSettings,
     RunSettings,
     SubjectSettings,
+    deployed,
     section,
     settle,
 )
+from gradaudit.deployment import Deployment
 from gradaudit.errors import UsageError
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
 from gradaudit.gathering import Part, incomplete, merge
-from gradaudit.report import Report
+from gradaudit.report import Report, Variant
 from gradaudit.specs import suggest
 from gradaudit.sweeping.grid import Axis, expect_known, points, read_axes
+from gradaudit.sweeping.ladder import NAME as RUNG
+from gradaudit.sweeping.ladder import ladder
 from gradaudit.text import DOUBTS, variant_text
 from gradaudit.view.cells import SKIPPED, cell_text
 
@@ -89,6 +101,12 @@ _OWN = [
         "audit or the subject, or a NAME that other options hold as {NAME}; repeat for a grid.",
     ),
     _option(
+        "ladder",
+        bool,
+        "--ladder",
+        "Climb from the attacker's best case to the federation of --deployment, one change a rung.",
+    ),
+    _option(
         "curves", Path | None, "--curves", "Draw the metric over the sweep into this SVG or PNG."
     ),
     _option("metric", str | None, "--metric", "The metric that is drawn (default: the headline)."),
@@ -96,15 +114,21 @@ _OWN = [
 
 
 def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
-    """Make the command that runs this audit at every point of a grid."""
+    """Make the command that runs this audit at every point of a grid, or up the ladder."""
 
     def command(**flags: Any) -> None:
-        config, file = configured(flags)
-        axes = read_axes(flags.pop("over") or ())
+        config, plain = read_configuration(flags)
+        federation = read_federation(flags, plain)
+        over, up = flags.pop("over") or (), flags.pop("ladder")
         curves, metric = flags.pop("curves"), _metric(audit, flags.pop("metric"))
-        output = settle(OutputSettings, flags, file)
-        expect_writable(output, config, file, flags, [axis.values for axis in axes])
-        expect_known(axes, _fields(audit), flags)
+        output = settle(OutputSettings, flags, plain)
+        sweep = (
+            _up_the_ladder(audit, over, flags, plain, federation)
+            if up
+            else _over_a_grid(audit, over, flags, plain, federation)
+        )
+        axes = sweep.axes
+        expect_writable(output, config, plain, flags, [axis.values for axis in axes])
         if curves is not None:
             from gradaudit.pictures import expect_picture
             from gradaudit.sweeping.curves import draw_sweep, expect_panels
@@ -112,7 +136,7 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
             expect_picture(curves)
             expect_panels(axes)
         with unfinished(output) as units:
-            report = _swept(audit, axes, flags, file, units, quiet=output.quiet)
+            report = _swept(sweep, units, quiet=output.quiet)
             show(report, output)
             if output.shape == "table":
                 print_sweep(report, metric, {axis.name: axis for axis in axes}, Stdout())
@@ -123,6 +147,51 @@ def sweep_command(audit: type[Audit[Any]]) -> Callable[..., None]:
 
     of_sweep = [option for option in _OWN if option.name not in audit.Options.model_fields]
     return with_options(command, [*of_sweep, *_parameters(audit)])
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """What is varied, and what is run at each setting of it."""
+
+    axes: tuple[Axis, ...]
+    runs: tuple[tuple[Variant, RunSettings, Audit[Any]], ...]
+
+
+def _over_a_grid(
+    audit: type[Audit[Any]],
+    over: Sequence[str],
+    flags: dict[str, Any],
+    plain: dict[str, Any],
+    federation: Deployment | None,
+) -> _Sweep:
+    axes, fields = read_axes(over), _fields(audit)
+    expect_known(axes, fields, flags)
+    file = plain if federation is None else deployed(plain, federation)
+    grid = [(p.variant, *_configured(audit, p.filled(flags, fields), file)) for p in points(axes)]
+    return _Sweep(axes, tuple(grid))
+
+
+def _up_the_ladder(
+    audit: type[Audit[Any]],
+    over: Sequence[str],
+    flags: dict[str, Any],
+    plain: dict[str, Any],
+    federation: Deployment | None,
+) -> _Sweep:
+    if federation is None:
+        raise UsageError("--ladder: describe your federation with --deployment FILE")
+    if over:
+        raise UsageError("--over: the ladder has its own rungs; give either --ladder or --over")
+
+    def configured(names: Sequence[str]) -> tuple[RunSettings, BaseModel]:
+        settings, run = _configured(audit, flags, deployed(plain, federation, names))
+        return settings, run.options
+
+    values = {**federation.of_subject(), **audit.Options.deployed(federation)}
+    rungs = ladder(values, configured)
+    axis = Axis(RUNG, tuple(rung.title for rung in rungs))
+    runs = ((rung.title, *rung.run) for rung in rungs)
+    return _Sweep((axis,), tuple(({RUNG: title}, s, audit(options)) for title, s, options in runs))
 
 
 def _fields(audit: type[Audit[Any]]) -> set[str]:
@@ -142,31 +211,21 @@ def _metric(audit: type[Audit[Any]], asked: str | None) -> str:
     return f"{audit.reports_as()}.{chosen}"
 
 
-def _swept(
-    audit: type[Audit[Any]],
-    axes: Sequence[Axis],
-    flags: dict[str, Any],
-    file: dict[str, Any],
-    units: "Units",
-    *,
-    quiet: bool,
-) -> Report:
-    """The reports of all points as one."""
-    grid, fields = points(axes), _fields(audit)
-    runs = [_configured(audit, point.filled(flags, fields), file) for point in grid]
+def _swept(sweep: _Sweep, units: "Units", *, quiet: bool) -> Report:
+    """The reports of all settings as one."""
     done = []
     loaded, subject = None, None
     with stdout_for_the_report():
         from gradaudit.runner import run
         from gradaudit.subject import load
 
-        for settings, run_audit in runs:
+        for _, settings, run_audit in sweep.runs:
             if subject is None or settings != loaded:
                 loaded, subject = settings, load(settings)
             done.append(run(subject, [run_audit], progress=watcher(quiet), units=units))
     parts = [
-        Part(run_audit, report.measurements, point.variant)
-        for point, (_, run_audit), report in zip(grid, runs, done, strict=True)
+        Part(run_audit, report.measurements, variant)
+        for (variant, _, run_audit), report in zip(sweep.runs, done, strict=True)
     ]
     return done[0].model_copy(
         update={
@@ -175,7 +234,7 @@ def _swept(
                 **done[0].provenance,
                 "finished": done[-1].provenance["finished"],
                 **asked(),
-                "sweep": {axis.name: list(axis.values) for axis in axes},
+                "sweep": {axis.name: list(axis.values) for axis in sweep.axes},
             },
         }
     )

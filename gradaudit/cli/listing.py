@@ -17,6 +17,7 @@ from pydantic_core import core_schema
 from gradaudit.audits import audits
 from gradaudit.cli.reports import print_json
 from gradaudit.config import file_model
+from gradaudit.deployment import Deployment
 from gradaudit.errors import UsageError
 from gradaudit.formats import formats
 from gradaudit.formats.base import Stdout
@@ -26,7 +27,7 @@ from gradaudit.parts import declared, summaries
 from gradaudit.report import Report
 from gradaudit.zoo import zoo_names
 
-SCHEMAS = ("report", "policy", "config")
+SCHEMAS = ("report", "policy", "config", "deployment")
 
 FINITE: JsonSchemaValue = {
     "type": "number",
@@ -45,15 +46,20 @@ ANY_JSON: JsonSchemaValue = {
 
 
 def schema_of(document: str) -> dict[str, Any]:
-    """The schema of ``report``, ``policy`` or ``config``.
+    """The schema of ``report``, ``policy``, ``config`` or ``deployment``.
 
     Raises:
         UsageError: there is no schema of this name.
     """
     if document not in SCHEMAS:
         raise UsageError(f"no schema of {document!r}; there are: {', '.join(SCHEMAS)}")
-    models: dict[str, type[BaseModel]] = {"report": Report, "policy": Policy}
-    model = models.get(document) or file_model()
+    models: dict[str, Callable[[], type[BaseModel]]] = {
+        "report": lambda: Report,
+        "policy": lambda: Policy,
+        "config": file_model,
+        "deployment": lambda: Deployment,
+    }
+    model = models[document]()
     mode: JsonSchemaMode = "serialization" if document == "report" else "validation"
     schema = model.model_json_schema(mode=mode, schema_generator=_Generator)
     if "JsonValue" in schema.get("$defs", {}):
@@ -68,10 +74,10 @@ class _Generator(GenerateJsonSchema):
 
 def schema(
     document: Annotated[
-        Literal["report", "policy", "config"], typer.Argument(help="Whose schema.")
+        Literal["report", "policy", "config", "deployment"], typer.Argument(help="Whose schema.")
     ] = "report",
 ) -> None:
-    """Print the JSON Schema (draft 2020-12) of a report, a policy or a config file.
+    """Print the JSON Schema (draft 2020-12) of a report, a policy, a config or a deployment file.
 
     gradaudit schema
     gradaudit schema policy

@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from gradaudit.cli.completion import completer
-from gradaudit.config import read_file
+from gradaudit.config import deployed, read_file
+from gradaudit.deployment import Deployment, read_deployment
 
 FOUND = Path("gradaudit.yaml")
 """The configuration of a folder: what commands read there where none is named."""
@@ -31,19 +32,33 @@ CONFIG = inspect.Parameter(
 
 
 def configured(flags: dict[str, Any]) -> tuple[Path | None, dict[str, Any]]:
-    """The configuration file with its values by field name; one that nobody named is told of.
+    """The configuration file with its values by field name, over those of a federation if any.
 
     Args:
         flags: of a command, from which ``config`` is taken.
 
     Raises:
-        UsageError: the file cannot be read, or a key is unknown or its value out of range.
+        UsageError: a file cannot be read, or a key is unknown or its value out of range.
     """
+    path, file = read_configuration(flags)
+    federation = read_federation(flags, file)
+    return path, file if federation is None else deployed(file, federation)
+
+
+def read_configuration(flags: dict[str, Any]) -> tuple[Path | None, dict[str, Any]]:
+    """The configuration file with its values alone; one that nobody named is told of."""
     named: Path | None = flags.pop("config")
     path = named or (FOUND if FOUND.is_file() else None)
     if path is not named and not flags.get("quiet"):
         typer.echo(f"gradaudit: options of {path} (flags win over it)", err=True)
     return path, read_file(path)
+
+
+def read_federation(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Deployment | None:
+    """The federation that a flag or the configuration names, of a command that can heed one."""
+    path = flags.get("deployment") or file.get("deployment")
+    heeds = "deployment" in flags
+    return read_deployment(path) if heeds and path is not None else None
 
 
 def options_of(

@@ -10,7 +10,7 @@ from gradaudit.cli.terminal import watcher
 from gradaudit.config import SubjectSettings, TrainSettings, settle
 from gradaudit.errors import UsageError
 
-_PASSED_OVER = ("attribute", "layer", "hide", "samples", "expected_accuracy", "mode")
+_PASSED_OVER = ("attribute", "layer", "hide", "samples", "expected_accuracy", "mode", "deployment")
 _OUTPUT = ("quiet", "verbose")
 
 

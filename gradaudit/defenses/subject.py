@@ -13,6 +13,7 @@ from torch import nn
 from gradaudit.data.records import Records
 from gradaudit.defenses import Chain, Defense, defenses
 from gradaudit.defenses.attachment import PenalisedLoss, private_names, private_parts
+from gradaudit.deployment import Deployment
 from gradaudit.errors import CheckpointError
 from gradaudit.models.checkpoint import LoadedCheckpoint
 from gradaudit.models.target import Expected, Layer, Target
@@ -37,6 +38,7 @@ class Subject:
         memory: bytes that one chunk of work may take.
         expected: the accuracy that the newest target is known to have.
         units: where finished work is kept.
+        deployment: the federation that its settings are compared with, where one was described.
     """
 
     targets: tuple[Target, ...]
@@ -51,6 +53,7 @@ class Subject:
     memory: int = 1 << 30
     expected: Expected | None = None
     units: Units = NOTHING_KEPT
+    deployment: Deployment | None = None
 
     @property
     def target(self) -> Target:

@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from gradaudit.audits import Audit, Metric, audits
+from gradaudit.deployment import Setting
 from gradaudit.errors import UsageError
 from gradaudit.report import Measurement, Report, Unclear, Variant
 from gradaudit.yaml_file import read_yaml
@@ -74,12 +75,14 @@ class Rule(_Entry):
     ``layers`` are matched as in ``named_modules``, where the whole model is called ``""``: ``*``
     takes in the model's own rows, ``?*`` only layers. A row is judged where every key of
     ``variant`` has the given value (a text may be a glob); without ``variant``, only headline
-    rows are.
+    rows are. With ``setting`` only rows measured in it are judged: as the federation of
+    ``--deployment`` shares (deployed), or in the attacker's best case (diagnostic).
     """
 
     metric: MetricGlob
     layers: LayerGlobs = ("*",)
     variant: Variant = Field(default_factory=dict)
+    setting: Setting | None = None
     max: Limit | None = None
     min: Limit | None = None
     level: Literal["error", "warning"] = "error"
@@ -95,6 +98,10 @@ class Rule(_Entry):
             raise ValueError("a rule needs either max or min")
         return self
 
+    def heeds(self, row: Measurement) -> bool:
+        """Whether a row was measured in the setting that this rule is about."""
+        return self.setting in (None, row.details.get("setting"))
+
     @property
     def limit(self) -> float:
         """The limit, upper or lower."""
@@ -106,7 +113,7 @@ class Rule(_Entry):
         return -1 if self.max is None else 1
 
     def judges(self, row: Measurement) -> bool:
-        """Whether this rule is about that row, layers aside."""
+        """Whether this rule is about that row, layers and setting aside."""
         if not fnmatchcase(row.id, self.metric):
             return False
         if not self.variant:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -75,9 +75,10 @@ def _timed(subject: Subject, dtype: torch.dtype) -> Passes:
 def _seconds(subject: Subject, records: int, dtype: torch.dtype) -> float:
     """The least time of some forward and backward passes of the first records.
 
-    What else the machine does can only make one longer, and so does what a first one loads.
+    What else the machine does can only make one longer, and so does what a first one loads. In
+    evaluation mode, in which a record can be alone.
     """
-    model = FunctionalModel.of(subject.target, dtype=dtype)
+    model = FunctionalModel.of(replace(subject.target, mode="eval"), dtype=dtype)
     taken = subject.records.take(np.arange(records))
     inputs, labels = model.cast(taken.inputs), model.cast(taken.labels)
     model.check(inputs, labels)

@@ -14,6 +14,8 @@ from gradaudit.defenses import Chain, Defense
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, layers_of, shared_parameters
 from gradaudit.randomness import rng
+from gradaudit.sharing.local import LocalTraining
+from gradaudit.sharing.optimizers import OptimizerName
 from gradaudit.sharing.reduction import Reduction, reduction_for
 from gradaudit.sharing.rows import GradientRows
 
@@ -27,10 +29,9 @@ class SharingProtocol:
     Attributes:
         defenses: applied in order to each client's update.
         algorithm: ``fedsgd`` shares the gradient of the batch's mean loss; ``fedavg`` the
-            difference (w_0 − w_E)/rate that E local epochs of SGD make.
-        epochs: local epochs E of FedAvg.
-        rate: learning rate of FedAvg.
-        local_batch: records in a local minibatch of FedAvg; None is the whole batch.
+            difference (w_0 − w_E)/rate that local training makes.
+        epochs, rate, local_batch, local_steps, optimizer, momentum: of FedAvg, see
+            ``LocalTraining``.
         others: how many other clients' updates the target's is averaged with, each on as many
             records (Mo et al. 2022, V-D).
         fraction: share of each layer's elements that is visible, at random (Mo et al. 2022, V-E).
@@ -43,6 +44,9 @@ class SharingProtocol:
     epochs: int = 1
     rate: float = 0.1
     local_batch: int | None = None
+    local_steps: int | None = None
+    optimizer: OptimizerName = "sgd"
+    momentum: float = 0.0
     others: int = 0
     fraction: float | None = None
     elements: int | None = None
@@ -63,6 +67,25 @@ class SharingProtocol:
     def chain(self) -> Chain:
         """The defenses, as they act on updates."""
         return Chain(self.defenses)
+
+    @cached_property
+    def training(self) -> LocalTraining | None:
+        """What clients do before they share; None where they share a gradient."""
+        if self.algorithm == "fedsgd":
+            return None
+        how = self.epochs, self.rate, self.local_batch, self.local_steps
+        return LocalTraining(*how, self.optimizer, self.momentum)
+
+    @property
+    def clients(self) -> int:
+        """How many clients' updates are seen as their mean."""
+        return 1 + self.others
+
+    def knowledge(self, records: int) -> str:
+        """What an attacker is told of how so many records of all clients came to an update."""
+        each = records // self.clients
+        own = "gradient" if self.training is None else self.training.words(each)
+        return own if not self.others else f"mean over {self.clients} clients of {each}: {own}"
 
     def visible(self, elements: int) -> int:
         """How many of a layer's elements are visible."""

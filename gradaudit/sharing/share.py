@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import mean_gradient, per_sample_gradients
 from gradaudit.models.target import Layer, Target
+from gradaudit.sharing.local import LocalTraining
 from gradaudit.sharing.protocol import SharingProtocol
 
 
@@ -19,38 +21,56 @@ def local_training(
     names: Sequence[str],
     records: Tensor,
     targets: Tensor,
-    sharing: SharingProtocol,
+    training: LocalTraining,
     generator: torch.Generator,
 ) -> dict[str, Tensor]:
-    """(w_0 − w_E)/rate by parameter: the sum of the gradients that E epochs of SGD step along.
+    """(w_0 − w_E)/rate by parameter.
 
     All trainable parameters are trained, shared or not. Every epoch goes through the records in a
     new random order (in the given order where one minibatch holds them all), the last minibatch
-    with what is left (McMahan et al. 2017, algorithm 1). Records and targets (records, …) are as
-    ``view.cast`` gives them, the view is the model where training starts, and the generator draws
-    the order of the records.
+    with what is left. Records and targets (records, …) are as ``view.cast`` gives them, the view is
+    the model where training starts, and the generator draws the order of the records.
     """
     start = view.parameters
-    sums = {name: torch.zeros_like(parameter) for name, parameter in start.items()}
-    for step, batch in enumerate(_minibatches(len(records), sharing, generator)):
-        here = {name: start[name] - sharing.rate * sums[name] for name in start}
-        local = replace(view, parameters=here if step else start, seed=view.seed + step)
-        found = mean_gradient(local, list(start), records[batch], targets[batch])
-        sums = {name: sums[name] + found[name] for name in start}
+
+    def gradient(weights: dict[str, Tensor], step: tuple[int, Tensor]) -> dict[str, Tensor]:
+        number, rows = step
+        local = replace(view, parameters=weights, seed=view.seed + number)
+        return mean_gradient(local, list(start), records[rows], targets[rows])
+
+    steps = enumerate(training.drawn(len(records), generator))
+    sums = training.update(start, steps, gradient)
     return {name: sums[name] for name in names}
 
 
-def _minibatches(count: int, sharing: SharingProtocol, generator: torch.Generator) -> list[Tensor]:
-    """The records of every step, epoch after epoch."""
-    size = sharing.local_batch or count
-    steps: list[Tensor] = []
-    for _ in range(sharing.epochs):
-        if size >= count:
-            order = torch.arange(count, device=generator.device)
-        else:
-            order = torch.randperm(count, generator=generator, device=generator.device)
-        steps.extend(torch.split(order, size))
-    return steps
+def seen(
+    target: Target,
+    inputs: Tensor,
+    labels: Tensor,
+    sharing: SharingProtocol,
+    generator: torch.Generator,
+    *,
+    dtype: torch.dtype = torch.float32,
+    memory: int = 1 << 30,
+    noise: bool = True,
+) -> dict[str, Tensor]:
+    """What is seen of all clients that the records are dealt out to: their updates' mean.
+
+    Each of the ``1 + others`` clients has as many of the records, in their order. The arguments
+    and the errors are those of ``share``, which gives each client's update.
+    """
+    parts = zip(inputs.chunk(sharing.clients), labels.chunk(sharing.clients), strict=True)
+    one = partial(share, target, dtype=dtype, memory=memory, noise=noise)
+    return mean_of([one(x, y, sharing, generator) for x, y in parts])
+
+
+def mean_of(updates: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several updates; of a single one itself."""
+    if len(updates) == 1:
+        return updates[0]
+    return {
+        name: torch.stack([update[name] for update in updates]).mean(dim=0) for name in updates[0]
+    }
 
 
 def share(
@@ -67,7 +87,7 @@ def share(
     """One client's update for one batch, through all defenses of updates.
 
     With FedSGD it is the gradient of the batch's mean loss; with FedAvg (w_0 − w_E)/rate, the sum
-    of the gradients along local training, so that one step is FedSGD exactly. ``others``,
+    of the moves of local training, so that one step of SGD is FedSGD exactly. ``others``,
     ``fraction`` and ``elements`` are no client's affair and play no part.
 
     Args:
@@ -141,10 +161,11 @@ class Clients:
             return self._of_clipped_records(inputs, labels, int(drawn))
         view = replace(self.view, seed=int(drawn))
         records, targets = view.cast(inputs), view.cast(labels)
-        if self.sharing.algorithm == "fedavg":
-            found = local_training(view, self.names, records, targets, self.sharing, generator)
-        else:
+        training = self.sharing.training
+        if training is None:
             found = mean_gradient(view, self.names, records, targets)
+        else:
+            found = local_training(view, self.names, records, targets, training, generator)
         return {name: gradient.flatten() for name, gradient in found.items()}
 
     def _of_clipped_records(self, inputs: Tensor, labels: Tensor, seed: int) -> dict[str, Tensor]:

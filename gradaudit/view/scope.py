@@ -1,4 +1,4 @@
-"""What was attacked, in which game, what is shared, and of which model and data: four lines."""
+"""What was attacked, in which game, what is shared, and of which model and data: a few lines."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ class Scope:
         private: the attributes that were attacked, and those that were not.
         game: how many records are in an attacked update, by audit.
         shared: algorithm, layers, defenses, hidden layers.
+        setting: whose case it is, the attacker's best or a federation's.
         model: model, checkpoints and size; data and task accuracy.
         notes: what was done to make checkpoints fit the model.
         warnings: what casts doubt on all numbers.
@@ -33,6 +34,7 @@ class Scope:
     shared: str
     model: str
     data: str
+    setting: str = ""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -43,6 +45,7 @@ class Scope:
             ("private", self.private),
             ("game", self.game),
             ("shared", self.shared),
+            ("setting", self.setting),
             ("model", "; ".join(filter(None, (self.model, self.data)))),
         )
         return tuple(line for line in lines if line[1])
@@ -56,6 +59,7 @@ def scope_of(report: Report) -> Scope:
         shared=_shared(report),
         model=title(report),
         data=data_facts(report),
+        setting=_setting(report),
         notes=checkpoint_notes(report),
         warnings=warnings(report),
     )
@@ -133,6 +137,23 @@ def _shared(report: Report) -> str:
             f"never shared: {abridged(hidden)}" if hidden else "no layer hidden",
         )
     )
+
+
+_BEST = "the attacker's best case (diagnostic)"
+
+
+def _setting(report: Report) -> str:
+    """Whose case the attacks were measured in; empty where nothing was attacked."""
+    found = {row.details.get("setting") for row in report.measurements if row.status == "measured"}
+    known = found & {"diagnostic", "deployed"}
+    described = report.provenance.get("deployment") is not None
+    if known == {"deployed"}:
+        return "as your federation shares (deployed)"
+    if known == {"diagnostic"} and not described:
+        return f"{_BEST}; describe your federation with --deployment FILE to see yours"
+    if known == {"diagnostic"}:
+        return "diagnostic: options differ from the federation that --deployment describes"
+    return f"{_BEST} and as your federation shares (deployed)" if known else ""
 
 
 def _count(report: Report) -> str:

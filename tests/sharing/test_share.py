@@ -12,7 +12,7 @@ from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Target
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.sharing.share import share
+from gradaudit.sharing.share import seen, share
 
 by_id = {case.id: case for case in CASES}
 SOME = pytest.mark.parametrize(
@@ -73,6 +73,56 @@ def test_fedavg_is_a_plain_loop_of_sgd(case: Case) -> None:
     expected = trained(case, 4, 0.3)
     for name, part in found.items():
         np.testing.assert_allclose(part, expected[name], rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "momentum", "local_batch", "steps"),
+    [("sgd", 0.9, None, None), ("adam", 0.0, None, None), ("sgd", 0.5, 2, 5), ("adam", 0.0, 2, 3)],
+)
+@SOME
+def test_local_training_is_that_of_torchs_optimizers(
+    case: Case, optimizer: str, momentum: float, local_batch: int | None, steps: int | None
+) -> None:
+    """Of three epochs, or of so many steps, over minibatches in the order that was drawn."""
+    how = {"epochs": 3, "rate": 0.01, "local_batch": local_batch, "local_steps": steps}
+    found = shared(case, algorithm="fedavg", optimizer=optimizer, momentum=momentum, **how)
+    draws = seeded()
+    torch.randint(1 << 62, (), generator=draws)
+    model = copy.deepcopy(case.make_model())
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    made = {
+        "sgd": lambda: torch.optim.SGD(model.parameters(), 0.01, momentum),
+        "adam": lambda: torch.optim.Adam(model.parameters(), 0.01),
+    }[optimizer]()
+    count, batches = len(case.inputs), []
+    for _ in range(3):
+        order = torch.randperm(count, generator=draws) if local_batch else torch.arange(count)
+        batches += torch.split(order, local_batch or count)
+    for rows in batches[:steps]:
+        made.zero_grad()
+        case.loss.per_record(model(case.inputs[rows]), case.labels[rows]).mean().backward()
+        made.step()
+    for name, parameter in model.named_parameters():
+        expected = ((start[name] - parameter.detach()) / 0.01).flatten().numpy()
+        np.testing.assert_allclose(found[name], expected, rtol=1e-7, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("options", [{}, {"algorithm": "fedavg", "epochs": 2, "optimizer": "adam"}])
+def test_of_several_clients_the_mean_of_their_updates_is_seen(options: dict) -> None:
+    """Each has a part of the records, and is defended for itself."""
+    case = by_id["mlp-tanh"]
+    inputs, labels = case.inputs[[0, 1, 2, 0]], case.labels[[0, 1, 2, 0]]
+    sharing = SharingProtocol((parse_defense("prune:0.5"),), others=1, **options)
+    made = case.target(), inputs, labels, sharing, seeded()
+    found = seen(*made, dtype=torch.float64)
+    alone = SharingProtocol((parse_defense("prune:0.5"),), **options)
+    each = [
+        share(case.target(), inputs[part], labels[part], alone, seeded(), dtype=torch.float64)
+        for part in ([0, 1], [2, 3])
+    ]
+    for name, part in found.items():
+        np.testing.assert_allclose(part, (each[0][name] + each[1][name]) / 2, **EXACT)
+    assert any(not np.array_equal(found[n], each[0][n]) for n in found)
 
 
 def test_minibatches_go_through_every_record_once_an_epoch() -> None:

@@ -133,9 +133,10 @@ def of_one_record(view: AttackerView, attack: str) -> AttackerView:
             f"{attack} reconstructs a single record; this update is of {view.batch}: "
             "try --batch-size 1"
         )
-    if view.training is not None and len(view.training.batches(1)) > 1:
+    if view.training is not None and not view.training.gives_gradient(1):
         raise NotApplicable(
-            f"{attack} needs a gradient; this update is of several local steps: try FedSGD"
+            f"{attack} needs a gradient; this update is of several local steps, or of Adam: try "
+            "FedSGD"
         )
     if not all(bool(part.isfinite().all()) for part in view.update.values()):
         raise AuditError(f"{attack}: the update has values that are not finite")

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from gradaudit.attacks.reconstruction.base import (
     AttackerView,
     Candidates,
-    LocalTraining,
     Reconstruction,
 )
 from gradaudit.data.records import Records
@@ -21,7 +20,6 @@ from gradaudit.specs import suggest
 __all__ = [
     "AttackerView",
     "Candidates",
-    "LocalTraining",
     "Method",
     "Reconstruction",
     "expect_numbers",

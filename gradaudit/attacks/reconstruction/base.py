@@ -12,28 +12,11 @@ from torch import Tensor
 
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress
+from gradaudit.sharing.local import LocalTraining
+from gradaudit.sharing.share import mean_of
 
 Update = dict[str, Tensor]
 """A shared update by parameter name, in the shapes of the parameters."""
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """How a FedAvg client came to its update, as the attacker knows it.
-
-    The update of E epochs over batches of ``local_batch`` records, in their order, is
-    (w_0 − w_E) / rate, so that one step of the whole batch gives its gradient.
-    """
-
-    epochs: int = 1
-    rate: float = 0.1
-    local_batch: int | None = None
-
-    def batches(self, records: int) -> list[slice]:
-        """The records of every local step, in order."""
-        size = self.local_batch or records
-        once = [slice(start, min(start + size, records)) for start in range(0, records, size)]
-        return once * self.epochs
 
 
 @dataclass(frozen=True)
@@ -56,6 +39,8 @@ class AttackerView:
         bounds: smallest and largest value of an input where the attacker knows them, as for
             pictures in [0, 1].
         training: local training between the model and the update; None for a plain gradient.
+        clients: parts of the records whose updates' mean was shared, where that is not the update
+            of all of them.
         start: (k, …) a starting point that the attacker brings along.
         length_known: whether the update is known, or its direction alone.
         knowledge: all of this in words, for the report.
@@ -72,6 +57,7 @@ class AttackerView:
     labels: Tensor | None = None
     bounds: tuple[float, float] | None = None
     training: LocalTraining | None = None
+    clients: int = 1
     start: Tensor | None = None
     length_known: bool = True
     knowledge: Mapping[str, JsonValue] = field(default_factory=dict)
@@ -121,16 +107,21 @@ class AttackerView:
             taped: record it for ``torch.autograd``, which is faster for a single candidate, and
                 cannot be used inside ``torch.func``.
         """
-        gradient = self._taped_gradient if taped else self._gradient
+        parts = zip(inputs.chunk(self.clients), targets.chunk(self.clients), strict=True)
+        return mean_of([self._of_client(x, y, taped=taped) for x, y in parts])
+
+    def _of_client(self, inputs: Tensor, targets: Tensor, *, taped: bool) -> Update:
+        differentiate = self._taped_gradient if taped else self._gradient
+        start = self.model.parameters
         if self.training is None:
-            return gradient(self.model.parameters, self.visible, inputs, targets)
-        weights = dict(self.model.parameters)
-        everything = tuple(weights)
-        for rows in self.training.batches(len(inputs)):
-            step = gradient(weights, everything, inputs[rows], targets[rows])
-            weights = {n: w - self.training.rate * step[n] for n, w in weights.items()}
-        before = self.model.parameters
-        return {n: (before[n] - weights[n]) / self.training.rate for n in self.visible}
+            return differentiate(start, self.visible, inputs, targets)
+        everything = tuple(start)
+
+        def gradient(weights: Update, rows: slice) -> Update:
+            return differentiate(weights, everything, inputs[rows], targets[rows])
+
+        update = self.training.update(start, self.training.batches(len(inputs)), gradient)
+        return {name: update[name] for name in self.visible}
 
     def _gradient(
         self, weights: Mapping[str, Tensor], names: tuple[str, ...], inputs: Tensor, targets: Tensor

@@ -35,6 +35,7 @@ class Choice:
     """Which updates are attacked.
 
     Attributes:
+        batch_size: records of one client.
         batches: how many updates, of records drawn without replacement.
         records: these records instead, by number.
         update: a captured update instead, see ``captured_update``.
@@ -76,6 +77,7 @@ class Campaign:
             UsageError: there are no such records, or too few.
             CheckpointError: a captured update is refused.
         """
+        choice = replace(choice, batch_size=choice.batch_size * threat.sharing.clients)
         batches, device = chosen_batches(subject, choice), threat.target.device
         facts: dict[str, JsonValue] = {"chosen_by": "the attacker's own score"}
         if choice.update is not None:
@@ -174,7 +176,8 @@ def chosen_batches(subject: Subject, options: Choice) -> list[Records]:
     """The batches to attack: the named records, or ones drawn without replacement.
 
     Raises:
-        UsageError: there are too few records, or no such record.
+        NotApplicable: there are too few records.
+        UsageError: there is no such record.
     """
     size, count = options.batch_size, len(subject.records)
     if options.records:
@@ -197,7 +200,10 @@ def chosen_batches(subject: Subject, options: Choice) -> list[Records]:
 
 def _drawn(subject: Subject, batches: int, size: int) -> NDArray[np.int64]:
     if size > len(subject.records):
-        raise UsageError(f"--batch-size {size}: the data has only {len(subject.records)} records")
+        raise NotApplicable(
+            f"--batch-size {size}: the data has only {len(subject.records)} records, and all "
+            "behind an update must be among them (--batch-size, times one more than --others)"
+        )
     batches = min(batches, len(subject.records) // size)
     order = rng(subject.seed, "reconstruction", "batches").permutation(len(subject.records))
     counted = subject.target.loss.weights(subject.records.labels)

@@ -6,7 +6,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.base import AttackerView, LocalTraining, Update
+from gradaudit.attacks.reconstruction.base import AttackerView, Update
 from gradaudit.data.records import Records
 from gradaudit.defenses.subject import seen_by_outsiders
 from gradaudit.errors import NotApplicable
@@ -15,7 +15,7 @@ from gradaudit.gradients.trace import looks_up
 from gradaudit.models.losses import classes_second
 from gradaudit.models.target import Layer, Target, layers_of
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.sharing.share import share
+from gradaudit.sharing.share import seen
 
 
 @dataclass(frozen=True)
@@ -50,22 +50,22 @@ class ThreatModel:
     start: Tensor | None = None
 
     def observed(self, batch: Records, generator: torch.Generator) -> Observed:
-        """A batch's update, as the attacker sees it.
+        """The update of a batch, dealt out to the clients, as the attacker sees it.
 
         Raises:
             AuditError: the model cannot be run on the batch, or the labels do not fit.
-            NotApplicable: updates are only seen mixed or in part.
+            NotApplicable: updates are only seen in part.
             UsageError: the defenses cannot be applied to this model.
         """
         sharing = self.sharing
-        if sharing.others or sharing.fraction is not None or sharing.elements is not None:
+        if sharing.fraction is not None or sharing.elements is not None:
             raise NotApplicable(
-                "reconstruction needs a client's own and whole update; leave out --others, "
-                "--fraction and --elements (--layer shows an attack on some layers)"
+                "reconstruction needs whole updates; leave out --fraction and --elements "
+                "(--layer shows an attack on some layers)"
             )
         again = torch.Generator(generator.device)
         again.set_state(generator.get_state())
-        update = share(
+        update = seen(
             self.target, batch.inputs, batch.labels, self.sharing, generator, dtype=torch.float64
         )
         view = self.view(batch, self.visible(update))
@@ -80,7 +80,7 @@ class ThreatModel:
             return None
         clipping = tuple(d for d in self.sharing.chain.acting if d.additive)
         sharing, target = replace(self.sharing, defenses=clipping), seen_by_outsiders(self.target)
-        update = share(
+        update = seen(
             target, batch.inputs, batch.labels, sharing, generator, dtype=torch.float64, noise=False
         )
         return self.visible(update)
@@ -91,7 +91,6 @@ class ThreatModel:
         inputs, labels = model.cast(batch.inputs), model.cast(batch.labels)
         outputs = model.loss.predictions(model.check(inputs, labels))
         classes = 0 if labels.is_floating_point() else _classes(outputs, labels)
-        sharing = self.sharing
         # class labels without their order in the batch, which an update does not have either
         told = labels.sort().values if classes and labels.dim() == 1 else labels
         view = AttackerView(
@@ -102,15 +101,23 @@ class ThreatModel:
             classes=classes,
             label_shape=tuple(labels.shape[1:]),
             discrete=batch.discrete,
-            looked_up=batch.looked_up or looks_up(model, inputs[0]),
+            looked_up=batch.looked_up or looks_up(replace(model, mode="eval"), inputs[0]),
             labels=told if self.known_labels else None,
             bounds=value_range(batch),
-            training=None
-            if sharing.algorithm == "fedsgd"
-            else LocalTraining(sharing.epochs, sharing.rate, sharing.local_batch),
+            training=self.sharing.training,
+            clients=self._apart(model, inputs, labels),
             start=self.start,
         )
         return replace(view, knowledge=self._knowledge(view))
+
+    def _apart(self, model: FunctionalModel, inputs: Tensor, labels: Tensor) -> int:
+        """Clients to simulate one by one; the mean of their gradients is that of all records.
+
+        Not where they train, or where what a record counts depends on those beside it.
+        """
+        if self.sharing.training is None and model.loss.weights(labels) is None:
+            return 1 if model.coupling(inputs, labels) is None else self.sharing.clients
+        return self.sharing.clients
 
     def visible(self, update: Update) -> Update:
         """The part of an update that belongs to the chosen layers, biases too."""
@@ -126,7 +133,6 @@ class ThreatModel:
     def _knowledge(self, view: AttackerView) -> dict[str, JsonValue]:
         every = [layer.name for layer in self.target.layers]
         shown = [layer.name for layer in self.layers]
-        training = view.training
         return {
             "model": "weights, buffers, loss and mode",
             "layers": "all" if set(shown) == set(every) else list(shown),
@@ -134,10 +140,7 @@ class ThreatModel:
             "shape": list(view.shape),
             "labels": "known" if view.labels is not None else "unknown",
             "range": None if view.bounds is None else list(view.bounds),
-            "update": "gradient"
-            if training is None
-            else f"FedAvg: {training.epochs} epochs at rate {training.rate:g}, minibatches of "
-            f"{training.local_batch or view.batch}, their order unknown",
+            "update": self.sharing.knowledge(view.batch),
             "defense": [str(defense) for defense in self.sharing.defenses],
         }
 

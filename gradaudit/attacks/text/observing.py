@@ -16,7 +16,7 @@ from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target, layers_of
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.sharing.share import share
+from gradaudit.sharing.share import seen
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TextThreat:
             UsageError: the defenses cannot be applied to this model.
         """
         made = self.target, batch.inputs, batch.labels, self.sharing, generator
-        return self.view_of(batch, share(*made, dtype=torch.float32))
+        return self.view_of(batch, seen(*made, dtype=torch.float32))
 
     def view_of(self, batch: Records, update: dict[str, Tensor]) -> TextView:
         """The view of an update, of whose batch only the lengths are looked at.
@@ -69,17 +69,14 @@ class TextThreat:
 
     def _knowledge(self, view: TextView) -> dict[str, JsonValue]:
         shown = [layer.name for layer in self.layers]
-        sharing = self.sharing
         return {
             "model": "weights, architecture, vocabulary and loss",
             "layers": "all" if len(shown) == len(self.target.layers) else list(shown),
             "batch_size": view.sequences,
             "positions": view.length,
             "lengths": "known" if view.task != "next-token" else "their sum",
-            "update": "gradient"
-            if sharing.algorithm == "fedsgd"
-            else f"FedAvg: {sharing.epochs} epochs at rate {sharing.rate:g}",
-            "defense": [str(defense) for defense in sharing.defenses],
+            "update": self.sharing.knowledge(view.sequences),
+            "defense": [str(defense) for defense in self.sharing.defenses],
         }
 
 

@@ -26,6 +26,8 @@ from gradaudit.families import family
 from gradaudit.progress import Progress
 from gradaudit.report import RISKIEST_BY, Measurement
 
+_BATCH = 16
+"""Records of a client, about, where the game says how many."""
 _FEWEST_TRIALS = 40
 """In one repetition."""
 
@@ -87,7 +89,10 @@ def cost(audit: InferenceAttack[Any], subject: Subject) -> Cost:
         for name in options.family
         for size in (*sizes, sum(sizes))
     )
-    return Cost(passes=float(looks * records), seconds=looks * seconds, double=False)
+    updates = looks * (options.batches + options.trials / _repeats(audit))
+    local = options.trained(updates, options.batch_size or _BATCH)
+    passes = looks * records + local.passes
+    return Cost(passes, local.calls, seconds=looks * seconds, double=False)
 
 
 def _games(audit: InferenceAttack[Any], subject: Subject) -> Sequence[InferenceGame]:

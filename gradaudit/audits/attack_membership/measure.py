@@ -37,7 +37,9 @@ def cost(audit: AttackMembership, subject: Subject) -> Cost:
     updates = options.count(subject)
     steps = _READING + sum(m.steps(options.restarts) for m in searching)
     calls = _READING + sum(m.calls() for m in searching)
-    return Cost(passes=steps * options.batch_size * updates, calls=calls * updates)
+    size = options.batch_size
+    times = options.steps(size) * (1 + options.others)
+    return Cost(passes=steps * options.passes(size) * updates, calls=calls * times * updates)
 
 
 def run(audit: AttackMembership, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -35,7 +35,6 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
-from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.statistics.intervals import clopper_pearson, student
 
 SCORES = ("mse", "relative_error", "psnr", "ssim")
@@ -157,7 +156,9 @@ def cost(audit: AttackReconstruct, subject: Subject) -> Cost:
     model = FunctionalModel.of(subject.target)
     record = model.cast(subject.records.inputs[:1])
     calls = sum(m.calls_on(model, record) for m in methods)
-    return Cost(steps * options.batch_size * updates, calls * updates)
+    size = options.batch_size
+    times = options.steps(size) * (1 + options.others)
+    return Cost(steps * options.passes(size) * updates, calls * times * updates)
 
 
 def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Iterator[Measurement]:
@@ -197,14 +198,7 @@ def threat_model(
     Raises:
         UsageError: options contradict each other or the defenses.
     """
-    sharing = SharingProtocol(
-        defenses=subject.defenses,
-        algorithm=options.algorithm,
-        epochs=options.epochs,
-        rate=options.rate or 0.1,
-        local_batch=options.local_batch,
-        hidden=subject.hidden,
-    )
+    sharing = options.sharing(subject.defenses, subject.hidden)
     return ThreatModel(target, sharing, subject.layers, known_labels, start)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from gradaudit.audits.base import AuditOptions
+from gradaudit.audits.sharing_options import ClientOptions
 from gradaudit.parts import declared
 
 if TYPE_CHECKING:
@@ -39,25 +39,6 @@ def default_steps_in_words() -> str:
             by_steps[steps].append(name)
     return ", ".join(
         f"{steps} for {' and '.join(names)}" for steps, names in sorted(by_steps.items())
-    )
-
-
-class ClientOptions(AuditOptions):
-    """How the attacked clients make their updates."""
-
-    batch_size: int = Field(1, ge=1, description="records behind an update")
-    algorithm: Literal["fedsgd", "fedavg"] = Field(
-        "fedsgd", description="share a gradient, or the difference after local training"
-    )
-    epochs: int = Field(1, ge=1, description="local epochs of FedAvg")
-    rate: float | None = Field(
-        None,
-        gt=0,
-        description="learning rate of FedAvg (0.1), or between the two checkpoints of --update "
-        "OLD,NEW (unknown)",
-    )
-    local_batch: int | None = Field(
-        None, ge=1, description="records in a local minibatch of FedAvg (the whole batch)"
     )
 
 
@@ -141,13 +122,13 @@ class UpdateOptions(ClientOptions):
         rounds = len(subject.targets) if self.every_round else 1
         if self.update is not None:
             return rounds
-        return rounds * (len(self.records) // self.batch_size or self.drawn(subject.samples))
+        return rounds * (len(self.records) // self.records_behind or self.drawn(subject.samples))
 
     def drawn(self, samples: int | None) -> int:
         """How many updates are made of records that are drawn."""
         if samples is None:
             return self.batches
-        return max(1, min(self.batches, samples // self.batch_size))
+        return max(1, min(self.batches, samples // self.records_behind))
 
 
 class BatchOptions(AttackOptions, UpdateOptions):

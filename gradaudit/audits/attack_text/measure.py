@@ -31,7 +31,6 @@ from gradaudit.randomness import number as number_of
 from gradaudit.randomness import rng, torch_rng
 from gradaudit.report import Measurement
 from gradaudit.sharing.captured import Captured, captured_update
-from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.statistics.intervals import clustered
 
 ANSWERED = ("tokens_recovered", "sequences_recovered", "rouge1", "rouge2")
@@ -49,7 +48,7 @@ _SEARCH = 6.0
 def cost(audit: AttackText, subject: Subject) -> Cost:
     """A gradient of each batch and of one more, a search, and each text with its decoys."""
     options = audit.options
-    texts = options.batch_size * (options.count(subject) + 1)
+    texts = options.records_behind * (options.count(subject) + 1)
     searched = _SEARCH if options.search else 0.0
     return Cost(texts * (2 + searched + options.decoys), calls=options.count(subject), double=False)
 
@@ -96,20 +95,10 @@ def run(audit: AttackText, subject: Subject, progress: Progress) -> Iterator[Mea
     if max(options.given, default=0) >= count:
         raise UsageError(f"--given {max(options.given)}: the data has {count} records, from 0")
     for target, variant in attacked_rounds(subject, options):
-        threat = TextThreat(target, _sharing(options, subject), subject.layers)
+        sharing = options.sharing(subject.defenses, subject.hidden)
+        threat = TextThreat(target, sharing, subject.layers)
         rows = Rows(type(audit), variant)
         yield from _Attack(options, subject, threat).rows(rows, progress)
-
-
-def _sharing(options: TextOptions, subject: Subject) -> SharingProtocol:
-    return SharingProtocol(
-        defenses=subject.defenses,
-        algorithm=options.algorithm,
-        epochs=options.epochs,
-        rate=options.rate or 0.1,
-        local_batch=options.local_batch,
-        hidden=subject.hidden,
-    )
 
 
 @dataclass(frozen=True)
@@ -168,7 +157,9 @@ class _Attack:
         """Those that are attacked, and one more for the floor of the last, where there is one."""
         options = self.options
         count = 1 if captured is not None else options.drawn(self.subject.samples) + 1
-        choice = Choice(options.batch_size, count, options.records, options.update, options.rate)
+        choice = Choice(
+            options.records_behind, count, options.records, options.update, options.rate
+        )
         return chosen_batches(self.subject, choice)
 
     def _view(self, batch: Records, number: int, captured: Captured | None) -> TextView:

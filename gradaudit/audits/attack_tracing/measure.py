@@ -20,7 +20,7 @@ from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Details, Rows
 from gradaudit.defenses.subject import Subject
-from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
@@ -38,17 +38,25 @@ def cost(audit: AttackTracing, subject: Subject) -> Cost:
     steps = likely.steps(options.restarts)
     model = FunctionalModel.of(subject.target)
     calls = likely.calls_on(model, model.cast(subject.records.inputs[:1]))
-    return Cost(passes=steps * attacks * options.batch_size, calls=calls * attacks)
+    size = options.batch_size
+    calls *= options.steps(size)
+    return Cost(passes=steps * attacks * options.passes(size), calls=calls * attacks)
 
 
 def run(audit: AttackTracing, subject: Subject, progress: Progress) -> Iterator[Measurement]:
     """Rebuild all participants' records, and trace them.
 
     Raises:
-        NotApplicable: the method does not apply.
-        UsageError: there are too few records, or an option is wrong for them.
+        NotApplicable: the method does not apply, there are too few records, or updates are only
+            seen as means.
+        UsageError: an option is wrong for the records.
     """
     options = audit.options
+    if options.others:
+        raise NotApplicable(
+            f"only the mean of {1 + options.others} clients' updates is seen, so that none can be "
+            "traced to its participant; leave out --others"
+        )
     expect_numbers(_methods(options, subject), subject.records)
     hits, facts = zip(
         *(_repetition(options, subject, number, progress) for number in range(options.repeats)),
@@ -98,7 +106,7 @@ def _repetition(
 def _campaign(options: TracingOptions, subject: Subject, number: int) -> Campaign:
     needed = options.participants * options.updates * options.batch_size
     if needed > len(subject.records):
-        raise UsageError(
+        raise NotApplicable(
             f"--participants {options.participants}: their updates take {needed} records, the "
             f"data has {len(subject.records)}"
         )

@@ -54,8 +54,13 @@ class DpAuditOptions(AuditOptions):
         description="The likelihood ratio, or the paper's distance; the other one is reported "
         "beside it, with a tenth of the error probability.",
     )
-    mode: Literal["implementation", "exact"] = Field(
-        "implementation", description="Run the mechanism, or sample the law of its statistic."
+    mode: Literal["implementation", "exact", "one-run"] = Field(
+        "implementation",
+        description="Run the mechanism, sample the law of its statistic, or tell from one training "
+        "which canaries were in it.",
+    )
+    canaries: Path | None = Field(
+        None, description="The folder of a training with --canaries, for --mode one-run."
     )
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Of every bound.")
     restarts: int = Field(16, ge=0, description="Starts for crafting; 0 leaves it out.")
@@ -100,6 +105,11 @@ class DpAudit(Audit[DpAuditOptions]):
 
     Middleware between a client's training and the wire is of client level: neighbours are two
     clients' updates, or an update and none, and each array of the state dict has its row.
+
+    One run (--mode one-run) has no releases to repeat: a training let in each of many clients of
+    random directions by a coin (train --canaries), and what it released tells which. The headline
+    is Steinke's bound on the whole run's ε of a client; beside it those that hold if the run is
+    Gaussian: of the f-DP recursion, and of the mean shift (Andrew et al. 2024), with its estimate.
 
     Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
     (2024), definition 7.2; T. Steinke, M. Nasr and M. Jagielski, "Privacy auditing with one (1)

@@ -16,6 +16,7 @@ import numpy as np
 from gradaudit.audits.base import Cost
 from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
 from gradaudit.audits.dp_audit.keys import key_rows
+from gradaudit.audits.dp_audit.one_run import one_run_rows
 from gradaudit.audits.dp_audit.rows import UPDATE, composition_rows, game_rows, theory_rows
 from gradaudit.audits.rows import Rows
 from gradaudit.defenses.subject import Subject
@@ -51,6 +52,8 @@ _WIDE = 8
 def cost(audit: DpAudit, subject: Subject) -> Cost:
     """Gradients of the pool, and four passes for every step of every restart."""
     options = audit.options
+    if options.mode == "one-run":
+        return Cost(seconds=1.0)
     if options.mechanism is None:
         return Cost()
     if not subject.attributes:
@@ -67,6 +70,9 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
             of the inputs.
         UsageError: an option is wrong for this mechanism or these records.
     """
+    if audit.options.mode == "one-run":
+        yield from one_run_rows(audit.options, Rows(type(audit)))
+        return
     options = audit.options
     mechanism = _mechanism(subject, options)
     facts = {"unit": mechanism.unit, "relation": options.relation}
@@ -191,7 +197,7 @@ def _setup(subject: Subject, options: DpAuditOptions, comparisons: int) -> tuple
     rules = Rules(
         options.trials,
         options.delta,
-        mode=options.mode,
+        mode="exact" if options.mode == "exact" else "implementation",
         confidence=options.confidence,
         comparisons=comparisons,
         memory=subject.memory,

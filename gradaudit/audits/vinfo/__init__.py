@@ -146,8 +146,8 @@ class VinfoOptions(SharingOptions):
         return "forest" if "extra-trees" in self.members else "extra-trees"
 
     @property
-    def records_behind(self) -> int:
-        """The records behind an update that is inverted: one, unless it was said."""
+    def inverted(self) -> int:
+        """How many records of a client are inverted: one, unless it was said."""
         return self.batch_size if "batch_size" in self.model_fields_set else 1
 
 

@@ -48,6 +48,8 @@ from gradaudit.sharing.reduction import parse_reduction
 
 _PROBES = 16
 _TOGETHER = 8
+_ROLES = 3.5
+"""Batches in a repetition for each that is fitted on: half as many choose, twice as many score."""
 
 Sensitivities = Mapping[str, Mapping[str, float]]
 """Numbers by layer and metric."""
@@ -95,8 +97,10 @@ def cost(audit: Vinfo, subject: Subject) -> Cost:
     each = sum(
         family(name).seconds(rows, size) * count for name, count in fits.items() for size in sizes
     )
+    local = options.trained(cases * played * rows * _ROLES, options.batch_size)
     return Cost(
-        passes=cases * records * (played if turned else max(played / _TOGETHER, 2)),
+        passes=cases * records * (played if turned else max(played / _TOGETHER, 2)) + local.passes,
+        calls=local.calls,
         seconds=cases * FOLDS * each,
         double=False,
     )

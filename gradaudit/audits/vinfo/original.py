@@ -215,7 +215,7 @@ def original_rows(
     expect_pictures(subject.records)
     methods = _family(options)
     sharing = options.sharing(subject.defenses, subject.hidden)
-    choice = Choice(options.records_behind, options.updates)
+    choice = Choice(options.inverted, options.updates)
     sets = layer_sets(subject.layers, options.together)
     for target, turn in by_round(subject):
         rows = Rows(Vinfo, turn)
@@ -235,10 +235,10 @@ def original_passes(subject: Subject, options: VinfoOptions) -> float:
     except NotApplicable:
         return 0.0
     steps = sum(method.steps(options.restarts) for method in _family(options).values())
-    size = options.records_behind
+    size = options.inverted
     updates = max(subject.samples // size, 1) if subject.samples else options.updates
     sets = len(layer_sets(subject.layers, options.together))
-    return steps * size * updates * sets * len(subject.targets)
+    return steps * options.passes(size) * updates * sets * len(subject.targets)
 
 
 def _family(options: VinfoOptions) -> dict[str, Method]:

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from gradaudit.attacks.reconstruction import (
     AttackerView,
     Candidates,
-    LocalTraining,
     reconstructions,
 )
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.models.losses import BinaryCrossEntropy, MeanSquaredError
 from gradaudit.progress import Silent
+from gradaudit.sharing.local import LocalTraining
 
 CHAINS = ("r-gap", "copa")
 EVERY = (*CHAINS, "closed-form")

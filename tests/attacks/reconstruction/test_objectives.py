@@ -1,20 +1,23 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.attacks.reconstruction.base import LocalTraining
 from gradaudit.attacks.reconstruction.blocks import Evaluator
 from gradaudit.attacks.reconstruction.objectives import (
     Distance,
     Objective,
     total_variation,
 )
+from gradaudit.attacks.reconstruction.observing import ThreatModel
 from gradaudit.attacks.reconstruction.unknowns import Targets
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.models.custom_loss import CustomLoss
-from gradaudit.models.losses import BinaryCrossEntropy, Loss, MeanSquaredError
+from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target
+from gradaudit.sharing.local import LocalTraining
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
 from tests.attacks.reconstruction.scenes import (
@@ -116,22 +119,51 @@ def test_total_variation_of_a_ramp() -> None:
     assert float(total_variation(torch.full((2, 3, 5, 5), 0.3))) == 0
 
 
-@pytest.mark.parametrize(("epochs", "local_batch"), [(1, None), (1, 1), (1, 2), (2, None)])
-def test_the_attacker_simulates_local_training_as_clients_do_it(
-    epochs: int, local_batch: int | None
-) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"epochs": 1},
+        {"epochs": 1, "local_batch": 1},
+        {"epochs": 1, "local_batch": 2},
+        {"epochs": 2},
+        {"epochs": 2, "optimizer": "adam"},
+        {"local_batch": 1, "local_steps": 2, "momentum": 0.9},
+        {"epochs": 2, "optimizer": "adam", "others": 1},
+    ],
+)
+def test_the_attacker_simulates_local_training_as_clients_do_it(how: dict) -> None:
     batch = records(6, labels=[1, 1])
-    sharing = SharingProtocol(algorithm="fedavg", epochs=epochs, rate=0.5, local_batch=local_batch)
+    sharing = SharingProtocol(algorithm="fedavg", rate=0.5, **how)
     seen = view(mlp(), batch, sharing=sharing)
-    assert seen.training == LocalTraining(epochs, 0.5, local_batch)
+    told = {{"local_steps": "steps"}.get(k, k): v for k, v in how.items() if k != "others"}
+    assert (seen.training, seen.clients) == (LocalTraining(rate=0.5, **told), sharing.clients)
     guesses = [seen.simulated(batch.inputs[o], batch.labels[o]) for o in ([0, 1], [1, 0])]
     gaps = [max(float((g[n] - p).abs().max()) for n, p in seen.update.items()) for g in guesses]
     assert min(gaps) < 1e-12
 
 
-def test_local_training_is_differentiated_through() -> None:
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_the_mean_of_several_clients_gradients_is_simulated(mode: str) -> None:
+    """As the gradient of all records, but where BatchNorm couples those of each client."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.rand(4, 6, generator=generator, dtype=torch.float64)
+    batch = Records(inputs, torch.tensor([0, 1, 2, 1]))
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    threat = ThreatModel(Target(model, CrossEntropy(), mode=mode), SharingProtocol(others=1), ())
+    threat = replace(threat, layers=threat.target.layers)
+    seen = threat.observed(batch, torch.Generator().manual_seed(0)).view
+    assert seen.clients == {"eval": 1, "train": 2}[mode]
+    simulated = seen.simulated(batch.inputs, batch.labels)
+    for name, part in seen.update.items():
+        torch.testing.assert_close(simulated[name], part)
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"others": 1}], ids=str
+)
+def test_local_training_is_differentiated_through(how: dict) -> None:
     batch = records(6, labels=[1, 2])
-    sharing = SharingProtocol(algorithm="fedavg", epochs=2, rate=0.3, local_batch=1)
+    sharing = SharingProtocol(algorithm="fedavg", epochs=2, rate=0.3, local_batch=1, **how)
     seen = view(mlp(), batch, sharing=sharing)
     objective = Objective(seen, Targets.of(seen, batch.labels))
     point = point_of(objective)

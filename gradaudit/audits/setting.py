@@ -1,0 +1,50 @@
+"""Whether numbers are of the attacker's best case, or of the federation that the user described."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gradaudit.audits.base import Audit
+from gradaudit.audits.sharing_options import ClientOptions
+from gradaudit.deployment import Deployment, Setting
+from gradaudit.report import Measurement
+
+if TYPE_CHECKING:
+    from gradaudit.defenses.subject import Subject
+
+_SEEN = (*ClientOptions.model_fields, "fraction", "elements")
+"""Options on which it hangs what of an update is seen."""
+
+
+def with_setting(
+    rows: Sequence[Measurement], audit: Audit[Any], subject: Subject
+) -> Sequence[Measurement]:
+    """The rows with ``details.setting``, where the audit attacks what clients share."""
+    if not isinstance(audit.options, ClientOptions):
+        return rows
+    setting = setting_of(audit.options, subject)
+    return [row.model_copy(update={"details": {**row.details, "setting": setting}}) for row in rows]
+
+
+def setting_of(options: ClientOptions, subject: Subject) -> Setting:
+    """``deployed`` where all is as the described federation has it, else ``diagnostic``."""
+    described = subject.deployment
+    if described is None or not _same_subject(described, subject):
+        return "diagnostic"
+    wanted = type(options)(**type(options).deployed(described))
+    same = all(getattr(options, name, None) == getattr(wanted, name, None) for name in _SEEN)
+    return "deployed" if same else "diagnostic"
+
+
+def _same_subject(described: Deployment, subject: Subject) -> bool:
+    from gradaudit.defenses import parse_defense
+    from gradaudit.models.target import hidden_layers
+
+    hidden = hidden_layers(subject.target.layers, described.hide)
+    defenses = [str(parse_defense(text)) for text in described.defense]
+    return (described.mode, defenses, hidden) == (
+        subject.target.mode,
+        [str(defense) for defense in subject.defenses],
+        subject.hidden,
+    )

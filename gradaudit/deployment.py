@@ -1,0 +1,169 @@
+"""A federation, described once in a file: what audits take for granted where nothing else is said.
+
+``gradaudit scan --deployment FILE.yaml``; see docs/deployment.md.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from gradaudit.yaml_file import read_yaml
+
+Setting = Literal["diagnostic", "deployed"]
+"""Whether a number is of the attacker's best case, or of the settings of a federation."""
+LOCAL = ("epochs", "local_steps", "local_batch", "optimizer", "momentum")
+"""What only says something of local training, which is FedAvg's."""
+RUNGS = (
+    ("batch_size",),
+    ("algorithm", "epochs", "local_steps", "local_batch", "rate"),
+    ("optimizer", "momentum"),
+    ("mode",),
+    ("defense",),
+    ("hide",),
+    ("others",),
+)
+"""What changes from each rung of the ladder to the next: from the attacker's best case on."""
+
+
+def _key(name: str) -> str:
+    """A field's name as the file spells it."""
+    return name.replace("_", "-")
+
+
+class Deployment(BaseModel):
+    """Who trains, how, and who sees what of it. Every key may be left out but those it asks for."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        defer_build=True,
+        allow_inf_nan=False,
+        alias_generator=_key,
+        validate_by_name=True,
+    )
+
+    clients: int | None = Field(None, ge=1, description="How many clients there are.")
+    participation: int | None = Field(
+        None, ge=1, description="How many of them take part in a round (without it all)."
+    )
+    algorithm: Literal["fedsgd", "fedavg"] = Field(
+        "fedsgd",
+        description="What a client sends: the gradient of a batch, or the difference that local "
+        "training makes (fedavg, too, where any key of local training is given).",
+    )
+    records: int | None = Field(
+        None, ge=1, description="Records that a client trains on in a round of fedavg."
+    )
+    batch_size: int | None = Field(
+        None, ge=1, description="Records in a step (without it all of a client's)."
+    )
+    epochs: int | None = Field(None, ge=1, description="Passes of a client over its records.")
+    local_steps: int | None = Field(
+        None, ge=1, description="Steps of a client in a round, instead of epochs."
+    )
+    optimizer: Literal["sgd", "adam"] | None = Field(
+        None, description="Of a client's steps; it begins anew in each round."
+    )
+    rate: float | None = Field(None, gt=0, description="Learning rate of a client's steps.")
+    momentum: float | None = Field(None, ge=0, lt=1, description="Momentum of sgd.")
+    mode: Literal["eval", "train"] = Field(
+        "train", description="How BatchNorm and dropout run in the clients."
+    )
+    defense: tuple[str, ...] = Field(
+        (), description="What is done to each update before it leaves, in order."
+    )
+    hide: tuple[str, ...] = Field((), description="Layers that match a glob are never shared.")
+    aggregation: Literal["plain", "secure"] = Field(
+        "plain", description="Whether the server sees each update, or only secure sums of them."
+    )
+    sum_of: int | None = Field(
+        None, ge=1, description="Updates in a secure sum (without it all of a round's)."
+    )
+    adversary: Literal["server", "client"] = Field(
+        "server",
+        description="Who looks: the server, or a client, who sees what a round did to the shared "
+        "model, the mean of its updates, and takes out its own.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _several_or_one(cls, given: Any) -> Any:
+        """A text alone stands for a list of one; local training is FedAvg's."""
+        if not isinstance(given, dict):
+            return given
+        lists = {k: [v] for k, v in given.items() if k in ("defense", "hide") and type(v) is str}
+        named = {str(key).replace("-", "_") for key in given}
+        implied = {} if named.isdisjoint({*LOCAL, "records"}) else {"algorithm": "fedavg"}
+        return {**implied, **given, **lists}
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        for name, most in (("participation", self.clients), ("sum_of", self.of_a_round)):
+            asked = getattr(self, name)
+            if asked is not None and most is not None and asked > most:
+                raise ValueError(f"{_key(name)}: {asked} is more than all {most} clients")
+        if self.sum_of is not None and self.aggregation == "plain":
+            raise ValueError("sum-of: is of secure sums; say aggregation: secure")
+        local = [name for name in LOCAL if getattr(self, name, None) is not None]
+        if self.algorithm == "fedsgd" and local:
+            raise ValueError(f"{_key(local[0])}: is of local training, which is algorithm fedavg")
+        if not self.alone and self.seen_together is None:
+            raise ValueError("say how many clients' updates are summed: participation, or clients")
+        if self.algorithm == "fedavg" and self.behind is None:
+            raise ValueError("records: say how many records a client trains on in a round")
+        return self
+
+    @property
+    def of_a_round(self) -> int | None:
+        """How many clients take part in a round; None where it is not said."""
+        return self.participation or self.clients
+
+    @property
+    def alone(self) -> bool:
+        """Whether the adversary sees each client's own update."""
+        return self.adversary == "server" and self.aggregation == "plain"
+
+    @property
+    def seen_together(self) -> int | None:
+        """How many clients' updates the adversary sees as their mean."""
+        if self.alone:
+            return 1
+        if self.adversary == "server" and self.sum_of is not None:
+            return self.sum_of
+        own = 1 if self.adversary == "client" else 0
+        return None if self.of_a_round is None else max(1, self.of_a_round - own)
+
+    @property
+    def behind(self) -> int | None:
+        """How many records are behind a client's update; None where it is not said."""
+        if self.algorithm == "fedsgd":
+            return self.batch_size or self.records
+        steps = self.local_steps
+        return self.records or (steps * self.batch_size if steps and self.batch_size else None)
+
+    def of_subject(self) -> dict[str, Any]:
+        """What it says of the subject of every audit, by settings' names."""
+        return {"mode": self.mode, "defense": self.defense, "hide": self.hide}
+
+    def of_updates(self) -> dict[str, Any]:
+        """What it says of shared updates, by names of options; what it does not say is left out."""
+        local = {name: getattr(self, name) for name in LOCAL if name != "local_batch"}
+        said = {
+            "batch_size": self.behind,
+            "algorithm": self.algorithm,
+            "rate": self.rate,
+            **(local if self.algorithm == "fedavg" else {}),
+            "local_batch": self.batch_size if self.algorithm == "fedavg" else None,
+            "others": (self.seen_together or 1) - 1,
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+
+def read_deployment(path: str | Path) -> Deployment:
+    """Read a file that describes a federation.
+
+    Raises:
+        UsageError: the file cannot be read, a key is unknown, or what it says does not fit.
+    """
+    return read_yaml(Path(path), Deployment, "gradaudit schema deployment")
