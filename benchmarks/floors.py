@@ -4,7 +4,7 @@
 
 ``attacks``: records drawn from the prior, updates of tanh networks under noise, and attackers who
 know all that a floor grants them: the most likely record (MAP) from the truth itself and from the
-prior's mean, by Levenberg and Marquardt, and the best linear estimate. Mean squared errors over the
+prior's mean, by Levenberg and Marquardt. Mean squared errors over the
 prior's variance, with standard errors, beside the floor. ``coverage``: audits of a few records
 drawn from a population whose information is known; how often the interval's safe end is beyond the
 truth (2.5 % nominal), and how often the whole interval misses it. ``speed``: a LeNet at 32 × 32 in
@@ -91,7 +91,8 @@ def trained(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int) -> nn.
     for _ in range(steps):
         batch = torch.randint(len(labels), (100,))
         adam.zero_grad()
-        nn.functional.cross_entropy(model(inputs[batch]), labels[batch]).backward()
+        loss: Tensor = nn.functional.cross_entropy(model(inputs[batch]), labels[batch])
+        loss.backward()  # type: ignore[no-untyped-call]
         adam.step()
     return model
 
@@ -155,7 +156,7 @@ def most_likely(
 
 def attacks(runs: int) -> None:
     """Attackers' errors beside the floor."""
-    print(f"{'network':50} {'sigma':>7} {'floor':>15} {'MAP from truth':>14} {'MAP':>14} linear")
+    print(f"{'network':50} {'sigma':>7} {'floor':>15} {'MAP from truth':>14} {'MAP':>14}")
     for case in cases():
         infos = sum_of_layers(case.informations(256, 16, 1).values())
         scale = float(infos.mean(dim=0).diagonal().mean()) ** 0.5
@@ -176,31 +177,19 @@ def played(case: Case, sigma: float, runs: int) -> np.ndarray:
     """Squared errors over the prior's variance, (runs, attackers)."""
     generator = torch.Generator().manual_seed(5)
     prior, shape = case.prior, case.inputs.shape[1:]
-    records = prior.draw(4 * runs, generator)
-    labels = case.labels[torch.randint(len(case.labels), (4 * runs,), generator=generator)]
+    records = prior.draw(runs, generator)
+    labels = case.labels[torch.randint(len(case.labels), (runs,), generator=generator)]
     truths = (records - prior.mean) @ prior.axes.mT / prior.variances.sqrt()
     sent = torch.func.vmap(case.gradient)(records.reshape(-1, *shape), labels).detach()
     noise = torch.randn(sent.shape, generator=generator, dtype=sent.dtype)
     seen = sent + sigma * noise
-    linear = best_linear(seen[runs:], truths[runs:])
-    truth, at, of = truths[:runs], seen[:runs], labels[:runs]
+    truth, at, of = truths, seen, labels
     guesses = (
         most_likely(case, at, of, truth, sigma),
         most_likely(case, at, of, torch.zeros_like(truth), sigma),
-        linear(at),
     )
     errors = [(z - truth).square() @ prior.variances / prior.variance for z in guesses]
     return torch.stack(errors, dim=1).numpy()
-
-
-def best_linear(seen: Tensor, truths: Tensor) -> Callable[[Tensor], Tensor]:
-    """Ridge regression of records on updates, in its dual."""
-    mean = seen.mean(dim=0)
-    centred = seen - mean
-    gram = centred @ centred.mT
-    ridge = gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
-    weights = centred.mT @ torch.linalg.solve(gram + ridge, truths)
-    return lambda update: (update - mean) @ weights
 
 
 def coverage(audits: int) -> None:

@@ -50,16 +50,25 @@ class Pull:
 
 
 def pulls(
-    batch: Batch, way: Differentiation, directions: Tensor, layers: Sequence[Layer]
+    batch: Batch, way: Differentiation, directions: Tensor, layers: Sequence[Layer], at_once: int
 ) -> dict[str, Pull]:
-    """What moving each record of a batch in some directions (directions, …) does to every layer."""
+    """What moving each record of a batch in some directions (directions, …) does to every layer.
+
+    Tangents are taken in ``at_once`` directions at a time.
+    """
+    laid: dict[str, list[Laid]] = {}
     with torch.no_grad():
         point = FactoredGradients.of(batch, way)
-        moved = way.moved(batch, directions, "point")
-        parts = {name: Pull.of(laid) for name, laid in _laid_out(point, moved)}
-        return {
-            layer.name: sum_of([parts[name] for name in layer.parameter_names]) for layer in layers
-        }
+        for some in torch.split(directions, at_once):
+            for name, part in _laid_out(point, way.moved(batch, some, "point")):
+                laid.setdefault(name, []).append(part)
+        parts = {name: Pull.of(_together(laid.pop(name))) for name in list(laid)}
+    return {layer.name: sum_of([parts[name] for name in layer.parameter_names]) for layer in layers}
+
+
+def _together(parts: Sequence[Laid]) -> Laid:
+    tangents = [tangent for tangent, _ in parts]
+    return tangents[0] if len(parts) == 1 else torch.cat(tangents, dim=1), parts[0][1]
 
 
 def sum_of(parts: Sequence[Pull]) -> Pull:

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-DIRECTIONS = 512
+DIRECTIONS = 256
 """Leading directions of the prior that are asked about one by one."""
 _GROUPS = 16
 _FITTED_ON = 1000

@@ -41,6 +41,7 @@ Functional = Callable[[Tensor, Prior], tuple[float, Tensor]]
 UNITS = 16
 """Groups of records whose information is kept apart, for the error of the mean."""
 _FOLDS = 8
+_AT_ONCE = 128
 _WORKING_SET = 96 << 20
 _ELEMENT, _COPIES = 8, 8
 
@@ -96,7 +97,9 @@ def estimate(functional: Functional, parts: Tensor, prior: Prior) -> Estimate:
     But a convex F lies above its tangents, F(A) ≥ F(B) + ⟨F′(B), A − B⟩ whatever B is, and the
     right side is linear in A. So B is the mean of other records than those that stand in for A, in
     turn, and the interval's safe end is Student's for the mean of these numbers; from the other end
-    F(Â) is the safe one. Concave F the other way round.
+    F(Â) is the safe one. Concave F the other way round. In 28 settings of 200 simulated audits, 16
+    or 64 records of random and trained networks (``benchmarks/floors.py``), the safe end was beyond
+    the truth in 0 to 5.5 % (nominal 2.5), the interval missed it in 0 to 8.5 % (5).
 
     Args:
         functional: ``share`` or ``nats``.
@@ -178,7 +181,7 @@ def informations(
     sums: dict[str, Tensor] = {}
     for at in _chunks(batch, layers, prior, min(_WORKING_SET, memory // 4)):
         probes = prior.probes(torch_rng(seed, "floor", "probes", at.start)).to(batch.points)
-        moved = pulls(batch.part(at), way, probes.reshape(-1, *shape), layers)
+        moved = pulls(batch.part(at), way, probes.reshape(-1, *shape), layers, _AT_ONCE)
         for release in clips or (None,):
             chosen = _of_release(moved, layers, release)
             for name, products in clipped(chosen, release.moving if release else None).items():

@@ -24,7 +24,7 @@ class FloorOptions(AuditOptions):
         "the data's mean and shrunk covariance), or FILE.npz with mean (d,) and covariance (d, d)",
     )
     directions: int = Field(
-        512,
+        256,
         ge=1,
         description="the prior's leading directions that are asked about one by one, the others "
         "in groups at random, which only lowers the floor",
@@ -57,9 +57,9 @@ class Floor(Audit[FloorOptions]):
       reconstruction in DP-SGD", 2023, theorem 2); needs a clip, and holds for every model.
 
     Layers' information adds up. The expectation is over ``--samples`` drawn records (64), and the
-    interval is for it: its safe end holds whatever the sample missed, as tangents of the functional
-    at other records' information bound it; ``benchmarks/floors.py`` plays its coverage. The value
-    lies on the safe side of the truth on average: the floor's below, the information's above.
+    interval, Student's, is for it: its safe end stands on tangents of the functional at other
+    records' information, which lie on the safe side of the truth on average, as does the value:
+    the floor's below, the information's above.
 
     What is done to an update after the noise only helps. A kink (ReLU, max pooling) makes gradients
     of the layers before it jump; there ``mse_share`` and ``nats`` are skipped. A floor says nothing
@@ -103,5 +103,4 @@ class Floor(Audit[FloorOptions]):
     priority = 110
     least: ClassVar = {"samples": 16, "directions": 64}
     quick: ClassVar = {"samples": 32, "directions": 128}
-    plain: ClassVar = {"directions": 256}
-    thorough: ClassVar = {"samples": 256}
+    thorough: ClassVar = {"samples": 256, "directions": 1024}

@@ -1,0 +1,148 @@
+"""The audit: what it skips and why, what it puts into rows, and that no attacker beats it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gradaudit.audits.floor import Floor, FloorOptions
+from gradaudit.audits.floor.measure import cost, shared_layers
+from gradaudit.data.records import Records
+from gradaudit.defenses import parse_defense
+from gradaudit.defenses.subject import Subject
+from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.floors.prior import Prior
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
+from gradaudit.progress import Silent
+from gradaudit.report import Measurement
+
+SIZE = 4
+
+
+def subject_of(
+    *defenses: str, activation: nn.Module | None = None, samples: int = 8, **more: Any
+) -> Subject:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(SIZE, 6), activation or nn.Tanh(), nn.Linear(6, 3))
+    target = Target(model, CrossEntropy())
+    generator = torch.Generator().manual_seed(0)
+    records = Records(
+        torch.randn(50, SIZE, generator=generator), torch.arange(50) % 3, classes=("a", "b", "c")
+    )
+    parsed = tuple(map(parse_defense, defenses))
+    return Subject((target,), records, target.layers, samples=samples, defenses=parsed, **more)
+
+
+def rows_of(subject: Subject, **options: Any) -> dict[tuple[str, str | None], Measurement]:
+    rows = list(Floor(FloorOptions(**options)).run(subject, Silent()))
+    return {(row.metric, row.layer): row for row in rows}
+
+
+def test_every_layer_and_the_model_have_rows() -> None:
+    rows = rows_of(subject_of("dp:clip=1,sigma=0.3", samples=64))
+    assert set(rows) == {(m, x) for m in ("mse_share", "nats", "rero") for x in ("0", "2", None)}
+    for (metric, _), row in rows.items():
+        assert row.status == "measured"
+        assert row.value is not None
+        if metric != "rero":
+            assert row.n == 64
+            assert row.interval is not None
+            assert row.interval[0] <= row.value <= row.interval[1]
+    values = {key: row.value or 0.0 for key, row in rows.items()}
+    assert values["mse_share", None] < min(values["mse_share", "0"], values["mse_share", "2"]) < 1
+    assert values["nats", None] > max(values["nats", "0"], values["nats", "2"]) > 0
+
+
+def test_without_noise_or_with_it_in_part() -> None:
+    for subject in (subject_of(), subject_of("sign")):
+        for call in (rows_of, lambda subject: cost(Floor(FloorOptions()), subject)):
+            with pytest.raises(NotApplicable, match="no noise: nothing bounds an attacker"):
+                call(subject)
+    rows = rows_of(subject_of("dp:clip=1,sigma=0.3,layers=2"))
+    assert rows["mse_share", "2"].status == "measured"
+    assert (rows["mse_share", "0"].reason or "").startswith("no noise")
+    assert (rows["rero", None].reason or "").startswith("0: no noise")
+
+
+def test_a_kink_leaves_a_floor_to_what_lies_behind_it_unless_they_are_clipped_together() -> None:
+    rows = rows_of(subject_of(activation=nn.ReLU()), sigma=0.3)
+    assert rows["mse_share", "2"].status == "measured"
+    assert "ReLU 1 has a kink" in (rows["nats", "0"].reason or "")
+    assert "0: ReLU 1" in (rows["nats", None].reason or "")
+    rows = rows_of(subject_of("dp:clip=1,sigma=0.3", activation=nn.ReLU()))
+    assert (rows["nats", "2"].reason or "").startswith("is clipped together with 0: ReLU")
+    assert rows["rero", None].status == "measured"
+
+
+def test_hidden_layers_tell_nothing_and_stay_out_of_the_norm() -> None:
+    seen = rows_of(subject_of("dp:clip=1,sigma=0.3"))
+    hidden = subject_of("dp:clip=1,sigma=0.3", hidden=("0",))
+    hidden = Subject(**{**vars(hidden), "layers": hidden.layers[1:]})
+    rows = rows_of(hidden)
+    assert [
+        layer.parameter_names for layer in shared_layers(hidden.target, hidden.layers, ("0",))
+    ] == [("2.weight", "2.bias")]
+    assert rows["mse_share", None].value == rows["mse_share", "2"].value
+    assert (rows["mse_share", None].value or 0) > (seen["mse_share", None].value or 1)
+
+
+def test_a_prior_of_a_file(tmp_path: Path) -> None:
+    inputs = subject_of().records.inputs
+    prior = Prior.fitted(inputs)
+    covariance = prior.axes.mT @ torch.diag(prior.variances) @ prior.axes
+    np.savez(tmp_path / "own.npz", mean=prior.mean.numpy(), covariance=covariance.numpy())
+    given = rows_of(subject_of(), sigma=0.3, prior=str(tmp_path / "own.npz"))
+    fitted = rows_of(subject_of(), sigma=0.3)
+    assert given["nats", None].value == pytest.approx(fitted["nats", None].value, rel=0.2)
+    for arrays, told in (
+        ({"mean": np.zeros(SIZE)}, "no array 'covariance'; it holds: mean"),
+        ({"mean": np.zeros(3), "covariance": np.eye(3)}, r"records have 4 elements"),
+        ({"mean": np.zeros(SIZE), "covariance": -np.eye(SIZE)}, "least eigenvalue"),
+        ({"mean": np.zeros(SIZE), "covariance": np.triu(np.ones((SIZE, SIZE)))}, "not symmetric"),
+        ({"mean": np.full(SIZE, np.nan), "covariance": np.eye(SIZE)}, "mean holds"),
+    ):
+        np.savez(tmp_path / "bad.npz", **arrays)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=told):
+            rows_of(subject_of(), sigma=0.3, prior=str(tmp_path / "bad.npz"))
+    with pytest.raises(UsageError, match="no such file"):
+        rows_of(subject_of(), sigma=0.3, prior="nowhere.npz")
+
+
+def test_no_attacker_beats_the_floor() -> None:
+    """The most likely record, by gradient descent with curvature from the truth itself."""
+    subject, sigma, runs = subject_of(samples=256), 0.3, 300
+    floor = rows_of(subject, sigma=sigma)["mse_share", None]
+    assert floor.interval is not None
+    prior, model = Prior.fitted(subject.records.inputs), subject.target.model.double()
+    generator = torch.Generator().manual_seed(1)
+    truths = prior.draw(runs, generator)
+    labels = torch.randint(3, (runs,), generator=generator)
+    names, values = zip(*model.named_parameters(), strict=True)
+    weights = tuple(value.detach() for value in values)
+
+    def gradient(x: Tensor, label: Tensor) -> Tensor:
+        def loss(parameters: tuple[Tensor, ...]) -> Tensor:
+            state = dict(zip(names, parameters, strict=True))
+            outputs = torch.func.functional_call(model, state, x[None])
+            return nn.functional.cross_entropy(outputs, label[None])
+
+        return torch.cat([grad.flatten() for grad in torch.func.grad(loss)(weights)])
+
+    sent = torch.func.vmap(gradient)(truths, labels)
+    seen = sent + sigma * torch.randn(sent.shape, generator=generator, dtype=sent.dtype)
+    precision = prior.axes.mT @ torch.diag(1 / prior.variances) @ prior.axes
+    guess = truths.clone()
+    for _ in range(30):
+        jacobian = torch.func.vmap(torch.func.jacfwd(gradient))(guess, labels)
+        apart = (seen - torch.func.vmap(gradient)(guess, labels)).unsqueeze(2)
+        slope = (jacobian.mT @ apart).squeeze(2) / sigma**2 - (guess - prior.mean) @ precision
+        curvature = jacobian.mT @ jacobian / sigma**2 + 2 * precision
+        guess = guess + torch.linalg.solve(curvature, slope)
+    errors = (guess - truths).square().sum(dim=1) / prior.variance
+    spread = float(errors.std()) / runs**0.5
+    assert floor.interval[0] < float(errors.mean()) + 2 * spread
+    assert 0.2 < (floor.value or 0) / float(errors.mean()) < 1 + 3 * spread
