@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from gradaudit.api import audit
     from gradaudit.judging import gate, passed
     from gradaudit.models.target import Target
+    from gradaudit.observer import Observer, watch
     from gradaudit.report import Report
 
 __version__ = "0.1.0"
-__all__ = ["Report", "Target", "__version__", "audit", "gate", "passed"]
+__all__ = ["Observer", "Report", "Target", "__version__", "audit", "gate", "passed", "watch"]
 
 _HOMES = {
     "audit": "api",
@@ -21,6 +22,8 @@ _HOMES = {
     "passed": "judging",
     "Report": "report",
     "Target": "models.target",
+    "Observer": "observer",
+    "watch": "observer",
 }
 
 

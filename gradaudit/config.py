@@ -178,6 +178,11 @@ class ScanSettings(RunSettings):
     audits: tuple[str, ...] = Field(
         (), description="Only these audits (all that apply without it)."
     )
+    update: str | None = Field(
+        None,
+        description="Look at this captured update (`gradaudit capture`, or OLD,NEW) by the audits "
+        "that need no more; the others are skipped.",
+    )
     policy: Path | None = Field(
         None, description="Judge the report by this policy; exit with 1 where it fails."
     )
@@ -211,6 +216,35 @@ class ScanSettings(RunSettings):
         if self.budget:
             return seconds_of(self.budget)
         return 60.0 if self.quick else 3600.0 if self.thorough else 300.0
+
+
+class PlanSettings(ScanSettings):
+    """Everything ``plan`` takes, besides the audits' own sections."""
+
+    cost: str = Field(
+        "parameters",
+        description="What a plan is to cost least of: "
+        f"{', '.join(declared('gradaudit.protection.costs'))}.",
+    )
+    means: tuple[Literal["noise", "prune"], ...] = Field(
+        ("noise", "prune"), description="What may be done to a layer besides hiding it."
+    )
+    rounds: int = Field(
+        2,
+        ge=1,
+        le=10,
+        description="Parts of the records that plans are verified on, one after the other, until "
+        "one passes.",
+    )
+    strict: bool = Field(False, description="Take what is unclear for a failure.")
+    picture: Path | None = Field(
+        None, description="Draw how far each trial is beyond the limits against cost (.svg, .png)."
+    )
+
+    @property
+    def exactness(self) -> SizeName:
+        """Rougher than a scan's: each trial is one of many."""
+        return "plain" if self.thorough else "quick"
 
 
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")

@@ -239,6 +239,11 @@ def left_out(audit: Audit[Any], subject: Subject, reason: str) -> Outcome:
     return Outcome(Part.of(audit, rows), 0.0, whole=False)
 
 
+def passed_over(audit: Audit[Any], subject: Subject, reason: str) -> Outcome:
+    """The outcome of an audit that does not apply to what was asked."""
+    return Outcome(Part.of(audit, _instead(audit, subject, (), "skipped", reason, None)), 0.0)
+
+
 def _draws(audit: Audit[Any]) -> bool:
     """Whether an audit writes files of its own, which are missing where its rows are read."""
     return any(isinstance(value, Path) for _, value in audit.options)

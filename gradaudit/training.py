@@ -10,6 +10,7 @@ from gradaudit.data.records import fingerprint
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.attachment import private_names
 from gradaudit.defenses.subject import Subject
+from gradaudit.federation.canaries import CanaryScores
 from gradaudit.federation.partition import split
 from gradaudit.federation.resume import CLIENT, RunFolder, RunRecord, train_into
 from gradaudit.federation.server import Training
@@ -99,11 +100,20 @@ def _told(summary: RunRecord, out: Path, fresh: list[int]) -> Iterator[str]:
     name = summary.rounds[-1].file
     own = out / CLIENT / name
     newest = printable(str(own if own.exists() else out / name))
+    if summary.settings.get("canaries"):
+        yield from _of_canaries(out)
     specs = summary.settings.get("defense")
     named = [str(spec) for spec in specs] if isinstance(specs, list) else []
     changing = [spec for spec in named if parse_defense(spec).changes_model]
     defended = "".join(f" --defense '{spec}'" for spec in changing)
     yield f"to audit the last round: gradaudit scan -m MODEL -d DATA -c {newest}{defended}"
+
+
+def _of_canaries(out: Path) -> Iterator[str]:
+    scores = CanaryScores.read(out)
+    yield f"{int(scores.included.sum())} of {len(scores.included)} canaries were let in; what of a"
+    command = "gradaudit dp-audit -m MODEL -d DATA --mode one-run --canaries"
+    yield f"client the run gives away: {command} {printable(str(out))}"
 
 
 def _number(value: float | None) -> str:

@@ -31,10 +31,11 @@ ROOMS = {
     "information": "gradients models",
     "ranks": "gradients",
     "subspaces": "data gradients models",
-    "dp": "data defenses gradients models",
+    "dp": "data defenses federation gradients models sharing",
+    "floors": "data defenses gradients models",
     "attacks": "accuracy data defenses families gradients inference models ranks sharing",
     "tradeoff": "accuracy attacks data defenses federation gradients models sharing",
-    "audits": "accuracy attacks data defenses deployment dp families federation gradients "
+    "audits": "accuracy attacks data defenses deployment dp families federation floors gradients "
     "inference information models ranks sharing subspaces tradeoff",
     "sweeping": "deployment",
     "gathering": "audits",
@@ -48,10 +49,13 @@ ROOMS = {
     "fingerprint": "audits data defenses models",
     "runner": "accuracy audits data defenses fingerprint gathering gradients models",
     "planning": "audits defenses gradients runner",
+    "observer": "attacks audits formats judging models sharing",
+    "integrations": "judging observer sharing",
+    "protection": "audits data defenses gathering gradients judging models runner sharing",
     "api": "audits config data deployment models runner subject",
     "cli": "audits config defenses deployment dp explaining formats gathering judging models "
-    "planning runner subject sweeping training view zoo",
-    "__init__": "api judging models",
+    "observer planning protection runner subject sweeping training view zoo",
+    "__init__": "api judging models observer",
     "__main__": "cli",
 }
 """Every room of the package and which it may import, each of them above it in this table."""

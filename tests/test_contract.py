@@ -152,6 +152,7 @@ def test_it_is_listed_with_its_summary(part: Part) -> None:
         "defenses": lambda: part.cls.example,
         "data": lambda: part.cls.example,
         "executors": lambda: part.cls.example,
+        "mechanisms": lambda: part.cls.example,
         "formats": lambda: f"{part.name} ({part.cls.suffix})",
     }.get(part.kind, lambda: part.name)()
     assert listed()[part.kind][shown] == part.cls.summary
@@ -210,7 +211,7 @@ def test_its_name_is_an_algorithm(part: Part) -> None:
 
 @parts("mechanisms")
 def test_its_name_is_a_mechanism(part: Part) -> None:
-    mechanism = load_mechanism(f"{part.name}:clip=1,sigma=1")
+    mechanism = load_mechanism(part.cls.example)
     assert type(mechanism) is part.cls
     assert mechanism.description.startswith(f"{part.name}:")
 

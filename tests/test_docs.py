@@ -14,6 +14,8 @@ import torch
 import yaml
 from command_line import run
 from language_models import SENTENCES, folder_of
+from nvflare.job_config.api import FedJob
+from nvflare.job_config.script_runner import ScriptRunner
 from report_builder import make_report, row
 from safetensors.numpy import save_file
 
@@ -22,9 +24,11 @@ from gradaudit.cli.help import examples_in
 from gradaudit.cli.perform import GATE_FAILED
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.judging import Policy
+from gradaudit.observer.allowance import Allowance
 from gradaudit.planning.survey import Survey
 from gradaudit.report import Report
 from gradaudit.stopping import Stopped
+from gradaudit.user_code import import_torchvision
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -73,10 +77,13 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = folder / "run" / "client-0"
     kept.mkdir(parents=True)
     (kept / "round-020.safetensors").write_bytes(digits.read_bytes())
-    save_file(
-        {"0.weight": np.ones((2, 3), "f4"), "0.bias": np.zeros(2, "f4")},
-        folder / "weights.safetensors",
-    )
+    weights = {"0.weight": np.ones((2, 3), "f4"), "0.bias": np.zeros(2, "f4")}
+    later = {name: array + 0.01 for name, array in weights.items()}
+    save_file(weights, folder / "weights.safetensors")
+    for name, state in (("old", weights), ("new", later)):
+        save_file(state, folder / f"{name}.safetensors")
+        np.savez(folder / f"{name}.npz", *state.values())
+    save_file(later, folder / "update.safetensors")
     (folder / "federation.yaml").write_text("clients: 4\nrecords: 4\nbatch-size: 2\n")
     rows = [f"{i % 2},{'fm'[i % 2]},{i},{i * i % 7}" for i in range(24)]
     for name in ("table.csv", "adult.csv"):
@@ -172,6 +179,33 @@ def test_every_snippet_runs(page: str, monkeypatch: pytest.MonkeyPatch, desk: Pa
     for block in re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL):
         exec(block, names)
     assert isinstance(names["judged"], Report)
+
+
+@pytest.mark.slow
+def test_every_snippet_of_a_federation_runs(monkeypatch: pytest.MonkeyPatch, desk: Path) -> None:
+    """With the frameworks themselves; training is the reader's own."""
+    import_torchvision("ops")
+    monkeypatch.chdir(desk)
+    page = "docs/federation.md"
+    monkeypatch.setattr("gradaudit.observer.observer.read_policy", lambda _: policies_of(page)[0])
+    monkeypatch.setattr(Allowance, "earn", lambda allowance, _: setattr(allowance, "left", 60.0))
+    inputs, labels = torch.rand(6, 3), torch.arange(6) % 3
+    model = torch.nn.Linear(3, 3)
+
+    def train(trained: torch.nn.Module) -> None:
+        torch.nn.functional.cross_entropy(trained(inputs), labels).backward()
+        torch.optim.SGD(trained.parameters(), lr=0.1).step()
+
+    names = {"model": model, "labels": labels, "train": train, "job": FedJob()}
+    names["job"].to(ScriptRunner(script="FILE.py"), "site-1")
+    for block in re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL):
+        exec(block, names)
+    assert Report.from_file(desk / "reports" / "00002.json").findings
+    assert (desk / "updates" / "00001.safetensors").exists()
+
+
+def policies_of(page: str) -> list[Policy]:
+    return [Policy.model_validate(yaml.safe_load(block)) for block in policies(page)]
 
 
 def test_the_exit_statuses_are_those_of_the_code() -> None:

@@ -43,6 +43,7 @@ class Metric:
         proven: whether a value is what the truth is at least, so that none shows it within a max.
         counts: what a row's ``n`` counts, where its interval narrows with the root of it; empty
             where it does not.
+        relative: whether a layer's value depends on which other layers are shown.
     """
 
     id: str
@@ -59,6 +60,7 @@ class Metric:
     helps: str = ""
     counts: str = ""
     proven: bool = False
+    relative: bool = False
 
 
 @dataclass(frozen=True)

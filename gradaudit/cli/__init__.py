@@ -21,6 +21,7 @@ import typer
 import gradaudit
 from gradaudit.audits import Audit, audits
 from gradaudit.cli.audit import audit_command, sweep_command
+from gradaudit.cli.capture import capture
 from gradaudit.cli.completion import whole_words
 from gradaudit.cli.explain import explain
 from gradaudit.cli.gate import gate
@@ -28,6 +29,7 @@ from gradaudit.cli.help import HelpCommand, HelpGroup
 from gradaudit.cli.init import init
 from gradaudit.cli.listing import list_parts, schema
 from gradaudit.cli.pipes import let_readers_go
+from gradaudit.cli.plan import plan
 from gradaudit.cli.reports import compare, render
 from gradaudit.cli.scan import scan
 from gradaudit.cli.train import train
@@ -131,7 +133,13 @@ GROUPS = {
 }
 """Help of the commands that have commands."""
 
-_RUNS: dict[str, Callable[..., None]] = {"init": init, "scan": scan, "train": train}
+_RUNS: dict[str, Callable[..., None]] = {
+    "init": init,
+    "scan": scan,
+    "plan": plan,
+    "train": train,
+    "capture": capture,
+}
 _REPORTS: dict[str, Callable[..., None]] = {
     "gate": gate,
     "compare": compare,

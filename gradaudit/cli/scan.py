@@ -59,7 +59,7 @@ def _scan(**flags: Any) -> None:
         if settings.attribute:
             del sample["attribute"]
         settings = settings.model_copy(update=sample)
-    chosen = choose_audits(settings, file)
+    chosen, passed_over = reading_update(choose_audits(settings, file), settings.update)
     policy = read_policy(settings.policy) if settings.policy else None
     read = [size.audit.options for sizes in chosen for size in sizes]
     expect_writable(settings, config, settings, read)
@@ -70,7 +70,7 @@ def _scan(**flags: Any) -> None:
         with opened(settings) as subject:
             from gradaudit.planning.survey import Survey
 
-            survey = Survey(subject, chosen, left)
+            survey = Survey(subject, chosen, left, passed_over)
             survey.go(watcher(settings.quiet), units)
         report = survey.report({**asked(config), "budget": settings.seconds})
         if survey.stopped:
@@ -114,6 +114,31 @@ def choose_audits(settings: ScanSettings, file: dict[str, Any]) -> list[tuple[Si
         for name, audit in known.items()
         if not settings.audits or name in wanted
     ]
+
+
+Sizes = tuple[Size, ...]
+
+
+def reading_update(chosen: list[Sizes], update: str | None) -> tuple[list[Sizes], list[Audit[Any]]]:
+    """The sizes of audits that read a captured update, set to read it, and the other audits.
+
+    Without an update all sizes are as they were.
+
+    Raises:
+        UsageError: none of the audits reads one.
+    """
+    if update is None:
+        return chosen, []
+    readers = [sizes for sizes in chosen if "update" in sizes[0].audit.options.model_fields]
+    if not readers:
+        raise UsageError(f"--update {update}: none of the chosen audits reads an update")
+    others = [sizes[-1].audit for sizes in chosen if sizes not in readers]
+    return [tuple(_reading(size, update) for size in sizes) for sizes in readers], others
+
+
+def _reading(size: Size, update: str) -> Size:
+    options = size.audit.options.model_copy(update={"update": update})
+    return replace(size, audit=type(size.audit)(options))
 
 
 def sizes_of(audit: type[Audit[Any]], most: SizeName, given: Mapping[str, Any]) -> tuple[Size, ...]:

@@ -6,9 +6,10 @@ with the clipping in the objective, and for feasible records too. Beside the cra
 random record and the one nearest to the crafted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, cycle, islice
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,32 +36,43 @@ _TINY = 1e-30
 
 
 @dataclass(frozen=True)
-class Canary:
-    """A record for the game, and the pair of values that moves its release most.
+class Pair:
+    """Two neighbours of a game.
 
-    ``kind`` is random, nearest, crafted, or which record it is. Inputs are flattened, (positions,)
-    float64, ``null`` and ``alternative`` are indices of the values, and ``gap`` is the L2 distance
-    of the two releases without noise.
+    ``kind`` is random, nearest, crafted, or which one it is; ``null`` and ``alternative`` are
+    indices of what they hold, and ``gap`` is the L2 distance of the two releases without noise.
     """
 
     kind: str
-    inputs: Tensor
-    label: Tensor
     null: int
     alternative: int
     gap: float
 
 
 @dataclass(frozen=True)
-class Canaries:
-    """The records that could have played, by kind, and the one that does.
+class Canary(Pair):
+    """A record for the game, and the pair of values that moves its release most.
 
-    ``by_kind`` has the random, nearest and crafted ones, and the record that was asked for;
-    ``typical`` are gaps of ordinary records, ascending, (records,).
+    Inputs are flattened, (positions,) float64.
     """
 
-    by_kind: dict[str, Canary]
-    played: Canary
+    inputs: Tensor
+    label: Tensor
+
+
+P = TypeVar("P", bound=Pair, covariant=True)
+
+
+@dataclass(frozen=True)
+class Canaries(Generic[P]):
+    """The pairs that could have played, by kind, and the one that does.
+
+    ``by_kind`` has the random, nearest and crafted ones, and the one that was asked for;
+    ``typical`` are gaps of ordinary pairs, ascending, (pairs,).
+    """
+
+    by_kind: Mapping[str, P]
+    played: P
     typical: Tensor
 
 
@@ -71,7 +83,7 @@ def choose_canary(
     design: Design,
     seed: Seed,
     advance: Advance,
-) -> Canaries:
+) -> Canaries[Canary]:
     """Measure the gaps of ordinary records, craft canaries from them, and choose who plays.
 
     The seed draws the random record and the starts; ``advance`` is told of every restart, in each
@@ -138,7 +150,7 @@ def as_they_are(
     held = sensitivity.column.value_in(inputs)
     table = between_two_values(sensitivity.gaps(inputs, labels))
     gaps, other = table[torch.arange(len(inputs)), held.cpu()].max(dim=1)
-    rows = zip(inputs, labels, held.tolist(), other.tolist(), gaps.tolist(), strict=True)
+    rows = zip(held.tolist(), other.tolist(), gaps.tolist(), inputs, labels, strict=True)
     return [Canary(kind, *row) for row in rows]
 
 
@@ -165,7 +177,7 @@ def craft(
             advance(len(rows))
     pairs, gaps = _largest_pairs(sensitivity.gaps(inputs, labels))
     inputs = inputs.cpu()
-    facts = [*zip(inputs, labels, *pairs.T.tolist(), gaps.tolist(), strict=True)]
+    facts = [*zip(*pairs.T.tolist(), gaps.tolist(), inputs, labels, strict=True)]
     return [Canary("crafted", *facts[i]) for i in gaps.argsort(descending=True).tolist()]
 
 

@@ -8,18 +8,21 @@ from typing import Literal
 import torch
 
 from gradaudit.defenses.subject import Subject
-from gradaudit.dp.canary import STAGES, Canaries, Canary, choose_canary, expect_record
+from gradaudit.dp.canary import STAGES, Canaries, Canary, Pair, choose_canary, expect_record
+from gradaudit.dp.clients import Pool, choose_clients, train_clients
 from gradaudit.dp.degenerate import Verdict, verdict_without_trials
 from gradaudit.dp.domain import Domain, PrivateColumn
 from gradaudit.dp.game import Rules, StatisticResult, TrialsResult, expect_law, play
 from gradaudit.dp.hypotheses import Hypotheses, shifts
 from gradaudit.dp.mechanisms import Mechanism, Promise
+from gradaudit.dp.middleware import Middleware
+from gradaudit.dp.middleware.fates import Fate, fates, verdict_of_untouched
 from gradaudit.dp.sensitivity import Design, RecordGradients, RecordSensitivity
 from gradaudit.dp.theory import Relation
 from gradaudit.errors import UsageError
 from gradaudit.progress import Progress
-from gradaudit.randomness import sequence
-from gradaudit.units import NOTHING_KEPT
+from gradaudit.randomness import Seed, sequence
+from gradaudit.units import NOTHING_KEPT, Units
 
 Swept = Literal["clip", "sigma"]
 Setting = tuple[Swept, float, Mechanism]
@@ -32,17 +35,22 @@ class Game:
 
     ``result`` is a verdict that needed no trials, or what the trials said; ``pair`` is the exact
     epsilon of the pair (the largest of a mixture's), None where no law is known, and ``gaps_from``
-    tells how gaps were measured.
+    tells how gaps were measured. ``names`` are what neighbours hold, in words: values of the
+    attribute, which is None where clients play, or updates. ``fates`` say what becomes of each
+    array of a client's update.
     """
 
-    column: PrivateColumn
-    canaries: Canaries
+    attribute: str | None
+    names: tuple[str, ...]
+    relation: Relation
+    canaries: Canaries[Pair]
     hypotheses: Hypotheses
     result: Verdict | TrialsResult
     pair: float | None
     gaps_from: str
     mechanism: Mechanism
     rules: Rules
+    fates: Sequence[Fate] = ()
 
     @property
     def score(self) -> StatisticResult | None:
@@ -58,9 +66,13 @@ class Game:
             return self.result.epsilon
         return self.score.bound.value if self.score is not None else None
 
-    def promise(self, relation: Relation = "replace") -> Promise | None:
-        """What the mechanism promises for such a batch; None where nothing is known."""
+    def promise(self, relation: Relation | None = None) -> Promise | None:
+        """What the mechanism promises for such a batch; None where nothing is known.
+
+        The relation is the game's own where none is asked for.
+        """
         batch = self.hypotheses
+        relation = relation or self.relation
         return self.mechanism.promise(relation, batch.records, batch.elements, self.rules.delta)
 
 
@@ -101,29 +113,92 @@ def play_on(
             )
         units.of("canaries").keep(canaries)
     hypotheses = _hypotheses(sensitivity, canaries.played, mixture=design.mixture)
-    result: Verdict | TrialsResult | None
-    result = verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
-    pair = pair_epsilon(mechanism, hypotheses, rules.delta)
-    if result is None and (result := units.of("trials").kept()) is None:
-        with progress.task("releases", 2 * rules.trials) as advance:
-            result = play(mechanism, hypotheses, rules, sequence(seed, "game"), advance)
-        units.of("trials").keep(result)
-    elif pair is None:
-        pair = result.epsilon
+    verdict = verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
     return Game(
-        column, canaries, hypotheses, result, pair, sensitivity.measured_by, mechanism, rules
+        attribute,
+        column.names,
+        "replace",
+        canaries,
+        hypotheses,
+        verdict or played(mechanism, hypotheses, rules, seed, units, progress),
+        pair_epsilon(mechanism, hypotheses, rules.delta, verdict),
+        sensitivity.measured_by,
+        mechanism,
+        rules,
     )
 
 
-def pair_epsilon(mechanism: Mechanism, hypotheses: Hypotheses, delta: float) -> float | None:
+def play_between_clients(
+    subject: Subject, mechanism: Middleware, design: Design, rules: Rules, progress: Progress
+) -> Game:
+    """Play the game of two clients' updates, or of one and none, of the subject's newest target.
+
+    Raises:
+        UsageError: an option is wrong for these records or this mechanism.
+        AuditError: the training diverges, or the middleware fails.
+    """
+    expect_law(mechanism, 1, rules.mode)
+    seed = sequence(subject.seed, "dp-audit", "clients")
+    with progress.task("clients", design.clients) as advance:
+        clients = train_clients(subject, design, sequence(seed, "training"), advance)
+    mechanism = mechanism.receiving(clients.layout)
+    pool = Pool.of(clients, design)
+    canaries, measured_by = choose_clients(pool, mechanism, design, seed)
+    null, other = pool.updates[[canaries.played.null, canaries.played.alternative]]
+    hypotheses = Hypotheses(null, other[None], null[None][:0])
+    looked = fates(mechanism, clients.updates[0], sequence(seed, "fates"))
+    verdict = verdict_of_untouched(mechanism, hypotheses, looked, sequence(seed, "untouched"))
+    verdict = verdict or verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
+    return Game(
+        None,
+        pool.names,
+        design.relation,
+        canaries,
+        hypotheses,
+        verdict or played(mechanism, hypotheses, rules, seed, NOTHING_KEPT, progress),
+        pair_epsilon(mechanism, hypotheses, rules.delta, verdict),
+        measured_by,
+        mechanism,
+        rules,
+        looked,
+    )
+
+
+def played(
+    mechanism: Mechanism,
+    hypotheses: Hypotheses,
+    rules: Rules,
+    seed: Seed,
+    units: Units,
+    progress: Progress,
+) -> TrialsResult:
+    """What the trials said, now or before.
+
+    Raises:
+        UsageError: as ``play``.
+        AuditError: as ``play``.
+    """
+    result: TrialsResult | None = units.of("trials").kept()
+    if result is None:
+        with progress.task("releases", 2 * rules.trials) as advance:
+            result = play(mechanism, hypotheses, rules, sequence(seed, "game"), advance)
+        units.of("trials").keep(result)
+    return result
+
+
+def pair_epsilon(
+    mechanism: Mechanism, hypotheses: Hypotheses, delta: float, verdict: Verdict | None = None
+) -> float | None:
     """Exact epsilon of the pair, the largest of a mixture's; None where the law is not known.
 
-    At δ for Gaussian noise, and at 0 for Laplace noise.
+    At δ for Gaussian noise, and at 0 for Laplace noise; by a verdict where no law is known.
     """
     if hypotheses.indistinguishable:
         return 0.0
     law = mechanism.law(hypotheses.records)
-    return None if law is None else law.epsilon(shifts(law, hypotheses), delta)
+    if law is None:
+        return None if verdict is None else verdict.epsilon
+    return law.epsilon(shifts(law, hypotheses), delta)
 
 
 def settings(

@@ -14,6 +14,7 @@ from gradaudit.dp.domain import DomainName, PrivateColumn
 from gradaudit.dp.hypotheses import CommonNoise
 from gradaudit.dp.mechanisms import Mechanism, Noiseless
 from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
+from gradaudit.dp.theory import Relation
 from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Target, shared_parameters
@@ -138,6 +139,10 @@ class Design:
     other records in the batch. For crafting, ``clip`` is Δ that a mechanism from a file is declared
     to clip to, ``restarts`` are starts of the ascent (none leave it out), ``iterations`` its steps,
     and ``pool`` ordinary records are looked at for a place to start from.
+
+    Neighbours of client level replace a client's update by another, or by none (``relation``). So
+    many ``clients`` of so many records each train at this ``rate``, and send all arrays but those
+    that a glob of ``unsent`` matches.
     """
 
     record: str = "crafted"
@@ -148,6 +153,11 @@ class Design:
     restarts: int = 16
     iterations: int = 200
     pool: int = 256
+    relation: Relation = "replace"
+    clients: int = 8
+    client_records: int = 32
+    rate: float = 0.1
+    unsent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
-"""A client with what it never shares and its training, and the server with the clients' mean."""
+"""A client with what it never shares and its training, and the server."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,8 @@ from gradaudit.data.common.packing import arguments
 from gradaudit.data.records import Records
 from gradaudit.defenses.attachment import private_names
 from gradaudit.errors import AuditError
+from gradaudit.federation.canaries import Canaries
+from gradaudit.federation.contributions import Contribution, weighted_mean
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import drawing_from, running, unwrap
 from gradaudit.models.hf_adapter import frozen_below
@@ -42,25 +43,12 @@ class Client:
 Clients = Sequence[Client]
 
 
-class Contribution(NamedTuple):
-    """What a client sends: a gradient, or what its training comes to as one; and its buffers.
-
-    The update is by the name of every trainable parameter, in its shape; of several local steps it
-    is (w₀ − w_E)/rate. Buffers are the model's after the client's forward passes, the number of its
-    records is its weight, and the loss their mean, as they were trained on.
-    """
-
-    update: dict[str, Tensor]
-    buffers: dict[str, Tensor]
-    records: int
-    loss: float
-
-
 class Workplace:
     """One copy of the model, on which every client works in its turn.
 
     The target has the defenses that change it, ``sharing`` is what a client's update passes through
     before it is shared, and ``batch_size`` the records in a step, None for all of a client's.
+    ``canaries``, if there are any, join the clients where updates are averaged.
 
     Raises:
         UsageError: the defenses cannot be applied to this model.
@@ -84,6 +72,15 @@ class Workplace:
         self._own = [p for n, p in parameters.items() if n in self.private]
         self._frozen = {n: t for n, t in model.state_dict().items() if n in frozen_below(model)}
         self._couples = any(isinstance(module, _BatchNorm) for module in model.modules())
+        self.canaries: Canaries | None = None
+
+    def mean(self, sent: Iterable[Contribution], round_: int) -> Contribution:
+        """The weighted mean of what was sent, and of the canaries that are in."""
+        if self.canaries is None:
+            return weighted_mean(sent)
+        norms: list[float] = []
+        mean = weighted_mean(_noting_norms(sent, norms))
+        return self.canaries.joined(mean, norms, round_)
 
     def gradient(self, client: Client, state: State, round_: int) -> Contribution:
         """The gradient of one batch at the server's weights, and a step of the private part."""
@@ -184,6 +181,13 @@ class Workplace:
         kept = self.target.model.state_dict().keys() - set(self.private)
         buffers = self.target.model.named_buffers()
         return {name: buffer.detach().clone() for name, buffer in buffers if name in kept}
+
+
+def _noting_norms(sent: Iterable[Contribution], norms: list[float]) -> Iterator[Contribution]:
+    for one in sent:
+        squares = (float(part.double().square().sum()) for part in one.update.values())
+        norms.append(sum(squares) ** 0.5)
+        yield one
 
 
 @contextmanager
@@ -291,26 +295,3 @@ class Server:
             entries.setdefault(int(index), {})[key] = memory[name]
         state = self.optimizer.state_dict()
         self.optimizer.load_state_dict({**state, "state": entries})
-
-
-def weighted_mean(contributions: Iterable[Contribution]) -> Contribution:
-    """The mean of the clients' contributions, each weighted by its number of records.
-
-    Counts among the buffers (``num_batches_tracked``) are not averaged: the largest is kept.
-    """
-    return reduce(_with, contributions)
-
-
-def _with(mean: Contribution, sent: Contribution) -> Contribution:
-    records = mean.records + sent.records
-    share = sent.records / records
-    update = {n: _between(t, sent.update[n], share) for n, t in mean.update.items()}
-    buffers = {n: _between(t, sent.buffers[n], share) for n, t in mean.buffers.items()}
-    return Contribution(update, buffers, records, mean.loss + share * (sent.loss - mean.loss))
-
-
-def _between(before: Tensor, new: Tensor, share: float) -> Tensor:
-    """A running mean, exact where nothing changes; of counts the larger."""
-    if not before.is_floating_point():
-        return torch.maximum(before, new)
-    return before + share * (new - before)

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gradaudit.errors import CheckpointError, GradauditError, UsageError
+from gradaudit.federation.canaries import FILE as CANARIES
 from gradaudit.federation.server import Round, Training
 from gradaudit.files import clear_temporaries
 from gradaudit.progress import Progress, Silent
@@ -90,6 +91,8 @@ class RunFolder:
             )
             measure = reached.train.metric if reached.train else self.summary.measure
             self._update(rounds=[*kept, record], measure=measure)
+        if training.canaries:
+            write_atomically(self.path / CANARIES, training.canaries.scores.packed())
         write_atomically(self.path / STATE, _packed(training.memory(), reached.number))
 
     def resume(self, training: Training) -> bool:
@@ -117,12 +120,12 @@ class RunFolder:
         """Remove what a run that was killed was writing."""
         rounds = [record.round for record in self.summary.rounds] or [-1]
         names = [ROUND.format(number) for number in range(rounds[-1] + 2)]
-        for name in (SUMMARY, STATE, *names, *(f"{CLIENT}/{name}" for name in names)):
+        for name in (SUMMARY, STATE, CANARIES, *names, *(f"{CLIENT}/{name}" for name in names)):
             clear_temporaries(self.path / name)
 
     def discard(self) -> None:
         """Take back what a run wrote that never came through its first round."""
-        for name in (STATE, f"{CLIENT}/{ROUND.format(0)}", ROUND.format(0), SUMMARY):
+        for name in (STATE, CANARIES, f"{CLIENT}/{ROUND.format(0)}", ROUND.format(0), SUMMARY):
             (self.path / name).unlink(missing_ok=True)
         with suppress(OSError):
             (self.path / CLIENT).rmdir()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +13,8 @@ from gradaudit.defenses.attachment import private_names, private_parts
 from gradaudit.defenses.base import Defense
 from gradaudit.defenses.subject import defended_target
 from gradaudit.errors import UsageError
-from gradaudit.federation.algorithms import choose_algorithm
+from gradaudit.federation.algorithms import Algorithm, choose_algorithm
+from gradaudit.federation.canaries import Canaries, longest
 from gradaudit.federation.clients import Client, Server, Workplace, diverged
 from gradaudit.federation.partition import Indices, partition
 from gradaudit.federation.settings import TrainingOptions
@@ -67,7 +69,7 @@ class Training:
         test: Records | None = None,
     ) -> None:
         self.algorithm = choose_algorithm(options.algorithm)
-        _expect(options, one_step=self.algorithm.one_step)
+        _expect(options, self.algorithm)
         self.target = defended_target(target, defenses, seed)
         self.records, self.test = records, test
         model = FunctionalModel.of(self.target, dtype=next(self.target.model.parameters()).dtype)
@@ -81,6 +83,8 @@ class Training:
             defenses=tuple(defenses), algorithm="fedsgd" if self.algorithm.one_step else "fedavg"
         )
         self._workplace = Workplace(self.target, options, size, sharing, seed)
+        self.canaries = self._make_canaries(options, sharing, seed)
+        self._workplace.canaries = self.canaries
         self._rate = options.rate
         self.number = 0
         self.loss: float | None = None
@@ -97,6 +101,17 @@ class Training:
         if clients[0].private:
             model.load_state_dict({**model.state_dict(), **clients[0].private})
         return clients
+
+    def _make_canaries(
+        self, options: TrainingOptions, sharing: SharingProtocol, seed: int
+    ) -> Canaries | None:
+        """The canaries that are asked for; each counts as much as the typical client does."""
+        if not options.canaries:
+            return None
+        shapes = {name: p.shape for name, p in self._workplace.shared.items()}
+        records = round(median(map(len, self.parts)))
+        made = options.canaries, longest(sharing), records, shapes, sharing, seed
+        return Canaries(*made, self.target.device)
 
     def advance(self) -> None:
         """Train one more round.
@@ -123,7 +138,7 @@ class Training:
         kept = {f"server.{name}": tensor for name, tensor in self.server.memory().items()}
         for client in self.clients:
             kept |= {f"client.{client.number}.{n}": tensor for n, tensor in client.private.items()}
-        return kept
+        return kept | (self.canaries.memory() if self.canaries else {})
 
     def restore(self, number: int, memory: Mapping[str, Tensor]) -> None:
         """Go to the state after ``number`` rounds.
@@ -136,6 +151,8 @@ class Training:
         for client in self.clients:
             own = f"client.{client.number}."
             client.private = {name: memory[own + name] for name in client.private}
+        if self.canaries:
+            self.canaries.restore(memory)
         self.number = number
 
 
@@ -173,11 +190,16 @@ def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.cpu().clone() for name, tensor in state.items()}
 
 
-def _expect(options: TrainingOptions, *, one_step: bool) -> None:
-    if one_step and options.epochs > 1:
+def _expect(options: TrainingOptions, algorithm: Algorithm) -> None:
+    if algorithm.one_step and options.epochs > 1:
         raise UsageError(
             f"--epochs {options.epochs}: with {options.algorithm} a client takes one step a round; "
             "leave it out, or use --algorithm fedavg"
         )
     if options.optimizer == "adam" and options.momentum:
         raise UsageError("--momentum: is of --optimizer sgd; leave it out with adam")
+    if options.canaries and not algorithm.averages:
+        raise UsageError(
+            f"--canaries: with {options.algorithm} there is no mean that canaries could join; "
+            "use --algorithm fedavg or fedsgd"
+        )

@@ -35,3 +35,10 @@ class TrainingOptions(BaseModel):
     rate: float = Field(0.1, gt=0, allow_inf_nan=False, description="Learning rate.")
     momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of sgd.")
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="L2 penalty.")
+    canaries: int = Field(
+        0,
+        ge=0,
+        le=100_000,
+        description="So many clients more of random directions, each let in by a coin, by which "
+        "dp-audit --mode one-run tells what the run gives away of a client.",
+    )

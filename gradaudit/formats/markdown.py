@@ -9,7 +9,7 @@ from gradaudit.judging import Policy
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
 from gradaudit.text import DOUBTED, printable
-from gradaudit.view import Cell, Column, Concern, Gap, LayerLine, View, view
+from gradaudit.view import ArrayLine, Cell, Column, Concern, Gap, LayerLine, View, view
 from gradaudit.view.gaps import in_brief
 
 MOST_BYTES = 60_000
@@ -116,6 +116,7 @@ def _details(shown: View) -> Iterator[Block]:
     yield _folded(f"All {len(layers.lines):,} layers", *_metrics(layers.lines, layers.columns))
     model = [[code(x.metric), escape(x.variant), x.value, escape(x.remark)] for x in shown.model]
     yield _folded("Whole model", *_table(["metric", "variant", "value", "remark"], model))
+    yield _folded(f"All {len(shown.arrays):,} arrays of the update", *_arrays(shown.arrays))
     gaps = [gap for gap in shown.gaps if gap.partial or gap.reason != gap.short]
     yield _folded("Not tested, and why", [], list(map(_gap, gaps)))
     doubts = [
@@ -167,6 +168,13 @@ def _metrics(lines: Sequence[LayerLine], columns: Sequence[Column]) -> tuple[lis
         for x in lines
     ]
     return _table(headings, rows, right=3)
+
+
+def _arrays(lines: Sequence[ArrayLine]) -> tuple[list[str], list[str]]:
+    rows = [
+        [code(x.key), escape(x.kind), x.before, x.after, x.noise, escape(x.says)] for x in lines
+    ]
+    return _table(["array", "type", "norm before", "after", "noise", "what leaves"], rows)
 
 
 def _table(

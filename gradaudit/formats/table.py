@@ -19,6 +19,7 @@ PLAIN_WIDTH = 100
 """Terminal cells of a line where the table goes to a file."""
 MOST_LAYERS = 12
 MOST_CONCERNS = 3
+MOST_ARRAYS = 12
 LEGEND = {
     "(": "(…) permuted attribute",
     "?": "? limit inside the interval",
@@ -63,7 +64,7 @@ class _TablePage(Page):
     def lines(self) -> Iterator[Text]:
         yield from self.verdict()
         yield from self.scope()
-        for section in (self.findings(), self.layers(), self.gaps()):
+        for section in (self.findings(), self.layers(), self.arrays(), self.gaps()):
             if lines := list(section):
                 yield Text()
                 yield from lines
@@ -194,6 +195,27 @@ class _TablePage(Page):
         for line in lines:
             if line.remark:
                 yield from self.prose(f"{line.metric}: {line.remark}", "", "  ", style="dim")
+
+    def arrays(self) -> Iterator[Text]:
+        every = self.view.arrays
+        lines = every if self.every else every[:MOST_ARRAYS]
+        if not lines:
+            return
+        columns = {
+            "type": [line.kind for line in lines],
+            "norm\nbefore": [line.before for line in lines],
+            "norm\nafter": [line.after for line in lines],
+            "noise": [line.noise for line in lines],
+            "what leaves": [line.says for line in lines],
+        }
+        yield from grid(
+            [Column("array", [self.text(line.key) for line in lines])],
+            [Column(name, list(map(self.text, cells))) for name, cells in columns.items()],
+            self.width,
+            self.rule,
+        )
+        if len(lines) < len(every):
+            yield from self.prose(f"{len(lines)} of {len(every)} arrays (--all shows all)")
 
     def gaps(self) -> Iterator[Text]:
         if not self.every:

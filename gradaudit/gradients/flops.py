@@ -14,13 +14,15 @@ def flops(function: Callable[[], object]) -> int:
     Two for each multiplication, by torch's formulas: what ``FlopCounterMode`` counts, which loads
     the compiler. All else counts nothing.
     """
-    counter = _Counter()
+    counter = Counter()
     with counter:
         function()
     return counter.total
 
 
-class _Counter(EagerMode):
+class Counter(EagerMode):
+    """Counts what is carried out within it; ``total`` is the operations so far."""
+
     supports_higher_order_operators = True
 
     def __init__(self) -> None:

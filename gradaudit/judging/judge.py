@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,9 @@ def gate(
     is unclear in between; without an interval its value is judged. Infinity is beyond every
     ``max``; an imprecise row is always unclear. A headline that stands for several runs is judged
     by each of them. A rule fails where one of its globs meets no row, or a row that failed or was
-    left out for lack of time; another skipped row is not applicable. A report in which nothing was
-    measured, or that was interrupted, fails whatever the rules, and so does a policy without any.
+    left out for lack of time; another skipped row is not applicable, nor is a glob that matches
+    hidden layers alone. A report in which nothing was measured, or that was interrupted, fails
+    whatever the rules, and so does a policy without any.
 
     Args:
         report: what was measured; findings it holds already are replaced.
@@ -203,8 +205,8 @@ def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]
     for number, rule, rows in met:
         for glob in rule.layers:
             if not any(layer_matches(row.layer, glob) for row in rows):
-                words = _why_unmet(rule, glob, report)
-                findings.append(_finding(number, rule, None, "unmeasured", words))
+                outcome, words = _unmet(rule, glob, report)
+                findings.append(_finding(number, rule, None, outcome, words))
         for row in rows:
             verdict = verdicts.get((number, row.key))
             findings.append(verdict or _without_value(number, rule, row))
@@ -252,6 +254,17 @@ def _finding(
         message=words,
         **more,
     )
+
+
+def _unmet(rule: Rule, glob: str, report: Report) -> tuple[Outcome, str]:
+    """What it says of a rule that no row of a layer matches a glob, and in words why."""
+    shown = [layer.name for layer in report.target.layers]
+    hidden = report.provenance.get("hidden")
+    kept = [str(name) for name in hidden] if isinstance(hidden, list) else []
+    fits = partial(layer_matches, glob=glob)
+    if any(map(fits, kept)) and not any(map(fits, [*shown, None])):
+        return "not-applicable", f"not applicable: what matches {glob!r} is hidden, never shared"
+    return "unmeasured", _why_unmet(rule, glob, report)
 
 
 def _why_unmet(rule: Rule, glob: str, report: Report) -> str:

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pydantic import JsonValue
 
+from gradaudit.audits import Audit
 from gradaudit.audits.sizes import Size
 from gradaudit.defenses.subject import Subject
 from gradaudit.planning.pace import Pace
@@ -12,13 +14,14 @@ from gradaudit.planning.schedule import Schedule, Turn
 from gradaudit.planning.share import Share
 from gradaudit.progress import Progress
 from gradaudit.report import Report
-from gradaudit.runner import Outcome, Run, left_out, measured
+from gradaudit.runner import Outcome, Run, left_out, measured, passed_over
 from gradaudit.stopping import Stopped, reporting
 from gradaudit.text import estimate
 from gradaudit.units import NOTHING_KEPT, Units
 
 NO_TIME = "there was no time for it: a longer --budget runs it"
 STOPPED = "the scan was interrupted before it"
+NOT_READING = "it looks at the clients' data, and the scan at a captured update alone"
 
 Clock = Callable[[], float | None]
 """Seconds that are left; None without a limit."""
@@ -31,17 +34,25 @@ class Survey:
         subject: what is audited.
         ladders: the sizes of each audit, in the report's order.
         left: the time.
+        others: audits that are not run, as they read no captured update.
 
     Raises:
         AuditError: the model cannot be run on the records.
     """
 
-    def __init__(self, subject: Subject, ladders: Sequence[Sequence[Size]], left: Clock) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        ladders: Sequence[Sequence[Size]],
+        left: Clock,
+        others: Sequence[Audit[Any]] = (),
+    ) -> None:
         self.stopped: BaseException | None = None
         """What interrupted it."""
         self._subject, self._left = subject, left
         self._ladders = sorted(ladders, key=lambda sizes: sizes[0].audit.priority)
         self._names = [sizes[0].audit.name for sizes in ladders]
+        self._others = {audit.name: audit for audit in others}
         self._run: Run | None = None
         self._found: dict[str, tuple[Size, Outcome]] = {}
         self._pace, self._expected = Pace.of(subject), dict[Size, float]()
@@ -103,7 +114,13 @@ class Survey:
             if sizes[0].audit.name not in self._found
         }
         outcomes |= {name: outcome for name, (_, outcome) in self._found.items()}
-        run = replace(self._run, outcomes=[outcomes[name] for name in self._names])
+        outcomes |= {
+            name: passed_over(audit, self._subject, NOT_READING)
+            for name, audit in self._others.items()
+        }
+        run = replace(
+            self._run, outcomes=[outcomes[name] for name in (*self._names, *self._others)]
+        )
         return run.report({**provenance, "plan": self._facts()})
 
     def _measured(self, turn: Turn, progress: Progress, units: Units) -> Outcome:

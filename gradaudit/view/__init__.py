@@ -3,6 +3,7 @@
 Verdict, scope, findings, layers, not tested, provenance; the last line repeats the verdict.
 """
 
+from gradaudit.view.arrays import ArrayLine
 from gradaudit.view.cells import Cell, Column, LayerLine
 from gradaudit.view.concerns import Concern
 from gradaudit.view.gaps import Gap
@@ -12,6 +13,7 @@ from gradaudit.view.scope import Scope
 from gradaudit.view.verdict import Verdict
 
 __all__ = [
+    "ArrayLine",
     "Cell",
     "Column",
     "Concern",

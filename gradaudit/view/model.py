@@ -8,6 +8,7 @@ from gradaudit.judging.policy import Policy, known_metrics
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Measurement, Report
 from gradaudit.text import marked, variant_text
+from gradaudit.view.arrays import ArrayLine, arrays_of
 from gradaudit.view.cells import Cell, Doubt, doubts_of
 from gradaudit.view.concerns import Concern, concerns_of
 from gradaudit.view.facts import how
@@ -43,6 +44,7 @@ class View:
         concerns: every finding worth a sentence, the gravest first; ``findings`` are the first.
         layers: risk and numbers of each layer.
         model: numbers of the whole model.
+        arrays: what becomes of each array of a client's update.
         gaps: what was not looked at.
         doubts: what casts doubt on numbers that are shown.
         brief_doubts: the same of the numbers that answer a question alone.
@@ -56,6 +58,7 @@ class View:
     concerns: tuple[Concern, ...]
     layers: Layers
     model: tuple[ModelLine, ...]
+    arrays: tuple[ArrayLine, ...]
     gaps: tuple[Gap, ...]
     doubts: tuple[Doubt, ...]
     brief_doubts: tuple[Doubt, ...]
@@ -91,6 +94,7 @@ def view(report: Report, policy: Policy | None = None) -> View:
         concerns=concerns,
         layers=layers,
         model=tuple(map(_model_line, model)),
+        arrays=arrays_of(judged),
         gaps=gaps_of(judged, layers.lines),
         doubts=doubts_of([*shown, *model], len(layers.lines)),
         brief_doubts=doubts_of([*answers, *whole], len(layers.lines)),

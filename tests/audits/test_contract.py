@@ -9,6 +9,7 @@ import torch
 from attacks.inference.people import people, subject, with_users
 from attacks.reconstruction.scenes import records
 from attacks.text import sentences
+from safetensors.torch import save_file
 from torch import nn
 
 from gradaudit.audits import Audit, AuditOptions, Metric, audits
@@ -48,6 +49,18 @@ def pictures() -> Subject:
     return Subject((target,), records(1, 8, 8, labels=[0, 1, 2, 1, 0, 2, 1, 0, 2]), target.layers)
 
 
+UPDATE = "a file with an update of ``pictures``"
+
+
+def written(given: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Options with a file in place of ``UPDATE``."""
+    if UPDATE not in given.values():
+        return given
+    state = pictures().target.model.state_dict()
+    save_file({name: torch.randn(tensor.shape) for name, tensor in state.items()}, path)
+    return {name: str(path) if value == UPDATE else value for name, value in given.items()}
+
+
 Case = tuple[Callable[[], Subject], dict[str, Any]]
 CASES: dict[str, list[Case]] = {
     "attack attribute": [(table, ATTACK)],
@@ -66,6 +79,7 @@ CASES: dict[str, list[Case]] = {
             {"mechanism": "dp:clip=1,sigma=1", "trials": 100, "restarts": 1, "iterations": 2},
         )
     ],
+    "observe": [(pictures, {"update": UPDATE})],
     "forward": [(rounds, {}), (pictures, {})],
     "sensitivity": [(pictures, {"probes": 0}), (rounds, {"probes": 8})],
     "subspace": [(rounds, {"permutations": 99})],
@@ -98,9 +112,10 @@ def test_every_audit_keeps_the_contract(name: str, tmp_path: Path) -> None:
     """
     audit = audits()[name]
     cases = CASES.get(name) or [(made, dict(audit.quick)) for made in (table, pictures)]
+    cases = [(made, written(given, tmp_path / "update")) for made, given in cases]
     configured = [(made, audit(audit.Options.model_validate(given))) for made, given in cases]
     reports = [run(made(), [one]) for made, one in configured]
-    kept = [run(made(), [one], units=Units(tmp_path)) for made, one in configured]
+    kept = [run(made(), [one], units=Units(tmp_path / "kept")) for made, one in configured]
     assert [report.measurements for report in kept] == [report.measurements for report in reports]
     assert [report.provenance["broken"] for report in reports] == [{}] * len(cases)
     assert "measured" in {row.status for report in reports for row in report.measurements}

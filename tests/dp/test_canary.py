@@ -87,7 +87,7 @@ def test_slopes_that_are_not_finite_count_as_none() -> None:
 def test_starts_are_half_the_best_and_half_any_in_turns() -> None:
     gaps = [0.2, 0.9, 0.1, 0.5]
     none = torch.zeros(0)
-    ordinary = [Canary(str(place), none, none, 0, 1, gap) for place, gap in enumerate(gaps)]
+    ordinary = [Canary(str(place), 0, 1, gap, none, none) for place, gap in enumerate(gaps)]
     assert [start.kind for start in _starts(ordinary, 10)] == [*"1031022310"]
     assert len(_starts(ordinary, 3)) == 3
 

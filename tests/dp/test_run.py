@@ -57,7 +57,7 @@ def test_a_game_is_of_the_canary_that_plays() -> None:
     game, told = played(companions=2)
     canary, gradients = game.canaries.played, sensitivity("race").gradients
     assert canary is game.canaries.by_kind["crafted"]
-    variants = game.column.variants(canary.inputs[None])[0]
+    variants = sensitivity("race").column.variants(canary.inputs[None])[0]
     expected = gradients(variants, canary.label.expand(3))
     batch = game.hypotheses
     torch.testing.assert_close(batch.null, expected[canary.null])
@@ -80,7 +80,7 @@ def test_a_game_is_of_the_canary_that_plays() -> None:
 
 def test_a_mixture_draws_from_all_other_values() -> None:
     found, _ = played(mixture=True, restarts=0, record="7")
-    column, record = found.column, table().inputs[7:8].double()
+    column, record = sensitivity("race").column, table().inputs[7:8].double()
     gradients = sensitivity("race").gradients(column.variants(record)[0], table().labels[[7] * 3])
     held = found.canaries.played.null
     others = [value for value in range(3) if value != held]

@@ -23,7 +23,7 @@ CASE = next(case for case in CASES if case.id == "batch-norm")
 ROUNDS = 5
 
 HOW = [
-    {"algorithm": "fedavg", "momentum": 0.9},
+    {"algorithm": "fedavg", "momentum": 0.9, "canaries": 6},
     {"algorithm": "fedsgd", "momentum": 0.9, "batch_size": 5},
     {"algorithm": "fedsgd", "optimizer": "adam"},
     {"algorithm": "round-robin"},

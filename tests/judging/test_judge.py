@@ -193,6 +193,15 @@ def test_every_glob_of_a_list_must_meet_a_row() -> None:
     assert not passed(judged)
 
 
+@pytest.mark.parametrize(("glob", "hidden"), [("fc2", True), ("fc*", False), ("*", False)])
+def test_a_glob_that_only_matches_hidden_layers_is_not_applicable(glob: str, hidden: bool) -> None:
+    report = make_report(row("leak.total", None, 0.0), layers=(("fc1", "Linear", 8192),))
+    report = report.model_copy(update={"provenance": {"hidden": ["fc2"]}})
+    judged = gate(report, policy({"metric": M, "layers": glob, "max": 1}))
+    assert outcomes(judged) == [(None, "not-applicable" if hidden else "unmeasured")]
+    assert passed(judged) == hidden
+
+
 VARIANTS: list[tuple[dict[str, Any], list[float]]] = [
     ({}, [1.0]),
     ({"round": 1}, [2.0]),

@@ -41,7 +41,7 @@ class Setting:
                 a gradient that is needed was hidden.
             AuditError: the update is not finite.
         """
-        view = of_one_record(view, attack)
+        view = of_one_record(view, attack).in_precision(torch.float64, torch.device("cpu"))
         chain = chain_of(view.model, view.shape, attack)
         hidden = [stage.layer for stage in chain.stages if stage.weight_name not in view.update]
         if hidden:

@@ -160,7 +160,7 @@ class ReconstructionOptions(BaseModel):
 
 @dataclass(frozen=True)
 class Candidates:
-    """What an attack came up with, one candidate batch a restart.
+    """What an attack came up with, one candidate batch a restart; each tensor on any device.
 
     Attributes:
         inputs: (restarts, k, …) the records.
@@ -182,7 +182,8 @@ class Candidates:
     def usable(self) -> Tensor:
         """(restarts,) those that ended with finite records and a finite score."""
         finite = self.inputs.flatten(1).isfinite().all(dim=1)
-        return finite & self.scores.isfinite() & ~self.diverged
+        told = self.scores.isfinite() & ~self.diverged.to(self.scores.device)
+        return finite & told.to(finite.device)
 
     @property
     def finite(self) -> Tensor:
@@ -193,9 +194,10 @@ class Candidates:
     @property
     def answer(self) -> int | None:
         """The restart that the attacker hands in, by its own score; None where all diverged."""
-        if not bool(self.usable.any()):
+        usable = self.usable.to(self.scores.device)
+        if not bool(usable.any()):
             return None
-        return int(self.scores.masked_fill(~self.usable, torch.inf).argmin())
+        return int(self.scores.masked_fill(~usable, torch.inf).argmin())
 
 
 O = TypeVar("O", bound=ReconstructionOptions)  # noqa: E741 - O for options

@@ -16,9 +16,11 @@ class DpAuditOptions(AuditOptions):
         None,
         description="dp:clip=C,sigma=S (and then ,noise=laplace, or ,per= "
         "and one of record, sum, mean, release), opacus:clip=C,sigma=S, a deterministic defense "
-        "(prune:0.99), or your own as FILE.py:NAME. The noise is absolute, and by "
-        "default on the sum of clipped gradients. Laplace noise per record is refused beside "
-        "--companions: their mean has no simple law.",
+        "(prune:0.99), your own as FILE.py:NAME, or middleware between a client and the wire, "
+        "which needs no attribute: flower:MODULE:OBJECT?k=v&k=v (a mod) or "
+        "nvflare:MODULE:CLASS?k=v (a filter), of a module or a FILE.py. "
+        "The noise is absolute, and by default on the sum of clipped gradients. Laplace noise per "
+        "record is refused beside --companions: their mean has no simple law.",
     )
     clip: float | None = Field(
         None,
@@ -34,11 +36,13 @@ class DpAuditOptions(AuditOptions):
     delta: float = Field(1e-5, gt=0, lt=1, description="δ of every epsilon.")
     trials: int = Field(5000, ge=100, description="Releases under each hypothesis, in expectation.")
     record: str = Field(
-        "crafted", description="Which record plays: random, crafted, or the index of one."
+        "crafted", description="Which record (or client) plays: random, crafted, or an index."
     )
     domain: Literal["feasible", "free"] = Field(
         "feasible",
-        description="Where a crafted record may lie: observed ranges and categories, or anywhere.",
+        description="Where a crafted record may lie: observed ranges and categories, or anywhere. "
+        "Crafted clients are the two that lie furthest apart, or (free) an update and its "
+        "opposite, as long as it takes.",
     )
     replacement: Literal["worst", "uniform"] = Field(
         "worst",
@@ -50,12 +54,27 @@ class DpAuditOptions(AuditOptions):
         description="The likelihood ratio, or the paper's distance; the other one is reported "
         "beside it, with a tenth of the error probability.",
     )
-    mode: Literal["implementation", "exact"] = Field(
-        "implementation", description="Run the mechanism, or sample the law of its statistic."
+    mode: Literal["implementation", "exact", "one-run"] = Field(
+        "implementation",
+        description="Run the mechanism, sample the law of its statistic, or tell from one training "
+        "which canaries were in it.",
+    )
+    canaries: Path | None = Field(
+        None, description="The folder of a training with --canaries, for --mode one-run."
     )
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Of every bound.")
     restarts: int = Field(16, ge=0, description="Starts for crafting; 0 leaves it out.")
     iterations: int = Field(200, ge=2, description="Steps of crafting.")
+    relation: Literal["replace", "remove"] = Field(
+        "replace",
+        description="What neighbours of middleware are: two clients' updates, or one and none.",
+    )
+    clients: int = Field(8, ge=2, description="Clients that train, for middleware.")
+    client_records: int = Field(32, ge=1, description="Records of each of these clients.")
+    rate: float = Field(0.1, gt=0, description="Learning rate of these clients.")
+    unsent: tuple[str, ...] = Field(
+        (), description="Arrays of the state dict that clients do not send: a glob of keys."
+    )
     steps: int | None = Field(None, ge=1, description="Compose the theory over so many steps.")
     sampling_rate: float = Field(
         1.0, gt=0, le=1, description="Share of the records in each of these steps' batches."
@@ -83,6 +102,14 @@ class DpAudit(Audit[DpAuditOptions]):
     hidden ones, biases too, as DP-SGD clips it. Replacing a value moves a clipped gradient by up
     to 2Δ, so the theory is the analytic Gaussian mechanism at 2Δ/σ. All bounds of a report, over
     attributes, statistics and swept settings, hold at once (Bonferroni).
+
+    Middleware between a client's training and the wire is of client level: neighbours are two
+    clients' updates, or an update and none, and each array of the state dict has its row.
+
+    One run (--mode one-run) has no releases to repeat: a training let in each of many clients of
+    random directions by a coin (train --canaries), and what it released tells which. The headline
+    is Steinke's bound on the whole run's ε of a client; beside it those that hold if the run is
+    Gaussian: of the f-DP recursion, and of the mean shift (Andrew et al. 2024), with its estimate.
 
     Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
     (2024), definition 7.2; T. Steinke, M. Nasr and M. Jagielski, "Privacy auditing with one (1)
@@ -138,6 +165,18 @@ class DpAudit(Audit[DpAuditOptions]):
             title="Distance that replacing the value moves the noiseless release",
             unit="L2 norm",
         ),
+        Metric(
+            id="untouched",
+            title="Whether an array leaves as training made it",
+            riskier="higher",
+            warning=0.5,
+            why="an array passes the middleware bit for bit, neither clipped nor under noise",
+            question="records",
+            chance=0.0,
+            says="what training made of an array in {where} leaves as it is",
+            helps="middleware that handles arrays of every shape and type, or not sending these",
+        ),
+        Metric(id="norm_ratio", title="Share of an array's norm that the middleware leaves"),
     )
     headline = ("epsilon_lower",)
     Options = DpAuditOptions
@@ -145,6 +184,8 @@ class DpAudit(Audit[DpAuditOptions]):
         "-m 'zoo:mlp?inputs=10&classes=2' -d diabetes -a sex --mechanism dp:clip=1,sigma=1",
         "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' -a sex "
         "--mechanism dp:clip=1,sigma=0.1 --claimed-epsilon 5",
+        "-m FILE.py:factory -d 'csv:table.csv?label=income' --mechanism 'flower:"
+        "flwr.clientapp.mod:LocalDpMod?clipping_norm=1&sensitivity=2&epsilon=1&delta=1e-5'",
     )
     renames: ClassVar = {"mode": "model_mode"}
     priority = 35

@@ -15,15 +15,19 @@ import numpy as np
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.dp_audit import DpAudit, DpAuditOptions
-from gradaudit.audits.dp_audit.rows import composition_rows, game_rows, theory_rows
+from gradaudit.audits.dp_audit.keys import key_rows
+from gradaudit.audits.dp_audit.one_run import one_run_rows
+from gradaudit.audits.dp_audit.rows import UPDATE, composition_rows, game_rows, theory_rows
 from gradaudit.audits.rows import Rows
 from gradaudit.defenses.subject import Subject
 from gradaudit.dp.degenerate import Verdict
 from gradaudit.dp.game import Rules
 from gradaudit.dp.mechanisms import Mechanism, load_mechanism
-from gradaudit.dp.run import Game, play_on, settings
+from gradaudit.dp.middleware import Middleware
+from gradaudit.dp.run import Game, play_between_clients, play_on, settings
 from gradaudit.dp.sensitivity import Design
 from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.models.target import layers_of
 from gradaudit.pictures import expect_picture, picture
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
@@ -48,8 +52,12 @@ _WIDE = 8
 def cost(audit: DpAudit, subject: Subject) -> Cost:
     """Gradients of the pool, and four passes for every step of every restart."""
     options = audit.options
-    if options.mechanism is None or not subject.attributes:
+    if options.mode == "one-run":
+        return Cost(seconds=1.0)
+    if options.mechanism is None:
         return Cost()
+    if not subject.attributes:
+        return Cost(passes=float(options.clients * options.client_records))
     crafting = _PASSES_A_STEP * options.restarts * options.iterations
     return Cost(passes=2.0 * (subject.samples or _POOL) + crafting)
 
@@ -62,24 +70,35 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
             of the inputs.
         UsageError: an option is wrong for this mechanism or these records.
     """
-    options, rows = audit.options, Rows(type(audit))
+    if audit.options.mode == "one-run":
+        yield from one_run_rows(audit.options, Rows(type(audit)))
+        return
+    options = audit.options
     mechanism = _mechanism(subject, options)
+    facts = {"unit": mechanism.unit, "relation": options.relation}
+    rows = Rows(type(audit), facts=facts)
     swept = list(settings(mechanism, options.sweep_clip, options.sweep_sigma))
-    names, columns = subject.attributes, len(subject.records.features)
+    names, columns = _secrets(subject, mechanism), len(subject.records.features)
     design, rules = _setup(subject, options, comparisons=len(names) + len(swept))
-    games = {name: play_on(subject, name, mechanism, design, rules, progress) for name in names}
+    games = {name: _play(subject, name, mechanism, design, rules, progress) for name in names}
     bounds = {name: game.epsilon_lower for name, game in games.items()}
     at_least = {name: -math.inf if bound is None else bound for name, bound in bounds.items()}
     best = max(names, key=lambda name: at_least[name])
     yield from game_rows(games[best], options, rows)
     yield from theory_rows(games[best], options, columns, rows)
     yield from composition_rows(mechanism, options, rows)
+    yield from key_rows(
+        games[best].fates,
+        [layer.name for layer in subject.layers],
+        [layer.name for layer in layers_of(subject.target.model)],
+        rows,
+    )
     for name in names if len(names) > 1 else ():
         yield from game_rows(games[name], options, rows.of({"attribute": name}))
     _draw_histogram(games[best], options)
     curves: dict[str, dict[float, Game]] = {}
     for setting, at, other in swept:
-        game = play_on(subject, best, other, design, rules, progress)
+        game = _play(subject, best, other, design, rules, progress)
         at_setting = rows.of({setting: at})
         yield from game_rows(game, options, at_setting)
         yield from theory_rows(game, options, columns, at_setting)
@@ -95,12 +114,9 @@ def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
             "no mechanism is configured; name one with --mechanism dp:clip=C,sigma=S or "
             "--mechanism FILE.py:NAME"
         )
-    if not subject.attributes:
-        raise NotApplicable(
-            "no private attribute is named; name a column of the inputs with --attribute"
-        )
     declared = None if options.noise == "unknown" else options.noise
     mechanism = load_mechanism(options.mechanism, declared)
+    _expect_fitting(mechanism, options)
     for path in (options.picture, options.curves):
         if path is not None:
             expect_picture(path)
@@ -119,6 +135,49 @@ def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
     return mechanism
 
 
+_OF_RECORDS = {
+    "companions": "a client sends its update alone",
+    "replacement": "a client's update is played against one other",
+}
+_OF_CLIENTS = {
+    "relation": "a record's private value is replaced, and its absence is not played",
+    "unsent": "gradients of records are one vector (--hide leaves out layers)",
+}
+
+
+def _expect_fitting(mechanism: Mechanism, options: DpAuditOptions) -> None:
+    """Refuse options that say nothing of neighbours of the mechanism's unit."""
+    wrong = _OF_RECORDS if mechanism.unit == "client" else _OF_CLIENTS
+    for name, reason in wrong.items():
+        if getattr(options, name) != DpAuditOptions.model_fields[name].default:
+            raise UsageError(f"--{name}: leave it out for {mechanism.description}: {reason}")
+
+
+def _secrets(subject: Subject, mechanism: Mechanism) -> tuple[str, ...]:
+    """What games are about: the attributes, or clients' updates."""
+    if mechanism.unit == "client":
+        return (UPDATE,)
+    if not subject.attributes:
+        raise NotApplicable(
+            "no private attribute is named; name a column of the inputs with --attribute"
+        )
+    return subject.attributes
+
+
+def _play(
+    subject: Subject,
+    name: str,
+    mechanism: Mechanism,
+    design: Design,
+    rules: Rules,
+    progress: Progress,
+) -> Game:
+    """The game of the mechanism's unit."""
+    if isinstance(mechanism, Middleware):
+        return play_between_clients(subject, mechanism, design, rules, progress)
+    return play_on(subject, name, mechanism, design, rules, progress)
+
+
 def _setup(subject: Subject, options: DpAuditOptions, comparisons: int) -> tuple[Design, Rules]:
     design = Design(
         record=options.record,
@@ -129,11 +188,16 @@ def _setup(subject: Subject, options: DpAuditOptions, comparisons: int) -> tuple
         restarts=options.restarts,
         iterations=options.iterations,
         pool=subject.samples or _POOL,
+        relation=options.relation,
+        clients=options.clients,
+        client_records=options.client_records,
+        rate=options.rate,
+        unsent=options.unsent,
     )
     rules = Rules(
         options.trials,
         options.delta,
-        mode=options.mode,
+        mode="exact" if options.mode == "exact" else "implementation",
         confidence=options.confidence,
         comparisons=comparisons,
         memory=subject.memory,

@@ -16,6 +16,7 @@ from gradaudit.dp.run import Game
 from gradaudit.dp.theory import Relation, epsilon_classical, epsilon_composed
 from gradaudit.errors import UsageError
 from gradaudit.report import Measurement
+from gradaudit.text import listed
 
 BINS = 40
 UNLIKELY = 1e-4
@@ -30,12 +31,17 @@ DEPENDENT = (
     "each release"
 )
 CLASSICAL_RANGE = "proved only up to epsilon = 1"
+NO_LAW = (
+    "the law of a mechanism from a file, or of this middleware, is not known; where it clips and "
+    "adds noise, name it as dp:clip=C,sigma=S"
+)
+UPDATE = "a client's update"
 RELATIONS: tuple[Relation, ...] = ("replace", "remove")
 THEORY = ("epsilon_theory", "epsilon_classical")
 
 LIMITS = (
-    "A bound that does not exceed a claim proves no privacy: it speaks of one record, one pair of "
-    "values, one state of the model and one release, and cannot rise above its ceiling."
+    "A bound that does not exceed a claim proves no privacy: it speaks of one pair of neighbours, "
+    "one state of the model and one release, and cannot rise above its ceiling."
 )
 
 
@@ -46,8 +52,7 @@ def game_rows(game: Game, options: DpAuditOptions, rows: Rows) -> Iterator[Measu
         yield with_claim(row, game, options) if headline else row
     yield rows.measured("epsilon_ceiling", game.rules.ceiling, n=options.trials)
     if game.pair is None:
-        reason = "the law of a mechanism from a file is not known; name it as dp:clip=C,sigma=S"
-        yield from rows.skipped(reason, ["epsilon_pair"])
+        yield from rows.skipped(NO_LAW, ["epsilon_pair"])
     else:
         delta = 0.0 if game.mechanism.noise == "laplace" else options.delta
         yield rows.measured("epsilon_pair", game.pair, details={"delta": delta})
@@ -77,6 +82,7 @@ def _remark(lower: Measurement, claimed: float | None, promised: float | None) -
     """What promise and bound say of the claim, and what the bound does not say."""
     flawless = lower.details.get("at_ceiling")
     said = ["no trial erred: epsilon is at least this."] if flawless else []
+    said += [f"Decided without trials: {lower.details['because']}."] if lower.infinite else []
     if claimed is None:
         return " ".join([*said, LIMITS])
     if promised is not None and promised > claimed:
@@ -103,16 +109,16 @@ def theory_rows(
             reason = (
                 "a deterministic defense promises no finite epsilon"
                 if game.mechanism.deterministic
-                else "a mechanism from a file promises nothing known; name it as dp:clip=C,sigma=S"
+                else NO_LAW
             )
             yield from rows.skipped(reason, THEORY)
             return
         of_relation = rows if relation == "replace" else rows.of({"relation": relation})
         details: dict[str, JsonValue] = {
-            "unit": "record",
             "relation": relation,
             "sensitivity_over_noise": promise.mu if math.isfinite(promise.mu) else None,
             "delta": promise.delta,
+            **_only_without(game),
         }
         yield of_relation.measured("epsilon_theory", promise.epsilon, details=details)
         if not promise.delta:
@@ -131,6 +137,15 @@ def theory_rows(
                 classical.value / columns,
                 details={"columns": columns, "note": note},
             )
+
+
+def _only_without(game: Game) -> dict[str, JsonValue]:
+    """What a promise does not cover: arrays that leave as they are."""
+    bare = [fate.key for fate in game.fates if fate.carries_on]
+    if not bare:
+        return {}
+    remark = f"of what is clipped and under noise; {listed(bare)} is neither"
+    return {"untouched": list[JsonValue](bare), "remark": remark}
 
 
 def composition_rows(
@@ -177,8 +192,8 @@ def _gap_rows(game: Game, rows: Rows) -> Iterator[Measurement]:
         details: dict[str, JsonValue] = {
             "measured_by": game.gaps_from,
             "record": canary.kind,
-            "null_value": game.column.names[canary.null],
-            "alternative_value": game.column.names[canary.alternative],
+            "null_value": game.names[canary.null],
+            "alternative_value": game.names[canary.alternative],
         }
         if not kind:
             details["quartiles_of_ordinary_records"] = list[JsonValue](quartiles)
@@ -188,10 +203,12 @@ def _gap_rows(game: Game, rows: Rows) -> Iterator[Measurement]:
 
 def _facts(game: Game, options: DpAuditOptions) -> dict[str, JsonValue]:
     """What all bounds of a game rest on."""
-    played, names = game.canaries.played, game.column.names
+    played, names = game.canaries.played, game.names
     mixture = options.replacement == "uniform"
+    name = game.attribute
+    about: dict[str, JsonValue] = {"secret": UPDATE} if name is None else {"attribute": name}
     return {
-        "attribute": game.column.name,
+        **about,
         "null_value": names[played.null],
         "alternative_value": "every other" if mixture else names[played.alternative],
         "record": played.kind,
@@ -201,8 +218,6 @@ def _facts(game: Game, options: DpAuditOptions) -> dict[str, JsonValue]:
         "batch": game.hypotheses.records,
         "elements": game.hypotheses.elements,
         "comparisons": game.rules.comparisons,
-        "unit": "record",
-        "relation": "replace",
     }
 
 

@@ -125,6 +125,7 @@ def _metrics() -> Iterator[Metric]:
             id=reading.share,
             title=f"The layer's share in the sum of all layers' {reading.metric}",
             riskier="higher",
+            relative=True,
         )
 
 

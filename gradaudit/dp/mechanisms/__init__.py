@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Generator, Tensor
@@ -20,6 +20,8 @@ from gradaudit.specs import Spec, arguments, suggest
 from gradaudit.text import listed
 from gradaudit.user_code import first_line, load_callable
 
+Unit = Literal["client", "record"]
+"""Whose data may differ between neighbours."""
 Noiseless = Callable[[Tensor, Tensor], Tensor]
 """The release without noise, differentiable in the record: of its variants' gradients (…, elements)
 and those of its companions (others, elements) to (…, elements)."""
@@ -30,12 +32,13 @@ class ReleaseLaw:
     """A release that is a known function of the gradients plus noise of a known law.
 
     ``scale`` is the deviation (Gaussian) or scale (Laplace) of the noise in each element of a
-    release.
+    release, but for those that are ``bare``, (elements,) bool, and get none.
     """
 
     noise: Noise
     scale: float
     noiseless: Noiseless
+    bare: Tensor | None = None
 
     def epsilon(self, shifts: Tensor, delta: float) -> float:
         """Exact epsilon of releases that noiseless lie so far apart, the largest of several.
@@ -43,6 +46,8 @@ class ReleaseLaw:
         At δ for Gaussian noise, and at 0 for Laplace noise, whose ‖g1 − g0‖₁/b is little more. The
         shifts are (pairs, elements), and 0 < δ < 1.
         """
+        if self.bare is not None and bool(shifts[:, self.bare].any()):
+            return math.inf
         if self.noise == "laplace":
             return epsilon_laplace(float(shifts.abs().sum(dim=1).max()), self.scale)
         largest = float(torch.linalg.vector_norm(shifts, dim=1).max())
@@ -67,10 +72,13 @@ class Promise:
 class Mechanism(ABC):
     """A random map from the per-sample gradients of a step to the gradient that is released.
 
-    One that has a ``name`` and a ``summary`` is found, and made from ``name:clip=C,sigma=S``.
+    One that has a ``name`` and a ``summary`` is found, and made from a spec that begins with its
+    name, of which ``example`` is one: ``name:clip=C,sigma=S`` without a ``parse`` of its own.
 
     Attributes:
         description: as the user named it.
+        unit: whose data neighbours differ in: a record's, whose gradients it gets, or a client's,
+            whose update it gets as a batch of one.
         noise: the law of the noise in each element, known or declared; None where it is neither.
         noise_multiplier: σ/Δ of Gaussian noise on the sum of clipped gradients, which composes.
         deterministic: whether it is known to draw no random numbers.
@@ -80,11 +88,27 @@ class Mechanism(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    example: ClassVar[str]
+    unit: ClassVar[Unit] = "record"
     description: str
     noise: Noise | None = None
     noise_multiplier: float | None = None
     deterministic: ClassVar[bool] = False
     foreign: ClassVar[bool] = True
+
+    @classmethod
+    def parse(cls, text: str, noise: Noise | None = None) -> Self:
+        """The mechanism of ``NAME:clip=C,sigma=S,…``; ``noise`` is what one of no law is declared.
+
+        Raises:
+            UsageError: an option is missing, unknown or wrong.
+        """
+        scheme, _, rest = text.partition(":")
+        pairs = tuple(_pair(text, item) for item in rest.split(",") if item)
+        missing = {"clip", "sigma"} - {key for key, _ in pairs}
+        if missing:
+            raise UsageError(f"{OPTION} {text}: no {min(missing)}; write {scheme}:clip=C,sigma=S")
+        return cls(**arguments(Spec(text, scheme, pairs), cls))
 
     def law(self, records: int) -> ReleaseLaw | None:
         """The law of a release of a batch of so many records; None where it is not known.
@@ -137,22 +161,18 @@ def mechanisms() -> dict[str, type[Mechanism]]:
 
 
 def load_mechanism(text: str, noise: Noise | None = None) -> Mechanism:
-    """The mechanism that ``NAME:key=value,…``, ``FILE.py:NAME`` or ``package.module:NAME`` names.
+    """The mechanism that ``NAME:…``, ``FILE.py:NAME`` or ``package.module:NAME`` names.
 
     A name is that of a mechanism, or of a deterministic defense. ``noise`` is what a mechanism from
-    a file is declared to add.
+    a file, or middleware, is declared to add.
 
     Raises:
         UsageError: no such mechanism, file or function, or an option that it does not take.
     """
-    scheme, _, rest = text.partition(":")
+    scheme = text.partition(":")[0]
     known = mechanisms()
     if scheme in known:
-        pairs = tuple(_pair(text, item) for item in rest.split(",") if item)
-        missing = {"clip", "sigma"} - {key for key, _ in pairs}
-        if missing:
-            raise UsageError(f"{OPTION} {text}: no {min(missing)}; write {scheme}:clip=C,sigma=S")
-        return known[scheme](**arguments(Spec(text, scheme, pairs), known[scheme]))
+        return known[scheme].parse(text, noise)
     if scheme in defenses():
         return DefenseMechanism.parse(text)
     if not scheme.endswith(".py") and "." not in scheme:
@@ -186,8 +206,8 @@ class DefenseMechanism(Mechanism):
         self.defense, self.description, self.sizes = defense, description, dict(sizes or {})
 
     @classmethod
-    def parse(cls, text: str) -> DefenseMechanism:
-        """The mechanism of a defense's spec.
+    def parse(cls, text: str, noise: Noise | None = None) -> Self:
+        """The mechanism of a defense's spec; it adds no noise.
 
         Raises:
             UsageError: a wrong spec, or a defense that is random or changes the model.

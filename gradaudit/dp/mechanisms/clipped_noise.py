@@ -35,6 +35,7 @@ class ClippedNoise(Mechanism):
 
     name = "dp"
     summary = "Clip, and add Gaussian or Laplace noise."
+    example = "dp:clip=1,sigma=1"
     foreign: ClassVar[bool] = False
     noise: Noise
 

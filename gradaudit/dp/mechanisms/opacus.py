@@ -25,6 +25,7 @@ class OpacusMechanism(ClippedNoise):
 
     name = "opacus"
     summary = "Opacus's optimizer, as it is installed."
+    example = "opacus:clip=1,sigma=1"
     foreign = True
 
     def __init__(self, *, clip: float, sigma: float) -> None:

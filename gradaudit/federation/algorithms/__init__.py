@@ -17,12 +17,14 @@ class Algorithm(ABC):
         summary: one line for ``gradaudit list``.
         batch_size: records in a client's step where the user names none; None for all it holds.
         one_step: whether a client takes a single step a round, so that ``epochs`` must be 1.
+        averages: whether the server sees a mean of the clients' updates.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     batch_size: ClassVar[int | None] = 32
     one_step: ClassVar[bool] = False
+    averages: ClassVar[bool] = True
 
     @abstractmethod
     def round(self, server: Server, clients: Clients, workplace: Workplace, number: int) -> float:

@@ -1,7 +1,7 @@
 """Federated averaging: weights are averaged after local training."""
 
 from gradaudit.federation.algorithms import Algorithm
-from gradaudit.federation.clients import Clients, Server, Workplace, weighted_mean
+from gradaudit.federation.clients import Clients, Server, Workplace
 
 
 class FedAvg(Algorithm):
@@ -22,7 +22,8 @@ class FedAvg(Algorithm):
     def round(self, server: Server, clients: Clients, workplace: Workplace, number: int) -> float:
         """All clients train from the same weights; the weighted mean moves the server."""
         state = server.state()
-        mean = weighted_mean(workplace.training(client, state, number) for client in clients)
+        sent = (workplace.training(client, state, number) for client in clients)
+        mean = workplace.mean(sent, number)
         server.move(mean.update)
         server.set_buffers(mean.buffers)
         return mean.loss

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from gradaudit.federation.algorithms import Algorithm
-from gradaudit.federation.clients import Clients, Server, Workplace, weighted_mean
+from gradaudit.federation.clients import Clients, Server, Workplace
 
 
 class FedSgd(Algorithm):
@@ -24,7 +24,8 @@ class FedSgd(Algorithm):
     def round(self, server: Server, clients: Clients, workplace: Workplace, number: int) -> float:
         """One step of the server along the weighted mean of the clients' gradients."""
         state = server.state()
-        mean = weighted_mean(workplace.gradient(client, state, number) for client in clients)
+        sent = (workplace.gradient(client, state, number) for client in clients)
+        mean = workplace.mean(sent, number)
         server.step(mean.update)
         server.set_buffers(mean.buffers)
         return mean.loss

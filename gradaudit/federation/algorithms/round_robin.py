@@ -1,5 +1,7 @@
 """Round robin: the server takes one client's update after the other."""
 
+from typing import ClassVar
+
 from gradaudit.federation.algorithms import Algorithm
 from gradaudit.federation.clients import Clients, Server, Workplace
 
@@ -15,6 +17,7 @@ class RoundRobin(Algorithm):
 
     name = "round-robin"
     summary = "one client after the other trains and updates the server"
+    averages: ClassVar[bool] = False
 
     def round(self, server: Server, clients: Clients, workplace: Workplace, number: int) -> float:
         """Every client trains once, each from the weights that the one before left."""

@@ -1,0 +1,1 @@
+"""Models that were built or changed to read single records off a client's update."""

@@ -1,0 +1,23 @@
+"""What anybody reads off an update at a glance: no model is run, no data is needed.
+
+Each reading is a file. All of them together cost about as much as a few passes over the update.
+"""
+
+from collections.abc import Iterator
+
+from gradaudit.attacks.reading.base import Piece, Reading, Told
+from gradaudit.parts import discover
+from gradaudit.sharing.named import NamedUpdate
+
+__all__ = ["Piece", "Reading", "Told", "pieces", "readings"]
+
+
+def readings() -> dict[str, type[Reading]]:
+    """Every reading by its name."""
+    return discover("gradaudit.attacks.reading", Reading)
+
+
+def pieces(update: NamedUpdate) -> Iterator[Piece]:
+    """All that there is to look at, what tells most for its time first."""
+    for reading in sorted(readings().values(), key=lambda kind: kind.priority):
+        yield from reading().pieces(update)

@@ -1,0 +1,108 @@
+"""What is read off an update without running the model: pieces of work that can be done alone."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+from pydantic import JsonValue
+from torch import Tensor
+
+from gradaudit.sharing.named import NamedUpdate
+
+
+@dataclass(frozen=True)
+class Told:
+    """One number that was read, or why there is none.
+
+    Attributes:
+        metric: what it says.
+        layer: of which layer; None of the whole update.
+        value: None where nothing can be told.
+        reason: why not.
+        details: what else there is to know.
+    """
+
+    metric: str
+    layer: str | None
+    value: float | None
+    reason: str = ""
+    details: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+class Piece(NamedTuple):
+    """What can be looked at on its own.
+
+    Attributes:
+        metrics: what it tells of.
+        layer: of which layer; None of the whole update.
+        elements: how many it reads when nothing is cut.
+        look: does it, with a share of the layer's rows: 1 is all.
+        cut: whether less than all rows say something.
+    """
+
+    metrics: tuple[str, ...]
+    layer: str | None
+    elements: int
+    look: Callable[[float], Iterator[Told]]
+    cut: bool = False
+
+
+class Reading(ABC):
+    """One thing that can be read off an update."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    priority: ClassVar[int]
+    """Its turn where time is short: the lowest first."""
+
+    @abstractmethod
+    def pieces(self, update: NamedUpdate) -> Iterator[Piece]:
+        """What there is to look at; every layer has a piece where the metric is of layers."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A fully connected layer of an update.
+
+    Attributes:
+        weight: the name of its weight.
+        bias: of its bias.
+        turned: whether the weight's second dimension counts outputs.
+    """
+
+    weight: str
+    bias: str
+    turned: bool
+
+    def changes(self, update: NamedUpdate) -> tuple[Tensor, Tensor]:
+        """Of the weight, (outputs, inputs), and of the bias, (outputs,)."""
+        weight = update.change(self.weight)
+        return weight.T if self.turned else weight, update.change(self.bias)
+
+
+def linear_of(update: NamedUpdate, names: tuple[str, ...]) -> Linear | None:
+    """The fully connected layer that a layer's parameters make; None where they make none.
+
+    A weight of two dimensions and a bias as long as one of them; of two equal ones the first
+    counts the outputs, as in ``torch.nn.Linear``.
+    """
+    ends = {name.rpartition(".")[2]: name for name in names}
+    if not {"weight", "bias"} <= ends.keys():
+        return None
+    weight, bias = update.after[ends["weight"]], update.after[ends["bias"]]
+    if weight.dim() != 2 or bias.dim() != 1 or len(bias) not in weight.shape:
+        return None
+    return Linear(ends["weight"], ends["bias"], turned=len(bias) != weight.shape[0])
+
+
+def head_of(update: NamedUpdate) -> tuple[str, Linear] | None:
+    """The last fully connected layer, in the order in which arrays came."""
+    found = [(layer, linear_of(update, names)) for layer, names in update.layers().items()]
+    return next(((layer, linear) for layer, linear in reversed(found) if linear), None)
+
+
+def size_of(update: NamedUpdate, names: tuple[str, ...]) -> int:
+    """Elements of some parameters."""
+    return sum(math.prod(update.after[name].shape) for name in names)

@@ -1,0 +1,46 @@
+"""What leaves beside the update: buffers, whole numbers, single numbers."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import ClassVar
+
+import torch
+from pydantic import JsonValue
+
+from gradaudit.attacks.reading.base import Piece, Reading, Told
+from gradaudit.sharing.named import NamedUpdate
+
+
+class Beside(Reading):
+    """Arrays that leave though no defense of updates acts on them.
+
+    Buffers of BatchNorm are means and variances over the records themselves; whole numbers and
+    single numbers are what filters of federations pass over.
+    """
+
+    name: ClassVar[str] = "beside"
+    summary: ClassVar[str] = "Buffers, whole and single numbers that leave beside the update."
+    priority: ClassVar[int] = 35
+
+    def pieces(self, update: NamedUpdate) -> Iterator[Piece]:
+        """A single one."""
+        elements = sum(array.numel() for array in update.beside.values())
+        yield Piece(("beside",), None, elements, partial(_moved, update))
+
+
+def _moved(update: NamedUpdate, _share: float) -> Iterator[Told]:
+    moved = [name for name in update.beside if _has_moved(update, name)]
+    details: dict[str, JsonValue] = {
+        "arrays": [f"{name} ({update.apart[name]})" for name in moved],
+        "of_arrays": len(update.beside),
+        "kept": list(update.hidden),
+        "kind": update.kind,
+    }
+    yield Told("beside", None, float(len(moved)), details=details)
+
+
+def _has_moved(update: NamedUpdate, name: str) -> bool:
+    left = update.beside[name]
+    if update.kind == "weights" and name in update.before:
+        return not torch.equal(left, update.before[name])
+    return bool(left.any())

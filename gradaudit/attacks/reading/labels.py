@@ -1,0 +1,76 @@
+"""Classes that the last bias gives away."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import ClassVar
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+
+from gradaudit.attacks.reading.base import Linear, Piece, Reading, Told, head_of
+from gradaudit.sharing.named import NamedUpdate
+
+_ROUNDINGS = 8.0
+_NO_HEAD = "no fully connected layer with a bias of two outputs or more, to name classes by"
+
+
+class Labels(Reading):
+    """Classes that were among the labels: those whose bias gradient in the last layer is negative.
+
+    Of cross-entropy it is Σ_i p_ic − n_c over the records, and p_ic > 0, so a class with a negative
+    one was there (Zhao et al. 2020, iDLG, section 3.1). Steps of SGD, also with momentum, and of
+    Adam add such gradients with positive weights, so it holds of local training without weight
+    decay too. Where the number of records k is known, n_c = k/C · (1 − g_c/max g) estimates the
+    counts as if the model knew nothing and some class was absent.
+    """
+
+    name: ClassVar[str] = "labels"
+    summary: ClassVar[str] = "Classes of the batch, from the last layer's bias."
+    priority: ClassVar[int] = 20
+
+    def pieces(self, update: NamedUpdate) -> Iterator[Piece]:
+        """A single one."""
+        head = head_of(update)
+        if head is None or len(update.after[head[1].bias]) < 2:
+            yield Piece(("labels_named",), None, 0, _nothing)
+            return
+        elements = len(update.after[head[1].bias])
+        yield Piece(("labels_named",), None, elements, partial(_named, update, *head))
+
+
+def _nothing(_share: float) -> Iterator[Told]:
+    yield Told("labels_named", None, None, _NO_HEAD)
+
+
+def _named(update: NamedUpdate, layer: str, head: Linear, _share: float) -> Iterator[Told]:
+    gradient = update.change(head.bias).double().cpu()
+    there = gradient < -_ROUNDINGS * update.rounding(head.bias)
+    classes = [int(c) for c in there.nonzero()[:, 0]]
+    details: dict[str, JsonValue] = {
+        "layer": layer,
+        "of_classes": len(gradient),
+        "classes": list(classes),
+        "assumes": "a loss of cross-entropy on this layer's output, without weight decay",
+    }
+    if update.records is not None and classes:
+        details["counts"] = list(estimated_counts(gradient, update.records))
+    yield Told("labels_named", None, float(len(classes)), details=details)
+
+
+def estimated_counts(gradient: Tensor, records: int) -> list[int]:
+    """How often each class was among the labels, about; they add up to the records.
+
+    Args:
+        gradient: (classes,) of the last bias, up to a positive factor.
+        records: how many there are.
+    """
+    most = float(gradient.max())
+    if most <= 0:
+        return [0] * len(gradient)
+    exact = ((1 - gradient / most) * records / len(gradient)).clamp(min=0)
+    exact = exact * records / exact.sum()
+    counts = exact.floor()
+    left = records - int(counts.sum())
+    counts[(exact - counts).argsort(descending=True)[:left]] += 1
+    return [int(count) for count in counts.to(torch.long)]

@@ -1,0 +1,82 @@
+"""Whether the model that a server sent was made to read single records off an update of it."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from gradaudit.audits.base import Audit, AuditOptions, Metric
+
+
+class MaliciousServerOptions(AuditOptions):
+    """Options of the check."""
+
+    batch_size: int = Field(
+        16, ge=2, description="records in a batch, of whose gradient one record's share is told"
+    )
+
+
+class AttackMaliciousServer(Audit[MaliciousServerOptions]):
+    """Look a model over before training on it: whether it is made to single records out.
+
+    record_share is max_i ‖g_i‖/Σ_i‖g_i‖ over the records of a batch, mean over batches. It tells
+    what a batch gives away, not why: of a model that has learnt all records but one, that one's
+    share is near 1 too. So it has no limit, and imprint_score, the strongest of four signs over
+    that sign's own limit, has. Linear layers: rows alike that are active for ever fewer records
+    (cumulative bins, Fowl et al. 2022, section 4: limit 4 in a chain), and rows that hardly a
+    record turns on (trap weights, Boenisch et al. 2023: 0.4 of the rows). The layer that gives the
+    outputs: all weights with one class (Wen et al. 2022, section 3: 0.7). All layers: records that
+    the loss asks something of and the layer hears nothing of, less than 0.01 of the mean gain
+    ‖g_i‖/‖∂ℓ_i/∂outputs‖ (0.3 of the records); by the gain an overfitted model is an honest one.
+
+    movement is ‖w − w₀‖/‖w₀‖ since the checkpoint before (-c twice, oldest first) over what was to
+    be expected: the median of the other layers' or the layer's own longest move before, 0.05 at
+    least.
+
+    The limits are where simulation put them (benchmarks/malicious_server.py): above every honest
+    round of fresh to overfitted models, below every attack on the same models. What passes is not
+    proved honest: an attacker who knows these signs can make them smaller, at a price.
+    """
+
+    name = "attack malicious-server"
+    summary = "Whether a model was made to read single records off an update of it."
+    question = "Did the server send a model that singles records out?"
+    paper = "https://arxiv.org/abs/2110.13057"
+    metrics = (
+        Metric(
+            id="record_share",
+            title="Largest share of one record in a batch's gradient",
+            riskier="higher",
+            question="records",
+            counts="batches",
+        ),
+        Metric(
+            id="imprint_score",
+            title="Strongest sign of an imprint or of fishing, over its limit",
+            riskier="higher",
+            question="records",
+            error=1.0,
+            why="this layer is made so that single records can be read off its gradient",
+            says="{where} is made to single records out, as no honest training makes it",
+            helps="another model: send no update of this one, and ask the server where it is from",
+        ),
+        Metric(
+            id="movement",
+            title="How many times farther than expected the layer moved since the last round",
+            riskier="higher",
+            question="records",
+            warning=8.0,
+            why="this layer moved since the last round as no training moves it",
+            says="the weights of {where} were replaced since the last round, not trained",
+            helps="the model of the round before, until the server says what changed",
+        ),
+    )
+    headline = ("imprint_score",)
+    proxy = True
+    Options = MaliciousServerOptions
+    examples = (
+        "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income'",
+        "-m FILE.py:factory -c old.safetensors -c weights.safetensors "
+        "-d 'csv:table.csv?label=income' --batch-size 8",
+    )
+    priority = 12
+    least: ClassVar = {"samples": 32}

@@ -1,0 +1,103 @@
+"""The check of a server's model: from a subject's newest model and records to rows."""
+
+from collections.abc import Iterator
+
+import torch
+from pydantic import JsonValue
+
+from gradaudit.attacks.malicious.check import LIMITS, Signs, expect, signs_of
+from gradaudit.attacks.malicious.movement import State, moves
+from gradaudit.attacks.malicious.sensing import Sensed, sense
+from gradaudit.attacks.malicious.shares import dominated, record_shares
+from gradaudit.audits.attack_malicious_server import AttackMaliciousServer
+from gradaudit.audits.base import Cost
+from gradaudit.audits.rows import Rows
+from gradaudit.defenses.subject import Subject
+from gradaudit.errors import UsageError
+from gradaudit.models.target import Target
+from gradaudit.progress import Progress
+from gradaudit.report import Measurement
+from gradaudit.statistics.intervals import student
+
+_RECORDS = 128
+_PASSES = 1.5
+_NO_GRADIENT = "no record has a gradient here"
+_NO_SIGN = "nothing can be told of such a layer whose gradient is zero"
+_NO_ROUND = "needs the round before: name both checkpoints with -c, oldest first"
+_NO_OTHER = "there is no other layer, and no earlier round, to compare its move with"
+
+
+def cost(audit: AttackMaliciousServer, subject: Subject) -> Cost:
+    """A gradient of each record, and what of it is looked at."""
+    return Cost(passes=_PASSES * min(subject.samples or _RECORDS, len(subject.records)))
+
+
+def run(
+    audit: AttackMaliciousServer, subject: Subject, progress: Progress
+) -> Iterator[Measurement]:
+    """Rows of every layer; earlier checkpoints are the rounds before.
+
+    Raises:
+        NotApplicable: there are too few records, or they have no gradients of their own.
+        UsageError: a batch has more records than are looked at.
+        AuditError: the model cannot be run on the records.
+    """
+    records, batch = expect(subject.sample(_RECORDS)), audit.options.batch_size
+    if batch > len(records):
+        raise UsageError(f"--batch-size {batch}: only {len(records)} records are looked at")
+    with progress.task("malicious server", 1) as advance:
+        senses = sense(subject.target, records, subject.layers, subject.memory)
+        advance(1)
+    before = [parameters(target) for target in subject.targets[:-1]]
+    signs = signs_of(subject.target, senses, before)
+    rows = Rows(type(audit), facts={"records": len(records)})
+    for layer in subject.layers:
+        yield _share_row(rows, layer.name, senses.layers[layer.name], batch)
+        yield from _score_row(rows, layer.name, signs[layer.name])
+        yield from _movement_row(rows, layer.name, signs[layer.name], before, subject.target)
+
+
+def parameters(target: Target) -> State:
+    """A target's parameters by name, on the CPU."""
+    return {name: p.detach().cpu() for name, p in target.model.named_parameters()}
+
+
+def _share_row(rows: Rows, layer: str, sensed: Sensed, batch: int) -> Measurement:
+    shares = record_shares(sensed.norms, batch)
+    known = shares[~torch.isnan(shares)].numpy()
+    if not len(known):
+        return next(rows.skipped(_NO_GRADIENT, ["record_share"], [layer]))
+    alone = None if sensed.rows is None else dominated(sensed.rows, batch)
+    return rows.measured(
+        "record_share",
+        float(known.mean()),
+        layer=layer,
+        interval=student(known) if len(known) > 1 else None,
+        n=len(known),
+        details={"batch": batch, "largest": float(known.max()), "rows_of_one_record": alone},
+    )
+
+
+def _score_row(rows: Rows, layer: str, signs: Signs) -> Iterator[Measurement]:
+    if signs.score is None:
+        yield from rows.skipped(_NO_SIGN, ["imprint_score"], [layer])
+        return
+    limits: dict[str, JsonValue] = {name: LIMITS[name] for name in signs.found}
+    details: dict[str, JsonValue] = {
+        "sign": signs.strongest,
+        "signs": dict[str, JsonValue](signs.found),
+        "limits": limits,
+    }
+    yield rows.measured("imprint_score", signs.score, layer=layer, details=details)
+
+
+def _movement_row(
+    rows: Rows, layer: str, signs: Signs, before: list[State], target: Target
+) -> Iterator[Measurement]:
+    if signs.movement is None:
+        why = _NO_OTHER if before else _NO_ROUND
+        yield from rows.skipped(why, ["movement"], [layer])
+        return
+    moved = moves(before[-1], parameters(target))[layer]
+    details: dict[str, JsonValue] = {"relative": moved, "rounds": len(before)}
+    yield rows.measured("movement", signs.movement, layer=layer, details=details)

@@ -1,0 +1,107 @@
+"""How near any attacker at all can come to a record, given the noise on its update."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from gradaudit.audits.base import Audit, AuditOptions, Metric
+
+
+class FloorOptions(AuditOptions):
+    """Options of the floor."""
+
+    sigma: float = Field(
+        0.0,
+        ge=0,
+        description="deviation of Gaussian noise on the update, where no --defense dp: adds any",
+    )
+    batch_size: int = Field(
+        1, ge=1, description="records in an update, all but one of which the attacker knows"
+    )
+    prior: str = Field(
+        "fitted",
+        description="what the attacker knows of records beforehand: fitted (a Gaussian law with "
+        "the data's mean and shrunk covariance), or FILE.npz with mean (d,) and covariance (d, d)",
+    )
+    directions: int = Field(
+        512,
+        ge=1,
+        description="the prior's leading directions that are asked about one by one, the others "
+        "in groups at random, which only lowers the floor",
+    )
+    within: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="a reconstruction succeeds whose squared error is at most this share of the "
+        "prior's variance",
+    )
+
+
+class Floor(Audit[FloorOptions]):
+    """Bounds on every attacker, known or not, who sees one noisy update of a record.
+
+    He knows all but the record x: weights, label, the other records of the batch, the noise's law
+    and the prior N(m, C) of x. With J = ∂G/∂x of the clipped gradient that a layer shares, biases
+    too, σ the noise on the update, and à = C^½ E[JᵀJ] C^½ / σ² (over 1/k² where k records are
+    averaged; for Laplace noise of scale b, b for σ), the expectation over records of the prior:
+
+    - ``mse_share``: E‖x̂ − x‖² / tr C ≥ tr(C (I + Ã)⁻¹) / tr C, in the prior's directions: the van
+      Trees inequality (1968; R. Gill and B. Levit, "Applications of the van Trees inequality",
+      1995, equation 10; for gradients C. Guo et al., "Bounding training data reconstruction in
+      private (deep) learning", 2022, section 3).
+    - ``nats``: I(x; update) ≤ ½ ln det(I + Ã), in nats (S. Efroimovich, "Information contained in a
+      sequence of observations", 1979).
+    - ``rero``: no attacker's squared error is within ``--within`` of tr C more often than Φ(Φ⁻¹(κ)
+      + Δ/σ), with κ a bound on how often the mean is (J. Hayes et al., "Bounding training data
+      reconstruction in DP-SGD", 2023, theorem 2); needs a clip, and holds for every model.
+
+    Layers' information adds up. The expectation is over ``--samples`` drawn records (64), and the
+    interval is for it: its safe end holds whatever the sample missed, as tangents of the functional
+    at other records' information bound it; ``benchmarks/floors.py`` plays its coverage. The value
+    lies on the safe side of the truth on average: the floor's below, the information's above.
+
+    What is done to an update after the noise only helps. A kink (ReLU, max pooling) makes gradients
+    of the layers before it jump; there ``mse_share`` and ``nats`` are skipped. A floor says nothing
+    of records that are no draws of the prior, of several updates of a record, and of what a low
+    floor allows: it shows no attack.
+    """
+
+    name = "floor"
+    summary = "Bound every attacker's error from below, given the noise and a prior."
+    question = "How near can any attacker at all come to a record, given the noise?"
+    paper = "https://arxiv.org/abs/2201.12383"
+    metrics = (
+        Metric(
+            id="mse_share",
+            title="Least mean squared error of any attacker, as share of the prior's variance",
+            riskier="lower",
+            question="records",
+            chance=1.0,
+        ),
+        Metric(
+            id="nats",
+            title="Most that the update tells of a record",
+            unit="nat",
+            riskier="higher",
+            question="records",
+            chance=0.0,
+        ),
+        Metric(
+            id="rero",
+            title="Most often that any attacker comes near a record",
+            riskier="higher",
+            question="records",
+        ),
+    )
+    headline = ("mse_share",)
+    Options = FloorOptions
+    examples = (
+        "-m 'zoo:cnn3?shape=1x8x8' -d digits --defense dp:clip=1,sigma=0.1",
+        "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' --sigma 0.01",
+    )
+    priority = 110
+    least: ClassVar = {"samples": 16, "directions": 64}
+    quick: ClassVar = {"samples": 32, "directions": 128}
+    plain: ClassVar = {"directions": 256}
+    thorough: ClassVar = {"samples": 256}

@@ -1,0 +1,296 @@
+"""Floors of every attacker: from a target, its noise and a prior to rows."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+
+from gradaudit.audits.base import Cost
+from gradaudit.audits.floor import Floor, FloorOptions
+from gradaudit.audits.rows import Rows, by_round
+from gradaudit.defenses import Chain
+from gradaudit.defenses.base import module_of
+from gradaudit.defenses.subject import Subject
+from gradaudit.errors import NotApplicable
+from gradaudit.floors.given import prior_of_file
+from gradaudit.floors.prior import Prior
+from gradaudit.floors.reconstruction import log_chance, success
+from gradaudit.floors.release import Release, releases_of
+from gradaudit.floors.smoothness import jumps
+from gradaudit.floors.van_trees import (
+    Functional,
+    estimate,
+    informations,
+    nats,
+    share,
+    sum_of_layers,
+)
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.models.target import Layer, Target, shared_parameters
+from gradaudit.progress import Advance, Progress
+from gradaudit.randomness import rng
+from gradaudit.report import Measurement
+
+_DRAWS, _FEWEST = 64, 4
+_FITTED = "fitted"
+_PASSES_A_DIRECTION = 2.0
+_FUNCTIONALS: Mapping[str, Functional] = {"mse_share": share, "nats": nats}
+_NO_NOISE = (
+    "no noise: nothing bounds an attacker; add some (--defense dp:clip=…,sigma=…, or --sigma)"
+)
+
+
+def cost(audit: Floor, subject: Subject) -> Cost:
+    """Tangents in every direction for every drawn record.
+
+    Raises:
+        NotApplicable: there is no noise.
+    """
+    _expect_noise(_releases(audit.options, subject, subject.target))
+    directions = min(audit.options.directions, subject.records.inputs[0].numel())
+    draws = subject.samples or _DRAWS
+    return Cost(passes=_PASSES_A_DIRECTION * directions * draws * len(subject.targets))
+
+
+def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurement]:
+    """Rows of every shown layer and of the model; older checkpoints are the variants ``round``.
+
+    Raises:
+        NotApplicable: there is no noise, no prior for such inputs, or too few draws.
+        UsageError: the prior's file holds none.
+        AuditError: the model cannot be run on the records, or differentiated by them.
+    """
+    options, records = audit.options, subject.records
+    for target in subject.targets:
+        _expect_noise(_releases(options, subject, target))
+    if records.looked_up:
+        raise NotApplicable(
+            "the inputs are tokens or codes, which do not vary continuously: no prior has a density"
+        )
+    draws = subject.samples or _DRAWS
+    if draws < _FEWEST:
+        raise NotApplicable(
+            f"{draws} drawn records tell no error; draw {_FEWEST} or more (--samples)"
+        )
+    prior = _prior(options, records.inputs)
+    chosen = rng(subject.seed, "floor", "labels").integers(len(records), size=draws)
+    labels = records.labels[torch.from_numpy(chosen)]
+    for target, variant in by_round(subject):
+        case = _Case.of(audit, subject, target, prior, labels)
+        rows = Rows(type(audit), variant, case.facts(options))
+        with progress.task("floor", draws) as advance:
+            infos = case.informations(subject, advance)
+        yield from _rows(rows, case, infos, options, subject)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One target's update, how it leaves, and why some of its layers have no floor.
+
+    Attributes:
+        target: the model.
+        layers: all that is shared, biases too.
+        releases: how it leaves.
+        reasons: by layer, why it has no floor.
+        prior: of the records.
+        labels: of the records to draw.
+    """
+
+    target: Target
+    layers: tuple[Layer, ...]
+    releases: tuple[Release, ...]
+    reasons: Mapping[str, str]
+    prior: Prior
+    labels: Tensor
+
+    @classmethod
+    def of(
+        cls, audit: Floor, subject: Subject, target: Target, prior: Prior, labels: Tensor
+    ) -> Self:
+        """Look at what is shared and how."""
+        if audit.options.batch_size > 1 and target.loss.weights(labels) is not None:
+            raise NotApplicable(
+                "records weigh differently in a batch, so one's share in it is not known; use "
+                "--batch-size 1"
+            )
+        layers = shared_layers(target, subject.layers, subject.hidden)
+        releases = _releases(audit.options, subject, target)
+        view = FunctionalModel.of(target, seed=subject.seed)
+        first = prior.mean.reshape(1, *subject.records.inputs.shape[1:])
+        rough = jumps(view, layers, view.cast(first), view.cast(labels[:1]))
+        return cls(target, layers, releases, _spread(rough, layers, releases), prior, labels)
+
+    def release(self, layer: Layer) -> Release | None:
+        """How a layer leaves; None without noise."""
+        names = set(layer.parameter_names)
+        return next((one for one in self.releases if names <= one.members), None)
+
+    def why_not(self, layers: Sequence[Layer]) -> str:
+        """Why these layers have no floor together; empty where they have one."""
+        for layer in layers:
+            if why := _NO_NOISE if self.release(layer) is None else self.reasons.get(layer.name):
+                return why if len(layers) == 1 else f"{layer.name}: {why}"
+        return ""
+
+    def informations(self, subject: Subject, advance: Advance) -> dict[str, Tensor]:
+        """Ã of every layer that has a floor, (units, probes, probes)."""
+        smooth = [layer for layer in self.layers if not self.why_not([layer])]
+        if not smooth:
+            return {}
+        found = informations(
+            self.target,
+            smooth,
+            self.prior,
+            self.labels,
+            shape=subject.records.inputs.shape[1:],
+            seed=subject.seed,
+            clips=self.releases,
+            memory=subject.memory,
+            advance=advance,
+        )
+        fisher = {layer.name: one.fisher for layer in smooth if (one := self.release(layer))}
+        return {name: parts * fisher[name] for name, parts in found.items()}
+
+    def facts(self, options: FloorOptions) -> dict[str, JsonValue]:
+        """What every row says: what the attacker knows, and of what the floor is."""
+        prior = self.prior
+        return {
+            "attacker": "knows weights, labels, other records of the batch, noise law and prior",
+            "prior": options.prior,
+            "prior_variance": prior.variance,
+            **({"prior_shrinkage": prior.shrinkage} if options.prior == _FITTED else {}),
+            "directions": prior.leading,
+            "directions_in_groups": prior.size - prior.leading,
+            "batch_size": options.batch_size,
+            "updates": 1,
+        }
+
+
+def shared_layers(
+    target: Target, shown: Sequence[Layer], hidden: Sequence[str]
+) -> tuple[Layer, ...]:
+    """All that is shared, biases too, by layer: the shown ones' names, else the modules'."""
+    owners = {name: layer.name for layer in shown for name in layer.parameter_names}
+    sizes = {name: parameter.numel() for name, parameter in target.model.named_parameters()}
+    names: dict[str, list[str]] = {}
+    for name in shared_parameters(target.model, hidden):
+        names.setdefault(owners.get(name, module_of(name)), []).append(name)
+    kinds = {layer.name: layer.kind for layer in shown}
+    return tuple(
+        Layer(name, kinds.get(name, ""), place, tuple(own), sum(sizes[one] for one in own))
+        for place, (name, own) in enumerate(names.items())
+    )
+
+
+def _releases(options: FloorOptions, subject: Subject, target: Target) -> tuple[Release, ...]:
+    names, chain = shared_parameters(target.model, subject.hidden), Chain(subject.defenses)
+    chain.check(names)
+    return releases_of(chain, names, options.batch_size, options.sigma)
+
+
+def _expect_noise(releases: Sequence[Release]) -> None:
+    if not releases:
+        raise NotApplicable(_NO_NOISE)
+
+
+def _prior(options: FloorOptions, inputs: Tensor) -> Prior:
+    size = inputs[0].numel()
+    if options.prior != _FITTED:
+        return prior_of_file(Path(options.prior), size, options.directions)
+    prior = Prior.fitted(inputs.flatten(1), options.directions)
+    if not prior.variance > 0:
+        raise NotApplicable("all records are alike, so a fitted prior leaves nothing to learn")
+    return prior
+
+
+def _spread(
+    reasons: Mapping[str, str], layers: Sequence[Layer], releases: Sequence[Release]
+) -> dict[str, str]:
+    """Why layers have no floor, those included that are clipped together with one."""
+    spread = dict(reasons)
+    for release in releases:
+        if release.moving is None:
+            continue
+        members = [layer.name for layer in layers if set(layer.parameter_names) <= release.members]
+        culprit = next((name for name in members if name in reasons), None)
+        if culprit is not None:
+            told = f"is clipped together with {culprit}: {reasons[culprit]}"
+            spread |= {name: told for name in members if name not in reasons}
+    return spread
+
+
+def _rows(
+    rows: Rows,
+    case: _Case,
+    infos: Mapping[str, Tensor],
+    options: FloorOptions,
+    subject: Subject,
+) -> Iterator[Measurement]:
+    by_name = {layer.name: layer for layer in case.layers}
+    for shown in subject.layers:
+        yield from _of_layers(rows, case, infos, options, shown.name, [by_name[shown.name]])
+    yield from _of_layers(rows, case, infos, options, None, case.layers)
+
+
+def _of_layers(
+    rows: Rows,
+    case: _Case,
+    infos: Mapping[str, Tensor],
+    options: FloorOptions,
+    name: str | None,
+    layers: Sequence[Layer],
+) -> Iterator[Measurement]:
+    """The rows of one layer, or of the model."""
+    if why := case.why_not(layers):
+        yield from rows.skipped(why, _FUNCTIONALS, [name])
+    else:
+        yield from _measured(rows, case, sum_of_layers(infos[x.name] for x in layers), name)
+    yield _reconstructed(rows, case, options, name, layers)
+
+
+def _measured(rows: Rows, case: _Case, parts: Tensor, name: str | None) -> Iterator[Measurement]:
+    if not parts.isfinite().all():
+        yield from rows.failed("its gradients are not finite", _FUNCTIONALS, [name])
+        return
+    for metric, functional in _FUNCTIONALS.items():
+        found = estimate(functional, parts, case.prior)
+        error = {"mse": found.value * case.prior.variance / case.prior.size}
+        yield rows.measured(
+            metric,
+            found.value,
+            layer=name,
+            interval=found.interval,
+            n=len(case.labels),
+            details=error if metric == "mse_share" else {},
+        )
+
+
+def _reconstructed(
+    rows: Rows, case: _Case, options: FloorOptions, name: str | None, layers: Sequence[Layer]
+) -> Measurement:
+    """The bound on how often any attacker succeeds."""
+    found = [case.release(layer) for layer in layers]
+    releases = [release for release in found if release is not None]
+    if len(releases) < len(layers):
+        (row,) = rows.skipped(case.why_not(layers), ["rero"], [name])
+        return row
+    sizes = {
+        release: sum(layer.parameters for layer in layers if case.release(layer) is release)
+        for release in releases
+    }
+    blind = log_chance(case.prior, options.within)
+    try:
+        chance = success(list(sizes), list(sizes.values()), blind)
+    except NotApplicable as why:
+        (row,) = rows.skipped(str(why), ["rero"], [name])
+        return row
+    details: dict[str, JsonValue] = {
+        "within": options.within,
+        "log10_blind_chance": blind / math.log(10),
+    }
+    return rows.measured("rero", chance, layer=name, details=details)

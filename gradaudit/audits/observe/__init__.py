@@ -1,0 +1,96 @@
+"""What an update gives away at a glance."""
+
+from functools import partial
+
+from pydantic import Field
+
+from gradaudit.audits.base import Audit, AuditOptions, Metric
+
+_of_model = partial(Metric, per_layer=False)
+_HELPS = "larger batches, secure aggregation, or noise (--defense)"
+
+
+class ObserveOptions(AuditOptions):
+    """Options of what is read off a captured update."""
+
+    update: str | None = Field(
+        None,
+        description="the captured update: a file of gradients (`gradaudit capture` writes one), or "
+        "two checkpoints OLD,NEW",
+    )
+    rate: float | None = Field(
+        None, gt=0, description="learning rate between two checkpoints OLD,NEW (unknown)"
+    )
+    batch_size: int | None = Field(
+        None, ge=1, description="records behind the update, where that is known"
+    )
+
+
+class Observe(Audit[ObserveOptions]):
+    """Read off an update what takes no model and no data: seconds before it leaves.
+
+    record_share: rows of a fully connected layer whose quotients ∇_{W_k}/∇_{b_k} agree hold one
+    record, which the quotient is (Fan et al. 2020, theorem 2.1); the number is the energy of the
+    largest such group over the layer's, at least. labels_named: classes whose gradient of the last
+    bias is negative were there (Zhao et al. 2020, section 3.1). tokens_named: rows of a table that
+    moved (Melis et al. 2019, section 4.1). span_share: the rank of a linear map's update over its
+    width; whoever holds a record or text can test whether it was there (Petrov et al. 2024,
+    theorem 3.1). norm and moved_share are of each layer, weights and biases together; beside counts
+    buffers, whole numbers and single numbers that leave with it and that no defense acts on.
+
+    All of it is exact but for rounding, and at least what is there: an attack with the model does
+    better, so this alone never makes a layer's risk low.
+    """
+
+    name = "observe"
+    summary = "What a shared update gives away at a glance, before any attack is run."
+    question = "What does this very update give away at a glance?"
+    paper = "https://arxiv.org/abs/2006.11601"
+    metrics = (
+        Metric(
+            id="record_share",
+            title="Largest share of a layer's update that is a single record's, at least",
+            riskier="higher",
+            question="records",
+            chance=0.0,
+            warning=0.0,
+            error=0.5,
+            why="rows of this layer's update hold one record alone, which a division gives away",
+            says="a server can divide records out of {where}",
+            helps=_HELPS,
+        ),
+        _of_model(
+            id="labels_named",
+            title="Classes that the last bias names as being among the labels",
+            riskier="higher",
+        ),
+        Metric(
+            id="tokens_named",
+            title="Tokens that rows of the table name",
+            riskier="higher",
+            question="records",
+            warning=0.0,
+            why="rows of a table that moved are the words of the batch",
+            says="a server can read words off {where}",
+            helps="keep the table on the client (--hide), or noise (--defense)",
+        ),
+        Metric(
+            id="span_share",
+            title="Dimensions that the batch fills at a linear map, over its width",
+            riskier="lower",
+        ),
+        Metric(id="norm", title="Length of the layer's update, weights and biases together"),
+        Metric(id="moved_share", title="Share of the layer's elements that moved"),
+        _of_model(
+            id="beside",
+            title="Buffers, whole numbers and single numbers that leave beside the update",
+        ),
+    )
+    headline = ("record_share",)
+    proxy = True
+    Options = ObserveOptions
+    examples = (
+        "-m FILE.py:factory -d 'csv:table.csv?label=income' --update update.safetensors",
+        "-m 'zoo:mlp?inputs=10&classes=2' -d diabetes --update old.safetensors,new.safetensors",
+    )
+    priority = 5

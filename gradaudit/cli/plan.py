@@ -1,0 +1,156 @@
+"""``gradaudit plan``: what to protect so that a policy passes, at least cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.text import Text
+
+from gradaudit.cli.gate import verdict
+from gradaudit.cli.options import CONFIG, configured, options_of, with_options
+from gradaudit.cli.perform import (
+    GATE_FAILED,
+    asked,
+    expect_writable,
+    opened,
+    presentable,
+    unfinished,
+)
+from gradaudit.cli.reports import writers
+from gradaudit.cli.scan import choose_audits, sample_settings, time_left
+from gradaudit.cli.terminal import watcher
+from gradaudit.config import (
+    OutputSettings,
+    PlanSettings,
+    RunSettings,
+    ScanSettings,
+    SubjectSettings,
+    settle,
+)
+from gradaudit.errors import UsageError
+from gradaudit.formats import format_named
+from gradaudit.formats.base import Stdout
+from gradaudit.formats.page import Column, Page, grid
+from gradaudit.judging import read_policy
+from gradaudit.pictures import expect_picture
+from gradaudit.report import Report
+
+if TYPE_CHECKING:
+    from gradaudit.protection.planner import Plan
+
+_DONE = {"open": "shared", "hide": "hidden", "noise": "noise", "prune": "pruned"}
+
+
+def _plan(**flags: Any) -> None:
+    """Find what to hide, blur or prune so that a policy passes, at the least cost.
+
+    gradaudit plan --policy policy.yaml --quick
+    gradaudit plan --policy policy.yaml -m FILE.py:factory -c weights.safetensors -d DATA
+
+    Without a model and data it plans for the bundled sample model. Half of the records serve the
+    search; the plan is then measured on others, and judged there as the gate does. Exits with 1
+    where no plan passes, and shows the nearest.
+    """
+    config, file = configured(flags)
+    settings = settle(PlanSettings, flags, file)
+    left = time_left(settings.seconds)
+    if settings.policy is None:
+        raise UsageError(
+            "--policy is needed: name a file of rules (gradaudit gate --print-default-policy "
+            "writes one to begin with)"
+        )
+    policy = read_policy(settings.policy)
+    if not (settings.model or settings.data or settings.checkpoint):
+        sample = sample_settings()
+        if settings.attribute:
+            del sample["attribute"]
+        settings = settings.model_copy(update=sample)
+    ladders = choose_audits(settings, file)
+    expect_writable(settings, config, settings)
+    if settings.picture:
+        expect_picture(settings.picture)
+    with unfinished(settings) as units:
+        with opened(settings) as subject:
+            from gradaudit.protection.asking import needed
+            from gradaudit.protection.picture import draw_frontier
+            from gradaudit.protection.planner import Planner
+            from gradaudit.protection.reporting import plan_report
+
+            planner = Planner(
+                subject,
+                needed(policy, ladders),
+                policy,
+                cost=settings.cost,
+                means=settings.means,
+                rounds=settings.rounds,
+                strict=settings.strict,
+                left=left,
+                progress=watcher(settings.quiet),
+                units=units,
+            )
+            plan = planner.plan()
+            report = plan_report(plan, subject.target.model, settings.cost, asked(config))
+        report = presentable(report, settings, subject)
+        if settings.picture:
+            draw_frontier(settings.picture, plan, settings.cost)
+        for path, format_ in writers(settings.files):
+            format_.write(report, path, policy)
+        _show(plan, report, settings)
+        units.forget()
+    if not plan.verdict.passed:
+        typer.echo(f"gradaudit: no plan was found that passes {settings.policy}", err=True)
+        raise typer.Exit(GATE_FAILED)
+
+
+plan = with_options(
+    _plan,
+    [
+        *options_of(PlanSettings, "Plan", without=ScanSettings.model_fields),
+        *options_of(ScanSettings, "Plan", without={*RunSettings.model_fields, "dry_run"}),
+        *options_of(SubjectSettings, "Subject"),
+        CONFIG,
+        *options_of(OutputSettings, "Output"),
+    ],
+)
+
+
+def _show(plan: Plan, report: Report, settings: PlanSettings) -> None:
+    if settings.shape != "table":
+        format_named(settings.shape, every=settings.all).show(report)
+        return
+    page = Page(Stdout())
+    page.print(_table(plan, page))
+    for paragraph in _told(plan, report, settings):
+        page.print([Text()])
+        page.print(page.prose(paragraph))
+
+
+def _table(plan: Plan, page: Page) -> Iterator[Text]:
+    rows = list(plan.protection)
+    done = [f"{_DONE[g.kind]} {g.amount:g}" if g.amount else _DONE[g.kind] for _, g in rows]
+    lost = [plan.prices[layer] * plan.updates.lost(layer, guard) for layer, guard in rows]
+    columns = [
+        Column("protection", [page.text(each) for each in done]),
+        Column("cost of\nhiding", [page.text(f"{plan.prices[n]:.1%}") for n, _ in rows], True),
+        Column("cost", [page.text(f"{each:.1%}") for each in lost], True),
+    ]
+    yield from grid(
+        [Column("layer", [page.text(n) for n, _ in rows])], columns, page.width, page.rule
+    )
+
+
+def _told(plan: Plan, report: Report, settings: PlanSettings) -> Iterator[str]:
+    """What it costs, what it is compared with, and what to paste."""
+    naive = ", ".join(f"{name} {cost:.1%}" for name, (_, cost) in plan.naive.items())
+    beside = f"; simple strategies: {naive}" if naive else ""
+    yield f"cost {plan.cost:.1%} of {settings.cost}, at least {plan.least:.1%}{beside}"
+    told = report.provenance["protection"]
+    assert isinstance(told, dict)  # as it was made
+    if told["options"]:
+        yield f"options: {told['options']}"
+    if not plan.verdict.passed:
+        yield from (f"still beyond: {words}" for words in plan.verdict.failed)
+        return
+    yield f"measured again on fresh records, round {plan.rounds}: {verdict(plan.judged)}"

@@ -1,0 +1,105 @@
+"""A model's arrays as a message carries them, and as the vector of an update."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+Form = Literal["weights", "differences"]
+"""Whether a message holds the weights, or what training added to those received."""
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The arrays of a message by their keys, and the form that they are in."""
+
+    arrays: Arrays
+    form: Form
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a client received: the arrays (of any shape and type) that its answer is told by."""
+
+    received: Arrays
+
+    @classmethod
+    def of(cls, state: Mapping[str, Tensor]) -> "Layout":
+        """That of a state dict; numpy has no bfloat16, which becomes float32."""
+        return cls({key: as_array(tensor) for key, tensor in state.items()})
+
+    @property
+    def elements(self) -> int:
+        """Length of an update."""
+        return sum(array.size for array in self.received.values())
+
+    @cached_property
+    def places(self) -> dict[str, slice]:
+        """Where each array lies in an update."""
+        ends = accumulate((array.size for array in self.received.values()), initial=0)
+        return {key: slice(*at) for key, at in zip(self.received, pairwise(ends), strict=True)}
+
+    def where(self, keys: Collection[str]) -> Tensor:
+        """The elements that belong to these keys, (elements,) bool."""
+        mask = torch.zeros(self.elements, dtype=torch.bool)
+        for key in keys:
+            mask[self.places[key]] = True
+        return mask
+
+    @property
+    def real(self) -> list[str]:
+        """Keys of arrays of real numbers; the others count, or are indices."""
+        return [key for key, array in self.received.items() if array.dtype.kind == "f"]
+
+    def payload(self, update: Tensor, form: Form) -> Payload:
+        """The message that tells of an update (elements,): fresh arrays, of the types received."""
+        numbers = update.detach().cpu().double().numpy()
+        arrays = {}
+        for key, received in self.received.items():
+            moved = numbers[self.places[key]].reshape(received.shape)
+            weights = (received + moved).astype(received.dtype)
+            arrays[key] = weights if form == "weights" else moved.astype(received.dtype)
+        return Payload(arrays, form)
+
+    def update(self, sent: Payload) -> Tensor:
+        """The update (elements,) float32 that a message tells of; zero where a key is not in it."""
+        numbers = np.zeros(self.elements, np.float32)
+        for key, received in self.received.items():
+            if key in sent.arrays:
+                told = np.asarray(sent.arrays[key]).astype(np.float64)
+                moved = told - received if sent.form == "weights" else told
+                numbers[self.places[key]] = moved.ravel()
+        return torch.from_numpy(numbers)
+
+    def as_real(self, keys: Collection[str]) -> "Layout":
+        """The same where the arrays of these keys hold real numbers."""
+        real = {key: self.received[key].astype(np.float64) for key in keys}
+        return Layout({**self.received, **real})
+
+
+def as_array(tensor: Tensor) -> Array:
+    """A tensor of any device as an array of its own."""
+    tensor = tensor.detach().cpu()
+    tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    array: Array = tensor.numpy().copy()
+    return array
+
+
+def owner_of(key: str, layers: Collection[str]) -> str | None:
+    """The layer that a key of a state dict belongs to; None where it is no layer's.
+
+    It is the innermost one whose module holds the array; what the model itself holds belongs to
+    ``(model)``, where that is a layer.
+    """
+    if "." not in key:
+        return "(model)" if "(model)" in layers else None
+    inside = [name for name in layers if key.startswith(f"{name}.")]
+    return max(inside, key=len, default=None)

@@ -1,0 +1,201 @@
+"""Flower: a client mod that sees what leaves, and a strategy that sees what arrives.
+
+Flower runs the first of ``ClientApp(mods=[…])`` outermost: put ``ObserverMod`` first, so that it
+looks at what noise, clipping and compression have left. Only the verdict travels, as numbers in the
+reply's metrics, which a strategy averages as any other.
+
+Source: Flower's documentation of its message API (2025), mods and strategies, as of flwr 1.41.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app.message_type import MessageType
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from torch import Tensor
+
+from gradaudit.errors import AuditError
+from gradaudit.observer import Observation, Observer
+from gradaudit.observer.allowance import stopwatch
+
+EXAMPLES = "num-examples"
+Arrays = dict[str, dict[str, Array]]
+
+
+class ObserverMod:
+    """A client mod: looks at the arrays of a training reply before they leave.
+
+    Whether weights or their difference leave is told by comparing them with those that came. With
+    ``on_fail="raise"`` the reply is an error, which carries no arrays; with ``"withhold"`` the
+    arrays that came leave again. A client that fails is passed on as it is.
+
+    Args:
+        observer: looks; one of the node's own, since it keeps time over rounds.
+        state: ``model.state_dict()``, where arrays are sent without names (``NumPyClient``).
+    """
+
+    def __init__(self, observer: Observer, state: Mapping[str, Tensor] | None = None) -> None:
+        self.observer, self.state = observer, state
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Let the client train, look at its reply, and put the verdict into its metrics.
+
+        Raises:
+            Blocked: the policy does not let it leave, and ``on_fail`` is ``raise``.
+        """
+        if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
+            return call_next(message, context)
+        came, trained = _arrays_in(message.content), stopwatch()
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        observation = self.observer.observe(
+            *_matching(came, _arrays_in(reply.content)),
+            seconds=trained(),
+            records=_examples(reply.content),
+            state=self.state,
+            label=f"node-{context.node_id}-round-{message.metadata.group_id or 0}",
+        )
+        if self.observer.on_fail == "withhold" and not observation.verdict.passed:
+            _give_back(came, reply.content)
+        _metrics_of(reply.content).update(observation.verdict.metrics())
+        return reply
+
+
+class ObservedStrategy(Strategy):
+    """A strategy that looks at every client's reply as it arrives, as a curious server would.
+
+    Its time is a share of the round's, for all clients together. With ``on_fail="withhold"``
+    replies that the policy does not let pass are left out of the aggregate; with ``"raise"`` the
+    run ends.
+
+    Args:
+        strategy: does everything else.
+        observer: looks.
+        state: ``model.state_dict()``, where arrays come without names.
+
+    Attributes:
+        observations: of the last round, by the client's node.
+        absent: how many clients answered with an error in the last round.
+    """
+
+    def __init__(
+        self, strategy: Strategy, observer: Observer, state: Mapping[str, Tensor] | None = None
+    ) -> None:
+        self.strategy, self.observer, self.state = strategy, observer, state
+        self.observations: dict[int, Observation] = {}
+        self.absent = 0
+        self._sent: dict[str, Array] = {}
+        self._waited = stopwatch()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Remember what is sent."""
+        self._sent, self._waited = dict(arrays), stopwatch()
+        return self.strategy.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Look at what arrived, and aggregate it."""
+        arrived = list(replies)
+        answers = [reply for reply in arrived if not reply.has_error()]
+        self.absent, seconds = len(arrived) - len(answers), self._waited()
+        self.observations = {
+            reply.metadata.src_node_id: self._observed(reply, server_round, seconds / len(answers))
+            for reply in answers
+        }
+        kept = [reply for reply in arrived if reply.has_error() or self._accepted(reply)]
+        return self.strategy.aggregate_train(server_round, kept)
+
+    def _observed(self, reply: Message, server_round: int, seconds: float) -> Observation:
+        came, left = _matching({"": self._sent}, _arrays_in(reply.content))
+        return self.observer.observe(
+            came,
+            left,
+            seconds=seconds,
+            records=_examples(reply.content),
+            state=self.state,
+            label=f"from-node-{reply.metadata.src_node_id}-round-{server_round}",
+        )
+
+    def _accepted(self, reply: Message) -> bool:
+        verdict = self.observations[reply.metadata.src_node_id].verdict
+        return self.observer.on_fail != "withhold" or verdict.passed
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As the strategy does."""
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """As the strategy does."""
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """As the strategy does."""
+        self.strategy.summary()
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else the strategy has."""
+        if name == "strategy":
+            raise AttributeError(name)
+        return getattr(self.strategy, name)
+
+
+def _arrays_in(content: RecordDict) -> Arrays:
+    """The arrays of each record, as they are now: clients may take them out as they read them."""
+    return {name: dict(record) for name, record in content.array_records.items()}
+
+
+def _matching(came: Arrays, left: Arrays) -> tuple[dict[str, Array], dict[str, Array]]:
+    """What came and what leaves by array names, with those of records where several leave."""
+    if len(left) > 1:
+        return _joined(came), _joined(left)
+    name, arrays = next(iter(left.items()), ("", {}))
+    only = next(iter(came.values()), {})
+    return came.get(name, only if len(came) == 1 else {}), arrays
+
+
+def _joined(records: Arrays) -> dict[str, Array]:
+    return {
+        f"{record}.{name}": array
+        for record, arrays in records.items()
+        for name, array in arrays.items()
+    }
+
+
+def _give_back(came: Arrays, content: RecordDict) -> None:
+    """Put what came in place of what leaves.
+
+    Raises:
+        AuditError: there is nothing of the same name that came.
+    """
+    for name, record in content.array_records.items():
+        before, _ = _matching(came, {name: dict(record)})
+        if not record.keys() <= before.keys():
+            raise AuditError(f"{name}: nothing came that could leave instead; use on_fail='raise'")
+        content[name] = ArrayRecord({key: before[key] for key in record})
+
+
+def _metrics_of(content: RecordDict) -> MetricRecord:
+    """The record of metrics that there is, since strategies expect exactly one; else a new one."""
+    for record in content.metric_records.values():
+        return record
+    content["metrics"] = MetricRecord()
+    return content.metric_records["metrics"]
+
+
+def _examples(content: RecordDict) -> int | None:
+    for record in content.metric_records.values():
+        count = record.get(EXAMPLES)
+        if isinstance(count, int):
+            return count
+    return None

@@ -1,0 +1,119 @@
+"""NVFlare: a filter that sees the weights as they come in, and what leaves as it goes out.
+
+Put one into the chain of task data and one, as the last, into the chain of task results; both
+share what came through the site's context. Only the verdict travels, in the DXO's meta data.
+
+Source: NVFlare's programming guide (2025), filters, as of nvflare 2.9.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.dxo_filter import DXOFilter
+from nvflare.apis.filter import ContentBlockedException, FilterChainType, FilterContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+
+from gradaudit.observer import Blocked, Observer, OnFail
+from gradaudit.observer.allowance import stopwatch
+from gradaudit.observer.observer import SHARE
+from gradaudit.sharing.named import Array, Kind
+
+META = "gradaudit"
+"""The meta property that the verdict travels in."""
+_CAME = "__gradaudit_came__"
+_KINDS: dict[str, Kind] = {DataKind.WEIGHTS: "weights", DataKind.WEIGHT_DIFF: "difference"}
+
+
+class ObserverFilter(DXOFilter):  # type: ignore[misc]
+    """Looks at updates in the chains of a site (or of the server, for what a curious one sees).
+
+    Options are plain values, so that a job's configuration can hold them. With
+    ``on_fail="raise"`` content is blocked as NVFlare blocks it (``ContentBlockedException``, the
+    task fails); with ``"withhold"`` the weights that came leave again, or a difference of zeros.
+
+    Args:
+        folder: where reports are written, on this machine.
+        policy: file of the policy; the default one without it.
+        share: of the time between the two chains, which looking may take.
+        on_fail: ``tell``, ``raise`` or ``withhold``.
+        capture: folder where updates are saved too.
+    """
+
+    def __init__(
+        self,
+        folder: str | None = None,
+        policy: str | None = None,
+        share: float = SHARE,
+        on_fail: OnFail = "tell",
+        capture: str | None = None,
+    ) -> None:
+        kinds = [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF]
+        super().__init__(supported_data_kinds=kinds, data_kinds_to_filter=kinds)
+        self._options: dict[str, Any] = {
+            "policy": policy,
+            "share": share,
+            "on_fail": on_fail,
+            "capture": capture,
+        }
+        self._folder = folder
+        self._observer: Observer | None = None
+
+    @property
+    def observer(self) -> Observer:
+        """Looks; made when it is first needed, on the site."""
+        if self._observer is None:
+            self._observer = Observer(self._folder, **self._options)
+        return self._observer
+
+    def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
+        """Remember what comes in; look at what goes out.
+
+        Raises:
+            ContentBlockedException: the policy does not let it leave.
+        """
+        if self.get_prop(FilterContextKey.CHAIN_TYPE) != FilterChainType.TASK_RESULT_CHAIN:
+            fl_ctx.set_prop(_CAME, (_copied(dxo.data), stopwatch()), private=True, sticky=True)
+            return None
+        came, trained = fl_ctx.get_prop(_CAME) or ({}, lambda: 0.0)
+        try:
+            observation = self.observer.observe(
+                came,
+                dxo.data,
+                seconds=trained(),
+                kind=_KINDS[dxo.data_kind],
+                label=f"{fl_ctx.get_identity_name()}-round-{_round(shareable, fl_ctx)}",
+            )
+        except Blocked as why:
+            raise ContentBlockedException(str(why)) from why
+        if self.observer.on_fail == "withhold" and not observation.verdict.passed:
+            dxo.data = _instead(dxo, came)
+        dxo.set_meta_prop(META, observation.verdict.metrics())
+        return dxo
+
+
+def _copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """What training does not change in place."""
+    return {name: copy.deepcopy(array) for name, array in arrays.items()}
+
+
+def _instead(dxo: DXO, came: Mapping[str, Array]) -> dict[str, Array]:
+    """What leaves where nothing may.
+
+    Raises:
+        ContentBlockedException: there is nothing that came.
+    """
+    if dxo.data_kind == DataKind.WEIGHT_DIFF:
+        return {name: 0 * array for name, array in dxo.data.items()}
+    if not dxo.data.keys() <= came.keys():
+        raise ContentBlockedException("what came is not known, so nothing can leave instead")
+    return {name: came[name] for name in dxo.data}
+
+
+def _round(shareable: Shareable, fl_ctx: FLContext) -> object:
+    for found in (shareable.get_header("current_round"), fl_ctx.get_prop("current_round")):
+        if found is not None:
+            return found
+    return 0

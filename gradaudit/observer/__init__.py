@@ -1,0 +1,7 @@
+"""Looking at updates as they leave: what they give away, within a share of the round's time."""
+
+from gradaudit.observer.observer import Blocked, Observation, Observer, OnFail
+from gradaudit.observer.verdict import Verdict
+from gradaudit.observer.watching import Steps, Watch, watch
+
+__all__ = ["Blocked", "Observation", "Observer", "OnFail", "Steps", "Verdict", "Watch", "watch"]

@@ -1,0 +1,234 @@
+"""The live observer: looks at an update before it leaves, within a share of the time it took."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import JsonValue
+
+from gradaudit.attacks.reading import Piece, Told, pieces
+from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
+from gradaudit.formats import format_for
+from gradaudit.judging import Policy, gate, read_policy
+from gradaudit.observer.allowance import Allowance, Pace, stopwatch
+from gradaudit.observer.capture import save_update
+from gradaudit.observer.reporting import report_of
+from gradaudit.observer.verdict import Verdict
+from gradaudit.report import Report, utc_now
+from gradaudit.sharing.named import Array, NamedUpdate, named_update
+
+log = logging.getLogger(__name__)
+
+OnFail = Literal["tell", "raise", "withhold"]
+"""What becomes of an update that the policy does not let pass."""
+SHARE = 0.05
+_LEAST = 1 / 64
+"""Of a layer's rows, below which it is left out."""
+_NO_TIME = "no time for it within {0:.0%} of the {1:.3g} s of training so far; raise share"
+
+
+class Blocked(GradauditError):  # noqa: N818 - a verdict, not a fault
+    """A policy does not let an update leave."""
+
+    exit_status = 1
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was observed.
+
+    Attributes:
+        verdict: all that may travel.
+        report: the judged report, which stays here; None where nothing could be observed.
+        file: where it lies.
+    """
+
+    verdict: Verdict
+    report: Report | None = None
+    file: Path | None = None
+
+
+class Observer:
+    """Looks at updates before they leave.
+
+    What tells most for its time is read first (``gradaudit.attacks.reading``); rows of large
+    layers are cut to fit, and what there is no time for is a skipped row that says so, which lets
+    no rule pass. Time not used is kept for the next update. Writing captured updates is not
+    counted: it is asked for.
+
+    Args:
+        folder: where reports are written, as ``LABEL.json``; it is made.
+        policy: judges the report, or the file of it; the default policy without one.
+        share: of the time that training takes, which observing may take.
+        on_fail: ``tell`` the verdict alone; ``raise`` ``Blocked`` and let nothing leave; or
+            ``withhold``: what came leaves instead (the integrations do it).
+        capture: a folder where updates are saved too, as safetensors, for ``attack … --update``.
+        model: what reports call the model.
+        loss: the training loss, for the report.
+
+    Raises:
+        UsageError: the policy cannot be read, an option is out of range, or a folder cannot be
+            made.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path | None = None,
+        *,
+        policy: Policy | str | Path | None = None,
+        share: float = SHARE,
+        on_fail: OnFail = "tell",
+        capture: str | Path | None = None,
+        model: str = "model",
+        loss: str = "unknown loss",
+    ) -> None:
+        if not 0 < share <= 1:
+            raise UsageError(f"share: {share:g} is no share of the time; take 0.05, at most 1")
+        if on_fail not in ("tell", "raise", "withhold"):
+            raise UsageError(f"on_fail: {on_fail!r} is none of 'tell', 'raise' and 'withhold'")
+        self.folder, self.capture = _made(folder, "folder"), _made(capture, "capture")
+        self.policy = read_policy(policy) if isinstance(policy, str | Path) else policy
+        self.on_fail, self.model, self.loss = on_fail, model, loss
+        self.allowance, self._pace = Allowance(share), Pace()
+        self._count = 0
+        self._make_ready()
+
+    def observe(
+        self,
+        before: Mapping[str, Array] | None,
+        after: Mapping[str, Array],
+        *,
+        seconds: float,
+        label: str | None = None,
+        **how: Any,
+    ) -> Observation:
+        """Look at one update.
+
+        Args:
+            before: the weights that came, by name; a gradient needs none.
+            after: what leaves, by the same names.
+            seconds: that training it took.
+            label: names the report's file; without it they are counted.
+            how: ``kind``, ``parameters``, ``records`` and ``state`` of ``named_update``.
+
+        Returns:
+            The verdict, and the report that stays here. Where names do not match, or anything else
+            goes wrong, the verdict says why, and has not passed; training goes on.
+
+        Raises:
+            Blocked: the policy does not let it pass, and ``on_fail`` is ``raise``.
+        """
+        self._count += 1
+        self.allowance.earn(seconds)
+        label, spent = label or f"{self._count:05}", stopwatch()
+        try:
+            observation = self._looked_at(before, after, seconds, label, how)
+        except Exception as error:
+            fault = str(error) if isinstance(error, GradauditError) else one_line(error)
+            log.warning("gradaudit: %s is not observed: %s", label, fault)
+            log.debug("%s failed", label, exc_info=True)
+            observation = Observation(Verdict(passed=False, fault=fault))
+            self.allowance.spend(spent())
+        if self.on_fail == "raise" and not observation.verdict.passed:
+            where = f" (see {observation.file})" if observation.file else ""
+            raise Blocked(f"the update {label} may not leave: {observation.verdict}{where}")
+        return observation
+
+    def _looked_at(
+        self,
+        before: Mapping[str, Array] | None,
+        after: Mapping[str, Array],
+        seconds: float,
+        label: str,
+        how: Mapping[str, Any],
+    ) -> Observation:
+        """Read, report, judge and write.
+
+        Raises:
+            AuditError: the arrays do not match.
+            NotApplicable: there is no time.
+            UsageError: a file cannot be written.
+        """
+        if self.allowance.left < self._pace.expected("report", 0):
+            raise NotApplicable(self._no_time)
+        spent, started = stopwatch(), utc_now()
+        update = named_update(before, after, **how)
+        told = list(self._told(update, self.allowance.left - self._pace.expected("report", 0)))
+        read = spent()
+        facts: dict[str, JsonValue] = {
+            "started": started,
+            "finished": utc_now(),
+            "observed": {"label": label, "trained_seconds": seconds, "read_seconds": read},
+        }
+        judged = gate(self._report(update, told, facts), self.policy)
+        file = None if self.folder is None else self.folder / f"{label}.json"
+        if file is not None:
+            judged.save(file)
+        self._pace.took("report", spent() - read)
+        self.allowance.spend(spent())
+        if self.capture is not None:
+            save_update(self.capture / f"{label}.safetensors", update)
+        taken = self.allowance.spent / (self.allowance.worked or 1.0)
+        return Observation(Verdict.of(judged, taken), judged, file)
+
+    def _report(
+        self, update: NamedUpdate, told: Sequence[Told], facts: Mapping[str, JsonValue]
+    ) -> Report:
+        return report_of(update, told, model=self.model, loss=self.loss, provenance=facts)
+
+    @property
+    def _no_time(self) -> str:
+        return _NO_TIME.format(self.allowance.share, self.allowance.worked)
+
+    def _make_ready(self) -> None:
+        """Look at an update of nothing much, so that no round pays for what is loaded once."""
+        torch.linalg.eigvalsh(torch.eye(2))
+        toy = {"0.weight": torch.eye(16), "0.bias": torch.ones(16)}
+        update = named_update(None, toy, kind="gradient")
+        for _ in range(2):  # the first time builds what the second one is measured with
+            took = stopwatch()
+            told = [each for piece in pieces(update) for each in piece.look(1.0)]
+            judged = gate(self._report(update, told, {}), self.policy)
+            format_for(Path("report.json")).render(judged)
+            seconds = took()
+        self._pace.took("report", seconds)
+
+    def _told(self, update: NamedUpdate, left: float) -> Iterator[Told]:
+        """All readings, as long as there is time."""
+        spent = stopwatch()
+        for piece in pieces(update):
+            if not piece.elements:
+                yield from piece.look(1.0)
+                continue
+            share = self._affordable(piece, left - spent())
+            if share is None:
+                yield from self._left_out(piece)
+                continue
+            took = stopwatch()
+            yield from piece.look(share)
+            self._pace.took((piece.metrics, piece.layer), took() / share)
+
+    def _affordable(self, piece: Piece, left: float) -> float | None:
+        """The share of a piece that there is time for; None where there is none."""
+        expected = self._pace.expected((piece.metrics, piece.layer), piece.elements)
+        if expected <= left:
+            return 1.0
+        share = left / expected
+        return share if piece.cut and share >= _LEAST else None
+
+    def _left_out(self, piece: Piece) -> Iterator[Told]:
+        for metric in piece.metrics:
+            yield Told(metric, piece.layer, None, self._no_time, {"left_out": True})
+
+
+def _made(folder: str | Path | None, option: str) -> Path | None:
+    if folder is None:
+        return None
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{option}: {folder} cannot be made: {error.strerror}") from error
+    return Path(folder)

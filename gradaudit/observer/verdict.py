@@ -1,0 +1,63 @@
+"""What of an observation may travel: whether it passed, and four counts."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from gradaudit.judging import passed
+from gradaudit.report import Report
+
+PREFIX = "gradaudit."
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a policy says of an update; it names no layer, label, word or value.
+
+    Attributes:
+        passed: whether the policy lets it pass.
+        shown: how many of its limits are exceeded.
+        unclear: of how many that cannot be told.
+        left_out: how many things there was no time for.
+        share_of_time: what observing took so far, over what training took.
+        fault: why nothing could be observed; it stays with the report.
+    """
+
+    passed: bool
+    shown: int = 0
+    unclear: int = 0
+    left_out: int = 0
+    share_of_time: float = 0.0
+    fault: str = ""
+
+    @classmethod
+    def of(cls, judged: Report, share_of_time: float) -> Self:
+        """Of a judged report."""
+        outcomes = [finding.outcome for finding in judged.findings]
+        return cls(
+            passed=passed(judged),
+            shown=outcomes.count("failed"),
+            unclear=outcomes.count("unclear"),
+            left_out=sum(row.left_out for row in judged.measurements),
+            share_of_time=share_of_time,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers by name, always the same names, so that a server can average them."""
+        return {
+            f"{PREFIX}passed": float(self.passed),
+            f"{PREFIX}shown": float(self.shown),
+            f"{PREFIX}unclear": float(self.unclear),
+            f"{PREFIX}left_out": float(self.left_out),
+            f"{PREFIX}observed": float(not self.fault),
+            f"{PREFIX}share_of_time": self.share_of_time,
+        }
+
+    def __str__(self) -> str:
+        """In a few words."""
+        if self.fault:
+            return f"not observed: {self.fault}"
+        words = "passed" if self.passed else "failed"
+        return (
+            f"{words}: {self.shown} limits exceeded, {self.unclear} unclear, "
+            f"{self.left_out} not looked at, {self.share_of_time:.1%} of the time"
+        )

@@ -1,0 +1,47 @@
+"""Which audits a policy asks for."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from gradaudit.audits import Audit, Metric
+from gradaudit.audits.sizes import Size
+from gradaudit.errors import UsageError
+from gradaudit.judging import Policy, Rule
+
+
+def needed(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Size, ...]:
+    """The audits whose metrics a rule of level error names, as exactly as is wanted.
+
+    Args:
+        policy: the rules.
+        ladders: the sizes of each audit, the most exact last.
+
+    Raises:
+        UsageError: no audit measures what a rule names, or there is no rule of level error.
+    """
+    rules = [rule for rule in policy.rules if rule.level == "error"]
+    if not rules:
+        raise UsageError(f"{policy.name}: no rule of level error, so that anything passes; add one")
+    known = [sizes[-1] for sizes in ladders]
+    for rule in rules:
+        if not any(asks(rule, size.audit) for size in known):
+            raise UsageError(
+                f"{policy.name}: metric {rule.metric}: no audit measures it"
+                f"{' under these --audits' if len(known) < 2 else ''}; see `gradaudit list metrics`"
+            )
+    return tuple(size for size in known if any(asks(rule, size.audit) for rule in rules))
+
+
+def asks(rule: Rule, audit: Audit[Any]) -> bool:
+    """Whether a rule is about rows of this audit."""
+    return any(judges(rule, audit, metric) for metric in audit.metrics)
+
+
+def judges(rule: Rule, audit: Audit[Any], metric: Metric) -> bool:
+    """Whether a rule is about an audit's rows of a metric; some rules only are about one audit."""
+    name = audit.reports_as()
+    wanted = rule.variant.get(name)
+    if isinstance(wanted, str) and not fnmatchcase(audit.name.removeprefix(name).strip(), wanted):
+        return False
+    return fnmatchcase(f"{name}.{metric.id}", rule.metric)

@@ -1,0 +1,40 @@
+"""What every measure of cost is: the weight of each layer in the whole."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+from gradaudit.data.records import Records
+from gradaudit.models.target import Target
+from gradaudit.protection.updates import Updates
+
+
+class Cost(ABC):
+    """One measure of what it costs to protect a layer.
+
+    A plan's cost is Σ_l w_l·lost_l, with w_l the layer's weight, which add up to at most 1, and
+    lost_l the share of its update that does not arrive in the open (``Updates.lost``).
+
+    Attributes:
+        name: as on the command line.
+        summary: what a cost of 0.1 means.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    @abstractmethod
+    def sizes(self, target: Target, records: Records, updates: Updates) -> Mapping[str, float]:
+        """How large each layer is by this measure, in any unit; those left out count nothing.
+
+        Args:
+            target: the model.
+            records: some of those that it is trained on.
+            updates: what is shared of it.
+        """
+
+    def weights(self, target: Target, records: Records, updates: Updates) -> dict[str, float]:
+        """Each layer's share of the whole."""
+        sizes = self.sizes(target, records, updates)
+        whole = sum(sizes.values())
+        return {layer: size / whole if whole else 0.0 for layer, size in sizes.items()}

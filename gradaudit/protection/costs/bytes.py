@@ -1,0 +1,24 @@
+"""Bytes that are protected."""
+
+from collections.abc import Mapping
+
+from gradaudit.data.records import Records
+from gradaudit.defenses.base import module_of
+from gradaudit.models.target import Target
+from gradaudit.protection.costs.base import Cost
+from gradaudit.protection.updates import Updates
+
+
+class Bytes(Cost):
+    """What of the model's state is the layer's, buffers too: what is encrypted every round."""
+
+    name = "bytes"
+    summary = "share of the bytes of a message, buffers too, that are encrypted or drowned"
+
+    def sizes(self, target: Target, records: Records, updates: Updates) -> Mapping[str, float]:
+        """Bytes by layer."""
+        sizes = dict.fromkeys(updates.layers, 0.0)
+        for name, tensor in target.model.state_dict().items():
+            if (layer := module_of(name)) in sizes:
+                sizes[layer] += tensor.numel() * tensor.element_size()
+        return sizes

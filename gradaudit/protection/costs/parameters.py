@@ -1,0 +1,19 @@
+"""Parameters that are protected."""
+
+from collections.abc import Mapping
+
+from gradaudit.data.records import Records
+from gradaudit.models.target import Target
+from gradaudit.protection.costs.base import Cost
+from gradaudit.protection.updates import Updates
+
+
+class Parameters(Cost):
+    """The layer's trainable parameters, biases too: what an enclave has to hold."""
+
+    name = "parameters"
+    summary = "share of the trainable parameters that are hidden, or whose update is drowned"
+
+    def sizes(self, target: Target, records: Records, updates: Updates) -> Mapping[str, float]:
+        """Parameters by layer."""
+        return {layer: float(updates.elements(layer)) for layer in updates.layers}

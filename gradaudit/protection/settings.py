@@ -1,0 +1,68 @@
+"""A protection in the words of the tools that carry it out."""
+
+import shlex
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+from torch import nn
+
+from gradaudit.defenses.base import module_of
+from gradaudit.protection.guards import Guard, Protection
+from gradaudit.protection.updates import Updates
+
+_CLIP = 2.0
+"""Clipping that comes with noise, over the longest update that was seen: it cuts almost none."""
+
+
+def defense_specs(protection: Protection, updates: Updates) -> tuple[str, ...]:
+    """What blurs and prunes the layers that are shared, as ``--defense`` takes it.
+
+    Layers that are all treated alike are named by one glob.
+    """
+    blurred = [(layer, g) for layer, g in protection if g.kind in ("noise", "prune")]
+    alike = {guard for _, guard in blurred}
+    if len(alike) == 1 and len(blurred) == len(protection.shared):
+        norms = [updates.norm(layer) ** 2 for layer, _ in blurred]
+        return (_spec(alike.pop(), sum(norms) ** 0.5),)
+    return tuple(f"{_spec(g, updates.norm(layer))},layers={layer}" for layer, g in blurred)
+
+
+def options(protection: Protection, updates: Updates) -> str:
+    """``--hide`` and ``--defense`` options, quoted for a shell; empty where nothing is done."""
+    hidden = [("--hide", layer) for layer in protection.hidden]
+    defended = [("--defense", spec) for spec in defense_specs(protection, updates)]
+    return " ".join(f"{flag} {shlex.quote(value)}" for flag, value in [*hidden, *defended])
+
+
+def framework_settings(protection: Protection, model: nn.Module) -> Mapping[str, JsonValue]:
+    """What keeps the hidden layers' tensors, buffers too, from the server.
+
+    Returns:
+        For NVFlare the filters ``ExcludeVars``, which leaves them out of a message, and
+        ``HEModelEncryptor``, which encrypts them, either of them by itself; for Flower a line of
+        the app's configuration, with the names for a mod that leaves them out.
+    """
+    hidden = set(protection.hidden)
+    names: list[JsonValue] = [n for n in model.state_dict() if module_of(n) in hidden]
+    if not names:
+        return {}
+    return {
+        "nvflare": {
+            "exclude": _filter("nvflare.app_common.filters.exclude_vars.ExcludeVars", names),
+            "encrypt": {
+                "path": "nvflare.app_opt.he.model_encryptor.HEModelEncryptor",
+                "args": {"encrypt_layers": names},
+            },
+        },
+        "flower": {"exclude-vars": ",".join(map(str, names))},
+    }
+
+
+def _filter(path: str, names: list[JsonValue]) -> JsonValue:
+    return {"path": path, "args": {"exclude_vars": names}}
+
+
+def _spec(guard: Guard, norm: float) -> str:
+    if guard.kind == "prune":
+        return f"prune:{guard.amount:g}"
+    return f"dp:clip={_CLIP * norm or 1.0:.3g},sigma={guard.amount:g},per=release"

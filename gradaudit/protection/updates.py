@@ -1,0 +1,108 @@
+"""What clients would share: updates of a few batches, and what a guard leaves of them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradaudit.data.records import Records
+from gradaudit.defenses.base import module_of
+from gradaudit.defenses.prune import keep_largest
+from gradaudit.defenses.subject import Subject
+from gradaudit.protection.guards import Guard
+from gradaudit.randomness import rng, torch_rng
+from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.share import share
+
+BATCH, BATCHES = 32, 8
+"""Records of a batch and how many are looked at, at most."""
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Undefended gradients of batches' mean losses.
+
+    Attributes:
+        batches: of each batch, flattened, by layer and parameter.
+    """
+
+    batches: tuple[dict[str, dict[str, Tensor]], ...]
+
+    @classmethod
+    def of(cls, subject: Subject) -> Self:
+        """Those of batches of the subject's records, drawn without replacement."""
+        order = rng(subject.seed, "protection", "batches").permutation(len(subject.records))
+        size = max(1, min(BATCH, len(order) // 2))
+        starts = range(0, min(len(order), BATCHES * size) - size + 1, size)
+        chosen = [subject.records.take(np.sort(order[i : i + size])) for i in starts]
+        return cls(tuple(_update(subject, records, n) for n, records in enumerate(chosen)))
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers."""
+        return tuple(self.batches[0])
+
+    def elements(self, layer: str) -> int:
+        """How many parameters a layer has, biases too."""
+        return sum(tensor.numel() for tensor in self.batches[0][layer].values())
+
+    @cached_property
+    def scale(self) -> float:
+        """Root mean square of all elements of all updates."""
+        count = sum(map(self.elements, self.layers))
+        return float(np.sqrt(sum(self._energy(layer) for layer in self.layers) / count))
+
+    def norm(self, layer: str) -> float:
+        """L2 norm of the longest update of a layer."""
+        return max(float(torch.cat([*each[layer].values()]).norm()) for each in self.batches)
+
+    def mean_energy(self, layer: str) -> float:
+        """Squared L2 norm of the mean update of a layer."""
+        rows = [torch.cat([*each[layer].values()]) for each in self.batches]
+        return float(torch.stack(rows).mean(dim=0).square().sum())
+
+    def lost(self, layer: str, guard: Guard) -> float:
+        """The share of a layer's update that does not arrive in the open, 0 to 1.
+
+        All of what is hidden; of noise of deviation σ on n elements nσ²/(E + nσ²), what the best
+        linear estimate of the update still misses, with E the mean squared norm of the updates;
+        of pruning the share of E that is removed.
+        """
+        if guard.kind == "open":
+            return 0.0
+        energy = self._energy(layer)
+        if guard.kind == "hide" or not energy:
+            return 1.0
+        if guard.kind == "noise":
+            noise = guard.amount**2 * self.elements(layer)
+            return noise / (energy + noise)
+        return 1 - self._kept(layer, guard.amount) / energy
+
+    def _energy(self, layer: str) -> float:
+        squares = (t.double().square().sum() for each in self.batches for t in each[layer].values())
+        return float(sum(squares)) / len(self.batches)
+
+    def _kept(self, layer: str, share: float) -> float:
+        """Mean squared norm of what pruning leaves, tensor by tensor."""
+        kept = 0.0
+        for each in self.batches:
+            for tensor in each[layer].values():
+                count = tensor.numel() - round(share * tensor.numel())
+                kept += float(keep_largest(tensor[None], count).double().square().sum())
+        return kept / len(self.batches)
+
+
+def _update(subject: Subject, records: Records, number: int) -> dict[str, dict[str, Tensor]]:
+    """One batch's, flattened, on the CPU, by layer and parameter."""
+    target = subject.target
+    generator = torch_rng(subject.seed, "protection", "update", number, device=target.device)
+    sharing = SharingProtocol(hidden=subject.hidden)
+    shared = share(target, records.inputs, records.labels, sharing, generator)
+    found: dict[str, dict[str, Tensor]] = {layer.name: {} for layer in subject.layers}
+    for name, gradient in shared.items():
+        if (layer := module_of(name)) in found:
+            found[layer][name] = gradient.detach().flatten().cpu()
+    return found

@@ -1,0 +1,186 @@
+"""The observer: within its share of the time, closed where it fails, silent about what it saw."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from observer.training import model, state_of, train, trained
+
+import gradaudit
+from gradaudit.errors import UsageError
+from gradaudit.models.checkpoint import load_checkpoint
+from gradaudit.observer import Blocked, Observation, Observer
+from gradaudit.report import Report
+
+NO_LABELS = "rules:\n  - {metric: observe.labels_named, layers: '', max: 0}\n"
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(NO_LABELS)
+    return path
+
+
+def generous(folder: Path | None = None, **options: Any) -> Observer:
+    observer = Observer(folder, **options)
+    observer.allowance.earn(1000)
+    return observer
+
+
+def look(observer: Observer, seconds: float = 1.0, **how: Any) -> Observation:
+    before = state_of(model())
+    return observer.observe(before, trained(before), seconds=seconds, **how)
+
+
+class Clock:
+    """Every look at it takes as long."""
+
+    def __init__(self, tick: float) -> None:
+        self._readings = itertools.count()
+        self.tick = tick
+
+    def perf_counter(self) -> float:
+        return self.tick * next(self._readings)
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.05, 30.0])
+def test_it_keeps_its_share_of_the_time(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock of its own; the law: what was spent exceeds the share by a piece at most."""
+    monkeypatch.setattr("gradaudit.observer.allowance.time", Clock(1e-4))
+    observer = Observer()
+    seen = [look(observer, seconds) for _ in range(60)]
+    allowance = observer.allowance
+    assert allowance.worked == pytest.approx(60 * seconds)
+    assert allowance.spent <= 0.05 * allowance.worked + 2e-3
+    looked = [each.report for each in seen if each.report is not None]
+    assert looked
+    assert all(bool(each.report) is not bool(each.verdict.fault) for each in seen)
+    left_out = [each.verdict.left_out for each in seen if each.report]
+    assert (max(left_out) == 0) is (seconds == 30.0)
+    for report in looked:
+        for row in report.measurements:
+            assert not row.left_out or "raise share" in (row.reason or "")
+
+
+def test_what_there_was_no_time_for_has_not_passed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("gradaudit.observer.allowance.time", Clock(1e-4))
+    (tmp_path / "spans.yaml").write_text("rules:\n  - {metric: observe.span_share, min: 0}\n")
+    observer = Observer(policy=tmp_path / "spans.yaml")
+    assert look(generous(policy=tmp_path / "spans.yaml")).verdict.passed
+    assert not look(observer, 1e-6).verdict.passed
+    partly = next(each for _ in range(50) if (each := look(observer, 0.05)).verdict.left_out)
+    assert not partly.verdict.passed
+    assert "not looked at" in str(partly.verdict)
+    with pytest.raises(Blocked, match="no time"):
+        look(Observer(on_fail="raise"), 1e-6)
+
+
+def test_only_numbers_travel_and_always_the_same(tmp_path: Path) -> None:
+    observer = generous(tmp_path)
+    seen, failed = look(observer, label="one"), observer.observe({}, {}, seconds=1.0)
+    assert seen.verdict.metrics().keys() == failed.verdict.metrics().keys()
+    assert {type(v) for v in seen.verdict.metrics().values()} == {float}
+    assert failed.verdict.metrics()["gradaudit.observed"] == 0
+    assert not failed.verdict.passed
+    assert seen.file == tmp_path / "one.json"
+    assert Report.from_file(tmp_path / "one.json") == seen.report
+    assert [path.name for path in tmp_path.iterdir()] == ["one.json"]
+
+
+def test_a_policy_judges(policy: Path, tmp_path: Path) -> None:
+    assert look(generous()).verdict.passed  # the default only warns
+    seen = look(generous(policy=policy))
+    assert (seen.verdict.passed, seen.verdict.shown) == (False, 1)
+    with pytest.raises(Blocked, match=r"00001 may not leave: failed: 1 limits.*00001\.json"):
+        look(generous(tmp_path / "kept", policy=policy, on_fail="raise"))
+    assert (tmp_path / "kept" / "00001.json").exists()
+
+
+def test_what_was_captured_is_read_as_an_update(tmp_path: Path) -> None:
+    look(generous(capture=tmp_path), label="one", records=3)
+    state = load_checkpoint(tmp_path / "one.safetensors").state
+    before = state_of(model())
+    after = trained(before)
+    assert set(state) == {name for name, _ in model().named_parameters()}
+    for name, update in state.items():
+        torch.testing.assert_close(update, before[name] - after[name])
+
+
+def test_faults_of_its_own_let_training_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    observer = generous(tmp_path / "folder")
+    (tmp_path / "folder").rmdir()
+    assert "cannot be written" in look(observer).verdict.fault
+    broken = generous()
+    monkeypatch.setattr("gradaudit.observer.observer.pieces", lambda _: 1 / 0)
+    assert "ZeroDivisionError" in look(broken).verdict.fault
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"share": 0.0}, "share: 0 is no share"),
+        ({"on_fail": "stop"}, "none of 'tell', 'raise' and 'withhold'"),
+        ({"policy": "missing.yaml"}, "missing.yaml"),
+        ({"folder": "/dev/null/reports"}, "folder: /dev/null/reports cannot be made"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Observer(**options)
+
+
+def test_a_watch_sees_a_round(tmp_path: Path) -> None:
+    watched, observer = model(), generous(tmp_path)
+    before = state_of(watched)
+    with gradaudit.watch(watched, observer, records=3) as w:
+        assert "nothing has been trained" in w.verdict.fault
+        train(watched, steps=2)
+    assert w.report is not None
+    for row in w.report.select("observe.norm", layer="4"):
+        change = [watched.state_dict()[n] - before[n] for n in ("4.weight", "4.bias")]
+        exact = sum(float(part.square().sum()) for part in change) ** 0.5
+        assert row.value == pytest.approx(exact, rel=1e-4)
+    assert w.report.select("observe.beside")[0].value == 3
+
+
+def test_a_watch_of_training_that_dies_reports_nothing(tmp_path: Path) -> None:
+    watched = gradaudit.watch(model(), generous(tmp_path))
+    with pytest.raises(RuntimeError, match="died"), watched as w:
+        raise RuntimeError("died")
+    assert w.report is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_watch_sees_steps_of_its_own_model_and_lets_go() -> None:
+    watched, other = model(), model()
+    with gradaudit.watch(watched, generous(), each="step") as w:
+        train(watched, count=1 + 1, steps=3)
+        train(other)
+    train(watched)
+    assert (w.steps.steps, w.steps.looked_at) == (3, 3)
+    assert w.report is not None
+    assert {row.details["kind"] for row in w.report.select("observe.norm")} == {"gradient"}
+
+
+def test_a_watch_withholds_steps(policy: Path) -> None:
+    watched = model()
+    before = state_of(watched)
+    observer = generous(policy=policy, on_fail="withhold")
+    with gradaudit.watch(watched, observer, each="step"):
+        train(watched)
+    assert all(torch.equal(before[name], p) for name, p in watched.named_parameters())
+
+
+def test_a_watch_takes_an_observer_or_its_options() -> None:
+    with pytest.raises(UsageError, match="share: give it to the observer"):
+        gradaudit.watch(model(), generous(), share=0.5)
+    with pytest.raises(UsageError, match="neither 'round' nor 'step'"):
+        gradaudit.watch(model(), each="epoch")  # type: ignore[arg-type]
+    assert gradaudit.watch(model(), share=0.5).observer.allowance.share == 0.5

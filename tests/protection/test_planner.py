@@ -1,0 +1,216 @@
+"""Plans for a real model, from the trial of one protection to what the command prints."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import run
+
+from gradaudit.audits import audits
+from gradaudit.audits.sizes import Size
+from gradaudit.config import SubjectSettings, settle
+from gradaudit.data.records import Records
+from gradaudit.defenses.subject import Subject
+from gradaudit.errors import AuditError
+from gradaudit.judging import Policy
+from gradaudit.progress import Silent
+from gradaudit.protection.costs import costs
+from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
+from gradaudit.protection.planner import Planner, parted
+from gradaudit.protection.settings import framework_settings, options
+from gradaudit.protection.trial import Bench
+from gradaudit.protection.updates import Updates
+from gradaudit.subject import open_subject
+
+MODEL = "zoo:mlp?inputs=10&hidden=8,6&classes=2"
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    return open_subject(SubjectSettings(model=MODEL, data="diabetes", samples=12))
+
+
+@pytest.fixture(scope="module")
+def updates(subject: Subject) -> Updates:
+    return Updates.of(subject)
+
+
+def policy(*rules: dict[str, Any]) -> Policy:
+    return Policy.model_validate({"name": "test", "rules": rules})
+
+
+def size_of(audit: str, **given: Any) -> Size:
+    kind = audits()[audit]
+    return Size("quick", kind(settle(kind.Options, given, {})))
+
+
+def test_what_a_guard_loses_of_a_layer(subject: Subject, updates: Updates) -> None:
+    """Against the dense gradients of the same batches."""
+    rows = torch.stack([torch.cat([*each["fc1"].values()]) for each in updates.batches]).double()
+    assert rows.shape[1] == updates.elements("fc1") == 10 * 8 + 8
+    energy, count = float(rows.square().sum(dim=1).mean()), rows.shape[1]
+    assert updates.lost("fc1", OPEN) == 0
+    assert updates.lost("fc1", HIDE) == 1
+    assert updates.lost("fc1", Guard("noise", 0.3)) == pytest.approx(
+        0.09 * count / (energy + 0.09 * count), rel=1e-5
+    )
+    weight = torch.stack([each["fc1"]["fc1.weight"] for each in updates.batches]).double()
+    bias = torch.stack([each["fc1"]["fc1.bias"] for each in updates.batches]).double()
+    kept = sum(
+        float(t.square().sort(dim=1, descending=True).values[:, :n].sum(dim=1).mean())
+        for t, n in ((weight, 40), (bias, 4))
+    )
+    assert updates.lost("fc1", Guard("prune", 0.5)) == pytest.approx(1 - kept / energy, rel=1e-5)
+    assert updates.mean_energy("fc1") == pytest.approx(
+        float(rows.mean(dim=0).square().sum()), rel=1e-5
+    )
+
+
+def test_what_layers_weigh(subject: Subject, updates: Updates) -> None:
+    sizes = {
+        name: dict(kind().sizes(subject.target, subject.records, updates))
+        for name, kind in costs().items()
+    }
+    parameters = {"fc1": 88.0, "fc2": 54.0, "output": 14.0}
+    assert sizes["parameters"] == parameters
+    assert sizes["bytes"] == {layer: 4 * count for layer, count in parameters.items()}
+    assert sizes["flops"] == {"fc1": 160, "fc2": 96, "output": 24}
+    assert sizes["accuracy"].keys() == parameters.keys()
+    shares = costs()["parameters"]().weights(subject.target, subject.records, updates)
+    assert shares["fc1"] == pytest.approx(88 / 156)
+
+
+def test_parts_share_no_user() -> None:
+    users = np.repeat([f"u{n}" for n in range(20)], 5)
+    records = Records(torch.arange(100.0)[:, None], torch.zeros(100, dtype=torch.long), users=users)
+    parts = parted(records, 2, seed=0)
+    held = [set(part.users.tolist()) for part in parts if part.users is not None]
+    assert [len(part) for part in parts] == [50, 25, 25]
+    assert sum(map(len, held)) == len(set.union(*held)) == 20
+    with pytest.raises(AuditError, match="too few"):
+        parted(records, 10, seed=0)
+
+
+def test_rows_of_layers_are_measured_once_for_each_guard(
+    subject: Subject, updates: Updates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And are those of a scan with the same options."""
+    rules = policy({"metric": "sensitivity.label_f", "layers": "?*", "max": 1e9})
+    bench = Bench(subject, [size_of("sensitivity", probes=8)], rules, updates)
+    asked = []
+    kind = type(bench.sizes[0].audit)
+    measure = kind.run
+
+    def counted(self: Any, subject: Subject, progress: Any) -> Any:
+        asked.append([layer.name for layer in subject.layers])
+        return measure(self, subject, progress)
+
+    monkeypatch.setattr(kind, "run", counted)
+    nothing = Protection.uniform(["fc1", "fc2", "output"])
+    before = bench.judged(nothing)
+    hidden = bench.judged(nothing.hiding(["fc2"]))
+    assert asked == [["fc1", "fc2", "output"]]
+    for layer in ("fc1", "output"):
+        (old,), (new,) = (r.select("sensitivity.label_f", layer) for r in (before, hidden))
+        assert old == new
+    assert not hidden.select("sensitivity.label_f", "fc2")
+    shares = policy({"metric": "sensitivity.label_f_share", "layers": "?*", "max": 1e9})
+    again = replace(bench, policy=shares, _reports={}, _rows={})
+    again.judged(nothing)
+    again.judged(nothing.hiding(["fc2"]))
+    assert asked[1:] == [["fc1", "fc2", "output"], ["fc1", "output"]]
+
+
+def planned(subject: Subject, *rules: dict[str, Any], **given: Any) -> Any:
+    return Planner(
+        subject,
+        [size_of("sensitivity", probes=8)],
+        policy(*rules),
+        left=lambda: 1e9,
+        progress=Silent(),
+        **given,
+    ).plan()
+
+
+def test_it_hides_the_layers_that_are_beyond_and_no_other(subject: Subject) -> None:
+    """The table's columns are unlike in size, so that the first layer follows its record most."""
+    rule = {"metric": "sensitivity.input_f_bounded", "layers": "?*", "max": 1.0}
+    plan = planned(subject, rule)
+    assert plan.protection.hidden == ("fc1",)
+    assert plan.cost == plan.least == plan.prices["fc1"] == pytest.approx(88 / 156)
+    assert plan.verdict.passed
+    assert {layer.name for layer in plan.judged.target.layers} == {"fc2", "output"}
+    costs = {name: cost for name, (_, cost) in plan.naive.items()}
+    assert costs == pytest.approx({"first layers": 88 / 156, "last layers": 1.0})
+    assert plan.cheapest_naive == ("first layers", pytest.approx(88 / 156))
+
+
+def test_settings_name_what_is_hidden_and_blurred(subject: Subject, updates: Updates) -> None:
+    noise = Guard("noise", 0.25)
+    protection = Protection(("fc1", "fc2", "output"), (HIDE, noise, OPEN))
+    words = options(protection, updates)
+    clip = 2 * max(float(torch.cat([*u["fc2"].values()]).norm()) for u in updates.batches)
+    assert words == (f"--hide fc1 --defense dp:clip={clip:.3g},sigma=0.25,per=release,layers=fc2")
+    settings: Any = framework_settings(protection, subject.target.model)
+    assert settings["nvflare"]["exclude"]["args"] == {"exclude_vars": ["fc1.weight", "fc1.bias"]}
+    assert settings["flower"] == {"exclude-vars": "fc1.weight,fc1.bias"}
+    alike = Protection(("fc1", "fc2", "output"), (HIDE, noise, noise))
+    assert options(alike, updates).count("--defense") == 1
+
+
+PLAN = ("plan", "-m", MODEL, "-d", "diabetes", "--samples", 12, "--quick", "-q")
+
+
+@pytest.mark.slow
+def test_the_command_writes_a_report_and_what_to_paste(tmp_path: Path) -> None:
+    rules = tmp_path / "policy.yaml"
+    rules.write_text("rules: [{metric: sensitivity.label_f_share, layers: '?*', max: 0.5}]")
+    files = [tmp_path / "plan.json", tmp_path / "frontier.svg"]
+    done = run(*PLAN, "--policy", rules, "-o", files[0], "--picture", files[1], width=80)
+    assert done.status == 0, done.err
+    assert "gate passed" in done.out
+    report = json.loads(files[0].read_text())
+    (cost,) = (row for row in report["measurements"] if row["metric"] == "cost")
+    (naive,) = (row for row in report["measurements"] if row["metric"] == "cost_naive")
+    assert (cost["audit"], cost["unit"]) == ("plan", "parameters")
+    assert cost["value"] <= naive["value"]
+    assert files[1].read_text().startswith("<?xml")
+    words = report["provenance"]["protection"]["options"]
+    assert words == "" or words in " ".join(done.out.split())
+    assert run("gate", files[0], "--policy", rules).status == 0
+    assert run("render", files[0], "-o", tmp_path / "plan.html").status == 0
+
+
+REFUSED: list[tuple[str, str, list[str]]] = [
+    ("sensitivty.label_f", "no audit measures it", []),
+    ("sensitivity.label_f", "no such cost", ["--cost", "money"]),
+    ("sensitivity.label_f", "did you mean 'fc1'", []),
+]
+
+
+@pytest.mark.parametrize(("metric", "message", "more"), REFUSED, ids=[m for _, m, _ in REFUSED])
+def test_what_is_refused(metric: str, message: str, more: list[str], tmp_path: Path) -> None:
+    rules = tmp_path / "policy.yaml"
+    rules.write_text(f"rules: [{{metric: {metric}, layers: fc11, max: 1}}]")
+    done = run(*PLAN, "--policy", rules, *more)
+    assert done.status == 2
+    assert message in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_policy_is_asked_for() -> None:
+    done = run(*PLAN)
+    assert (done.status, done.err.count("--policy is needed")) == (2, 1)
+
+
+def test_where_no_plan_passes_the_nearest_is_shown(tmp_path: Path) -> None:
+    rules = tmp_path / "policy.yaml"
+    rules.write_text("rules: [{metric: sensitivity.input_f, layers: '?*', max: 1.0e-12}]")
+    done = run(*PLAN, "--policy", rules)
+    assert done.status == 1
+    assert "still beyond" in done.out
+    assert "no plan was found that passes" in done.err

@@ -1,0 +1,85 @@
+"""On a device that mixes nothing with the CPU's tensors every audit finds the CPU's numbers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import HANGS
+from torch.utils import backend_registration
+
+from gradaudit.audits import audits
+
+TESTS = Path(__file__).parent
+TABLE = {"model": "zoo:mlp?inputs=10&classes=2", "data": "diabetes", "attribute": ["sex"]}
+SAMPLE = TESTS.parent / "sample_models" / "models.py"
+PICTURES = {"model": f"{SAMPLE}:digits_cnn", "data": "digits"}
+CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("sensitivity", TABLE, {}),
+    ("vinfo", TABLE, {"repeats": 2, "batches": 10, "batch_size": 4, "family": ["logistic"]}),
+    ("subspace", TABLE, {"permutations": 19}),
+    ("forward", PICTURES, {}),
+    ("copa-metric", PICTURES, {"records": 1}),
+    ("attack membership", TABLE, {"batches": 1, "iterations": 2}),
+    (
+        "attack reconstruct",
+        TABLE,
+        {
+            "method": ["dlg", "idlg", "inverting-gradients", "closed-form", "r-gap"],
+            "iterations": 2,
+            "batches": 1,
+        },
+    ),
+    ("attack reconstruct", PICTURES, {"method": ["copa"], "restarts": 1, "batches": 1}),
+    ("attack tracing", TABLE, {}),
+    (
+        "attack property",
+        TABLE,
+        {"batch_size": 6, "shadow": 20, "trials": 20, "repeats": 1, "family": ["logistic"]},
+    ),
+    ("dp-audit", TABLE, {"mechanism": "dp:clip=1,sigma=1", "trials": 200, "iterations": 4}),
+]
+ELSEWHERE = {"attack text", "attack user", "attack attribute", "attack distribution", "tradeoff"}
+"""Need language models, or records of users, or are the same code as another."""
+
+
+@pytest.fixture(scope="module")
+def both() -> dict[str, Any]:
+    """The rows of every case, here and there."""
+    cases = [
+        {"audit": audit, "subject": {**subject, "samples": 100}, "options": options}
+        for audit, subject, options in CASES
+    ]
+    child = subprocess.run(
+        [sys.executable, TESTS / "fake_device.py"],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        timeout=HANGS,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+    found: dict[str, Any] = json.loads(child.stdout)
+    return found
+
+
+def test_every_audit_is_tried() -> None:
+    assert {audit for audit, _, _ in CASES} | ELSEWHERE == set(audits())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+    reason="this torch takes no device that is written in Python",
+)
+@pytest.mark.parametrize("case", range(len(CASES)), ids=lambda case: CASES[case][0])
+def test_no_operation_mixes_devices_and_no_number_changes(both: dict[str, Any], case: int) -> None:
+    here, there = both["here"][case], both["there"][case]
+    assert there["fault"] is None
+    assert any(status == "measured" for status, _, _ in here["rows"].values())
+    assert there["rows"].keys() == here["rows"].keys()
+    for key, (status, value, reason) in here["rows"].items():
+        near = None if value is None else pytest.approx(value, rel=1e-5, abs=1e-9)
+        assert there["rows"][key] == [status, near, reason], key
