@@ -15,7 +15,7 @@ from gradaudit.audits.attack_text import AttackText, TextOptions
 from gradaudit.audits.attack_text.measure import ANSWERED, OF_LAYERS, OF_MODEL
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.subject import Subject
-from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
