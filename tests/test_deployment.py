@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from command_line import run
+from report_builder import make_report
 
 from gradaudit import audit
 from gradaudit.audits import audits
@@ -13,6 +14,9 @@ from gradaudit.audits.sharing_options import ClientOptions
 from gradaudit.config import RunSettings, deployed, section, settle
 from gradaudit.deployment import Deployment, read_deployment
 from gradaudit.errors import UsageError
+from gradaudit.judging import Policy, gate
+from gradaudit.judging.policy import Rule
+from gradaudit.report import Measurement
 from gradaudit.sweeping.ladder import ladder
 
 MODEL = ("-m", "zoo:mlp?inputs=10&classes=2&hidden=4", "-d", "diabetes", "-q")
@@ -125,7 +129,8 @@ def test_the_subject_of_every_audit_is_as_the_federation_has_it(key: str) -> Non
 
 def test_all_attacks_are_told_and_no_other_audit() -> None:
     names = {name for name in audits() if name.startswith("attack ")}
-    assert {*ATTACKS} == {*names, "vinfo"}
+    of_the_model = {"attack malicious-server"}
+    assert {*ATTACKS} == {*names, "vinfo"} - of_the_model
 
 
 @pytest.mark.parametrize(
@@ -259,3 +264,32 @@ def test_a_ladder_needs_a_federation_and_nothing_else(
     done = run("sweep", "attack", "membership", *MODEL, *named)
     assert done.status == 2
     assert words in done.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "outcomes"),
+    [
+        (("deployed",), {"passed"}),
+        (("diagnostic",), {"unmeasured"}),
+        (("diagnostic", "deployed"), {"passed"}),
+    ],
+    ids=str,
+)
+def test_a_rule_judges_the_setting_that_it_names(
+    settings: tuple[str, ...], outcomes: set[str]
+) -> None:
+    """What is diagnostic is beyond the limit here, what is deployed within it."""
+    errors = {"diagnostic": 0.0, "deployed": 0.5}
+    rows = [
+        Measurement(
+            audit="attack",
+            metric="mse",
+            variant={"rung": setting},
+            value=errors[setting],
+            details={"setting": setting},
+        )
+        for setting in settings
+    ]
+    rule = Rule(metric="attack.mse", variant={"rung": "*"}, min=0.3, setting="deployed")
+    judged = gate(make_report(*rows), Policy(rules=(rule,)))
+    assert {finding.outcome for finding in judged.findings} == outcomes

@@ -171,11 +171,10 @@ class ClientRows:
         self, batches: Tensor, needed: Sequence[Layer], first: int
     ) -> dict[str, Tensor]:
         words, device = (self.seed, "sharing", "client"), self.clients.target.device
-        updates = [
-            self.clients.update(self.used[batch], torch_rng(*words, number, device=device))
-            for number, batch in enumerate(batches, start=first)
-        ]
-        return {layer.name: torch.stack([each[layer.name] for each in updates]) for layer in needed}
+        numbers = range(first, first + len(batches))
+        generators = [torch_rng(*words, number, device=device) for number in numbers]
+        updates = self.clients.updates(self.used[batches], generators)
+        return {layer.name: updates[layer.name] for layer in needed}
 
     def _needed(self, layers: Sequence[Layer]) -> list[Layer]:
         """The parameters of these layers, or all where a defense looks at the whole update."""

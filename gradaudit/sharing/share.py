@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradaudit.defenses.chain import squared_norms
 from gradaudit.errors import NotApplicable
@@ -14,6 +15,10 @@ from gradaudit.gradients.per_sample import mean_gradient, per_sample_gradients
 from gradaudit.models.target import Layer, Target
 from gradaudit.sharing.local import LocalTraining
 from gradaudit.sharing.protocol import SharingProtocol
+from gradaudit.sharing.rows import QUICK_BYTES
+
+_COPIES = 6
+"""Of a client's weights while it trains: with gradients and an optimizer's memory."""
 
 
 def local_training(
@@ -168,6 +173,56 @@ class Clients:
             found = local_training(view, self.names, records, targets, training, generator)
         return {name: gradient.flatten() for name, gradient in found.items()}
 
+    def updates(self, batches: Tensor, generators: Sequence[torch.Generator]) -> dict[str, Tensor]:
+        """The updates of clients with these batches (clients, k): (clients, elements).
+
+        Clients that train do so together, where the model can be mapped over and draws nothing.
+        """
+        if not self._train_together:
+            pairs = zip(batches, generators, strict=True)
+            each = [self.update(batch, draws) for batch, draws in pairs]
+            return {name: torch.stack([update[name] for update in each]) for name in self.names}
+        elements = sum(p.numel() for p in self.view.parameters.values())
+        memory = min(QUICK_BYTES, self.memory // 2)
+        some = max(1, memory // (_COPIES * elements * self.view.dtype.itemsize))
+        parts = [
+            self._trained(batches[start : start + some], generators[start : start + some])
+            for start in range(0, len(batches), some)
+        ]
+        return {name: torch.cat([part[name] for part in parts]) for name in self.names}
+
+    def _trained(self, batches: Tensor, generators: Sequence[torch.Generator]) -> dict[str, Tensor]:
+        """As ``update`` of each client, with the same draws."""
+        training, view = self.sharing.training, self.view
+        assert training is not None
+        for draws in generators:
+            torch.randint(1 << 62, (), generator=draws, device=draws.device)
+        orders = [training.drawn(batches.shape[1], draws) for draws in generators]
+        records, targets = view.cast(self.inputs[batches]), view.cast(self.labels[batches])
+        clients = torch.arange(len(batches), device=records.device)[:, None]
+
+        def gradients(weights: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+            return _gradients(view, weights, records[clients, rows], targets[clients, rows])
+
+        start = {name: p.expand(len(batches), *p.shape) for name, p in view.parameters.items()}
+        steps = [torch.stack(step).to(records.device) for step in zip(*orders, strict=True)]
+        found = training.update(start, steps, gradients)
+        return {name: found[name].flatten(1) for name in self.names}
+
+    @cached_property
+    def _train_together(self) -> bool:
+        """Whether clients train, and can be mapped over: found by trying."""
+        view, pair = self.view, torch.arange(min(2, len(self.inputs))).expand(2, -1)
+        records, targets = view.cast(self.inputs[pair]), view.cast(self.labels[pair])
+        if self.sharing.training is None or view.stochastic(records[0]):
+            return False
+        start = {name: p.expand(2, *p.shape) for name, p in view.parameters.items()}
+        try:
+            _gradients(view, start, records, targets)
+        except (RuntimeError, NotImplementedError):
+            return False
+        return True
+
     def _of_clipped_records(self, inputs: Tensor, labels: Tensor, seed: int) -> dict[str, Tensor]:
         """The mean of the records' gradients, each multiplied by its factors."""
         layers = parameters_as_layers(self.target, self.names)
@@ -181,6 +236,17 @@ class Clients:
                 each = factors[name].to(rows) if name in factors else rows.new_ones(len(rows))
                 total[name] += each @ rows / len(inputs)
         return {name: total[name] for name in self.names}
+
+
+def _gradients(
+    view: FunctionalModel, weights: dict[str, Tensor], records: Tensor, targets: Tensor
+) -> dict[str, Tensor]:
+    """Of each client's loss at its weights (clients, …), for its records (clients, k, …)."""
+    with sdpa_kernel(SDPBackend.MATH):
+        found: dict[str, Tensor] = torch.func.vmap(torch.func.grad(view.batch_loss))(
+            weights, records, targets
+        )
+    return found
 
 
 def _expect_equal_weights(view: FunctionalModel, labels: Tensor, sharing: SharingProtocol) -> None:

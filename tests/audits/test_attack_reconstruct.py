@@ -284,7 +284,6 @@ def test_older_rounds_are_attacked_on_demand() -> None:
         ({"method": ("dlg",), "box": True}, "L-BFGS takes no box"),
         ({"records": (99,)}, "--records 99: the data has 8 records"),
         ({"records": (0, 1, 2), "batch_size": 2}, "no whole batches"),
-        ({"batch_size": 9}, "--batch-size 9: the data has only 8"),
         ({"method": ("dlg",), "init": "given"}, "there is no starting point"),
         ({"method": ("dlg",), "init": "given", "start": Path("no.npy")}, "no.npy: cannot be read"),
         ({"save_examples": Path("/dev/null/x")}, "cannot be made"),
@@ -293,6 +292,12 @@ def test_older_rounds_are_attacked_on_demand() -> None:
 )
 def test_wrong_requests_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
+        rows_of(subject(mlp(), TABLE), **options)
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 9}, {"batch_size": 3, "others": 2}], ids=str)
+def test_too_few_records_for_an_update_are_told(options: dict[str, Any]) -> None:
+    with pytest.raises(NotApplicable, match="--batch-size 9: the data has only 8"):
         rows_of(subject(mlp(), TABLE), **options)
 
 

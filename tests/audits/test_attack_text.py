@@ -15,7 +15,7 @@ from gradaudit.audits.attack_text import AttackText, TextOptions
 from gradaudit.audits.attack_text.measure import ANSWERED, OF_LAYERS, OF_MODEL
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.subject import Subject
-from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
@@ -105,7 +105,8 @@ def test_local_training_gives_texts_away_too() -> None:
     assert by_layer(rows, "text_auroc")["blocks.0.qkv"].value == 1
     knowledge = rows[0].details["knowledge"]
     assert isinstance(knowledge, dict)
-    assert knowledge["update"] == "FedAvg: 3 epochs at rate 0.01"
+    told = "FedAvg: 3 epochs at rate 0.01, minibatches of 1, their order unknown"
+    assert knowledge["update"] == told
 
 
 def captured(at: Subject, numbers: list[int], path: Path, *layers: str) -> Path:
@@ -254,7 +255,7 @@ def test_what_cannot_be_attacked_is_said() -> None:
     numbers = replace(at, records=replace(at.records, inputs=at.records.inputs.float()))
     with pytest.raises(NotApplicable, match="no texts"):
         every_row(numbers)
-    with pytest.raises(UsageError, match="--batch-size 25: the data has only 24 records"):
+    with pytest.raises(NotApplicable, match="--batch-size 25: the data has only 24 records"):
         every_row(at, batch_size=25)
 
 

@@ -276,8 +276,8 @@ def test_wrong_methods_are_refused(method: tuple[str, ...], message: str) -> Non
 def test_records_that_are_no_pictures_and_parts_of_updates_are_refused() -> None:
     with pytest.raises(NotApplicable, match=r"--original.*no pictures"):
         rows_of(subject(data=records(64, labels=[0, 1])))
-    with pytest.raises(NotApplicable, match="leave out --others"):
-        rows_of(subject(), others=2)
+    with pytest.raises(NotApplicable, match="leave out --fraction"):
+        rows_of(subject(), fraction=0.5)
 
 
 def test_the_command_reports_them(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from gradaudit.defenses import parse_defense
 from gradaudit.errors import NotApplicable, UsageError
 from gradaudit.models.target import Target
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.sharing.share import seen, share
+from gradaudit.sharing.share import Clients, seen, share
 
 by_id = {case.id: case for case in CASES}
 SOME = pytest.mark.parametrize(
@@ -105,6 +105,22 @@ def test_local_training_is_that_of_torchs_optimizers(
     for name, parameter in model.named_parameters():
         expected = ((start[name] - parameter.detach()) / 0.01).flatten().numpy()
         np.testing.assert_allclose(found[name], expected, rtol=1e-7, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("memory", [1, 1 << 30])
+@SOME
+def test_clients_that_train_together_are_those_that_train_alone(case: Case, memory: int) -> None:
+    how = {"epochs": 2, "rate": 0.05, "local_batch": 2, "optimizer": "adam"}
+    sharing = SharingProtocol(algorithm="fedavg", **how)
+    batches = torch.tensor([[0, 1, 2], [2, 0, 1], [1, 1, 0]])
+    clients = Clients(
+        case.target(), case.inputs, case.labels, sharing, dtype=torch.float64, memory=memory
+    )
+    together = clients.updates(batches, [seeded(number) for number in range(3)])
+    for number, batch in enumerate(batches):
+        alone = clients.update(batch, seeded(number))
+        for name, part in alone.items():
+            torch.testing.assert_close(together[name][number], part, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("options", [{}, {"algorithm": "fedavg", "epochs": 2, "optimizer": "adam"}])
