@@ -16,6 +16,7 @@ OPENED_IN = {
     "torch.hub.load": set(),
     "safe_open": {
         "gradaudit.models.checkpoint.safetensors_file",
+        "gradaudit.federation.canaries",
         "gradaudit.federation.resume",
     },
     "pickle.load": set(),

@@ -181,7 +181,6 @@ class DpAudit(Audit[DpAuditOptions]):
     headline = ("epsilon_lower",)
     Options = DpAuditOptions
     examples: ClassVar = (
-        "-m 'zoo:mlp?inputs=10&classes=2' -d diabetes -a sex --mechanism dp:clip=1,sigma=1",
         "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' -a sex "
         "--mechanism dp:clip=1,sigma=0.1 --claimed-epsilon 5",
     )

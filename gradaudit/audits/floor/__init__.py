@@ -44,17 +44,19 @@ class Floor(Audit[FloorOptions]):
     He knows all but the record x: weights, label, the other records of the batch, the noise's law
     and the prior N(m, C) of x. With J = ∂G/∂x of the clipped gradient that a layer shares, biases
     too, σ the noise on the update, and à = C^½ E[JᵀJ] C^½ / σ² (over 1/k² where k records are
-    averaged; for Laplace noise of scale b, b for σ), the expectation over records of the prior:
+    averaged; for Laplace noise of scale b, b for σ), the expectation over records of the prior.
 
-    - ``mse_share``: E‖x̂ − x‖² / tr C ≥ tr(C (I + Ã)⁻¹) / tr C, in the prior's directions: the van
-      Trees inequality (1968; R. Gill and B. Levit, "Applications of the van Trees inequality",
-      1995, equation 10; for gradients C. Guo et al., "Bounding training data reconstruction in
-      private (deep) learning", 2022, section 3).
-    - ``nats``: I(x; update) ≤ ½ ln det(I + Ã), in nats (S. Efroimovich, "Information contained in a
-      sequence of observations", 1979).
-    - ``rero``: no attacker's squared error is within ``--within`` of tr C more often than Φ(Φ⁻¹(κ)
-      + Δ/σ), with κ a bound on how often the mean is (J. Hayes et al., "Bounding training data
-      reconstruction in DP-SGD", 2023, theorem 2); needs a clip, and holds for every model.
+    The mse_share is E‖x̂ − x‖² / tr C ≥ tr(C (I + Ã)⁻¹) / tr C, in the prior's directions: the van
+    Trees inequality (1968; R. Gill and B. Levit, "Applications of the van Trees inequality", 1995,
+    equation 10; for gradients C. Guo et al., "Bounding training data reconstruction in private
+    (deep) learning", 2022, section 3).
+
+    The nats are I(x; update) ≤ ½ ln det(I + Ã) (S. Efroimovich, "Information contained in a
+    sequence of observations", 1979).
+
+    By rero no attacker's squared error is within ``--within`` of tr C more often than Φ(Φ⁻¹(κ) +
+    Δ/σ), with κ a bound on how often the mean is (J. Hayes et al., "Bounding training data
+    reconstruction in DP-SGD", 2023, theorem 2); it needs a clip, and holds for every model.
 
     Layers' information adds up. The expectation is over ``--samples`` drawn records (64), and the
     interval, Student's, is for it: its safe end stands on tangents of the functional at other
