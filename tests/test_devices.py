@@ -34,6 +34,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("attack reconstruct", PICTURES, {"method": ["copa"], "restarts": 1, "batches": 1}),
     ("attack tracing", TABLE, {}),
+    ("attack malicious-server", TABLE, {}),
+    ("floor", {**PICTURES, "samples": 8}, {"sigma": 0.1, "directions": 8}),
     (
         "attack property",
         TABLE,
@@ -41,15 +43,22 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("dp-audit", TABLE, {"mechanism": "dp:clip=1,sigma=1", "trials": 200, "iterations": 4}),
 ]
-ELSEWHERE = {"attack text", "attack user", "attack attribute", "attack distribution", "tradeoff"}
-"""Need language models, or records of users, or are the same code as another."""
+ELSEWHERE = {
+    "attack text",
+    "attack user",
+    "attack attribute",
+    "attack distribution",
+    "tradeoff",
+    "observe",
+}
+"""Need language models, users or an update from a file, or are the code of others."""
 
 
 @pytest.fixture(scope="module")
 def both() -> dict[str, Any]:
     """The rows of every case, here and there."""
     cases = [
-        {"audit": audit, "subject": {**subject, "samples": 100}, "options": options}
+        {"audit": audit, "subject": {"samples": 100, **subject}, "options": options}
         for audit, subject, options in CASES
     ]
     child = subprocess.run(
