@@ -1,10 +1,11 @@
 """A model that lets few records through: the last layer hears one class, or one feature of it."""
 
-import torch
 from torch import Tensor
 
 NEGLIGIBLE = 0.01
 """Of the mean gain."""
+LEAST = 1e-20
+"""A residual's norm below which what is carried back may be lost to single precision's range."""
 
 
 def starved(norms: Tensor, residuals: Tensor) -> float | None:
@@ -26,7 +27,7 @@ def starved(norms: Tensor, residuals: Tensor) -> float | None:
     Returns:
         The share; None where the loss asks nothing of any record, or the layer has no gradient.
     """
-    asked = residuals > torch.finfo(torch.float32).tiny
+    asked = residuals > LEAST
     gains = norms[asked] / residuals[asked]
     if not len(gains) or not gains.any():
         return None

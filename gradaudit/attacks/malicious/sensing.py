@@ -116,7 +116,7 @@ def _look(
     parts: _Parts,
 ) -> None:
     whole = gradients.formed_layer(run, chunk, layer)
-    parts.norms.append(whole.norm(dim=1).double().cpu())
+    parts.norms.append(torch.linalg.vector_norm(whole, dim=1, dtype=torch.float64).cpu())
     shape = _matrix(target, layer).shape
     if len(shape) > 1:
         matrix = whole.reshape(len(whole), *target.model.get_parameter(_name(layer)).shape)
@@ -174,7 +174,8 @@ def _residuals(target: Target, records: Records) -> tuple[Tensor, int]:
     with torch.enable_grad():
         losses = model.loss.per_record(leaf, model.cast(records.labels)).sum()
         (slope,) = torch.autograd.grad(losses, leaf)
-    return slope.flatten(1).norm(dim=1).cpu(), outputs.shape[-1]
+    norms = torch.linalg.vector_norm(slope.flatten(1), dim=1, dtype=torch.float64)
+    return norms.cpu(), outputs.shape[-1]
 
 
 def _last(found: Mapping[str, Sensed], width: int) -> str | None:

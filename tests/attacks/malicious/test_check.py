@@ -161,6 +161,18 @@ def attacked(model: nn.Module, inner: str, records: Records) -> None:
     assert max(scores(changed, records).values()) > 1.4
 
 
+@pytest.mark.parametrize("sharpness", [1.0, 300.0, 600.0, 1000.0])
+def test_a_model_that_is_very_sure_of_all_records_starves_none(sharpness: float) -> None:
+    """Of residuals down to 1e-30 the squares leave the range of single precision."""
+    model, records = net(), digits()
+    with torch.no_grad():
+        labels = model(records.inputs).argmax(dim=1)
+        linear(model, "3").weight.mul_(sharpness)
+        linear(model, "3").bias.mul_(sharpness)
+    found = check(Target(model, CrossEntropy()), Records(records.inputs, labels))
+    assert all(signs.starved in (None, 0.0) for signs in found.values()), found
+
+
 def test_trap_weights_and_replaced_layers_are_told() -> None:
     model, records = net(), digits()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
