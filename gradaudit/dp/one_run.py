@@ -8,7 +8,8 @@ looked at for which are guessed about.
 
     P(W ≥ v) ≤ β + 2mδ · max_{1≤i≤v} P(v > B ≥ v − i)/i,  β = P(B ≥ v),  B ~ Bin(r, e^ε/(1 + e^ε)).
 
-The right side falls in ε: the smallest ε at which it exceeds α is a lower bound at 1 − α. (T.
+An ε at which the right side is below α is refuted, and all smaller ones are, whose promises are
+stronger: the largest that is refuted is a lower bound at 1 − α. (T.
 Steinke, M. Nasr and M. Jagielski, "Privacy auditing with one (1) training run" (2023), theorem 5.2,
 with a level of 1/2 for each coin.)
 
@@ -94,7 +95,7 @@ def guessed(scores: FloatArray, included: NDArray[np.bool_], share: float) -> Gu
 
     Of (canaries,) scores, which are higher of those that are in, and what their coins said.
     """
-    side = round(share * len(scores) / 2)
+    side = int(share * len(scores) / 2)
     order = np.argsort(scores, kind="stable")
     right = int(included[order[len(order) - side :]].sum() + (~included[order[:side]]).sum())
     return Guesses(len(scores), 2 * side, right)

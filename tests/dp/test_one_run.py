@@ -64,6 +64,13 @@ def test_the_highest_are_guessed_to_be_in_and_the_lowest_out() -> None:
     assert guessed(scores, included, 0.5) == Guesses(8, 4, 2 + 1)
 
 
+def test_no_canary_is_guessed_to_be_both_in_and_out() -> None:
+    """Of 43, half is 21.5: a canary in the middle that is guessed about twice is right for sure."""
+    scores, included = np.arange(43.0), np.arange(43) >= 21
+    assert guessed(scores, included, 1.0) == Guesses(43, 42, 42)
+    assert guessed(scores, ~included, 1.0) == Guesses(43, 42, 0)
+
+
 def test_nothing_is_shown_by_guesses_that_are_right_by_chance() -> None:
     guesses = Guesses(100, 100, 55)
     assert epsilon_one_run(guesses, delta=DELTA, alpha=ALPHA) == 0
