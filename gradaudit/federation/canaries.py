@@ -69,18 +69,18 @@ class CanaryScores:
             if path.stat().st_size > _MAX_BYTES:
                 raise CheckpointError(f"{path}: larger than {_MAX_BYTES:,} bytes")
             with safe_open(path, framework="numpy") as file:
-                layers = tuple(map(str, json.loads((file.metadata() or {})["layers"])))
+                layers = _names((file.metadata() or {})["layers"])
                 scores = cls(file.get_tensor("included"), file.get_tensor("cosines"), layers)
         except FileNotFoundError as error:
             raise CheckpointError(
                 f"{path}: no such file; train with --canaries K, and name the folder of the run"
             ) from error
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
+        except (SafetensorError, KeyError, ValueError, RecursionError, OSError) as error:
             raise CheckpointError(f"{path}: is damaged ({type(error).__name__})") from error
         return scores._expected(path)
 
     def _expected(self, path: Path) -> Self:
-        shape = (len(self.included), 1 + len(self.layers))
+        shape = (*self.included.shape, 1 + len(self.layers))
         fits = self.included.dtype == bool and self.included.ndim == 1 and self.cosines.ndim == 3
         if not fits or self.cosines.shape[1:] != shape or not np.isfinite(self.cosines).all():
             raise CheckpointError(f"{path}: is damaged (its arrays do not fit each other)")
@@ -192,6 +192,18 @@ class Canaries:
             released = torch.cat([update[name].flatten() for name in names]).double()
             norms = rows.norm(dim=1) * released.norm()
             yield torch.nan_to_num(rows @ released / norms).float().cpu()
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """The names in a JSON list.
+
+    Raises:
+        ValueError: it is none.
+    """
+    names = json.loads(text)
+    if not isinstance(names, list):
+        raise ValueError("no list of names")
+    return tuple(map(str, names))
 
 
 def _pieces(numbers: NDArray[Any]) -> Iterator[NDArray[Any]]:

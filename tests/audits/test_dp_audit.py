@@ -223,6 +223,7 @@ def test_the_same_seed_gives_the_same_report(mechanisms: Path) -> None:
         ((), {"mechanism": HONEST}, NotApplicable, "no private attribute is named.*--attribute"),
         (("income",), {"mechanism": HONEST}, NotApplicable, "'income' is not a column"),
         (("sex",), {"mechanism": "dp:clip=1"}, UsageError, "no sigma"),
+        (("sex",), {"mechanism": HONEST, "canaries": "run"}, UsageError, "--mode one-run"),
         (("sex",), {"mechanism": HONEST, "record": "99"}, UsageError, "--record 99"),
         (("sex",), {"mechanism": HONEST, "companions": 60}, UsageError, "--companions 60"),
         (

@@ -135,6 +135,10 @@ def test_round_robin_has_no_mean_to_join() -> None:
         ({"included": np.zeros(4), "cosines": np.zeros((2, 4, 1))}, {"layers": "[]"}),
         ({"included": np.zeros(4, bool), "cosines": np.full((2, 4, 1), np.nan)}, {"layers": "[]"}),
         ({"included": np.zeros(4, bool), "cosines": np.zeros((2, 4, 1))}, {"layers": "{"}),
+        ({"included": np.zeros(4, bool), "cosines": np.zeros((2, 4, 1))}, {"layers": "3"}),
+        ({"included": np.zeros(4, bool), "cosines": np.zeros((2, 4, 2))}, {"layers": '"a"'}),
+        ({"included": np.zeros(4, bool), "cosines": np.zeros((2, 4, 1))}, {"layers": "[" * 99999}),
+        ({"included": np.array(True), "cosines": np.zeros((2, 4, 1))}, {"layers": "[]"}),
     ],
 )
 def test_damaged_scores_are_refused(

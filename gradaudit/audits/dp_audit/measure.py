@@ -110,6 +110,8 @@ def run(audit: DpAudit, subject: Subject, progress: Progress) -> Iterator[Measur
 
 def _mechanism(subject: Subject, options: DpAuditOptions) -> Mechanism:
     """The mechanism to audit, after everything is refused that cannot be done with it."""
+    if options.canaries is not None:
+        raise UsageError("--canaries: is of --mode one-run; add that, or leave it out")
     if options.mechanism is None:
         raise NotApplicable(
             "no mechanism is configured; name one with --mechanism dp:clip=C,sigma=S or "

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.audits.dp_audit import DpAuditOptions
+from gradaudit.audits.dp_audit.rows import UNLIKELY
 from gradaudit.audits.rows import Rows
 from gradaudit.dp.estimates import GaussianBound, gaussian_bound
 from gradaudit.dp.one_run import OneRunBound, expect, one_run_bounds, one_run_ceiling
@@ -22,6 +23,8 @@ LIMITS = (
 _IF_GAUSSIAN = "holds only if the run's trade-off is that of a Gaussian mechanism"
 _IF_NORMAL = "holds only if all else in the released means is normal and alike for all canaries"
 _NO_BOUND = "of the canaries' mean shift over its deviation; no bound"
+_NO_SPREAD = "the cosines of all canaries are the same"
+_NOT_NORMAL = "the sums of the canaries' cosines are not normally distributed"
 _OTHERS = ("epsilon_pair", "epsilon_theory", "epsilon_classical", "canary_gap")
 OF_A_RUN = {"unit": "client", "relation": "remove"}
 _NO_PAIR = "one run plays no pair of values, and its promise is not known"
@@ -103,8 +106,15 @@ def _guesses(bound: OneRunBound) -> dict[str, JsonValue]:
     return {"guesses": bound.guesses.made, "right": bound.guesses.right}
 
 
-def _of_shift(bound: GaussianBound, options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
+def _of_shift(
+    bound: GaussianBound | None, options: DpAuditOptions, rows: Rows
+) -> Iterator[Measurement]:
     mean = rows.of({"estimator": "mean shift"})
+    if bound is None or bound.normality_p < UNLIKELY:
+        why = _NO_SPREAD if bound is None else f"{_NOT_NORMAL} (p = {bound.normality_p:.1g})"
+        yield from mean.skipped(why, ["epsilon_lower_gaussian"])
+        yield from rows.skipped(why, ["mu_lower", "epsilon_point"])
+        return
     details: dict[str, JsonValue] = {
         "mu_estimate": bound.mu_estimate,
         "normality_p": bound.normality_p,
@@ -121,8 +131,10 @@ def _of_shift(bound: GaussianBound, options: DpAuditOptions, rows: Rows) -> Iter
 
 def _shift(
     totals: NDArray[np.float64], included: NDArray[np.bool_], options: DpAuditOptions
-) -> GaussianBound:
+) -> GaussianBound | None:
     groups = totals[~included], totals[included]
+    if not any(group.std() for group in groups):
+        return None
     return gaussian_bound(*groups, delta=options.delta, alpha=1 - options.confidence)
 
 
