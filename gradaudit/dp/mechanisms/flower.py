@@ -21,6 +21,8 @@ from gradaudit.text import listed
 
 _A_MOD_TAKES = 3
 _DAY = 86400.0
+_LARGEST_DELTA = 1.25
+"""From which the classical formula has no noise to give."""
 
 
 class FlowerMod(Middleware):
@@ -164,9 +166,9 @@ def _typed(spec: Spec) -> dict[str, object]:
 
 def _local_dp(mod: Any) -> ClippedGaussian | None:
     """σ = S √(2 ln(1.25/δ)) / ε with the sensitivity S that the user states."""
-    if not (mod.epsilon and mod.delta):
+    if not (mod.epsilon and 0 < mod.delta < _LARGEST_DELTA):
         return None
-    spread = math.sqrt(2 * math.log(1.25 / mod.delta)) / mod.epsilon
+    spread = math.sqrt(2 * math.log(_LARGEST_DELTA / mod.delta)) / mod.epsilon
     return ClippedGaussian(clip=mod.clipping_norm, sigma=mod.sensitivity * spread)
 
 

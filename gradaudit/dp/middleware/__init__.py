@@ -82,13 +82,19 @@ class Middleware(Mechanism):
 
     def law(self, records: int) -> ReleaseLaw | None:
         """The law of what leaves; None where it is not known."""
-        return None if self.known is None else self.known.law(self.layout)
+        return self.known.law(self.layout) if self.known and self.lawful else None
+
+    @property
+    def lawful(self) -> bool:
+        """Whether its law covers the arrays received: noise on whole numbers is cut off."""
+        shaped = (array for array in self.layout.received.values() if array.ndim)
+        return self.known is not None and all(array.dtype.kind == "f" for array in shaped)
 
     def promise(
         self, relation: Relation, records: int, elements: int, delta: float
     ) -> Promise | None:
         """The worst case over updates, of the arrays that are clipped and get noise."""
-        return None if self.known is None else self.known.promise(relation, delta)
+        return self.known.promise(relation, delta) if self.known and self.lawful else None
 
     def _delivered(self, layout: Layout, update: Tensor) -> Payload:
         return self.deliver(layout.received, layout.payload(update, self.form))
@@ -106,6 +112,8 @@ class Middleware(Mechanism):
                 f"{named}: sends {key!r} in the shape {array.shape} instead of "
                 f"{received[key].shape}; only arrays in the model's shapes can be compared"
             )
+        if array.dtype.kind not in "biuf":
+            raise AuditError(f"{named}: sends {key!r} as {array.dtype}, which is no real numbers")
         if not np.isfinite(np.asarray(array, float)).all():
             raise AuditError(f"{named}: sends numbers in {key!r} that are not finite")
 

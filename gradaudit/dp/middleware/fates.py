@@ -127,7 +127,7 @@ def verdict_of_untouched(
         if fate.untouched and not np.array_equal(null.arrays[fate.key], other.arrays[fate.key])
     ]
     how = "as its class is known to leave it"
-    if mechanism.known is None:
+    if not mechanism.lawful:
         how = f"in {CONFIRMED} of {CONFIRMED} messages under each hypothesis"
         for index, update in enumerate(batches if keys else ()):
             keys = _confirmed(mechanism, update, keys, sequence(seed, "untouched", index))

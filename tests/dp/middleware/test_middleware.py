@@ -112,6 +112,31 @@ def test_the_law_of_local_dp_is_that_of_its_messages() -> None:
     assert float(z.std()) == pytest.approx(1, abs=4 / math.sqrt(2 * z.numel()))
 
 
+def test_noise_on_whole_numbers_is_cut_off_and_follows_no_known_law() -> None:
+    """Noise of 0.4 changes a whole number of -1, 0 or 1 now and then: it is not untouched."""
+    sigma = spread(0.4 / spread(1, 1), 1)
+    mechanism = load_mechanism(
+        LOCAL.format(0.4 / spread(1, 1), 1).replace("norm=1", "norm=1000")
+    ).receiving(layout(ids=True))
+    assert sigma == pytest.approx(0.4)
+    assert mechanism.law(1) is None
+    assert mechanism.promise("replace", 1, 10, DELTA) is None
+    real = mechanism.layout.where(mechanism.layout.real)
+    null = torch.zeros(mechanism.layout.elements).masked_fill(real, 0.01)
+    ids = mechanism.layout.where(["position_ids"])
+    other = null.masked_fill(ids, 1.0)
+    looked = fates(mechanism, other, 1)
+    game = Hypotheses(null, other[None], null[None][:0])
+    verdict = verdict_of_untouched(mechanism, game, looked, 1)
+    assert verdict is None
+
+
+@pytest.mark.parametrize("delta", [1.25, 2, 1e-5])
+def test_a_law_is_known_only_where_the_formula_gives_noise(delta: float) -> None:
+    mechanism = load_mechanism(LOCAL.format(1, 1).replace("delta=1e-5", f"delta={delta}"))
+    assert (mechanism.law(1) is None) == (delta > 1)
+
+
 @pytest.mark.parametrize(("relation", "moved"), [("remove", 1.0), ("replace", 2.0)])
 def test_exact_epsilon_goes_by_the_clip_and_not_by_the_sensitivity_told(
     relation: str, moved: float
@@ -223,6 +248,7 @@ def changed(change):
 
 shapes = changed(lambda record: {k: a.numpy().ravel() for k, a in record.items()})
 nan = changed(lambda record: {k: a.numpy() * np.float32("nan") for k, a in record.items()})
+words = changed(lambda record: {k: np.full(a.numpy().shape, "x") for k, a in record.items()})
 extra = changed(lambda record: {**{k: a.numpy() for k, a in record.items()}, "more": np.ones(1)})
 
 def empty(message, context, call_next):
@@ -243,6 +269,7 @@ def number(sigma: float):
     [
         ("shapes", r"sends 'logit_scale' in the shape \(1,\) instead of \(\)"),
         ("nan", "sends numbers in 'logit_scale' that are not finite"),
+        ("words", "sends 'logit_scale' as <U1, which is no real numbers"),
         ("extra", "sends 'more', which the model does not hold"),
         ("empty", "leaves no arrays in the message"),
         ("silent", "returns a NoneType; a mod returns"),
