@@ -114,11 +114,9 @@ def test_the_law_of_local_dp_is_that_of_its_messages() -> None:
 
 def test_noise_on_whole_numbers_is_cut_off_and_follows_no_known_law() -> None:
     """Noise of 0.4 changes a whole number of -1, 0 or 1 now and then: it is not untouched."""
-    sigma = spread(0.4 / spread(1, 1), 1)
-    mechanism = load_mechanism(
-        LOCAL.format(0.4 / spread(1, 1), 1).replace("norm=1", "norm=1000")
-    ).receiving(layout(ids=True))
-    assert sigma == pytest.approx(0.4)
+    text = LOCAL.format(0.4 / spread(1, 1), 1).replace("norm=1", "norm=1000")
+    mechanism = load_mechanism(text).receiving(layout(ids=True))
+    assert mechanism.known.sigma == pytest.approx(0.4)
     assert mechanism.law(1) is None
     assert mechanism.promise("replace", 1, 10, DELTA) is None
     real = mechanism.layout.where(mechanism.layout.real)
@@ -127,8 +125,7 @@ def test_noise_on_whole_numbers_is_cut_off_and_follows_no_known_law() -> None:
     other = null.masked_fill(ids, 1.0)
     looked = fates(mechanism, other, 1)
     game = Hypotheses(null, other[None], null[None][:0])
-    verdict = verdict_of_untouched(mechanism, game, looked, 1)
-    assert verdict is None
+    assert verdict_of_untouched(mechanism, game, looked, 1) is None
 
 
 @pytest.mark.parametrize("delta", [1.25, 2, 1e-5])
