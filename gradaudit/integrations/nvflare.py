@@ -10,6 +10,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.dxo_filter import DXOFilter
 from nvflare.apis.filter import ContentBlockedException, FilterChainType, FilterContextKey
@@ -106,7 +107,7 @@ def _instead(dxo: DXO, came: Mapping[str, Array]) -> dict[str, Array]:
         ContentBlockedException: there is nothing that came.
     """
     if dxo.data_kind == DataKind.WEIGHT_DIFF:
-        return {name: 0 * array for name, array in dxo.data.items()}
+        return {name: np.zeros_like(array) for name, array in dxo.data.items()}
     if not dxo.data.keys() <= came.keys():
         raise ContentBlockedException("what came is not known, so nothing can leave instead")
     return {name: came[name] for name in dxo.data}
