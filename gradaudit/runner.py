@@ -236,12 +236,13 @@ class _Trial:
 def left_out(audit: Audit[Any], subject: Subject, reason: str) -> Outcome:
     """The outcome of an audit that was not run, though it may apply."""
     rows = _instead(audit, subject, (), "skipped", reason, {"left_out": True})
-    return Outcome(Part.of(audit, rows), 0.0, whole=False)
+    return Outcome(Part.of(audit, with_setting(rows, audit, subject)), 0.0, whole=False)
 
 
 def passed_over(audit: Audit[Any], subject: Subject, reason: str) -> Outcome:
     """The outcome of an audit that does not apply to what was asked."""
-    return Outcome(Part.of(audit, _instead(audit, subject, (), "skipped", reason, None)), 0.0)
+    rows = _instead(audit, subject, (), "skipped", reason, None)
+    return Outcome(Part.of(audit, with_setting(rows, audit, subject)), 0.0)
 
 
 def _draws(audit: Audit[Any]) -> bool:

@@ -131,6 +131,34 @@ def test_all_attacks_are_told_and_no_other_audit() -> None:
     names = {name for name in audits() if name.startswith("attack ")}
     of_the_model = {"attack malicious-server"}
     assert {*ATTACKS} == {*names, "vinfo"} - of_the_model
+    told = {name for name, audit in audits().items() if audit.Options().seen()}
+    assert told == {*names, "vinfo"}
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ("batch-size: 8", "deployed"),
+        ("mode: eval", "diagnostic"),
+        ("batch-size: 8\nparticipation: 2\naggregation: secure", "diagnostic"),
+        ("batch-size: 8\nepochs: 2", "diagnostic"),
+        ("batch-size: 8\ndefense: sign", "diagnostic"),
+        ("batch-size: 1", "diagnostic"),
+    ],
+)
+def test_the_check_of_a_server_is_of_plain_batch_gradients(
+    tmp_path: Path, text: str, setting: str
+) -> None:
+    """``sums`` and defenses are not in its numbers, so with them they are the best case."""
+    records = "\nrecords: 8" if "epochs" in text else ""
+    (path := tmp_path / "federation.yaml").write_text(text + records)
+    how = ("-f", "json", "--samples", 40, "--deployment", path)
+    extra = ("--mode", "train") if "eval" in text else ()
+    done = run("attack", "malicious-server", *MODEL, *how, *extra)
+    rows = json.loads(done.out)["measurements"]
+    assert {row["details"]["setting"] for row in rows} == {setting}
+    batches = {row["details"]["batch"] for row in rows if row["metric"] == "record_share"}
+    assert batches == {8 if "batch-size: 8" in text else 16}
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,10 @@ class AuditOptions(BaseModel):
         """What these options are in a federation, by name; what it does not say is left out."""
         return {}
 
+    def seen(self) -> dict[str, Any]:
+        """How the updates were made that are looked at, by name; empty where there are none."""
+        return {}
+
 
 MergeRare = Annotated[
     int,

@@ -5,36 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gradaudit.audits.base import Audit
-from gradaudit.audits.sharing_options import ClientOptions
+from gradaudit.audits.base import Audit, AuditOptions
 from gradaudit.deployment import Deployment, Setting
 from gradaudit.report import Measurement
 
 if TYPE_CHECKING:
     from gradaudit.defenses.subject import Subject
 
-_SEEN = (*ClientOptions.model_fields, "fraction", "elements")
-"""Options on which it hangs what of an update is seen."""
-
 
 def with_setting(
     rows: Sequence[Measurement], audit: Audit[Any], subject: Subject
 ) -> Sequence[Measurement]:
     """The rows with ``details.setting``, where the audit attacks what clients share."""
-    if not isinstance(audit.options, ClientOptions):
+    if not audit.options.seen():
         return rows
     setting = setting_of(audit.options, subject)
     return [row.model_copy(update={"details": {**row.details, "setting": setting}}) for row in rows]
 
 
-def setting_of(options: ClientOptions, subject: Subject) -> Setting:
+def setting_of(options: AuditOptions, subject: Subject) -> Setting:
     """``deployed`` where all is as the described federation has it, else ``diagnostic``."""
     described = subject.deployment
     if described is None or not _same_subject(described, subject):
         return "diagnostic"
-    wanted = type(options)(**type(options).deployed(described))
-    same = all(getattr(options, name, None) == getattr(wanted, name, None) for name in _SEEN)
-    return "deployed" if same else "diagnostic"
+    wanted = type(options)(**type(options).deployed(described)).seen()
+    said = {**described.of_subject(), **described.of_updates()}
+    wanted |= {name: value for name, value in said.items() if name in wanted}
+    return "deployed" if options.seen() == wanted else "diagnostic"
 
 
 def _same_subject(described: Deployment, subject: Subject) -> bool:

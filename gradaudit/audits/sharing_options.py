@@ -66,6 +66,10 @@ class ClientOptions(AuditOptions):
         """How the federation's clients share."""
         return deployment.of_updates()
 
+    def seen(self) -> dict[str, Any]:
+        """How clients share."""
+        return {name: getattr(self, name) for name in ClientOptions.model_fields}
+
     @property
     def records_behind(self) -> int:
         """Records behind what is seen at once: of all clients whose mean it is."""
@@ -142,6 +146,10 @@ class SharingOptions(ClientOptions):
         except UsageError as error:
             raise ValueError(str(error).partition(": ")[2]) from error
         return text
+
+    def seen(self) -> dict[str, Any]:
+        """How clients share, and what part of it is visible."""
+        return {**super().seen(), "fraction": self.fraction, "elements": self.elements}
 
     def sharing(
         self, defenses: tuple[Defense[Any], ...] = (), hidden: tuple[str, ...] = ()

@@ -1,5 +1,6 @@
 """``gradaudit capture``: what left a client, as a file that attacks and audits read."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -47,8 +48,8 @@ def capture(
     """
     if output.suffix != SUFFIX:
         raise UsageError(f"-o {output}: updates are saved as safetensors; name a file {SUFFIX}")
-    if not rate > 0:
-        raise UsageError(f"--rate {rate:g}: a learning rate is above 0")
+    if not 0 < rate < math.inf:
+        raise UsageError(f"--rate {rate:g}: a learning rate is above 0, and finite")
     expect_other_files([output], [old, new])
     with stdout_for_the_report():
         from gradaudit.models.building import load_model

@@ -87,6 +87,7 @@ def configuration(given: Mapping[str, Any], found: Candidates, report: Report | 
         "attribute": [[name] for name in _attributes(report)] or [["NAME"]],
         "hide": [["GLOB"]],
         "defense": [["dp:clip=1,sigma=0.1"]],
+        "deployment": ["federation.yaml"],
         "expected-accuracy": [0.9],
         "budget": ["5m"],
         "output": [["report.json", "report.html"]],

@@ -10,6 +10,7 @@ Source: Flower's documentation of its message API (2025), mods and strategies, a
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.app.message_type import MessageType
 from flwr.clientapp.typing import ClientAppCallable
@@ -20,6 +21,7 @@ from torch import Tensor
 from gradaudit.errors import AuditError
 from gradaudit.observer import Observation, Observer
 from gradaudit.observer.allowance import stopwatch
+from gradaudit.sharing.named import Kind, named_update
 
 EXAMPLES = "num-examples"
 Arrays = dict[str, dict[str, Array]]
@@ -30,21 +32,30 @@ class ObserverMod:
 
     Whether weights or their difference leave is told by comparing them with those that came. With
     ``on_fail="raise"`` the reply is an error, which carries no arrays; with ``"withhold"`` the
-    arrays that came leave again. A client that fails is passed on as it is.
+    weights that came leave again, or a difference of zeros. A client that fails is passed on as it
+    is.
 
     Args:
         observer: looks; one of the node's own, since it keeps time over rounds.
         state: ``model.state_dict()``, where arrays are sent without names (``NumPyClient``).
+        kind: ``weights`` or ``difference``: what leaves, where comparing cannot tell (of weights
+            that begin at zero).
     """
 
-    def __init__(self, observer: Observer, state: Mapping[str, Tensor] | None = None) -> None:
-        self.observer, self.state = observer, state
+    def __init__(
+        self,
+        observer: Observer,
+        state: Mapping[str, Tensor] | None = None,
+        kind: Kind | None = None,
+    ) -> None:
+        self.observer, self.state, self.kind = observer, state, kind
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Let the client train, look at its reply, and put the verdict into its metrics.
 
         Raises:
             Blocked: the policy does not let it leave, and ``on_fail`` is ``raise``.
+            AuditError: it is withheld, and what could leave instead cannot be told.
         """
         if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
             return call_next(message, context)
@@ -57,12 +68,18 @@ class ObserverMod:
             seconds=trained(),
             records=_examples(reply.content),
             state=self.state,
+            kind=self.kind,
             label=f"node-{context.node_id}-round-{message.metadata.group_id or 0}",
         )
         if self.observer.on_fail == "withhold" and not observation.verdict.passed:
-            _give_back(came, reply.content)
+            _give_back(came, reply.content, weights=self._are_weights(came, reply.content))
         _metrics_of(reply.content).update(observation.verdict.metrics())
         return reply
+
+    def _are_weights(self, came: Arrays, content: RecordDict) -> bool:
+        """Whether weights leave, and no difference."""
+        before, left = _matching(came, _arrays_in(content))
+        return named_update(before, left, state=self.state, kind=self.kind).kind == "weights"
 
 
 class ObservedStrategy(Strategy):
@@ -76,6 +93,7 @@ class ObservedStrategy(Strategy):
         strategy: does everything else.
         observer: looks.
         state: ``model.state_dict()``, where arrays come without names.
+        kind: ``weights`` or ``difference``: what comes, where comparing cannot tell.
 
     Attributes:
         observations: of the last round, by the client's node.
@@ -83,9 +101,13 @@ class ObservedStrategy(Strategy):
     """
 
     def __init__(
-        self, strategy: Strategy, observer: Observer, state: Mapping[str, Tensor] | None = None
+        self,
+        strategy: Strategy,
+        observer: Observer,
+        state: Mapping[str, Tensor] | None = None,
+        kind: Kind | None = None,
     ) -> None:
-        self.strategy, self.observer, self.state = strategy, observer, state
+        self.strategy, self.observer, self.state, self.kind = strategy, observer, state, kind
         self.observations: dict[int, Observation] = {}
         self.absent = 0
         self._sent: dict[str, Array] = {}
@@ -120,6 +142,7 @@ class ObservedStrategy(Strategy):
             seconds=seconds,
             records=_examples(reply.content),
             state=self.state,
+            kind=self.kind,
             label=f"from-node-{reply.metadata.src_node_id}-round-{server_round}",
         )
 
@@ -172,17 +195,23 @@ def _joined(records: Arrays) -> dict[str, Array]:
     }
 
 
-def _give_back(came: Arrays, content: RecordDict) -> None:
-    """Put what came in place of what leaves.
+def _give_back(came: Arrays, content: RecordDict, *, weights: bool) -> None:
+    """Put what came in place of weights that leave, and zeros in place of a difference.
 
     Raises:
         AuditError: there is nothing of the same name that came.
     """
     for name, record in content.array_records.items():
-        before, _ = _matching(came, {name: dict(record)})
-        if not record.keys() <= before.keys():
+        before, left = _matching(came, {name: dict(record)})
+        if not left.keys() <= before.keys():
             raise AuditError(f"{name}: nothing came that could leave instead; use on_fail='raise'")
-        content[name] = ArrayRecord({key: before[key] for key in record})
+        content[name] = ArrayRecord(
+            {key: before[key] if weights else _zeros(array) for key, array in left.items()}
+        )
+
+
+def _zeros(array: Array) -> Array:
+    return Array(np.zeros_like(array.numpy()))
 
 
 def _metrics_of(content: RecordDict) -> MetricRecord:

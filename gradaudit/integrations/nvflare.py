@@ -10,9 +10,11 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.dxo_filter import DXOFilter
 from nvflare.apis.filter import ContentBlockedException, FilterChainType, FilterContextKey
+from nvflare.apis.fl_constant import ProcessType
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 
@@ -84,7 +86,7 @@ class ObserverFilter(DXOFilter):  # type: ignore[misc]
                 dxo.data,
                 seconds=trained(),
                 kind=_KINDS[dxo.data_kind],
-                label=f"{fl_ctx.get_identity_name()}-round-{_round(shareable, fl_ctx)}",
+                label=f"{_whose(fl_ctx)}-round-{_round(shareable, fl_ctx)}",
             )
         except Blocked as why:
             raise ContentBlockedException(str(why)) from why
@@ -106,10 +108,18 @@ def _instead(dxo: DXO, came: Mapping[str, Array]) -> dict[str, Array]:
         ContentBlockedException: there is nothing that came.
     """
     if dxo.data_kind == DataKind.WEIGHT_DIFF:
-        return {name: 0 * array for name, array in dxo.data.items()}
+        return {name: np.zeros_like(array) for name, array in dxo.data.items()}
     if not dxo.data.keys() <= came.keys():
         raise ContentBlockedException("what came is not known, so nothing can leave instead")
     return {name: came[name] for name in dxo.data}
+
+
+def _whose(fl_ctx: FLContext) -> str:
+    """The site; at the server the one whose result arrives, as every client's arrives there."""
+    peer = fl_ctx.get_peer_context()
+    if peer is not None and fl_ctx.get_process_type() == ProcessType.SERVER_JOB:
+        return f"from-{peer.get_identity_name()}"
+    return str(fl_ctx.get_identity_name())
 
 
 def _round(shareable: Shareable, fl_ctx: FLContext) -> object:

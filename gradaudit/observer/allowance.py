@@ -1,7 +1,10 @@
 """A share of the time that training takes, and what each piece of work has taken so far."""
 
+import math
 import time
 from collections.abc import Callable, Hashable
+
+from gradaudit.errors import UsageError
 
 _FIRST = 5e-4
 """Seconds that a piece is taken to need before it ran, and"""
@@ -27,7 +30,13 @@ class Allowance:
         self.worked = self.spent = 0.0
 
     def earn(self, seconds: float) -> None:
-        """So long was worked."""
+        """So long was worked.
+
+        Raises:
+            UsageError: that is no time.
+        """
+        if not 0 <= seconds < math.inf:
+            raise UsageError(f"seconds: {seconds:g} is not how long training took")
         self.worked += seconds
         self.left += self.share * seconds
 

@@ -125,9 +125,9 @@ class Observer:
             Blocked: the policy does not let it pass, and ``on_fail`` is ``raise``.
         """
         self._count += 1
-        self.allowance.earn(seconds)
         label, spent = _file_name(label or f"{self._count:05}"), stopwatch()
         try:
+            self.allowance.earn(seconds)
             observation = self._looked_at(before, after, seconds, label, how)
         except Exception as error:
             fault = str(error) if isinstance(error, GradauditError) else one_line(error)

@@ -139,6 +139,10 @@ def named_update(
     inside = {name: array for name, array in left.items() if name not in apart}
     if not inside:
         raise AuditError("no array of floating point leaves, so there is no update to look at")
+    if broken := [printable(name) for name, array in inside.items() if not _is_finite(array)]:
+        raise AuditError(
+            f"the update is not finite in {listed(broken)}; training diverged, look at the rate"
+        )
     return NamedUpdate(
         after=inside,
         before=came,
@@ -166,6 +170,7 @@ def _tensor(array: Array) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach()
     plain = array if isinstance(array, np.ndarray) else array.numpy()
+    plain = np.ascontiguousarray(plain, plain.dtype.newbyteorder("=")).reshape(plain.shape)
     return torch.from_numpy(plain if plain.flags.writeable else plain.copy())
 
 
@@ -187,6 +192,11 @@ def _expect_match(
             )
 
 
+def _is_finite(array: Tensor) -> bool:
+    """In one pass, and without another array of its size."""
+    return not array.numel() or all(math.isfinite(end) for end in torch.stack(array.aminmax()))
+
+
 def _why_apart(name: str, array: Tensor, parameters: set[str] | None) -> str:
     """Why an array is no part of the update; empty where it is one."""
     if not array.is_floating_point():
@@ -205,8 +215,8 @@ def kind_of(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Kind:
     along, length, seen = 0.0, 0.0, 0
     for name, array in after.items():
         if seen < _ENOUGH:
-            came = before[name].flatten().double()
-            along += float(came @ array.flatten().double())
+            came = before[name].flatten()[: _ENOUGH - seen].double()
+            along += float(came @ array.flatten()[: _ENOUGH - seen].double())
             length += float(came @ came)
             seen += array.numel()
     share = along / length if length else math.nan

@@ -92,3 +92,12 @@ def test_a_scan_of_an_update_runs_what_needs_no_more(folder: Path) -> None:
     wrong = run("scan", *subject, "--update", "u.safetensors", "--audits", "vinfo")
     assert wrong.status == 2
     assert "none of the chosen audits reads an update" in wrong.err
+
+
+@pytest.mark.parametrize("rate", ["nan", "inf", "0", "-1"])
+def test_a_rate_that_is_none_is_refused_and_nothing_written(rate: str, folder: Path) -> None:
+    done = run(
+        "capture", "old.safetensors", "new.safetensors", "--rate", rate, "-o", "u.safetensors"
+    )
+    assert (done.status, Path("u.safetensors").exists()) == (2, False)
+    assert "a learning rate is above 0, and finite" in done.err

@@ -99,6 +99,33 @@ def test_a_policy_blocks_or_withholds(tmp_path: Path) -> None:
     assert reply.content["metrics"]["gradaudit.passed"] == 0
 
 
+def test_of_a_difference_that_is_withheld_zeros_leave(tmp_path: Path) -> None:
+    """The weights that came, taken for a difference, would double the server's."""
+
+    def differing(message: Message, _: Context) -> Message:
+        state = message.content["arrays"].to_torch_state_dict()
+        after = trained(state)
+        record = ArrayRecord({name: after[name] - state[name] for name in state})
+        return Message(RecordDict({"arrays": record}), reply_to=message)
+
+    (policy := tmp_path / "policy.yaml").write_text(
+        "rules:\n  - {metric: observe.labels_named, layers: '', max: 0}\n"
+    )
+    sent = ArrayRecord(state_of(model()))
+    for kind in (None, "difference"):
+        mod = ObserverMod(generous(policy=policy, on_fail="withhold"), kind=kind)
+        left = app(mod, train=differing)(instruction(sent), context()).content["arrays"]
+        assert left.keys() == sent.keys()
+        assert not any(array.numpy().any() for array in left.values())
+
+
+def test_weights_that_begin_at_zero_are_told_by_saying_so(tmp_path: Path) -> None:
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in state_of(model()).items()}
+    for kind, observed in ((None, 0.0), ("weights", 1.0)):
+        reply = app(ObserverMod(generous(), kind=kind))(instruction(ArrayRecord(zeros)), context())
+        assert reply.content["metrics"]["gradaudit.observed"] == observed
+
+
 def test_other_messages_and_clients_that_fail_pass_as_they_are(tmp_path: Path) -> None:
     def dying(message: Message, _: Context) -> Message:
         raise RuntimeError("out of memory")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.filter import ContentBlockedException, FilterChainType, FilterContextKey
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLContextKey, ProcessType, ReturnCode
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.filters.exclude_vars import ExcludeVars
@@ -135,6 +135,32 @@ def test_a_policy_blocks_or_withholds(tmp_path: Path) -> None:
         blocking.sends(DataKind.WEIGHTS, after)
     left = holding.sends(DataKind.WEIGHTS, after).data
     assert all(np.array_equal(left[name], array) for name, array in plain(before).items())
+
+
+def test_nothing_of_a_difference_that_is_withheld_is_left() -> None:
+    before = state_of(model())
+    site = Site(on_fail="withhold")
+    site.receives(plain(before))
+    broken = {
+        name: np.full_like(array, np.nan) if array.dtype.kind == "f" else array
+        for name, array in plain(before).items()
+    }
+    left = site.sends(DataKind.WEIGHT_DIFF, broken).data
+    assert left.keys() == broken.keys()
+    assert not any(array.any() for array in left.values())
+
+
+def test_a_server_keeps_the_reports_of_its_clients_apart(tmp_path: Path) -> None:
+    before, server = state_of(model()), Site(folder=str(tmp_path))
+    for name in ("site-1", "site-2"):
+        context = server.contexts.new_context()
+        context.set_prop(FLContextKey.PROCESS_TYPE, ProcessType.SERVER_JOB, sticky=False)
+        context.set_peer_context(FLContextManager(identity_name=name).new_context())
+        for chain, state in (("in", before), ("out", trained(before))):
+            arrived = DXO(DataKind.WEIGHTS, plain(state)).to_shareable()
+            server.filters[chain].process(arrived, context)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"from-site-1-round-0.json", "from-site-2-round-0.json"}
 
 
 def test_a_client_that_fails_passes_as_it_is(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The observer: within its share of the time, closed where it fails, silent about what it saw."""
 
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,17 @@ def test_faults_of_its_own_let_training_go_on(
     broken = generous()
     monkeypatch.setattr("gradaudit.observer.observer.pieces", lambda _: 1 / 0)
     assert "ZeroDivisionError" in look(broken).verdict.fault
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_diverged_and_what_is_no_time_is_told_and_poisons_nothing(value: float) -> None:
+    observer, before = generous(), state_of(model())
+    after = trained(before)
+    after["2.bias"][0] = value
+    assert "not finite in 2.bias" in observer.observe(before, after, seconds=1).verdict.fault
+    for seconds in (value, -1.0):
+        assert "seconds: " in look(observer, seconds).verdict.fault
+    assert look(observer).verdict.passed
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """Whether the model that a server sent was made to read single records off an update of it."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from gradaudit.audits.base import Audit, AuditOptions, Metric
+from gradaudit.deployment import Deployment
 
 
 class MaliciousServerOptions(AuditOptions):
@@ -13,6 +14,16 @@ class MaliciousServerOptions(AuditOptions):
     batch_size: int = Field(
         16, ge=2, description="records in a batch, of whose gradient one record's share is told"
     )
+
+    @classmethod
+    def deployed(cls, deployment: Deployment) -> dict[str, Any]:
+        """A client's batch; of one record there is no share to tell."""
+        size = deployment.batch_size or deployment.records
+        return {"batch_size": size} if size and size > 1 else {}
+
+    def seen(self) -> dict[str, Any]:
+        """The gradient of a client's batch, before any defense."""
+        return {"batch_size": self.batch_size, "algorithm": "fedsgd", "others": 0, "defense": ()}
 
 
 class AttackMaliciousServer(Audit[MaliciousServerOptions]):

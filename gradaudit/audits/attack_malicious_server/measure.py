@@ -13,7 +13,6 @@ from gradaudit.audits.attack_malicious_server import AttackMaliciousServer
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
 from gradaudit.defenses.subject import Subject
-from gradaudit.errors import UsageError
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
@@ -21,6 +20,7 @@ from gradaudit.statistics.intervals import student
 
 _RECORDS = 128
 _PASSES = 1.5
+_FEW = "--batch-size {}: only {} records are looked at"
 _NO_GRADIENT = "no record has a gradient here"
 _NO_SIGN = "nothing can be told of such a layer whose gradient is zero"
 _NO_ROUND = "needs the round before: name both checkpoints with -c, oldest first"
@@ -29,7 +29,8 @@ _NO_OTHER = "there is no other layer, and no earlier round, to compare its move 
 
 def cost(audit: AttackMaliciousServer, subject: Subject) -> Cost:
     """A gradient of each record, and what of it is looked at."""
-    return Cost(passes=_PASSES * min(subject.samples or _RECORDS, len(subject.records)))
+    records = subject.samples or max(_RECORDS, audit.options.batch_size)
+    return Cost(passes=_PASSES * min(records, len(subject.records)))
 
 
 def run(
@@ -39,12 +40,10 @@ def run(
 
     Raises:
         NotApplicable: there are too few records, or they have no gradients of their own.
-        UsageError: a batch has more records than are looked at.
         AuditError: the model cannot be run on the records.
     """
-    records, batch = expect(subject.sample(_RECORDS)), audit.options.batch_size
-    if batch > len(records):
-        raise UsageError(f"--batch-size {batch}: only {len(records)} records are looked at")
+    batch = audit.options.batch_size
+    records = expect(subject.sample(max(_RECORDS, batch)))
     with progress.task("malicious server", 1) as advance:
         senses = sense(subject.target, records, subject.layers, subject.memory)
         advance(1)
@@ -63,6 +62,9 @@ def parameters(target: Target) -> State:
 
 
 def _share_row(rows: Rows, layer: str, sensed: Sensed, batch: int) -> Measurement:
+    if batch > len(sensed.norms):
+        why = _FEW.format(batch, len(sensed.norms))
+        return next(rows.skipped(why, ["record_share"], [layer]))
     shares = record_shares(sensed.norms, batch)
     known = shares[~torch.isnan(shares)].numpy()
     if not len(known):
