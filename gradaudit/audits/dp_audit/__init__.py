@@ -100,7 +100,7 @@ class DpAudit(Audit[DpAuditOptions]):
     + e^ε). Which of the two bounds it is, is chosen before the trials too. Releases that depend on
     each other give none. The gradient is that of every trainable parameter of all layers but the
     hidden ones, biases too, as DP-SGD clips it. Replacing a value moves a clipped gradient by up
-    to 2Δ, so the theory is the analytic Gaussian mechanism at 2Δ/σ. All bounds of a report, over
+    to 2Δ, so the theory is the analytic Gaussian mechanism at 2Δ/σ. The bounds of games, over
     attributes, statistics and swept settings, hold at once (Bonferroni).
 
     Middleware between a client's training and the wire is of client level: neighbours are two
@@ -109,7 +109,8 @@ class DpAudit(Audit[DpAuditOptions]):
     One run (--mode one-run) has no releases to repeat: a training let in each of many clients of
     random directions by a coin (train --canaries), and what it released tells which. The headline
     is Steinke's bound on the whole run's ε of a client; beside it those that hold if the run is
-    Gaussian: of the f-DP recursion, and of the mean shift (Andrew et al. 2024), with its estimate.
+    Gaussian: of the f-DP recursion, and of the mean shift (Andrew et al. 2024), with its estimate. Each of
+    the three holds by itself.
 
     Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
     (2024), definition 7.2; T. Steinke, M. Nasr and M. Jagielski, "Privacy auditing with one (1)
