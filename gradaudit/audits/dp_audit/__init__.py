@@ -109,8 +109,8 @@ class DpAudit(Audit[DpAuditOptions]):
     One run (--mode one-run) has no releases to repeat: a training let in each of many clients of
     random directions by a coin (train --canaries), and what it released tells which. The headline
     is Steinke's bound on the whole run's ε of a client; beside it those that hold if the run is
-    Gaussian: of the f-DP recursion, and of the mean shift (Andrew et al. 2024), with its estimate. Each of
-    the three holds by itself.
+    Gaussian: of the f-DP recursion, and of the mean shift (Andrew et al. 2024), with its
+    estimate. Each of the three holds by itself.
 
     Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
     (2024), definition 7.2; T. Steinke, M. Nasr and M. Jagielski, "Privacy auditing with one (1)
