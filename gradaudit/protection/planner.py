@@ -28,7 +28,7 @@ NOISE = (0.1, 0.3, 1.0, 3.0, 10.0)
 PRUNED = (0.9, 0.99, 0.999)
 """Shares of a layer's elements that are tried."""
 _RESERVE = 1.5
-"""Of the longest trial, the time that must be left for another to be begun: one has to verify."""
+"""Of the longest trial, the time that must be left for another to be begun."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,9 @@ class Planner:
         means: what may be done besides hiding: ``noise``, ``prune``.
         rounds: parts of the records that a plan is verified on, one after the other.
         strict: whether what is unclear fails.
-        left: seconds that are left.
+        left: seconds that are left. What is measured in the open at first, and on fresh records at
+            last, is not cut short; beyond the time trials go on until one passes, for as long as
+            the first measurement took at most.
         progress: who is told of trials.
         units: where finished work is kept.
 
@@ -123,7 +125,10 @@ class Planner:
         self._guards = (OPEN, HIDE, *_levels(means, self._updates.scale))
         self._search = Search(layers, self._guards, self._price, self._attempt, self._more)
         self._open = Protection.uniform(layers)
+        begun = time.monotonic()
         _expect_rules(self._bench.judged(self._open), policy)
+        opened = time.monotonic()
+        self._patience = opened + (opened - begun)
 
     def plan(self) -> Plan:
         """Search, verify on fresh records, and repair where it fails there.
@@ -223,7 +228,10 @@ class Planner:
         return verdict
 
     def _more(self) -> bool:
-        return self._left() > _RESERVE * self._slowest
+        left = self._left()
+        if self._search.cheapest_passed() is None:
+            left = max(left, self._patience - time.monotonic())
+        return left > _RESERVE * self._slowest
 
 
 def parted(records: Records, rounds: int, seed: int) -> list[Records]:
