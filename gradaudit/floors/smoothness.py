@@ -123,7 +123,7 @@ class _Watch(EagerMode):
     ) -> Any:
         output = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__.removesuffix("_")
-        if _real(output) and not _smooth(name, args) or _decides(name, output, args):
+        if (_real(output) and not _smooth(name, args)) or _decides(name, output, args):
             self._found(name)
         return output
 
