@@ -29,6 +29,9 @@ PRUNED = (0.9, 0.99, 0.999)
 """Shares of a layer's elements that are tried."""
 _RESERVE = 1.5
 """Of the longest trial, the time that must be left for another to be begun."""
+_EVERYWHERE = 5.0
+"""Of the first measurement, what one takes with noise on all layers, whose clip couples them: no
+layer's update can be formed by itself."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,8 @@ class Planner:
         begun = time.monotonic()
         _expect_rules(self._bench.judged(self._open), policy)
         opened = time.monotonic()
-        self._patience = opened + (opened - begun)
+        self._opening = opened - begun
+        self._patience = opened + self._opening
 
     def plan(self) -> Plan:
         """Search, verify on fresh records, and repair where it fails there.
@@ -165,11 +169,16 @@ class Planner:
         return {name: (each, costs(each)) for name, each in found.items() if each}
 
     def _chains(self) -> Iterator[tuple[str, list[Protection]]]:
-        """Simple strategies, each from nothing to its most, which may be to share nothing."""
+        """Simple strategies, each from nothing to its most, which may be to share nothing.
+
+        The same for all layers is left out where the time is too short for it.
+        """
         layers = self._open.layers
         counts = range(len(layers) + 1)
         yield "first layers", [self._open.hiding(layers[:n]) for n in counts]
         yield "last layers", [self._open.hiding(layers[n:]) for n in reversed(counts)]
+        if self._left() < _EVERYWHERE * self._opening:
+            return
         for kind, name in (("noise", "uniform noise"), ("prune", "uniform pruning")):
             levels = sorted(guard for guard in self._guards if guard.kind == kind)
             if levels:

@@ -158,7 +158,10 @@ def test_a_plan_is_found_where_the_first_measurement_took_all_the_time(
     rule = {"metric": "sensitivity.input_f_bounded", "layers": "?*", "max": 1.0}
     ticks = itertools.chain([0.0], itertools.repeat(10.0))
     monkeypatch.setattr(planner, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    assert planned(subject, rule, left=lambda: -1.0).protection.hidden == ("fc1",)
+    plan = planned(subject, rule, left=lambda: -1.0)
+    assert plan.protection.hidden == ("fc1",)
+    guards = [guard for trial in plan.trials for guard in set(trial.protection.guards)]
+    assert {guard.kind for guard in guards} == {"open", "hide"}
     ticks = itertools.chain([0.0, 10.0], itertools.repeat(20.0))
     assert not planned(subject, rule, left=lambda: -1.0).verdict.passed
 
