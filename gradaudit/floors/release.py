@@ -63,7 +63,8 @@ class Release:
         1/s² for noise of deviation s, and for Laplace noise of scale s. A mean of k Laplace numbers
         of scale s√k, of noise on each record, has at most that (Stam 1959: 1/information adds).
         """
-        return (self.records * self.scale) ** -2
+        scale = self.records * self.scale
+        return 1 / scale / scale
 
     @property
     def moving(self) -> float | None:

@@ -68,6 +68,12 @@ def test_without_noise_or_with_it_in_part() -> None:
     assert (rows["rero", None].reason or "").startswith("0: no noise")
 
 
+def test_noise_too_small_for_a_number_has_a_reason() -> None:
+    rows = rows_of(subject_of("dp:clip=1,sigma=1e-300"))
+    assert {row.status for (metric, _), row in rows.items() if metric != "rero"} == {"failed"}
+    assert rows["rero", None].value == 1
+
+
 def test_a_kink_leaves_a_floor_to_what_lies_behind_it_unless_they_are_clipped_together() -> None:
     rows = rows_of(subject_of(activation=nn.ReLU()), sigma=0.3)
     assert rows["mse_share", "2"].status == "measured"
