@@ -59,7 +59,7 @@ def success(releases: Sequence[Release], sizes: Sequence[int], log_kappa: float)
         )
     kinds = {release.noise for release in releases}
     if kinds == {"gaussian"}:
-        mu = math.sqrt(sum(release.shift**2 for release in releases))
+        mu = math.hypot(*(release.shift for release in releases))
         return float(ndtr(ndtri_exp(log_kappa) + mu))
     if kinds == {"laplace"}:
         pairs = zip(releases, sizes, strict=True)

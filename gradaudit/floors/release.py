@@ -63,16 +63,25 @@ class Release:
         1/s² for noise of deviation s, and for Laplace noise of scale s. A mean of k Laplace numbers
         of scale s√k, of noise on each record, has at most that (Stam 1959: 1/information adds).
         """
-        return (self.records * self.scale) ** -2
+        scale = self.records * self.scale
+        return 1 / scale / scale
 
     @property
     def moving(self) -> float | None:
         """The norm that is clipped to, where that of one record alone decides; else None.
 
         An update that is clipped as a whole moves no more than one that is not: projecting on a
-        ball brings no two points further apart.
+        ball brings no two points further apart. A single layer of it may, though (``tied``).
         """
         return self.clip if self.of_records or self.records == 1 else None
+
+    @property
+    def tied(self) -> bool:
+        """Whether a layer tells of others too, by a norm that is no record's own.
+
+        Then only what all tell together, unclipped, bounds what one of them does.
+        """
+        return self.clip is not None and self.moving is None
 
     @property
     def reach(self) -> float | None:

@@ -53,6 +53,11 @@ mkldnn_max_pool2d adaptive_max_pool2d adaptive_max_pool3d max min maximum minimu
 softshrink
 """
 """Continuous all the same."""
+_CONSTANT = """
+empty_like zeros_like ones_like full_like new_empty new_zeros new_ones new_full empty_strided
+new_empty_strided
+"""
+"""Of a tensor's shape alone."""
 _REMEDY = "train it with tanh, sigmoid, softplus, GELU or SiLU and average pooling"
 _SMOOTH_LOSSES = (CrossEntropy, BinaryCrossEntropy, MeanSquaredError)
 
@@ -118,7 +123,7 @@ class _Watch(EagerMode):
     ) -> Any:
         output = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__.removesuffix("_")
-        if _real(output) and not _smooth(name, args):
+        if (_real(output) and not _smooth(name, args)) or _decides(name, output, args):
             self._found(name)
         return output
 
@@ -138,9 +143,14 @@ class _Watch(EagerMode):
 
 
 def _real(output: Any) -> bool:
-    """Whether real numbers come out, which may depend on the input."""
+    """Whether there are real numbers, which may depend on the input."""
     outputs = output if isinstance(output, (tuple, list)) else (output,)
     return any(isinstance(x, Tensor) and x.is_floating_point() for x in outputs)
+
+
+def _decides(name: str, output: Any, args: Sequence[Any]) -> bool:
+    """Whether truth values, places or Python numbers come out of real ones: a mask, a branch."""
+    return not _real(output) and _real(args) and name not in _CONSTANT.split()
 
 
 def _smooth(name: str, args: Sequence[Any]) -> bool:

@@ -28,7 +28,10 @@ NOISE = (0.1, 0.3, 1.0, 3.0, 10.0)
 PRUNED = (0.9, 0.99, 0.999)
 """Shares of a layer's elements that are tried."""
 _RESERVE = 1.5
-"""Of the longest trial, the time that must be left for another to be begun: one has to verify."""
+"""Of the longest trial, the time that must be left for another to be begun."""
+_EVERYWHERE = 5.0
+"""Of the first measurement, what one takes with noise on all layers, whose clip couples them: no
+layer's update can be formed by itself."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,9 @@ class Planner:
         means: what may be done besides hiding: ``noise``, ``prune``.
         rounds: parts of the records that a plan is verified on, one after the other.
         strict: whether what is unclear fails.
-        left: seconds that are left.
+        left: seconds that are left. What is measured in the open at first, and on fresh records at
+            last, is not cut short; beyond the time trials go on until one passes, for as long as
+            the first measurement took at most.
         progress: who is told of trials.
         units: where finished work is kept.
 
@@ -123,7 +128,11 @@ class Planner:
         self._guards = (OPEN, HIDE, *_levels(means, self._updates.scale))
         self._search = Search(layers, self._guards, self._price, self._attempt, self._more)
         self._open = Protection.uniform(layers)
+        begun = time.monotonic()
         _expect_rules(self._bench.judged(self._open), policy)
+        opened = time.monotonic()
+        self._opening = opened - begun
+        self._patience = opened + self._opening
 
     def plan(self) -> Plan:
         """Search, verify on fresh records, and repair where it fails there.
@@ -160,11 +169,16 @@ class Planner:
         return {name: (each, costs(each)) for name, each in found.items() if each}
 
     def _chains(self) -> Iterator[tuple[str, list[Protection]]]:
-        """Simple strategies, each from nothing to its most, which may be to share nothing."""
+        """Simple strategies, each from nothing to its most, which may be to share nothing.
+
+        The same for all layers is left out where the time is too short for it.
+        """
         layers = self._open.layers
         counts = range(len(layers) + 1)
         yield "first layers", [self._open.hiding(layers[:n]) for n in counts]
         yield "last layers", [self._open.hiding(layers[n:]) for n in reversed(counts)]
+        if self._left() < _EVERYWHERE * self._opening:
+            return
         for kind, name in (("noise", "uniform noise"), ("prune", "uniform pruning")):
             levels = sorted(guard for guard in self._guards if guard.kind == kind)
             if levels:
@@ -223,7 +237,10 @@ class Planner:
         return verdict
 
     def _more(self) -> bool:
-        return self._left() > _RESERVE * self._slowest
+        left = self._left()
+        if self._search.cheapest_passed() is None:
+            left = max(left, self._patience - time.monotonic())
+        return left > _RESERVE * self._slowest
 
 
 def parted(records: Records, rounds: int, seed: int) -> list[Records]:

@@ -68,6 +68,12 @@ def test_without_noise_or_with_it_in_part() -> None:
     assert (rows["rero", None].reason or "").startswith("0: no noise")
 
 
+def test_noise_too_small_for_a_number_has_a_reason() -> None:
+    rows = rows_of(subject_of("dp:clip=1,sigma=1e-300"))
+    assert {row.status for (metric, _), row in rows.items() if metric != "rero"} == {"failed"}
+    assert rows["rero", None].value == 1
+
+
 def test_a_kink_leaves_a_floor_to_what_lies_behind_it_unless_they_are_clipped_together() -> None:
     rows = rows_of(subject_of(activation=nn.ReLU()), sigma=0.3)
     assert rows["mse_share", "2"].status == "measured"
@@ -76,6 +82,18 @@ def test_a_kink_leaves_a_floor_to_what_lies_behind_it_unless_they_are_clipped_to
     rows = rows_of(subject_of("dp:clip=1,sigma=0.3", activation=nn.ReLU()))
     assert (rows["nats", "2"].reason or "").startswith("is clipped together with 0: ReLU")
     assert rows["rero", None].status == "measured"
+
+
+def test_a_layer_of_a_batch_that_is_clipped_as_a_whole_tells_of_the_others_by_the_norm() -> None:
+    """c_l = Δ g_l/‖g‖ moves with the others' g, even where g_l does not."""
+    rows = rows_of(subject_of("dp:clip=1,sigma=0.3,per=release"), batch_size=4)
+    plain = rows_of(subject_of(), sigma=0.3, batch_size=4)
+    for metric in ("mse_share", "nats"):
+        assert rows[metric, None].value == pytest.approx(plain[metric, None].value)
+        assert {rows[metric, layer].value for layer in ("0", "2")} == {rows[metric, None].value}
+    kinked = subject_of("dp:clip=1,sigma=0.3,per=release", activation=nn.ReLU())
+    reason = rows_of(kinked, batch_size=4)["nats", "2"].reason or ""
+    assert reason.startswith("is clipped together with 0: ReLU")
 
 
 def test_hidden_layers_tell_nothing_and_stay_out_of_the_norm() -> None:

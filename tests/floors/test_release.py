@@ -1,6 +1,7 @@
 """How updates leave, what a clip bounds, and who is told no floor."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -131,12 +132,29 @@ def test_layers_before_a_kink_have_none(kinked: nn.Module, told: str) -> None:
     assert found["0"].startswith(told)
 
 
-class Rounded(nn.Module):
+class Does(nn.Module):
+    def __init__(self, what: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.what = what
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.round()
+        return self.what(x)
 
 
-def test_what_may_jump_itself_leaves_no_layer_a_floor() -> None:
-    found = roughness(Rounded())
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        (torch.round, "round"),
+        (lambda x: x * (x > 0), "gt"),
+        (lambda x: x + x.gather(1, x.argmax(dim=1, keepdim=True)), "argmax"),
+        (lambda x: x.tanh() if x.sum() > 3 else x, "gt"),
+        (lambda x: x * int(x.sum()), "_local_scalar_dense"),
+        (lambda x: x + x.long(), "_to_copy"),
+    ],
+)
+def test_what_may_jump_itself_leaves_no_layer_a_floor(
+    what: Callable[[torch.Tensor], torch.Tensor], told: str
+) -> None:
+    found = roughness(Does(what))
     assert list(found) == ["0", "2"]
-    assert "Rounded 1 computes round" in found["2"]
+    assert f"Does 1 computes {told}," in found["2"]

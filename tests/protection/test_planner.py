@@ -1,8 +1,10 @@
 """Plans for a real model, from the trial of one protection to what the command prints."""
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from gradaudit.defenses.subject import Subject
 from gradaudit.errors import AuditError
 from gradaudit.judging import Policy
 from gradaudit.progress import Silent
+from gradaudit.protection import planner
 from gradaudit.protection.costs import costs
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
 from gradaudit.protection.planner import Planner, parted
@@ -130,9 +133,8 @@ def planned(subject: Subject, *rules: dict[str, Any], **given: Any) -> Any:
         subject,
         [size_of("sensitivity", probes=8)],
         policy(*rules),
-        left=lambda: 1e9,
         progress=Silent(),
-        **given,
+        **{"left": lambda: 1e9, **given},
     ).plan()
 
 
@@ -147,6 +149,21 @@ def test_it_hides_the_layers_that_are_beyond_and_no_other(subject: Subject) -> N
     costs = {name: cost for name, (_, cost) in plan.naive.items()}
     assert costs == pytest.approx({"first layers": 88 / 156, "last layers": 1.0})
     assert plan.cheapest_naive == ("first layers", pytest.approx(88 / 156))
+
+
+def test_a_plan_is_found_where_the_first_measurement_took_all_the_time(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began at 0 and was done at 10; trials that take no time follow until one passes."""
+    rule = {"metric": "sensitivity.input_f_bounded", "layers": "?*", "max": 1.0}
+    ticks = itertools.chain([0.0], itertools.repeat(10.0))
+    monkeypatch.setattr(planner, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    plan = planned(subject, rule, left=lambda: -1.0)
+    assert plan.protection.hidden == ("fc1",)
+    guards = [guard for trial in plan.trials for guard in set(trial.protection.guards)]
+    assert {guard.kind for guard in guards} == {"open", "hide"}
+    ticks = itertools.chain([0.0, 10.0], itertools.repeat(20.0))
+    assert not planned(subject, rule, left=lambda: -1.0).verdict.passed
 
 
 def test_settings_name_what_is_hidden_and_blurred(subject: Subject, updates: Updates) -> None:

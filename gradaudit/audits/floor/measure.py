@@ -130,6 +130,11 @@ class _Case:
         names = set(layer.parameter_names)
         return next((one for one in self.releases if names <= one.members), None)
 
+    def tied_to(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Layers whose information bounds what these tell: themselves, and those tied to them."""
+        tied = {one for layer in layers if (one := self.release(layer)) is not None and one.tied}
+        return [each for each in self.layers if each in layers or self.release(each) in tied]
+
     def why_not(self, layers: Sequence[Layer]) -> str:
         """Why these layers have no floor together; empty where they have one."""
         for layer in layers:
@@ -214,7 +219,7 @@ def _spread(
     """Why layers have no floor, those included that are clipped together with one."""
     spread = dict(reasons)
     for release in releases:
-        if release.moving is None:
+        if release.clip is None:
             continue
         members = [layer.name for layer in layers if set(layer.parameter_names) <= release.members]
         culprit = next((name for name in members if name in reasons), None)
@@ -249,7 +254,8 @@ def _of_layers(
     if why := case.why_not(layers):
         yield from rows.skipped(why, _FUNCTIONALS, [name])
     else:
-        yield from _measured(rows, case, sum_of_layers(infos[x.name] for x in layers), name)
+        told = sum_of_layers(infos[each.name] for each in case.tied_to(layers))
+        yield from _measured(rows, case, told, name)
     yield _reconstructed(rows, case, options, name, layers)
 
 
