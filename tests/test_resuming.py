@@ -90,7 +90,8 @@ commands, kills = json.loads(sys.argv[1])
 import gradaudit, torch._dynamo, torch._decomp.decompositions_for_jvp
 from gradaudit.__main__ import main
 for module in pkgutil.walk_packages(gradaudit.__path__, "gradaudit."):
-    import_module(module.name)
+    if ".integrations." not in module.name:  # frameworks that nothing here runs
+        import_module(module.name)
 
 def start(command, output):
     child = os.fork()

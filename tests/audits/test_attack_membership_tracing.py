@@ -15,7 +15,7 @@ from gradaudit.audits.attack_tracing import AttackTracing, TracingOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.subject import Subject
-from gradaudit.errors import NotApplicable, UsageError
+from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
@@ -137,7 +137,7 @@ def test_repetitions_draw_other_records() -> None:
 
 
 def test_too_few_records_are_refused() -> None:
-    with pytest.raises(UsageError, match="--participants 6: their updates take 12 records"):
+    with pytest.raises(NotApplicable, match="--participants 6: their updates take 12 records"):
         tracing(subject(), participants=6, updates=2)
 
 

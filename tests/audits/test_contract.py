@@ -79,6 +79,7 @@ CASES: dict[str, list[Case]] = {
             {"mechanism": "dp:clip=1,sigma=1", "trials": 100, "restarts": 1, "iterations": 2},
         )
     ],
+    "floor": [(pictures, {"sigma": 0.1, "directions": 8})],
     "observe": [(pictures, {"update": UPDATE})],
     "forward": [(rounds, {}), (pictures, {})],
     "sensitivity": [(pictures, {"probes": 0}), (rounds, {"probes": 8})],

@@ -89,7 +89,8 @@ def _import_everything() -> None:
     import gradaudit.__main__
 
     for module in pkgutil.walk_packages(gradaudit.__path__, "gradaudit."):
-        importlib.import_module(module.name)
+        if ".integrations." not in module.name:  # frameworks that nothing here runs
+            importlib.import_module(module.name)
     PIL.Image.init()
     typer.main.get_command = cache(typer.main.get_command)
     for words in _WARMING:

@@ -184,6 +184,7 @@ class DpAudit(Audit[DpAuditOptions]):
     examples: ClassVar = (
         "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' -a sex "
         "--mechanism dp:clip=1,sigma=0.1 --claimed-epsilon 5",
+        "-m FILE.py:factory -d 'csv:table.csv?label=income' --mechanism flower:FILE.py:mod",
     )
     renames: ClassVar = {"mode": "model_mode"}
     priority = 35
