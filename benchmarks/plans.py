@@ -6,7 +6,7 @@
 One policy for five fresh models, as they are in the first round of a federation: nobody reads the
 labels off an update, no layer's gradient tells a private attribute with an AUROC above .75, and
 none follows its record (bounded sensitivity) by more than 0.3. LeNet and VGG9 of Mo et al. 2022 and
-a ResNet-18 for small inputs, of a quarter of the width, tell whether faces at 32 × 32 (UTKFace) are
+a ResNet-18 for small inputs tell whether faces at 32 × 32 (UTKFace) are
 white, with the gender as the attribute; a multilayer perceptron of two hidden layers tells Adult's
 income, with the sex; a transformer of two blocks tells the sentiment of reviews (IMDB), with their
 length. Half of 1,200 records serve the search, and the plan is measured on others.
@@ -39,7 +39,8 @@ from gradaudit.data.records import Attribute, Records
 from gradaudit.judging import Policy
 from gradaudit.protection.asking import needed
 from gradaudit.protection.guards import OPEN
-from gradaudit.protection.planner import Plan, Planner
+from gradaudit.protection.plan import Plan
+from gradaudit.protection.planner import Planner
 from gradaudit.subject import open_subject
 from gradaudit.zoo import build
 
@@ -118,19 +119,19 @@ class Residual(nn.Module):
 
 
 def resnet18() -> nn.Module:
-    """ResNet-18 for small pictures: of a quarter of the width, and without the first pool."""
+    """ResNet-18 for small pictures, without the first pool."""
     net = nn.Sequential()
-    net.add_module("conv1", nn.Conv2d(3, 16, 3, padding=1, bias=False))
-    net.add_module("bn1", nn.BatchNorm2d(16))
+    net.add_module("conv1", nn.Conv2d(3, 64, 3, padding=1, bias=False))
+    net.add_module("bn1", nn.BatchNorm2d(64))
     net.add_module("relu", nn.ReLU())
-    inputs = 16
-    for number, channels in enumerate((16, 32, 64, 128), start=1):
+    inputs = 64
+    for number, channels in enumerate((64, 128, 256, 512), start=1):
         first = Residual(inputs, channels, 1 if number == 1 else 2)
         net.add_module(f"layer{number}", nn.Sequential(first, Residual(channels, channels, 1)))
         inputs = channels
     net.add_module("pool", nn.AdaptiveAvgPool2d(1))
     net.add_module("flatten", nn.Flatten())
-    net.add_module("output", nn.Linear(128, 2))
+    net.add_module("output", nn.Linear(512, 2))
     return net
 
 

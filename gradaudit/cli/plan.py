@@ -40,7 +40,7 @@ from gradaudit.report import Report
 if TYPE_CHECKING:
     from gradaudit.audits.sizes import Size
     from gradaudit.defenses.subject import Subject
-    from gradaudit.protection.planner import Plan
+    from gradaudit.protection.plan import Plan
     from gradaudit.units import Units
 
 _DONE = {"open": "shared", "hide": "hidden", "noise": "noise", "prune": "pruned"}

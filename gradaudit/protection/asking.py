@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from gradaudit.audits import Audit, Metric
+from gradaudit.audits.floor import Floor
 from gradaudit.audits.sizes import Size
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, Rule
@@ -45,3 +46,8 @@ def judges(rule: Rule, audit: Audit[Any], metric: Metric) -> bool:
     if isinstance(wanted, str) and not fnmatchcase(audit.name.removeprefix(name).strip(), wanted):
         return False
     return fnmatchcase(f"{name}.{metric.id}", rule.metric)
+
+
+def is_floor(metric: str) -> bool:
+    """Whether a metric is a bound on every attacker, which there is not without noise."""
+    return metric.startswith(f"{Floor.name}.")

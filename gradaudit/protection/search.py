@@ -126,7 +126,8 @@ class Search:
         passed = [p for p, v in self.tried.items() if v.passed and p.shared and self.allowed(p)]
         return min(passed, key=self.choices.cost, default=None)
 
-    def _passes(self, protection: Protection) -> bool:
+    def passes(self, protection: Protection) -> bool:
+        """Whether it passes, and nothing was learned since that rules it out; tried if need be."""
         if protection not in self.tried and not self._more():
             return False
         return self.attempt(protection).passed and self.allowed(protection)
@@ -135,7 +136,7 @@ class Search:
         """Whether it passes as something passed that it covers; else it is tried."""
         passed = (each for each, verdict in self.tried.items() if verdict.passed)
         covered = any(protection.covers(each) and self.allowed(each) for each in passed)
-        return covered or self._passes(protection)
+        return covered or self.passes(protection)
 
     def _sharpen(self, failed: Protection) -> None:
         """Find fewest layers that fail together, by hiding the others; the dearest are kept."""
@@ -160,7 +161,7 @@ class Search:
         while better and self._more():
             better = False
             for other in sorted(self._neighbours(passed), key=self.choices.cost):
-                if other.shared and self.allowed(other) and self._passes(other):
+                if other.shared and self.allowed(other) and self.passes(other):
                     passed, better = other, True
                     break
         return passed

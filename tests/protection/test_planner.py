@@ -20,10 +20,11 @@ from gradaudit.defenses.subject import Subject
 from gradaudit.errors import AuditError
 from gradaudit.judging import Policy
 from gradaudit.progress import Silent
-from gradaudit.protection import planner
+from gradaudit.protection import clock
 from gradaudit.protection.costs import costs
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
-from gradaudit.protection.planner import Planner, parted
+from gradaudit.protection.parts import parted
+from gradaudit.protection.planner import Planner
 from gradaudit.protection.settings import framework_settings, options
 from gradaudit.protection.trial import Bench
 from gradaudit.protection.updates import Updates
@@ -157,7 +158,7 @@ def test_a_plan_is_found_where_the_first_measurement_took_all_the_time(
     """It began at 0 and was done at 10; trials that take no time follow until one passes."""
     rule = {"metric": "sensitivity.input_f_bounded", "layers": "?*", "max": 1.0}
     ticks = itertools.chain([0.0], itertools.repeat(10.0))
-    monkeypatch.setattr(planner, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     plan = planned(subject, rule, left=lambda: -1.0)
     assert plan.protection.hidden == ("fc1",)
     guards = [guard for trial in plan.trials for guard in set(trial.protection.guards)]
@@ -175,8 +176,8 @@ def test_settings_name_what_is_hidden_and_blurred(subject: Subject, updates: Upd
     settings: Any = framework_settings(protection, subject.target.model)
     assert settings["nvflare"]["exclude"]["args"] == {"exclude_vars": ["fc1.weight", "fc1.bias"]}
     assert settings["flower"] == {"exclude-vars": "fc1.weight,fc1.bias"}
-    alike = Protection(("fc1", "fc2", "output"), (HIDE, noise, noise))
-    assert options(alike, updates).count("--defense") == 1
+    cut = Protection(("fc1", "fc2", "output"), (HIDE, Guard("prune", 0.9), Guard("prune", 0.9)))
+    assert options(cut, updates) == "--hide fc1 --defense prune:0.9"
 
 
 PLAN = ("plan", "-m", MODEL, "-d", "diabetes", "--samples", 12, "--quick", "-q")

@@ -39,7 +39,7 @@ from gradaudit.report import Measurement
 _DRAWS, _FEWEST = 64, 4
 _FITTED = "fitted"
 _PASSES_A_DIRECTION = 2.0
-_FUNCTIONALS: Mapping[str, Functional] = {"mse_share": share, "nats": nats}
+FUNCTIONALS: Mapping[str, Functional] = {"mse_share": share, "nats": nats}
 _NO_NOISE = (
     "no noise: nothing bounds an attacker; add some (--defense dp:clip=…,sigma=…, or --sigma)"
 )
@@ -65,9 +65,21 @@ def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurem
         UsageError: the prior's file holds none.
         AuditError: the model cannot be run on the records, or differentiated by them.
     """
-    options, records = audit.options, subject.records
+    options = audit.options
     for target in subject.targets:
         _expect_noise(_releases(options, subject, target))
+    prior, labels = _drawn(options, subject)
+    for target, variant in by_round(subject):
+        case = Case.of(audit, subject, target, prior, labels)
+        rows = Rows(type(audit), variant, case.facts(options))
+        with progress.task("floor", len(labels)) as advance:
+            infos = case.informations(subject, advance)
+        yield from _rows(rows, case, infos, options, subject)
+
+
+def _drawn(options: FloorOptions, subject: Subject) -> tuple[Prior, Tensor]:
+    """The prior, and the labels of the records that are drawn from it."""
+    records = subject.records
     if records.looked_up:
         raise NotApplicable(
             "the inputs are tokens or codes, which do not vary continuously: no prior has a density"
@@ -79,17 +91,11 @@ def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurem
         )
     prior = _prior(options, records.inputs)
     chosen = rng(subject.seed, "floor", "labels").integers(len(records), size=draws)
-    labels = records.labels[torch.from_numpy(chosen)]
-    for target, variant in by_round(subject):
-        case = _Case.of(audit, subject, target, prior, labels)
-        rows = Rows(type(audit), variant, case.facts(options))
-        with progress.task("floor", draws) as advance:
-            infos = case.informations(subject, advance)
-        yield from _rows(rows, case, infos, options, subject)
+    return prior, records.labels[torch.from_numpy(chosen)]
 
 
 @dataclass(frozen=True)
-class _Case:
+class Case:
     """One target's update, how it leaves, and why some of its layers have no floor.
 
     Attributes:
@@ -176,6 +182,16 @@ class _Case:
         }
 
 
+def case_of(audit: Floor, subject: Subject) -> Case:
+    """How the target's update leaves, and what its records are drawn from.
+
+    Raises:
+        NotApplicable: there is no prior for such inputs, or too few draws.
+        UsageError: the prior's file holds none.
+    """
+    return Case.of(audit, subject, subject.target, *_drawn(audit.options, subject))
+
+
 def shared_layers(
     target: Target, shown: Sequence[Layer], hidden: Sequence[str]
 ) -> tuple[Layer, ...]:
@@ -231,7 +247,7 @@ def _spread(
 
 def _rows(
     rows: Rows,
-    case: _Case,
+    case: Case,
     infos: Mapping[str, Tensor],
     options: FloorOptions,
     subject: Subject,
@@ -244,7 +260,7 @@ def _rows(
 
 def _of_layers(
     rows: Rows,
-    case: _Case,
+    case: Case,
     infos: Mapping[str, Tensor],
     options: FloorOptions,
     name: str | None,
@@ -252,18 +268,18 @@ def _of_layers(
 ) -> Iterator[Measurement]:
     """The rows of one layer, or of the model."""
     if why := case.why_not(layers):
-        yield from rows.skipped(why, _FUNCTIONALS, [name])
+        yield from rows.skipped(why, FUNCTIONALS, [name])
     else:
         told = sum_of_layers(infos[each.name] for each in case.tied_to(layers))
         yield from _measured(rows, case, told, name)
     yield _reconstructed(rows, case, options, name, layers)
 
 
-def _measured(rows: Rows, case: _Case, parts: Tensor, name: str | None) -> Iterator[Measurement]:
+def _measured(rows: Rows, case: Case, parts: Tensor, name: str | None) -> Iterator[Measurement]:
     if not parts.isfinite().all():
-        yield from rows.failed("its gradients are not finite", _FUNCTIONALS, [name])
+        yield from rows.failed("its gradients are not finite", FUNCTIONALS, [name])
         return
-    for metric, functional in _FUNCTIONALS.items():
+    for metric, functional in FUNCTIONALS.items():
         found = estimate(functional, parts, case.prior)
         error = {"mse": found.value * case.prior.variance / case.prior.size}
         yield rows.measured(
@@ -277,7 +293,7 @@ def _measured(rows: Rows, case: _Case, parts: Tensor, name: str | None) -> Itera
 
 
 def _reconstructed(
-    rows: Rows, case: _Case, options: FloorOptions, name: str | None, layers: Sequence[Layer]
+    rows: Rows, case: Case, options: FloorOptions, name: str | None, layers: Sequence[Layer]
 ) -> Measurement:
     """The bound on how often any attacker succeeds."""
     found = [case.release(layer) for layer in layers]
