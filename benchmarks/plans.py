@@ -21,7 +21,7 @@ import gzip
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.audits import audits
+from gradaudit.audits.sizes import Size
 from gradaudit.cli.scan import sizes_of, time_left
 from gradaudit.cli.terminal import Lines
 from gradaudit.config import SubjectSettings
@@ -41,6 +42,7 @@ from gradaudit.protection.asking import needed
 from gradaudit.protection.guards import OPEN
 from gradaudit.protection.plan import Plan
 from gradaudit.protection.planner import Planner
+from gradaudit.protection.sizing import fitting
 from gradaudit.subject import open_subject
 from gradaudit.zoo import build
 
@@ -186,20 +188,26 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Records]]] = {
 }
 
 
+def sampled(sizes: Sequence[Size]) -> list[Size]:
+    """With fewer records where so many are enough."""
+    name = sizes[-1].audit.name
+    return [replace(size, samples=size.samples or SAMPLES.get(name)) for size in sizes]
+
+
 def planned(name: str, cost: str, budget: float) -> Plan:
     """The plan for one of the models."""
     torch.manual_seed(0)
     make, read = MODELS[name]
     settings = SubjectSettings(attribute=("private",), data=name)
     subject = open_subject(settings, model=make(), records=read())
+    left = time_left(budget)
     ladders = [sizes_of(audit, "quick", GIVEN.get(key, {})) for key, audit in audits().items()]
-    sizes = needed(POLICY, ladders)
     return Planner(
         subject,
-        [replace(size, samples=SAMPLES.get(size.audit.name)) for size in sizes],
+        fitting([sampled(sizes) for sizes in needed(POLICY, ladders)], subject, left()),
         POLICY,
         cost=cost,
-        left=time_left(budget),
+        left=left,
         progress=Lines(),
     ).plan()
 

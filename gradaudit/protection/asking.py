@@ -11,8 +11,8 @@ from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, Rule
 
 
-def needed(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Size, ...]:
-    """The audits whose metrics a rule of level error names, as exactly as is wanted.
+def needed(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Sequence[Size], ...]:
+    """The ladders of the audits whose metrics a rule of level error names.
 
     Args:
         policy: the rules.
@@ -31,7 +31,7 @@ def needed(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Size, ...
                 f"{policy.name}: metric {rule.metric}: no audit measures it"
                 f"{' under these --audits' if len(known) < 2 else ''}; see `gradaudit list metrics`"
             )
-    return tuple(size for size in known if any(asks(rule, size.audit) for rule in rules))
+    return tuple(sizes for sizes in ladders if any(asks(rule, sizes[-1].audit) for rule in rules))
 
 
 def asks(rule: Rule, audit: Audit[Any]) -> bool:
