@@ -1,7 +1,7 @@
 """Which layers to blur so that rules on floors hold, how much, and which to hide instead."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 
@@ -10,6 +10,7 @@ import numpy as np
 from gradaudit.protection.bounds import Bounds
 from gradaudit.protection.guards import HIDE, Guard, Protection
 from gradaudit.protection.levels import LEAST, MOST, Levels
+from gradaudit.statistics.laws import student_quantile
 
 _DIGITS = 3
 _CHEAPER = 1e-6
@@ -55,6 +56,25 @@ class Blurring:
         """
         self._reserve += max(excess, 0.0)
 
+    def vary(self, halves: Sequence[Bounds]) -> None:
+        """Keep as much distance as the floors of other records may differ (97.5 % of the time).
+
+        A floor stands on the prior fitted to the records. With v the variance that n records bring
+        with them, those of n/2 differ from their whole by v, and a new n/2 from it by 3v.
+
+        Args:
+            halves: the bounds by halves of the records, in the order of those of the whole.
+        """
+        names = sorted(self._bounds.layers - self._bounds.hopeless)
+        levels = self._levels(dict.fromkeys(names, -math.inf))
+        if not levels.layers or (x := levels.lifted(-levels.sizes)) is None:
+            return
+        noise = levels.noise(x)
+        whole = np.array([bound.margin(noise)[0] for bound in self._bounds.each])
+        parts = np.array([[b.margin(noise)[0] for b in half.each] for half in halves])
+        variance = np.square(parts - whole).mean(axis=0).max()
+        self.learn(student_quantile(len(halves)) * float(3 * variance) ** 0.5)
+
     def completed(self, protection: Protection) -> Protection | None:
         """The cheapest found that protects no layer less and keeps the bounds.
 
@@ -74,14 +94,14 @@ class Blurring:
             return None
         for name, x in found.x.items():
             rest = rest.with_guard(name, self._guard(name, x))
-        return rest
+        return rest if rest.shared else None
 
     def uniform(self, layers: tuple[str, ...]) -> Guard | None:
         """The least noise that is enough, the same for all layers; None where there is none."""
         about = {name: -math.inf for name in layers if name in self._bounds.layers}
         if not about or about.keys() & self._bounds.hopeless:
             return None
-        levels = Levels.of(self._bounds, about, self._weights, self._sizes, self._reserve)
+        levels = self._levels(about)
         x = levels.lifted(-levels.sizes)
         return None if x is None else self._guard(levels.layers[0], float(x[0]))
 
@@ -92,7 +112,7 @@ class Blurring:
         if any(guard.kind != "noise" for guard in shared.values()):
             return False
         x = {name: self._x(name, guard) for name, guard in shared.items()}
-        levels = Levels.of(self._bounds, x, self._weights, self._sizes, self._reserve)
+        levels = self._levels(x)
         return not self._bounds.hopeless & x.keys() and levels.kept(levels.least)
 
     def _best(self, least: Mapping[str, float], *, may_be_empty: bool) -> _Blurred | None:
@@ -125,7 +145,7 @@ class Blurring:
         own = {name: x for name, x in least.items() if name in shared}
         if not own:
             return _Blurred({}, hidden)
-        levels = Levels.of(self._bounds, own, self._weights, self._sizes, self._reserve).boxed()
+        levels = self._levels(own).boxed()
         if levels is None:
             return None
         starts = [np.array([warm.x.get(name, MOST) for name in own])] if warm else []
@@ -133,6 +153,9 @@ class Blurring:
         if x is None:
             return None
         return _Blurred(dict(zip(own, x.tolist(), strict=True)), hidden + levels.cost(x))
+
+    def _levels(self, least: Mapping[str, float]) -> Levels:
+        return Levels.of(self._bounds, least, self._weights, self._sizes, self._reserve)
 
     def _x(self, name: str, guard: Guard) -> float:
         """Of the noise that a layer has already."""

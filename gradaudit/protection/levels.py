@@ -12,7 +12,7 @@ all and the same information from all, each as little as passes, and none of the
 what is found.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -26,9 +26,10 @@ from gradaudit.protection.bounds import Bound, Bounds
 Floats = NDArray[np.float64]
 LEAST, MOST = -8.0, 5.0
 """Of x: losses of 1e-7, and of all but 5e-5, beyond which a layer may as well be hidden."""
-_EXACT = 1e-3
-"""Of x."""
-_ROUNDS = 2
+_EXACT, _STEP = 1e-3, 0.05
+"""Of x: how exactly it is found, and how far from where it is looked for first."""
+_ROUNDS, _GAIN = 2, 1e-3
+"""Searches from one start at most, and the share of the cost that one must save for another."""
 _FAR = 1e3
 """Margin that stands for all larger ones."""
 _FAINT, _TINY = 1e-12, 1e-300
@@ -111,10 +112,18 @@ class Levels:
             return self._spare(np.maximum(start + shift, self.least))
 
         low, high = LEAST - float(start.max()), MOST - float(start.min())
-        if spare(high) < 0:
-            return None
-        if spare(low) >= 0:
-            return np.maximum(start + low, self.least)
+        near, step = min(max(0.0, low), high), _STEP
+        enough = spare(near) >= 0
+        while near != (other := min(max(near - step if enough else near + step, low), high)):
+            if (spare(other) >= 0) != enough:
+                return self._between(spare, start, *sorted((near, other)))
+            near, step = other, 4 * step
+        return np.maximum(start + near, self.least) if enough else None
+
+    def _between(
+        self, spare: Callable[[float], float], start: Floats, low: float, high: float
+    ) -> Floats:
+        """From where a shift is not enough to where it is."""
         shift = float(brentq(spare, low, high, xtol=_EXACT))
         while spare(shift) < 0:
             shift += _EXACT
@@ -159,6 +168,8 @@ class Levels:
             if (x := self.lifted(self._searched(kept[-1]))) is None:
                 break
             kept.append(x)
+            if self.cost(x) > (1 - _GAIN) * self.cost(kept[-2]):
+                break
         return kept
 
     def _searched(self, start: Floats) -> Floats:

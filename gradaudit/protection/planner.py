@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
+
 from gradaudit.audits.floor import Floor
 from gradaudit.audits.sizes import Size
 from gradaudit.data.records import Records
@@ -23,6 +25,7 @@ from gradaudit.protection.plan import Plan, Trial
 from gradaudit.protection.search import Search
 from gradaudit.protection.trial import Bench, shortfall, unlooked, verdict_of
 from gradaudit.protection.updates import Updates
+from gradaudit.randomness import rng
 from gradaudit.report import Report
 from gradaudit.units import NOTHING_KEPT, Units
 
@@ -31,6 +34,8 @@ NOISE = (0.1, 0.3, 1.0, 3.0, 10.0)
 PRUNED = (0.9, 0.99, 0.999)
 """Shares of a layer's elements that are tried."""
 _UNIT = Guard("noise", 1.0)
+_HALVES = 4
+"""Of the search's records, on which floors are looked at too."""
 
 
 class Planner:
@@ -84,11 +89,13 @@ class Planner:
         self._search = Search(
             self._open.layers, self._guards, cache(self._price), self._attempt, self._clock.more
         )
+        roots = {layer: self._updates.size(layer) for layer in self._open.layers}
         with self._clock.opening():
             self._expect_rules()
-            bounds = self._bounds()
-        roots = {layer: self._updates.size(layer) for layer in self._open.layers}
+            bounds = self._bounds(searched) if self._floors else Bounds()
         self._blurring = Blurring(bounds, self._weights, roots, self._clock.more)
+        if self._floors:
+            self._blurring.vary(list(self._halves()))
 
     def plan(self) -> Plan:
         """Search, verify on fresh records, and repair where it fails there.
@@ -127,6 +134,9 @@ class Planner:
         No simple strategy that passes is cheaper.
         """
         cost = self._search.choices.cost
+        for layer, guard in found:
+            if guard.kind == "noise":
+                found = self._search.eased(found, [layer])
         plan = self._blurring.completed(found)
         naive = [each for each, _ in self._naive().values() if each.shared]
         plan = min([*([plan] if plan else []), *naive], key=cost, default=None)
@@ -140,9 +150,13 @@ class Planner:
 
     def _naive(self) -> dict[str, tuple[Protection, float]]:
         """What simple strategies come to, as far as there is time."""
-        found = {name: self._search.cheapest_of(chain) for name, chain in self._chains()}
-        costs = self._search.choices.cost
-        return {name: (each, costs(each)) for name, each in found.items() if each}
+        costs, kept = self._search.choices.cost, {}
+        for name, chain in self._chains():
+            if found := self._search.cheapest_of(chain):
+                if found.guards[0].kind == "noise" and not self._floors:
+                    found = self._search.eased(found, found.layers)
+                kept[name] = (found, costs(found))
+        return kept
 
     def _chains(self) -> Iterator[tuple[str, list[Protection]]]:
         """Simple strategies that keep the floors, each from least to most.
@@ -192,7 +206,7 @@ class Planner:
         return Plan(
             protection=protection,
             cost=search.choices.cost(protection),
-            least=least,
+            least=min(least, search.choices.cost(protection)),
             naive=self._naive() if verdict.passed else {},
             judged=judged,
             verdict=verdict,
@@ -244,22 +258,28 @@ class Planner:
             reasons = sorted({finding.message for finding in judged.findings if finding.rule})
             raise AuditError(f"{policy.name}: no rule has a number to judge: {'; '.join(reasons)}")
 
-    def _bounds(self) -> Bounds:
-        """The rules on floors for any noise.
+    def _bounds(self, records: Records) -> Bounds:
+        """The rules on floors for any noise, with the prior of these records.
 
         Raises:
             AuditError: there are no floors of such a model and data.
         """
-        if not self._floors:
-            return Bounds()
         rules = [self._bench.policy.rules[number - 1] for number in self._floors]
         ((audit, samples),) = _floors(self._bench.sizes)
         subject = self._bench.protected(Protection.uniform(self._open.layers, _UNIT))
-        subject = replace(subject, samples=subject.samples or samples)
+        subject = replace(subject, records=records, samples=subject.samples or samples)
         try:
             return Bounds.of(audit, subject, rules, self._progress)
         except NotApplicable as why:
             raise AuditError(f"{self._bench.policy.name}: no floor: {why}") from why
+
+    def _halves(self) -> Iterator[Bounds]:
+        """The same of halves of the records, about as many as will verify a plan."""
+        records, seed = self._bench.subject.records, self._bench.subject.seed
+        for number in range(_HALVES // 2):
+            order = rng(seed, "protection", "halves", number).permutation(len(records))
+            for half in np.array_split(order, 2):
+                yield self._bounds(records.take(np.sort(half)))
 
 
 def _floors(sizes: Sequence[Size]) -> list[tuple[Floor, int | None]]:

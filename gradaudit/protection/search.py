@@ -10,6 +10,8 @@ from gradaudit.protection.lessons import Choices, Lesson, Price, Verdict
 
 Attempt = Callable[[Protection], Verdict]
 _EQUAL = 1e-7
+_FINE = 1.1
+"""Of two levels of noise between which no other is tried, the larger over the smaller."""
 
 
 class _NoTrialsLeftError(Exception):
@@ -120,6 +122,25 @@ class Search:
         passed = self._improved(passed) if candidate else passed
         cost = self.choices.cost(passed)
         return Found(passed, cost, min(cost, bound) if candidate else cost)
+
+    def eased(self, passed: Protection, layers: Collection[str]) -> Protection:
+        """With the least noise on these layers, the same on all, that still passes its trial.
+
+        By bisection down to the next level below, as far as there is time.
+        """
+        (own,) = {guard for layer, guard in passed if layer in layers}
+        below = [g.amount for g in self.choices.guards if g.kind == "noise" and g < own]
+        low, high = max(below, default=own.amount), own.amount
+        while high > _FINE * low and self._more():
+            amount = float(f"{(low * high) ** 0.5:.3g}")
+            other = passed
+            for layer in layers:
+                other = other.with_guard(layer, Guard("noise", amount))
+            if self.passes(other):
+                passed, high = other, amount
+            else:
+                low = amount
+        return passed
 
     def cheapest_passed(self) -> Protection | None:
         """Of those that share a layer and were tried, and that nothing learned since rules out."""

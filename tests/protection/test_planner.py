@@ -26,7 +26,7 @@ from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
 from gradaudit.protection.parts import parted
 from gradaudit.protection.planner import Planner
 from gradaudit.protection.settings import framework_settings, options
-from gradaudit.protection.trial import Bench
+from gradaudit.protection.trial import Bench, verdict_of
 from gradaudit.protection.updates import Updates
 from gradaudit.subject import open_subject
 
@@ -165,6 +165,41 @@ def test_a_plan_is_found_where_the_first_measurement_took_all_the_time(
     assert {guard.kind for guard in guards} == {"open", "hide"}
     ticks = itertools.chain([0.0, 10.0], itertools.repeat(20.0))
     assert not planned(subject, rule, left=lambda: -1.0).verdict.passed
+
+
+SMOOTH = "zoo:mlp?inputs=10&hidden=4&classes=2&activation=tanh"
+
+
+@pytest.mark.slow
+def test_noise_for_a_floor_passes_on_fresh_records_and_costs_less_than_uniform() -> None:
+    """Beside a measured rule that asks for a layer to be hidden, all measured on other records."""
+    subject = open_subject(SubjectSettings(model=SMOOTH, data="diabetes", samples=12))
+    rules = (
+        {"metric": "floor.mse_share", "layers": "", "min": 0.4},
+        {"metric": "floor.nats", "layers": "output", "max": 2.0},
+        {"metric": "sensitivity.label_f", "layers": "?*", "max": 1e9},
+    )
+    sizes = [size_of("sensitivity", probes=8), size_of("floor")]
+    plan = Planner(
+        subject, sizes, policy(*rules), strict=True, left=lambda: 1e9, progress=Silent()
+    ).plan()
+    assert plan.verdict.passed
+    assert "uniform noise" in plan.naive
+    assert plan.cost <= min(cost for _, cost in plan.naive.values())
+    (floor,) = plan.judged.select("floor.mse_share")
+    assert floor.number is not None
+    assert 0.4 <= floor.number < 0.6
+    assert {guard.kind for guard in plan.protection.guards} <= {"noise", "hide"}
+
+
+def test_a_floor_without_noise_is_none(subject: Subject, updates: Updates) -> None:
+    """A scan skips it, which is no failure there; what is to be protected is not protected."""
+    rules = policy({"metric": "floor.mse_share", "layers": "*", "min": 0.5})
+    bench = Bench(subject, [size_of("floor")], rules, updates)
+    verdict = verdict_of(bench.judged(Protection.uniform(["fc1", "fc2", "output"])))
+    assert verdict.whole
+    assert verdict.layers == {"fc1", "fc2", "output"}
+    assert len(verdict.failed) == 4
 
 
 def test_settings_name_what_is_hidden_and_blurred(subject: Subject, updates: Updates) -> None:
