@@ -7,13 +7,15 @@ from decimal import ROUND_CEILING, Context, Decimal
 
 import numpy as np
 
-from gradaudit.protection.bounds import Bounds
+from gradaudit.protection.bounds import FloorBounds
 from gradaudit.protection.guards import HIDE, Guard, Protection
 from gradaudit.protection.levels import LEAST, MOST, Levels
 from gradaudit.statistics.laws import student_quantile
 
 _DIGITS = 3
 _CHEAPER = 1e-6
+_DROWNED = 3.45
+"""Of x: where 99.9 % of an update are lost, it is hidden instead."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Blurring:
 
     def __init__(
         self,
-        bounds: Bounds,
+        bounds: FloorBounds,
         weights: Mapping[str, float],
         sizes: Mapping[str, float],
         more: Callable[[], bool] = lambda: True,
@@ -56,7 +58,7 @@ class Blurring:
         """
         self._reserve += max(excess, 0.0)
 
-    def vary(self, halves: Sequence[Bounds]) -> None:
+    def vary(self, halves: Sequence[FloorBounds]) -> None:
         """Keep as much distance as the floors of other records may differ (97.5 % of the time).
 
         A floor stands on the prior fitted to the records. With v the variance that n records bring
@@ -93,7 +95,8 @@ class Blurring:
         if found is None:
             return None
         for name, x in found.x.items():
-            rest = rest.with_guard(name, self._guard(name, x))
+            if x < _DROWNED:
+                rest = rest.with_guard(name, self._guard(name, x))
         return rest if rest.shared else None
 
     def uniform(self, layers: tuple[str, ...]) -> Guard | None:

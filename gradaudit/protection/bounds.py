@@ -13,9 +13,9 @@ from typing import Self
 from torch import Tensor
 
 from gradaudit.audits.floor import Floor
-from gradaudit.audits.floor.measure import FUNCTIONALS, Case, case_of
+from gradaudit.audits.floor.measure import FUNCTIONALS, NoisyUpdate, case_of
 from gradaudit.defenses.subject import Subject
-from gradaudit.errors import AuditError
+from gradaudit.errors import AuditError, UsageError
 from gradaudit.floors.prior import Prior
 from gradaudit.floors.van_trees import Functional, estimate, sum_of_layers
 from gradaudit.judging import Rule
@@ -28,7 +28,7 @@ Noise = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Bound:
+class FloorBound:
     """A rule on the floor of a layer, or of the model, for any noise.
 
     Margins are over the size of the rule's limit, and negative where the number is beyond it.
@@ -81,7 +81,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class FloorBounds:
     """All rules on floors.
 
     Attributes:
@@ -89,7 +89,7 @@ class Bounds:
         hopeless: layers that a rule is about and that have no floor whatever the noise.
     """
 
-    each: tuple[Bound, ...] = ()
+    each: tuple[FloorBound, ...] = ()
     hopeless: frozenset[str] = frozenset()
 
     @classmethod
@@ -99,6 +99,7 @@ class Bounds:
         Raises:
             AuditError: something is shared that cannot be protected, or gradients are not finite.
             NotApplicable: there is no prior for such inputs, or too few draws.
+            UsageError: a rule is on another number of floors.
         """
         case = case_of(audit, subject)
         _expect_protectable(case.layers, subject.layers)
@@ -129,18 +130,21 @@ def _expect_protectable(shared: Sequence[Layer], shown: Sequence[Layer]) -> None
 
 
 def _bounds(
-    case: Case, known: Mapping[str, Tensor], shown: Sequence[str], rules: Sequence[Rule]
-) -> Iterator[Bound]:
+    case: NoisyUpdate, known: Mapping[str, Tensor], shown: Sequence[str], rules: Sequence[Rule]
+) -> Iterator[FloorBound]:
     by_name = {layer.name: layer for layer in case.layers}
     for rule in rules:
-        for name, functional in FUNCTIONALS.items():
-            if not fnmatchcase(f"{Floor.name}.{name}", rule.metric):
-                continue
+        numbers = [
+            f for n, f in FUNCTIONALS.items() if fnmatchcase(f"{Floor.name}.{n}", rule.metric)
+        ]
+        if not numbers:
+            raise UsageError(f"{rule.metric}: no plan is made for it; ask for mse_share or nats")
+        for functional in numbers:
             for row in (row for row in (*shown, None) if _asks(rule, row)):
                 layers = case.layers if row is None else [by_name[row]]
                 told = {each.name for each in case.tied_to(layers)}
                 informations = {each: parts for each, parts in known.items() if each in told}
-                yield Bound(row, rule.limit, rule.sign, functional, informations, case.prior)
+                yield FloorBound(row, rule.limit, rule.sign, functional, informations, case.prior)
 
 
 def _asks(rule: Rule, row: str | None) -> bool:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.optimize import NonlinearConstraint, brentq, minimize
 from scipy.special import expit
 
-from gradaudit.protection.bounds import Bound, Bounds
+from gradaudit.protection.bounds import FloorBound, FloorBounds
 
 Floats = NDArray[np.float64]
 LEAST, MOST = -8.0, 5.0
@@ -53,13 +53,13 @@ class Levels:
     weights: Floats
     sizes: Floats
     least: Floats
-    bounds: tuple[Bound, ...]
+    bounds: tuple[FloorBound, ...]
     reserve: float = 0.0
 
     @classmethod
     def of(
         cls,
-        bounds: Bounds,
+        bounds: FloorBounds,
         least: Mapping[str, float],
         weights: Mapping[str, float],
         sizes: Mapping[str, float],
@@ -139,7 +139,7 @@ class Levels:
         spare = min((bound.safe(noise) for bound in self.bounds), default=_FAR) - self.reserve
         return max(-_FAR, min(spare, _FAR))
 
-    def _of(self, names: Sequence[str], bound: Bound) -> Self:
+    def _of(self, names: Sequence[str], bound: FloorBound) -> Self:
         """Some of the layers with one bound alone."""
         kept = [self.layers.index(name) for name in names]
         parts = (self.weights[kept], self.sizes[kept], self.least[kept])
@@ -204,7 +204,7 @@ class Levels:
         return np.array([[slope.get(name, 0.0) for name in self.layers] for slope in slopes])
 
 
-def _touched(bound: Bound, names: Sequence[str]) -> list[str]:
+def _touched(bound: FloorBound, names: Sequence[str]) -> list[str]:
     """Layers with noise that a bound counts; those of a row that is hidden do not."""
     if bound.row is not None and bound.row not in names:
         return []

@@ -15,7 +15,7 @@ from gradaudit.judging import Policy
 from gradaudit.progress import Progress
 from gradaudit.protection.asking import is_floor
 from gradaudit.protection.blurring import Blurring
-from gradaudit.protection.bounds import Bounds
+from gradaudit.protection.bounds import FloorBounds
 from gradaudit.protection.clock import Clock
 from gradaudit.protection.costs import choose_cost
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
@@ -92,7 +92,7 @@ class Planner:
         roots = {layer: self._updates.size(layer) for layer in self._open.layers}
         with self._clock.opening():
             self._expect_rules()
-            bounds = self._bounds(searched) if self._floors else Bounds()
+            bounds = self._bounds(searched) if self._floors else FloorBounds()
         self._blurring = Blurring(bounds, self._weights, roots, self._clock.more)
         if self._floors:
             self._blurring.vary(list(self._halves()))
@@ -258,7 +258,7 @@ class Planner:
             reasons = sorted({finding.message for finding in judged.findings if finding.rule})
             raise AuditError(f"{policy.name}: no rule has a number to judge: {'; '.join(reasons)}")
 
-    def _bounds(self, records: Records) -> Bounds:
+    def _bounds(self, records: Records) -> FloorBounds:
         """The rules on floors for any noise, with the prior of these records.
 
         Raises:
@@ -269,11 +269,11 @@ class Planner:
         subject = self._bench.protected(Protection.uniform(self._open.layers, _UNIT))
         subject = replace(subject, records=records, samples=subject.samples or samples)
         try:
-            return Bounds.of(audit, subject, rules, self._progress)
+            return FloorBounds.of(audit, subject, rules, self._progress)
         except NotApplicable as why:
             raise AuditError(f"{self._bench.policy.name}: no floor: {why}") from why
 
-    def _halves(self) -> Iterator[Bounds]:
+    def _halves(self) -> Iterator[FloorBounds]:
         """The same of halves of the records, about as many as will verify a plan."""
         records, seed = self._bench.subject.records, self._bench.subject.seed
         for number in range(_HALVES // 2):

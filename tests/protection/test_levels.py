@@ -9,7 +9,7 @@ import torch
 from gradaudit.floors.prior import Prior
 from gradaudit.floors.van_trees import Functional, nats, share
 from gradaudit.protection.blurring import Blurring
-from gradaudit.protection.bounds import Bound, Bounds
+from gradaudit.protection.bounds import FloorBound, FloorBounds
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
 
 SIZE = 4
@@ -29,10 +29,10 @@ def informations(seed: int = 0) -> Mapping[str, torch.Tensor]:
     }
 
 
-def bound(functional: Functional, limit: float, row: str | None = None) -> Bound:
+def bound(functional: Functional, limit: float, row: str | None = None) -> FloorBound:
     known = informations()
     told = known if row is None else {row: known[row]}
-    return Bound(row, limit, -1 if functional is share else 1, functional, told, PRIOR)
+    return FloorBound(row, limit, -1 if functional is share else 1, functional, told, PRIOR)
 
 
 def numbers(functional: Functional, precisions: torch.Tensor) -> torch.Tensor:
@@ -86,7 +86,7 @@ RULES: list[tuple[tuple[Functional, float], ...]] = [
 
 @pytest.mark.parametrize("rules", RULES, ids=["share", "nats", "both"])
 def test_no_level_of_a_fine_grid_is_cheaper(rules: tuple[tuple[Functional, float], ...]) -> None:
-    bounds = Bounds(tuple(bound(*rule) for rule in rules))
+    bounds = FloorBounds(tuple(bound(*rule) for rule in rules))
     blurring = Blurring(bounds, WEIGHTS, SIZES)
     found = blurring.completed(Protection.uniform(LAYERS))
     assert found is not None
@@ -102,8 +102,8 @@ def test_rules_of_layers_are_kept_one_by_one() -> None:
     """By the closed form of a diagonal information: Σ λ_j / (1 + a_j/σ²) = limit · Σ λ_j."""
     told = torch.diag(torch.tensor([4.0, 2.0, 1.0, 0.5])).double().expand(2, -1, -1)
     flat = Prior.of_covariance(torch.zeros(SIZE), torch.eye(SIZE), SIZE)
-    rules = [Bound(n, 0.5, -1, share, {n: told * SIZES[n] ** 2}, flat) for n in ("a", "c")]
-    blurring = Blurring(Bounds(tuple(rules)), WEIGHTS, SIZES)
+    rules = [FloorBound(n, 0.5, -1, share, {n: told * SIZES[n] ** 2}, flat) for n in ("a", "c")]
+    blurring = Blurring(FloorBounds(tuple(rules)), WEIGHTS, SIZES)
     found = blurring.completed(Protection.uniform(LAYERS))
     assert found is not None
     a, b, c = found.guards
@@ -114,7 +114,7 @@ def test_rules_of_layers_are_kept_one_by_one() -> None:
 
 
 def test_what_has_no_floor_is_hidden_and_noise_that_is_there_is_kept() -> None:
-    bounds = Bounds((bound(share, 0.5),), frozenset({"d"}))
+    bounds = FloorBounds((bound(share, 0.5),), frozenset({"d"}))
     weights, sizes = {**WEIGHTS, "d": 0.1}, {**SIZES, "d": 1.0}
     blurring = Blurring(bounds, weights, sizes)
     before = Protection.uniform((*LAYERS, "d")).with_guard("c", Guard("noise", 300.0))
@@ -139,7 +139,7 @@ def test_a_margin_has_the_slope_that_it_says() -> None:
 
 
 def test_what_was_learned_keeps_more_distance() -> None:
-    blurring = Blurring(Bounds((bound(share, 0.5),)), WEIGHTS, SIZES)
+    blurring = Blurring(FloorBounds((bound(share, 0.5),)), WEIGHTS, SIZES)
     before = blurring.uniform(LAYERS)
     blurring.learn(0.2)
     after = blurring.uniform(LAYERS)

@@ -70,7 +70,7 @@ def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurem
         _expect_noise(_releases(options, subject, target))
     prior, labels = _drawn(options, subject)
     for target, variant in by_round(subject):
-        case = Case.of(audit, subject, target, prior, labels)
+        case = NoisyUpdate.of(audit, subject, target, prior, labels)
         rows = Rows(type(audit), variant, case.facts(options))
         with progress.task("floor", len(labels)) as advance:
             infos = case.informations(subject, advance)
@@ -95,7 +95,7 @@ def _drawn(options: FloorOptions, subject: Subject) -> tuple[Prior, Tensor]:
 
 
 @dataclass(frozen=True)
-class Case:
+class NoisyUpdate:
     """One target's update, how it leaves, and why some of its layers have no floor.
 
     Attributes:
@@ -182,14 +182,14 @@ class Case:
         }
 
 
-def case_of(audit: Floor, subject: Subject) -> Case:
+def case_of(audit: Floor, subject: Subject) -> NoisyUpdate:
     """How the target's update leaves, and what its records are drawn from.
 
     Raises:
         NotApplicable: there is no prior for such inputs, or too few draws.
         UsageError: the prior's file holds none.
     """
-    return Case.of(audit, subject, subject.target, *_drawn(audit.options, subject))
+    return NoisyUpdate.of(audit, subject, subject.target, *_drawn(audit.options, subject))
 
 
 def shared_layers(
@@ -247,7 +247,7 @@ def _spread(
 
 def _rows(
     rows: Rows,
-    case: Case,
+    case: NoisyUpdate,
     infos: Mapping[str, Tensor],
     options: FloorOptions,
     subject: Subject,
@@ -260,7 +260,7 @@ def _rows(
 
 def _of_layers(
     rows: Rows,
-    case: Case,
+    case: NoisyUpdate,
     infos: Mapping[str, Tensor],
     options: FloorOptions,
     name: str | None,
@@ -275,7 +275,9 @@ def _of_layers(
     yield _reconstructed(rows, case, options, name, layers)
 
 
-def _measured(rows: Rows, case: Case, parts: Tensor, name: str | None) -> Iterator[Measurement]:
+def _measured(
+    rows: Rows, case: NoisyUpdate, parts: Tensor, name: str | None
+) -> Iterator[Measurement]:
     if not parts.isfinite().all():
         yield from rows.failed("its gradients are not finite", FUNCTIONALS, [name])
         return
@@ -293,7 +295,7 @@ def _measured(rows: Rows, case: Case, parts: Tensor, name: str | None) -> Iterat
 
 
 def _reconstructed(
-    rows: Rows, case: Case, options: FloorOptions, name: str | None, layers: Sequence[Layer]
+    rows: Rows, case: NoisyUpdate, options: FloorOptions, name: str | None, layers: Sequence[Layer]
 ) -> Measurement:
     """The bound on how often any attacker succeeds."""
     found = [case.release(layer) for layer in layers]
