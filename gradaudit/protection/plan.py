@@ -29,7 +29,7 @@ class Plan:
         naive: the cheapest of each simple strategy that passes, by its name, with its cost.
         judged: the report of the plan on records that the search did not see.
         verdict: what the rules say of it there.
-        trials: on the search's records, in order.
+        trials: on the search's records, in order, of those that keep the rules on floors.
         rounds: how often it was verified.
         untried: whether protections that may pass were left untried for want of time.
         prices: what hiding each layer costs.

@@ -210,7 +210,11 @@ class Planner:
             naive=self._naive() if verdict.passed else {},
             judged=judged,
             verdict=verdict,
-            trials=[Trial(p, search.choices.cost(p), v) for p, v in search.tried.items()],
+            trials=[
+                Trial(p, search.choices.cost(p), v)
+                for p, v in search.tried.items()
+                if self._blurring.holds(p)
+            ],
             rounds=rounds,
             untried=not verdict.passed and search.choices.cheapest(search.lessons) is not None,
             prices={layer: self._price(layer, HIDE) for layer in self._open.layers},
