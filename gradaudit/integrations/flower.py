@@ -24,6 +24,7 @@ from gradaudit.observer.allowance import stopwatch
 from gradaudit.sharing.named import Kind, named_update
 
 EXAMPLES = "num-examples"
+ROUND = "server-round"
 Arrays = dict[str, dict[str, Array]]
 
 
@@ -69,7 +70,7 @@ class ObserverMod:
             records=_examples(reply.content),
             state=self.state,
             kind=self.kind,
-            label=f"node-{context.node_id}-round-{message.metadata.group_id or 0}",
+            label=f"node-{context.node_id}-round-{_round_of(message)}",
         )
         if self.observer.on_fail == "withhold" and not observation.verdict.passed:
             _give_back(came, reply.content, weights=self._are_weights(came, reply.content))
@@ -228,3 +229,9 @@ def _examples(content: RecordDict) -> int | None:
         if isinstance(count, int):
             return count
     return None
+
+
+def _round_of(message: Message) -> object:
+    """The round that the strategy tells its clients; the message's group where it tells none."""
+    told = (record.get(ROUND) for record in message.content.config_records.values())
+    return next((each for each in told if each is not None), message.metadata.group_id or 0)

@@ -51,6 +51,7 @@ class NamedUpdate:
         beside: those arrays, by their names.
         hidden: names that came and do not leave.
         records: how many records are behind it, where that is known.
+        smoothing: of the labels, by the loss that it was trained with.
         errors: how far rounding moves an element, by name, where the arrays do not tell.
         cache: differences that were taken already.
     """
@@ -62,6 +63,7 @@ class NamedUpdate:
     beside: Mapping[str, Tensor] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     records: int | None = None
+    smoothing: float = 0.0
     errors: Mapping[str, float] = field(default_factory=dict)
     cache: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
@@ -113,6 +115,7 @@ def named_update(
     kind: Kind | None = None,
     parameters: Iterable[str] | None = None,
     records: int | None = None,
+    smoothing: float = 0.0,
     state: Mapping[str, Array] | None = None,
 ) -> NamedUpdate:
     """Match what leaves with what came.
@@ -124,6 +127,7 @@ def named_update(
         parameters: names of the trained parameters; all else are buffers. Without them, buffers
             are known by BatchNorm's names.
         records: how many records were trained on.
+        smoothing: of the labels, by the loss.
         state: a state dict with the names of arrays that are called 0, 1, … by their order; their
             shapes are compared with it.
 
@@ -151,6 +155,7 @@ def named_update(
         beside={name: left[name] for name in apart},
         hidden=tuple(name for name in came if name not in left),
         records=records,
+        smoothing=smoothing,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
@@ -72,6 +72,15 @@ def test_a_mod_reports_here_and_sends_the_verdict_alone(tmp_path: Path) -> None:
     told = {key for key in metrics if key.startswith("gradaudit.")}
     assert told == set(generous().observe({}, {}, seconds=1).verdict.metrics())
     assert reply.content["arrays"].keys() == sent.keys()
+
+
+def test_a_report_is_of_the_round_that_the_strategy_tells(tmp_path: Path) -> None:
+    mod = app(ObserverMod(generous(tmp_path)))
+    for number in (1, 2):
+        told = instruction(ArrayRecord(state_of(model())))
+        told.content["config"] = ConfigRecord({"lr": 0.1, "server-round": number})
+        mod(told, context())
+    assert sorted(path.stem[-7:] for path in tmp_path.iterdir()) == ["round-1", "round-2"]
 
 
 def test_a_mod_sees_what_inner_mods_leave(tmp_path: Path) -> None:

@@ -145,7 +145,11 @@ def test_what_diverged_and_what_is_no_time_is_told_and_poisons_nothing(value: fl
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"share": 0.0}, "share: 0 is no share"),
+        ({"share": 0.0}, "share: 0.0 is no share"),
+        ({"share": "a"}, "share: 'a' is no share"),
+        ({"share": math.nan}, "share: nan is no share"),
+        ({"smoothing": 2}, "smoothing: 2 is no share"),
+        ({"policy": {"rules": []}}, "policy: a dict is neither"),
         ({"on_fail": "stop"}, "none of 'tell', 'raise' and 'withhold'"),
         ({"policy": "missing.yaml"}, "missing.yaml"),
         ({"folder": "/dev/null/reports"}, "folder: /dev/null/reports cannot be made"),

@@ -98,7 +98,8 @@ def _steps(array: Array) -> Array:
     if array.dtype.kind != "f" or not array.ndim:
         return np.full(array.size, np.inf)
     floor = np.sqrt(np.finfo(array.dtype).tiny)
-    return np.maximum(np.spacing(np.abs(array)), floor).astype(float).ravel()
+    steps: Array = np.maximum(np.spacing(np.abs(array)), floor).astype(float).ravel()
+    return steps
 
 
 def as_array(tensor: Tensor) -> Array:
