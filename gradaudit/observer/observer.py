@@ -95,7 +95,7 @@ class Observer:
         if not (isinstance(smoothing, int | float) and 0 <= smoothing <= 1):
             raise UsageError(f"smoothing: {smoothing!r} is no share; give the loss's, from 0 to 1")
         if not isinstance(policy, Policy | str | Path | None):
-            raise UsageError(f"policy: a {type(policy).__name__} is neither a Policy nor its file")
+            raise UsageError(f"policy: {policy!r} is neither a Policy nor the file of one")
         if on_fail not in ("tell", "raise", "withhold"):
             raise UsageError(f"on_fail: {on_fail!r} is none of 'tell', 'raise' and 'withhold'")
         self.folder, self.capture = _made(folder, "folder"), _made(capture, "capture")

@@ -149,7 +149,7 @@ def test_what_diverged_and_what_is_no_time_is_told_and_poisons_nothing(value: fl
         ({"share": "a"}, "share: 'a' is no share"),
         ({"share": math.nan}, "share: nan is no share"),
         ({"smoothing": 2}, "smoothing: 2 is no share"),
-        ({"policy": {"rules": []}}, "policy: a dict is neither"),
+        ({"policy": {"rules": []}}, "is neither a Policy nor the file of one"),
         ({"on_fail": "stop"}, "none of 'tell', 'raise' and 'withhold'"),
         ({"policy": "missing.yaml"}, "missing.yaml"),
         ({"folder": "/dev/null/reports"}, "folder: /dev/null/reports cannot be made"),
