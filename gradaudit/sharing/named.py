@@ -9,7 +9,7 @@ point where the weights do.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import torch
@@ -132,9 +132,11 @@ def named_update(
             shapes are compared with it.
 
     Raises:
-        AuditError: names or shapes do not match, the two kinds cannot be told apart, values are
-            not finite, or nothing is left.
+        AuditError: something is no array or no kind, names or shapes do not match, the two kinds
+            cannot be told apart, values are not finite, or nothing is left.
     """
+    if kind not in (None, *get_args(Kind)):
+        raise AuditError(f"kind: {kind!r} is none of {', '.join(get_args(Kind))}")
     came, left = _tensors(before or {}, state), _tensors(after, state)
     _expect_match(came, left, gradient=kind == "gradient")
     trained = None if parameters is None else set(parameters)
@@ -174,6 +176,8 @@ def _tensors(arrays: Mapping[str, Array], state: Mapping[str, Array] | None) -> 
 def _tensor(array: Array) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach()
+    if not isinstance(array, np.ndarray) and not hasattr(array, "numpy"):
+        raise AuditError(f"a {type(array).__name__} is no array; give tensors or numpy's arrays")
     plain = array if isinstance(array, np.ndarray) else array.numpy()
     plain = np.ascontiguousarray(plain, plain.dtype.newbyteorder("=")).reshape(plain.shape)
     return torch.from_numpy(plain if plain.flags.writeable else plain.copy())

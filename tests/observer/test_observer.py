@@ -105,7 +105,7 @@ def test_a_policy_judges(policy: Path, tmp_path: Path) -> None:
     assert look(generous()).verdict.passed  # the default only warns
     seen = look(generous(policy=policy))
     assert (seen.verdict.passed, seen.verdict.shown) == (False, 1)
-    with pytest.raises(Blocked, match=r"00001 may not leave: failed: 1 limits.*00001\.json"):
+    with pytest.raises(Blocked, match=r"00001 may not leave: failed: 1 limit exc.*00001\.json"):
         look(generous(tmp_path / "kept", policy=policy, on_fail="raise"))
     assert (tmp_path / "kept" / "00001.json").exists()
 
