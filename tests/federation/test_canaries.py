@@ -14,7 +14,7 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.dp.estimates import gaussian_bound
 from gradaudit.errors import CheckpointError, UsageError
-from gradaudit.federation.canaries import FILE, CanaryScores
+from gradaudit.federation.canary_scores import FILE, CanaryScores
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.losses import CrossEntropy
@@ -51,7 +51,7 @@ def update(training: Training) -> Tensor:
 def directions(training: Training, count: int) -> Tensor:
     """(canaries, elements)."""
     assert training.canaries is not None
-    found = training.canaries._directions(np.arange(count))
+    found = training.canaries.directions(np.arange(count))
     return torch.cat([found[name] for name in training.server.parameters], dim=1)
 
 

@@ -13,7 +13,7 @@ from gradaudit.dp.estimates import GaussianBound, gaussian_bound
 from gradaudit.dp.one_run import OneRunBound, expect, one_run_bounds, one_run_ceiling
 from gradaudit.dp.theory import epsilon_gaussian
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.federation.canaries import CanaryScores
+from gradaudit.federation.canary_scores import CanaryScores
 from gradaudit.report import Measurement
 
 LIMITS = (
