@@ -9,7 +9,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import fixedclipping_mod
+from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideFixedClipping,
@@ -21,7 +21,8 @@ from observer.training import model, state_of, trained
 from torch import Tensor, nn
 
 from gradaudit.dp.estimates import gaussian_bound
-from gradaudit.federation.canary_scores import CanaryScores
+from gradaudit.errors import AuditError, UsageError
+from gradaudit.federation.canary_scores import FILE, CanaryScores
 from gradaudit.integrations.flower import CanaryStrategy, let_in
 
 pytestmark = pytest.mark.usefixtures("inside_a_run")
@@ -141,3 +142,123 @@ def test_the_shift_of_a_noisy_run_is_that_of_its_law(where: str, tmp_path: Path)
     truth = rounds / np.sqrt(spread)
     assert abs(found.mu_estimate - truth) < 4 * np.sqrt(4 / count + truth**2 / (2 * count))
     assert found.normality_p > 1e-3
+
+
+def test_canaries_take_part_as_often_as_nodes_are_asked(tmp_path: Path) -> None:
+    """Three of six nodes a round, of which one is dead; half of the canaries that are in."""
+    received = []
+
+    class Counting(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            arrived = list(replies)
+            received.append(len(arrived) - 3)
+            return super().aggregate_train(server_round, arrived)
+
+    inner = Counting(fraction_train=0.5, fraction_evaluate=0.0, min_train_nodes=3)
+    strategy = CanaryStrategy(inner, tmp_path, count=200)
+    run(strategy, LocalGrid(apps(6, resting), dead=4), linear(20), 8)
+    expected = let_in(200) / 2
+    assert abs(np.mean(received) - expected) < 4 * np.sqrt(expected / 2 / 8)
+    assert len(set(received)) > 1
+    assert len(CanaryScores.read(tmp_path).cosines) == 8
+
+
+def test_a_round_that_a_failure_stops_releases_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Flower's DP strategies skip a round in which a client fails."""
+    inner = clipped(0.1, 4 + let_in(10))
+    strategy = CanaryStrategy(inner, tmp_path, count=10)
+    state = linear(20)
+    grid = LocalGrid(apps(4, resting), dead=4)
+    run(strategy, grid, state, 1)
+    assert "round 1 released nothing" in caplog.text
+    assert not (tmp_path / FILE).exists()
+    grid.dead = 0
+    run(strategy, grid, state, 2)
+    assert len(CanaryScores.read(tmp_path).cosines) == 2
+
+
+def test_clients_noise_is_the_canaries_too(tmp_path: Path) -> None:
+    """LocalDpMod clips a canary to 0.5, and adds noise of its deviation to each element."""
+    noise = 0.1 * np.sqrt(2 * np.log(1.25 / 1e-5)) / 3
+    heard: list[np.ndarray] = []
+
+    class Listening(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            arrived = list(replies)
+            heard.extend(reply.content["arrays"]["weight"].numpy() for reply in arrived[2:])
+            return super().aggregate_train(server_round, arrived)
+
+    mods = [LocalDpMod(clipping_norm=0.5, sensitivity=0.1, epsilon=3, delta=1e-5)]
+    strategy = CanaryStrategy(
+        Listening(fraction_evaluate=0.0), tmp_path, count=9, norm=2.0, mods=mods
+    )
+    state = linear(5000)
+    run(strategy, LocalGrid(apps(2, resting, mods)), state, 1)
+    assert strategy.canaries is not None
+    rows = strategy.canaries.directions(np.flatnonzero(strategy.canaries.included))["weight"]
+    assert len(heard) == len(rows) == let_in(9)
+    for row, array in zip(rows, heard, strict=True):
+        rest = array - state["weight"].numpy() - 0.5 * row.numpy()
+        assert rest.std() == pytest.approx(noise, rel=0.05)
+
+
+def test_of_differences_canaries_send_their_direction_alone(tmp_path: Path) -> None:
+    """A strategy that adds the mean difference to the weights."""
+
+    def differing(message: Message, context: Context) -> Message:
+        reply = training(message, context)
+        came = message.content["arrays"].to_torch_state_dict(keep_input=True)
+        left = reply.content["arrays"].to_torch_state_dict(keep_input=True)
+        reply.content["arrays"] = ArrayRecord({name: left[name] - came[name] for name in left})
+        return reply
+
+    class Adding(FedAvg):
+        def configure_train(self, server_round: int, arrays: Any, *others: Any) -> Any:
+            self.weights = arrays.to_torch_state_dict(keep_input=True)
+            return super().configure_train(server_round, arrays, *others)
+
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            mean = arrays.to_torch_state_dict()
+            return ArrayRecord({n: self.weights[n] + mean[n] for n in mean}), metrics
+
+    plain = CanaryStrategy(averaging(), tmp_path / "weights", count=6)
+    adding = CanaryStrategy(Adding(fraction_evaluate=0.0), tmp_path / "differences", count=6)
+    state = state_of(model())
+    for strategy, train in ((plain, training), (adding, differing)):
+        run(strategy, LocalGrid(apps(3, train)), state, 1)
+    both = [CanaryScores.read(tmp_path / name).cosines for name in ("weights", "differences")]
+    np.testing.assert_allclose(*both, atol=1e-4)
+
+
+def test_what_cannot_be_done_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="count=0: let in one canary at least"):
+        CanaryStrategy(averaging(), tmp_path, count=0)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="name another folder"):
+        CanaryStrategy(averaging(), tmp_path / "file", count=5)
+    run(CanaryStrategy(averaging(), tmp_path, count=5), LocalGrid(apps(2, resting)), linear(9), 1)
+    with pytest.raises(UsageError, match="is of another run"):
+        CanaryStrategy(averaging(), tmp_path, count=5)
+
+
+def test_arrays_without_names_take_those_of_the_state(tmp_path: Path) -> None:
+    def nameless(message: Message, context: Context) -> Message:
+        arrays = [array.copy() for array in message.content["arrays"].to_numpy_ndarrays()]
+        state = {n: torch.from_numpy(a) for n, a in zip(model().state_dict(), arrays, strict=True)}
+        after = trained(state, seed=context.node_id)
+        record = ArrayRecord([tensor.numpy() for tensor in after.values()])
+        metrics = MetricRecord({"num-examples": 3})
+        return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
+
+    sent = ArrayRecord([tensor.numpy() for tensor in state_of(model()).values()])
+    grid: Any = LocalGrid(apps(2, nameless))
+    with pytest.raises(AuditError, match="give state="):
+        CanaryStrategy(averaging(), tmp_path, count=4).start(grid, sent, num_rounds=1)
+    named = CanaryStrategy(averaging(), tmp_path, count=4, state=state_of(model()))
+    named.start(grid, sent, num_rounds=1)
+    assert set(CanaryScores.read(tmp_path).layers) == {"0", "2", "3", "4"}
+    assert named.canaries is not None
+    assert "3.running_mean" not in named.canaries.shapes
