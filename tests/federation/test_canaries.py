@@ -170,6 +170,8 @@ def test_a_run_is_audited_by_the_command(tmp_path: Path) -> None:
     assert lower["details"]["canaries"] == 200
     assert lower["details"]["rounds"] == 3
     assert set(lower["details"]["shift_by_layer"]) == {"fc1", "output"}
+    shift = rows["epsilon_lower_gaussian", '{"estimator": "mean shift"}']
+    assert "of the largest of the three bounds only 85% is promised" in shift["details"]["remark"]
     assert 1 < lower["value"] <= rows["epsilon_ceiling", "{}"]["value"]
     assert run(*command, "--claimed-epsilon", 1).status == 1
     assert run(*command, "--claimed-epsilon", 50).status == 0

@@ -22,6 +22,8 @@ LIMITS = (
 )
 _IF_GAUSSIAN = "holds only if the run's trade-off is that of a Gaussian mechanism"
 _IF_NORMAL = "holds only if all else in the released means is normal and alike for all canaries"
+_BY_ITSELF = "by itself: of the largest of the three bounds only {:.0%} is promised"
+_BOUNDS = 3
 _NO_BOUND = "of the canaries' mean shift over its deviation; no bound"
 _NO_SPREAD = "the cosines of all canaries are the same"
 _NOT_NORMAL = "the sums of the canaries' cosines are not normally distributed"
@@ -48,7 +50,11 @@ def one_run_rows(options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
         sharper.value,
         n=len(totals),
         confidence=options.confidence,
-        details={"estimator": "f-dp", "remark": _IF_GAUSSIAN, **_guesses(sharper)},
+        details={
+            "estimator": "f-dp",
+            "remark": f"{_IF_GAUSSIAN}, and {_by_itself(options)}",
+            **_guesses(sharper),
+        },
     )
     yield from _of_shift(_shift(totals[:, 0], scores.included, options), options, rows)
     ceiling = one_run_ceiling(len(totals), delta=options.delta, alpha=alpha)
@@ -106,6 +112,10 @@ def _guesses(bound: OneRunBound) -> dict[str, JsonValue]:
     return {"guesses": bound.guesses.made, "right": bound.guesses.right}
 
 
+def _by_itself(options: DpAuditOptions) -> str:
+    return _BY_ITSELF.format(max(1 - _BOUNDS * (1 - options.confidence), 0.0))
+
+
 def _of_shift(
     bound: GaussianBound | None, options: DpAuditOptions, rows: Rows
 ) -> Iterator[Measurement]:
@@ -119,7 +129,7 @@ def _of_shift(
         "mu_estimate": bound.mu_estimate,
         "normality_p": bound.normality_p,
         "equal_variance_p": bound.equal_variance_p,
-        "remark": _IF_NORMAL,
+        "remark": f"{_IF_NORMAL}, and {_by_itself(options)}",
     }
     level = options.confidence
     yield mean.measured("epsilon_lower_gaussian", bound.epsilon, confidence=level, details=details)
