@@ -173,7 +173,9 @@ def test_a_run_is_audited_by_the_command(tmp_path: Path) -> None:
     shift = rows["epsilon_lower_gaussian", '{"estimator": "mean shift"}']
     assert "of the largest of the three bounds only 85% is promised" in shift["details"]["remark"]
     assert 1 < lower["value"] <= rows["epsilon_ceiling", "{}"]["value"]
-    assert run(*command, "--claimed-epsilon", 1).status == 1
+    refuted = run(*command, "--claimed-epsilon", 1)
+    assert refuted.status == 1
+    assert "two values of a client's presence" in " ".join(refuted.out.split())
     assert run(*command, "--claimed-epsilon", 50).status == 0
     refused = run("dp-audit", *model, "--mode", "one-run", "--canaries", tmp_path)
     assert refused.status == 3

@@ -29,6 +29,7 @@ _NO_SPREAD = "the cosines of all canaries are the same"
 _NOT_NORMAL = "the sums of the canaries' cosines are not normally distributed"
 _OTHERS = ("epsilon_pair", "epsilon_theory", "epsilon_classical", "canary_gap")
 OF_A_RUN = {"unit": "client", "relation": "remove"}
+_SECRET = "a client's presence"
 _NO_PAIR = "one run plays no pair of values, and its promise is not known"
 
 
@@ -76,6 +77,7 @@ def _scores(options: DpAuditOptions) -> CanaryScores:
 
 def _facts(scores: CanaryScores, options: DpAuditOptions) -> dict[str, JsonValue]:
     return {
+        "secret": _SECRET,
         "mode": options.mode,
         "delta": options.delta,
         **OF_A_RUN,

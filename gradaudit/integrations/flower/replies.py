@@ -40,11 +40,12 @@ class Form:
         keys = dict(zip(known, arrays, strict=True))
         came = {name: update.before[name] for name in keys}
         held = {name: tensor.numpy() for name, tensor in came.items()}
+        nothing = {name: np.zeros_like(array) for name, array in held.items()}
         return cls(
             records=(record, next(iter(reply.metric_records), "metrics")),
             keys=keys,
             came=came,
-            still=held if update.kind == "weights" else {n: a * 0 for n, a in held.items()},
+            still=held if update.kind == "weights" else nothing,
             trained={name: tensor.shape for name, tensor in update.after.items()},
         )
 
