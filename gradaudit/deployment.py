@@ -131,8 +131,8 @@ class Deployment(BaseModel):
             return 1
         if self.adversary == "server" and self.sum_of is not None:
             return self.sum_of
-        own = 1 if self.adversary == "client" else 0
-        return None if self.of_a_round is None else max(1, self.of_a_round - own)
+        known = 1 if self.adversary == "client" else 0
+        return None if self.of_a_round is None else max(1, self.of_a_round - known)
 
     @property
     def behind(self) -> int | None:

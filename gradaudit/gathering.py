@@ -59,7 +59,7 @@ def members(row: Measurement, report: Report) -> list[Measurement]:
     if not isinstance(by, list) or row.number is None:
         return [row]
     keys = {*row.variant, *map(str, by)}
-    found = [
+    matching = [
         each
         for each in report.measurements
         if (each.id, each.layer) == (row.id, row.layer)
@@ -67,7 +67,7 @@ def members(row: Measurement, report: Report) -> list[Measurement]:
         and row.variant.items() <= each.variant.items()
         and (each.status != "skipped" or each.left_out)
     ]
-    return [each for one in found for each in members(one, report)] or [row]
+    return [each for one in matching for each in members(one, report)] or [row]
 
 
 def member_of(row: Measurement) -> str:

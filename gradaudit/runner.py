@@ -154,7 +154,10 @@ class Run:
 
     def report(self, provenance: Mapping[str, JsonValue] | None = None) -> Report:
         """The report of what is done."""
-        subject, audits = self.subject, {each.part.audit.name: each for each in self.outcomes}
+        subject, audits = (
+            self.subject,
+            {outcome.part.audit.name: outcome for outcome in self.outcomes},
+        )
         return Report(
             tool={"name": "gradaudit", "version": gradaudit.__version__},
             target=_describe_target(subject),
@@ -170,11 +173,13 @@ class Run:
                 "threads": torch.get_num_threads(),
                 "started": self.started,
                 "finished": utc_now(),
-                "seconds": {name: round(each.seconds, 3) for name, each in audits.items()},
-                "broken": {name: each.fault for name, each in audits.items() if each.fault},
+                "seconds": {name: round(outcome.seconds, 3) for name, outcome in audits.items()},
+                "broken": {
+                    name: outcome.fault for name, outcome in audits.items() if outcome.fault
+                },
                 "audits": {
-                    name: each.part.audit.options.model_dump(mode="json")
-                    for name, each in audits.items()
+                    name: outcome.part.audit.options.model_dump(mode="json")
+                    for name, outcome in audits.items()
                 },
                 "versions": {
                     "python": platform.python_version(),
@@ -183,7 +188,7 @@ class Run:
                 },
                 **(provenance or {}),
             },
-            measurements=gather([each.part for each in self.outcomes]),
+            measurements=gather([outcome.part for outcome in self.outcomes]),
         )
 
 

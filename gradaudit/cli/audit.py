@@ -69,8 +69,10 @@ def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
                 from gradaudit.runner import run
 
                 watch = watcher(settings.quiet)
-                told = asked(config)
-                report = run(subject, [run_audit], progress=watch, provenance=told, units=units)
+                provenance = asked(config)
+                report = run(
+                    subject, [run_audit], progress=watch, provenance=provenance, units=units
+                )
             finish(report, settings, subject, units)
 
     return with_options(command, _parameters(audit))
@@ -245,9 +247,9 @@ def _configured(
 ) -> tuple[RunSettings, Audit[Any]]:
     """The run and the audit that flags ask for, checked before anything is run."""
     original = {renamed: name for name, renamed in audit.renames.items()}
-    own = {name: flags[name] for name in audit.Options.model_fields if name in flags}
-    of_run = {original.get(name, name): v for name, v in flags.items() if name not in own}
-    options = settle(audit.Options, _shaped(audit.Options, own), section(file, audit.name))
+    given = {name: flags[name] for name in audit.Options.model_fields if name in flags}
+    of_run = {original.get(name, name): v for name, v in flags.items() if name not in given}
+    options = settle(audit.Options, _shaped(audit.Options, given), section(file, audit.name))
     return settle(RunSettings, _shaped(RunSettings, of_run), file), audit(options)
 
 

@@ -151,8 +151,8 @@ def _about(name: str, found: Candidates, report: Report | None) -> list[str]:
 
 
 def _attributes(report: Report | None) -> dict[str, Any]:
-    found = report.data.get("attributes") if report else None
-    return found if isinstance(found, dict) else {}
+    attributes = report.data.get("attributes") if report else None
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def _counts(counts: Any) -> str:
@@ -172,7 +172,7 @@ def _entry(key: str, value: Any, examples: Iterable[Any], about: Sequence[str]) 
 
 def _line(key: str, value: Any) -> str:
     """A key and its value; what a terminal would not show as it is stands there as escapes."""
-    plain = [str(each) for each in value] if isinstance(value, tuple) else value
+    plain = [str(item) for item in value] if isinstance(value, tuple) else value
     shown = str(plain).isprintable()
     text = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=shown, width=math.inf)
     return f"{key}: " + text.removesuffix("...\n").rstrip()

@@ -77,8 +77,8 @@ def expect_attributes(records: Records, names: Sequence[str], origin: str) -> tu
 
 def _adapter(spec: Spec) -> type[DataAdapter]:
     name = spec.scheme or spec.name
-    if found := discover(__name__, DataAdapter, name).get(name):
-        return found
+    if adapter := discover(__name__, DataAdapter, name).get(name):
+        return adapter
     known = adapters()
     if spec.name.rpartition(":")[0].endswith(".py"):
         return known[_USER_CODE]

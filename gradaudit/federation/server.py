@@ -96,8 +96,8 @@ class Training:
         for number, part in enumerate(parts):
             for private in private_parts(model) if number else ():
                 private.draw(torch_rng(seed, "federation", "private part", number))
-            own = {name: model.state_dict()[name].clone() for name in private_names(model)}
-            clients.append(Client(number, self.records.take(part), own))
+            drawn = {name: model.state_dict()[name].clone() for name in private_names(model)}
+            clients.append(Client(number, self.records.take(part), drawn))
         if clients[0].private:
             model.load_state_dict({**model.state_dict(), **clients[0].private})
         return clients
@@ -154,8 +154,8 @@ class Training:
         of_server = (item for item in memory.items() if item[0].startswith("server."))
         self.server.restore({name.removeprefix("server."): kept for name, kept in of_server})
         for client in self.clients:
-            own = f"client.{client.number}."
-            client.private = {name: memory[own + name] for name in client.private}
+            prefix = f"client.{client.number}."
+            client.private = {name: memory[prefix + name] for name in client.private}
         if self.canaries:
             self.canaries.restore(memory)
         self.number = number

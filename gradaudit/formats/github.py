@@ -23,8 +23,8 @@ class Github(Format):
     def render(self, report: Report, policy: Policy | None = None) -> str:
         """The gravest first, as GitHub shows ten of a kind."""
         judged = with_findings(report, policy)
-        found = sorted(results(judged), key=lambda result: GRAVEST.index(result.says))
-        return "".join(f"{line}\n" for line in _lines(judged, found))
+        ranked = sorted(results(judged), key=lambda result: GRAVEST.index(result.says))
+        return "".join(f"{line}\n" for line in _lines(judged, ranked))
 
 
 def _lines(judged: Report, found: list[Result]) -> Iterator[str]:

@@ -89,10 +89,10 @@ def _audit(finding: Finding) -> str:
 
 def _seconds(judged: Report) -> Counter[str]:
     """What each audit took, shared among its cases."""
-    told = judged.provenance.get("seconds")
+    seconds = judged.provenance.get("seconds")
     cases = Counter(map(_audit, judged.findings))
     shares = Counter[str]()
-    for name, taken in told.items() if isinstance(told, dict) else ():
+    for name, taken in seconds.items() if isinstance(seconds, dict) else ():
         audit = name.split()[0] if name.split() else ""
         if isinstance(taken, int | float) and cases[audit]:
             shares[audit] += taken / cases[audit]  # type: ignore[assignment]

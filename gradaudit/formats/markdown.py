@@ -96,8 +96,8 @@ def _summary(shown: View) -> Iterator[Block]:
             for x in shown.brief_doubts
         ],
     )
-    if told := in_brief(shown.gaps):
-        yield Block(["### Not tested", "", _text(told)])
+    if untested := in_brief(shown.gaps):
+        yield Block(["### Not tested", "", _text(untested)])
     yield Block(["### Provenance", "", _text(shown.how)])
 
 

@@ -61,7 +61,7 @@ class Sarif(Format):
 
 
 def _run(judged: Report) -> Json:
-    found = list(results(judged))
+    shown = list(results(judged))
     rules = list(dict.fromkeys(rule_of(finding) for finding in judged.findings))
     driver: Json = {
         "name": _text(judged.tool.get("name", "gradaudit")),
@@ -79,7 +79,7 @@ def _run(judged: Report) -> Json:
         "invocations": [_invocation(judged)],
         "originalUriBaseIds": {ROOT: {"description": {"text": "The root of the repository."}}},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(judged, result, rules) for result in found],
+        "results": [_result(judged, result, rules) for result in shown],
         "properties": said,
     }
 

@@ -148,7 +148,9 @@ def gate(
 
 def passed(judged: Report) -> bool:
     """Whether a judged report passes: it has findings, and no error among them."""
-    return bool(judged.findings) and not any(says(each) == "error" for each in judged.findings)
+    return bool(judged.findings) and not any(
+        says(finding) == "error" for finding in judged.findings
+    )
 
 
 def says(finding: Finding) -> Says:
@@ -183,7 +185,7 @@ def _rows_of(rule: Rule, report: Report) -> list[Measurement]:
         for row in report.measurements
         if rule.judges(row) and any(layer_matches(row.layer, glob) for glob in rule.layers)
     ]
-    return [each for row in met for each in members(row, report) if rule.heeds(each)]
+    return [member for row in met for member in members(row, report) if rule.heeds(member)]
 
 
 def _ignores(policy: Policy, row: Measurement, today: date) -> tuple[Ignore | None, Ignore | None]:

@@ -58,14 +58,14 @@ def load_folder(
         CheckpointError: the adapter, or the weights below it, are of another model.
     """
     folder = folder.expanduser()
-    told = settings_of(folder, CONFIG)
-    if "quantization_config" in told:
+    settings = settings_of(folder, CONFIG)
+    if "quantization_config" in settings:
         raise UsageError(
             f"{folder / CONFIG}: quantization_config: quantised weights have no gradients; name "
             "the folder of the model that they were made of"
         )
     config = _config(folder, classes)
-    task = task or _task(folder, told, config.model_type)
+    task = task or _task(folder, settings, config.model_type)
     build = partial(
         getattr(_transformers(), _CLASSES[task][0]).from_config,
         config,

@@ -54,7 +54,7 @@ class Point:
     def _replaced(self, value: Any) -> Any:
         if isinstance(value, str):
             return _PLACEHOLDER.sub(lambda m: self.values.get(m[1], m[0]), value)
-        return [self._replaced(each) for each in value] if isinstance(value, list) else value
+        return [self._replaced(item) for item in value] if isinstance(value, list) else value
 
 
 def read_axes(specs: Sequence[str]) -> tuple[Axis, ...]:

@@ -31,8 +31,8 @@ class Layers:
     @property
     def tally(self) -> str:
         """How many layers have each risk: ``2 high, 1 low of 3 layers; high not excluded in 1``."""
-        found = Counter(line.level for line in self.lines)
-        counts = ", ".join(f"{found[level]} {level}" for level in LEVELS if found[level])
+        levels = Counter(line.level for line in self.lines)
+        counts = ", ".join(f"{levels[level]} {level}" for level in LEVELS if levels[level])
         left = Counter(line.possible for line in self.lines)
         more = [f"; {level} not excluded in {left[level]}" for level in LEVELS if left[level]]
         return f"{counts} of {len(self.lines)} layers{''.join(more)}"
@@ -44,10 +44,12 @@ def layers_of(judged: Report) -> Layers:
     A report of one audit shows all its metrics behind the questions; one of several shows the
     headline metrics of each. A column without any number is left out.
     """
-    found = Found.of(judged)
-    columns = tuple(found.column(metric) for metric in chosen_metrics(judged) if found.has(metric))
+    lookup = Found.of(judged)
+    columns = tuple(
+        lookup.column(metric) for metric in chosen_metrics(judged) if lookup.has(metric)
+    )
     questions = tuple(_questions(columns))
-    lines = tuple(found.lines(judged, questions, columns))
+    lines = tuple(lookup.lines(judged, questions, columns))
     return Layers(questions, columns, lines, _ranks(lines, judged))
 
 

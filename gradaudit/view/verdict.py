@@ -56,7 +56,7 @@ def verdict_of(judged: Report, concerns: Sequence[Concern], layers: Layers) -> V
         policy=policy,
         sha256=sha256,
         worst=_worst(concerns) or _nothing(layers),
-        warned=any(each.shown for each in concerns),
+        warned=any(concern.shown for concern in concerns),
         tally=layers.tally + (f"; whole model {whole}" if whole else ""),
         whole=str(whole) if whole else "",
     )
@@ -71,11 +71,11 @@ def policy_of(judged: Report) -> tuple[str, str]:
 
 def _worst(concerns: Sequence[Concern]) -> str:
     """What is shown, most gravely, and what graver is not excluded; empty without concerns."""
-    shown = [each for each in concerns if each.shown]
+    shown = [concern for concern in concerns if concern.shown]
     left = "" if not concerns or concerns[0].shown else concerns[0].sentence
     if not shown:
         return f"nothing beyond a limit is shown; {left}" if left else ""
-    gravest = [each for each in shown if each.level == shown[0].level]
+    gravest = [concern for concern in shown if concern.level == shown[0].level]
     return "; ".join(filter(None, (_together(*_two(gravest)), left)))
 
 
@@ -92,11 +92,11 @@ def _two(gravest: Sequence[Concern]) -> list[str]:
     """The first, and the first that answers another question as surely."""
     first, *rest = gravest
     others = (
-        each
-        for each in rest
-        if first.question and each.question not in (None, first.question) and not each.proxy
+        concern
+        for concern in rest
+        if first.question and concern.question not in (None, first.question) and not concern.proxy
     )
-    return [each.sentence for each in (first, *list(others)[:1])]
+    return [concern.sentence for concern in (first, *list(others)[:1])]
 
 
 def _together(first: str, second: str = "") -> str:
