@@ -64,7 +64,7 @@ class CanaryStrategy(WrappedStrategy):
         seed: of coins, directions and rounds.
         norm: how long a canary's update is; without it the strategy's ``clipping_norm``, where it
             has one, else as the median client's, round by round.
-        mods: of the clients, innermost last: canaries pass through them too.
+        mods: as of ``ClientApp(mods=…)``: canaries pass through the clients' mods too.
         weighted_by: the metric by which the strategy weights replies.
         state: ``model.state_dict()``, where arrays come without names.
         kind: ``weights`` or ``difference``: what clients send, where comparing cannot tell.
