@@ -30,7 +30,7 @@ from gradaudit.errors import (
     short_of_memory,
 )
 from gradaudit.fingerprint import fingerprint
-from gradaudit.gathering import Part, gather
+from gradaudit.gathering import AuditRows, gather
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 from gradaudit.stopping import TimeIsUp, within
@@ -87,7 +87,7 @@ class Outcome:
         whole: whether it was done, and not cut short.
     """
 
-    part: Part
+    part: AuditRows
     seconds: float
     fault: str | None = None
     whole: bool = True
@@ -122,7 +122,7 @@ def measured(
                 took = spent()
                 done.keep((trial.rows, took))
         work = replace(work, memory=work.memory // 2)
-    part = Part.of(audit, with_setting(trial.rows, audit, subject))
+    part = AuditRows.of(audit, with_setting(trial.rows, audit, subject))
     return Outcome(part, spent() if took is None else took, trial.fault, trial.whole)
 
 
@@ -241,13 +241,13 @@ class _Trial:
 def left_out(audit: Audit[Any], subject: Subject, reason: str) -> Outcome:
     """The outcome of an audit that was not run, though it may apply."""
     rows = _instead(audit, subject, (), "skipped", reason, {"left_out": True})
-    return Outcome(Part.of(audit, with_setting(rows, audit, subject)), 0.0, whole=False)
+    return Outcome(AuditRows.of(audit, with_setting(rows, audit, subject)), 0.0, whole=False)
 
 
 def passed_over(audit: Audit[Any], subject: Subject, reason: str) -> Outcome:
     """The outcome of an audit that does not apply to what was asked."""
     rows = _instead(audit, subject, (), "skipped", reason, None)
-    return Outcome(Part.of(audit, with_setting(rows, audit, subject)), 0.0)
+    return Outcome(AuditRows.of(audit, with_setting(rows, audit, subject)), 0.0)
 
 
 def _draws(audit: Audit[Any]) -> bool:

@@ -42,7 +42,7 @@ from gradaudit.deployment import Deployment
 from gradaudit.errors import UsageError
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
-from gradaudit.gathering import Part, incomplete, merge
+from gradaudit.gathering import AuditRows, incomplete, merge
 from gradaudit.report import Report, Variant
 from gradaudit.specs import suggest
 from gradaudit.sweeping.grid import Axis, expect_known, points, read_axes
@@ -226,7 +226,7 @@ def _swept(sweep: _Sweep, units: "Units", *, quiet: bool) -> Report:
                 loaded, subject = settings, load(settings)
             done.append(run(subject, [run_audit], progress=watcher(quiet), units=units))
     parts = [
-        Part(run_audit, report.measurements, variant)
+        AuditRows(run_audit, report.measurements, variant)
         for (variant, _, run_audit), report in zip(sweep.runs, done, strict=True)
     ]
     return done[0].model_copy(

@@ -27,7 +27,7 @@ _WIDTH = 96
 
 
 @dataclass(frozen=True)
-class Candidates:
+class SpecCandidates:
     """Specs that files of a folder may stand for, by their names; none is opened or run."""
 
     model: Sequence[str]
@@ -37,7 +37,7 @@ class Candidates:
     """What tables have, a sentence each."""
 
     @classmethod
-    def of(cls, folder: Path) -> "Candidates":
+    def of(cls, folder: Path) -> "SpecCandidates":
         """Look at the names of the folder's files, and at the source of its modules."""
         inside = sorted(folder.iterdir())[:_MOST_FILES]
         files = [path for path in inside if path.is_file() and os.access(path, os.R_OK)]
@@ -72,7 +72,7 @@ def _factories(file: Path) -> Iterator[str]:
             yield getattr(node, "name")  # noqa: B009 - both kinds of node have one
 
 
-def configuration(given: Mapping[str, Any], found: Candidates, report: Report | None) -> str:
+def configuration(given: Mapping[str, Any], found: SpecCandidates, report: Report | None) -> str:
     """A configuration file with what was given, and what may be put in as comments.
 
     Args:
@@ -137,7 +137,7 @@ def _opening(report: Report | None) -> str:
     return _comment(lines)
 
 
-def _about(name: str, found: Candidates, report: Report | None) -> list[str]:
+def _about(name: str, found: SpecCandidates, report: Report | None) -> list[str]:
     """What a field means, and what the model or the data has for it."""
     said = [ScanSettings.model_fields[name].description or ""]
     said += found.columns if name == "data" and report is None else []

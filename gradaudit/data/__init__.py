@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gradaudit.data.base import MEMBER, DataAdapter
 from gradaudit.data.common.class_order import in_class_order
-from gradaudit.data.common.reading import Reading
+from gradaudit.data.common.reading import Reader
 from gradaudit.data.records import Attribute, Records, describe, fingerprint
 from gradaudit.errors import UsageError
 from gradaudit.parts import discover
@@ -33,7 +33,7 @@ def adapters() -> dict[str, type[DataAdapter]]:
 
 
 def load_records(
-    spec: str, *, attributes: Sequence[str] = (), reading: Reading | None = None
+    spec: str, *, attributes: Sequence[str] = (), reading: Reader | None = None
 ) -> Records:
     """The records that a DATA spec names.
 

@@ -9,7 +9,7 @@ from gradaudit.judging import Policy
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
 from gradaudit.text import DOUBTED, printable
-from gradaudit.view import ArrayLine, Cell, Column, Concern, Gap, LayerLine, View, view
+from gradaudit.view import ArrayLine, Cell, Concern, Gap, LayerLine, MetricColumn, View, view
 from gradaudit.view.gaps import in_brief
 
 MOST_BYTES = 60_000
@@ -146,7 +146,7 @@ def _gap(gap: Gap) -> str:
 
 
 def _answers(
-    lines: Sequence[LayerLine], questions: Sequence[Column]
+    lines: Sequence[LayerLine], questions: Sequence[MetricColumn]
 ) -> tuple[list[str], list[str]]:
     headings = [f"{x.heading}<br>{code(x.metric)}" for x in questions]
     rows = [
@@ -161,7 +161,9 @@ def _answer(cell: Cell) -> str:
     return f"{cell.full}<br>permuted {cell.floor}" if cell.floor else cell.full
 
 
-def _metrics(lines: Sequence[LayerLine], columns: Sequence[Column]) -> tuple[list[str], list[str]]:
+def _metrics(
+    lines: Sequence[LayerLine], columns: Sequence[MetricColumn]
+) -> tuple[list[str], list[str]]:
     headings = ["layer", "risk", "kind", "parameters", *(code(x.metric) for x in columns)]
     rows = [
         [code(x.name), x.risk, escape(x.kind), x.size, *(cell.full for cell in x.cells)]

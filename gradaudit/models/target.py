@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvTransposeNd
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
-from gradaudit.data.common.packing import Part
+from gradaudit.data.common.packing import InputPart
 from gradaudit.errors import AuditError
 from gradaudit.models.losses import Loss
 from gradaudit.report import CheckpointRecord
@@ -47,7 +47,7 @@ class Target:
     loss: Loss
     mode: Mode = "eval"
     description: str = ""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[InputPart, ...] = ()
     checkpoint: CheckpointRecord | None = None
 
     @cached_property

@@ -14,7 +14,7 @@ from gradaudit.attacks.reading import Piece, Told, pieces
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.formats import format_for
 from gradaudit.judging import Policy, gate, read_policy
-from gradaudit.observer.allowance import Allowance, Pace, stopwatch
+from gradaudit.observer.allowance import Allowance, PieceTimes, stopwatch
 from gradaudit.observer.capture import save_update
 from gradaudit.observer.reporting import report_of
 from gradaudit.observer.verdict import Verdict
@@ -95,7 +95,7 @@ class Observer:
         self.folder, self.capture = _made(folder, "folder"), _made(capture, "capture")
         self.policy = read_policy(policy) if isinstance(policy, str | Path) else policy
         self.on_fail, self.model, self.loss = on_fail, model, loss
-        self.allowance, self._pace = Allowance(share), Pace()
+        self.allowance, self._pace = Allowance(share), PieceTimes()
         self._count, self._rows = 0, 1
         self._make_ready()
 

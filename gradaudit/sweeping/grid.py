@@ -27,7 +27,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Point:
+class GridPoint:
     """One setting of everything that is varied: ``values`` by the axes' names."""
 
     values: Mapping[str, str]
@@ -73,7 +73,7 @@ def read_axes(specs: Sequence[str]) -> tuple[Axis, ...]:
     return axes
 
 
-def points(axes: Sequence[Axis]) -> list[Point]:
+def points(axes: Sequence[Axis]) -> list[GridPoint]:
     """Every combination, the last axis fastest.
 
     Raises:
@@ -83,7 +83,7 @@ def points(axes: Sequence[Axis]) -> list[Point]:
     if len(grid) > _MANY:
         raise UsageError(f"--over: {len(grid):,} combinations are more than {_MANY:,}")
     names = [axis.name for axis in axes]
-    return [Point(dict(zip(names, values, strict=True))) for values in grid]
+    return [GridPoint(dict(zip(names, values, strict=True))) for values in grid]
 
 
 def expect_known(axes: Sequence[Axis], fields: Collection[str], flags: Mapping[str, Any]) -> None:
