@@ -14,7 +14,7 @@ from gradaudit.defenses.base import Defense
 from gradaudit.defenses.subject import defended_target
 from gradaudit.errors import UsageError
 from gradaudit.federation.algorithms import Algorithm, choose_algorithm
-from gradaudit.federation.canaries import Canaries, longest
+from gradaudit.federation.canary_clients import CanaryClients, longest
 from gradaudit.federation.clients import Client, Server, Workplace, diverged
 from gradaudit.federation.partition import Indices, partition
 from gradaudit.federation.settings import TrainingOptions
@@ -104,14 +104,19 @@ class Training:
 
     def _make_canaries(
         self, options: TrainingOptions, sharing: SharingProtocol, seed: int
-    ) -> Canaries | None:
+    ) -> CanaryClients | None:
         """The canaries that are asked for; each counts as much as the typical client does."""
         if not options.canaries:
             return None
-        shapes = {name: p.shape for name, p in self._workplace.shared.items()}
-        records = round(median(map(len, self.parts)))
-        made = options.canaries, longest(sharing), records, shapes, sharing, seed
-        return Canaries(*made, self.target.device)
+        return CanaryClients(
+            count=options.canaries,
+            norm=longest(sharing),
+            records=round(median(map(len, self.parts))),
+            shapes={name: p.shape for name, p in self._workplace.shared.items()},
+            sharing=sharing,
+            seed=seed,
+            device=self.target.device,
+        )
 
     def advance(self) -> None:
         """Train one more round.

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree as ET
 
 from gradaudit.formats.base import Format
-from gradaudit.formats.results import policy_name, summary, verdict
-from gradaudit.judging import Policy, says
+from gradaudit.formats.results import policy_name, summary
+from gradaudit.judging import Policy, says, verdict
 from gradaudit.judging.risk import why, with_findings
 from gradaudit.report import Finding, Report
 from gradaudit.text import printable, variant_text

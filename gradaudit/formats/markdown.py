@@ -24,6 +24,7 @@ _MARKS: dict[Level, str] = {
     "unknown": "⚪",
     "not tested": "⚪",
 }
+_OUTCOMES = {"passed": "✅", "failed": "❌", "measured": "⚪"}
 _PLAIN = re.compile(r"[\w ./()-]+", re.ASCII)
 _ACTIVE = re.compile(
     r"[&<>|`*~#@\\$]"
@@ -80,7 +81,7 @@ def _text(text: str) -> str:
 def _summary(shown: View) -> Iterator[Block]:
     """What is read first: verdict, scope, findings, the riskiest layers, gaps, provenance."""
     verdict, scope = shown.verdict, shown.scope
-    yield Block([f"## {'✅' if verdict.passed else '❌'} {_text(verdict.sentence)}"])
+    yield Block([f"## {_OUTCOMES[verdict.outcome]} {_text(verdict.sentence)}"])
     lines = [f"- **{heading}** {_text(text)}" for heading, text in scope.lines]
     yield Block(["### Scope", ""], lines, needed=True)
     yield Block([], [f"- Checkpoint: {_text(note)}" for note in scope.notes])

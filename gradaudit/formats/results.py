@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from gradaudit.judging import passed, says
+from gradaudit.judging import says
 from gradaudit.judging.risk import BEYOND, OPEN, why
 from gradaudit.report import Finding, Report
 from gradaudit.text import printable, variant_text
@@ -81,11 +81,6 @@ def told_of(judged: Report) -> Iterator[Sequence[Finding]]:
 def gravest_of(found: Sequence[Finding]) -> Finding:
     """The gravest of findings of one row: an error hides its own warning."""
     return min(found, key=lambda each: GRAVEST.index(says(each)))
-
-
-def verdict(judged: Report) -> str:
-    """``passed`` or ``failed``."""
-    return "passed" if passed(judged) else "failed"
 
 
 def summary(judged: Report) -> str:

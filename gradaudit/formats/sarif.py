@@ -29,9 +29,8 @@ from gradaudit.formats.results import (
     results,
     rule_of,
     summary,
-    verdict,
 )
-from gradaudit.judging import Policy, known_metrics
+from gradaudit.judging import Policy, known_metrics, verdict
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Finding, Report
 from gradaudit.text import inert_json, printable

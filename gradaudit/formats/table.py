@@ -20,6 +20,7 @@ PLAIN_WIDTH = 100
 MOST_LAYERS = 12
 MOST_CONCERNS = 3
 MOST_ARRAYS = 12
+_OUTCOMES = {"passed": "bold green", "failed": "bold red", "measured": "bold"}
 LEGEND = {
     "(": "(…) permuted attribute",
     "?": "? limit inside the interval",
@@ -73,8 +74,7 @@ class _TablePage(Page):
 
     def verdict(self) -> Iterator[Text]:
         verdict = self.view.verdict
-        style = "bold green" if verdict.passed else "bold red"
-        yield from self.prose(verdict.sentence, style=style)
+        yield from self.prose(verdict.sentence, style=_OUTCOMES[verdict.outcome])
 
     def scope(self) -> Iterator[Text]:
         scope = self.view.scope

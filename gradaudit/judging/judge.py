@@ -4,7 +4,7 @@ from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import JsonValue
 
@@ -142,8 +142,8 @@ def gate(
     judged = _judged(report, policy, today)
     if baseline is not None:
         judged = excuse_known(judged, _judged(baseline, policy, today))
-    verdict = {"verdict": "passed" if passed(judged) else "failed"}
-    return judged.model_copy(update={"provenance": {**judged.provenance, **verdict}})
+    told = {"verdict": verdict(judged)}
+    return judged.model_copy(update={"provenance": {**judged.provenance, **told}})
 
 
 def passed(judged: Report) -> bool:
@@ -151,6 +151,13 @@ def passed(judged: Report) -> bool:
     return bool(judged.findings) and not any(
         says(finding) == "error" for finding in judged.findings
     )
+
+
+def verdict(report: Report) -> Literal["passed", "failed", "measured"]:
+    """Whether a judged report passes; ``measured`` of one that nobody judged."""
+    if not report.findings:
+        return "measured"
+    return "passed" if passed(report) else "failed"
 
 
 def says(finding: Finding) -> Says:

@@ -19,6 +19,8 @@ class Loss(ABC):
     """A loss of records, and of a batch: their mean, weighted where records have weights."""
 
     name: str
+    smoothing: float = 0.0
+    """Of labels: the share of a record's that all classes have alike."""
 
     @abstractmethod
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
