@@ -17,19 +17,14 @@ from gradaudit.defenses import Chain
 from gradaudit.defenses.base import module_of
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
+from gradaudit.floors.functionals import Functional, nats, share
 from gradaudit.floors.given import prior_of_file
+from gradaudit.floors.information import Information, informations, sum_of_layers
 from gradaudit.floors.prior import Prior
 from gradaudit.floors.reconstruction import log_chance, success
 from gradaudit.floors.release import Release, releases_of
 from gradaudit.floors.smoothness import jumps
-from gradaudit.floors.van_trees import (
-    Functional,
-    estimate,
-    informations,
-    nats,
-    share,
-    sum_of_layers,
-)
+from gradaudit.floors.van_trees import estimate
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target, shared_parameters
 from gradaudit.progress import Advance, Progress
@@ -142,8 +137,8 @@ class _Case:
                 return why if len(layers) == 1 else f"{layer.name}: {why}"
         return ""
 
-    def informations(self, subject: Subject, advance: Advance) -> dict[str, Tensor]:
-        """Ã of every layer that has a floor, (units, probes, probes)."""
+    def informations(self, subject: Subject, advance: Advance) -> dict[str, Information]:
+        """Ã of every layer that has a floor."""
         smooth = [layer for layer in self.layers if not self.why_not([layer])]
         if not smooth:
             return {}
@@ -232,7 +227,7 @@ def _spread(
 def _rows(
     rows: Rows,
     case: _Case,
-    infos: Mapping[str, Tensor],
+    infos: Mapping[str, Information],
     options: FloorOptions,
     subject: Subject,
 ) -> Iterator[Measurement]:
@@ -245,7 +240,7 @@ def _rows(
 def _of_layers(
     rows: Rows,
     case: _Case,
-    infos: Mapping[str, Tensor],
+    infos: Mapping[str, Information],
     options: FloorOptions,
     name: str | None,
     layers: Sequence[Layer],
@@ -259,12 +254,14 @@ def _of_layers(
     yield _reconstructed(rows, case, options, name, layers)
 
 
-def _measured(rows: Rows, case: _Case, parts: Tensor, name: str | None) -> Iterator[Measurement]:
-    if not parts.isfinite().all():
+def _measured(
+    rows: Rows, case: _Case, told: Information, name: str | None
+) -> Iterator[Measurement]:
+    if not told.finite:
         yield from rows.failed("its gradients are not finite", _FUNCTIONALS, [name])
         return
     for metric, functional in _FUNCTIONALS.items():
-        found = estimate(functional, parts, case.prior)
+        found = estimate(functional, told, case.prior)
         error = {"mse": found.value * case.prior.variance / case.prior.size}
         yield rows.measured(
             metric,
