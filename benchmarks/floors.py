@@ -16,7 +16,7 @@ import argparse
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,9 +24,12 @@ from sklearn.datasets import load_diabetes, load_digits
 from torch import Tensor, nn
 
 from gradaudit.floors.functionals import Functional, nats, share
-from gradaudit.floors.information import Information, informations, sum_of_layers
+from gradaudit.floors.information import Information, informations, measured, sum_of_layers
 from gradaudit.floors.prior import Prior
+from gradaudit.floors.sample import Sample
 from gradaudit.floors.van_trees import estimate, floor_of
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.per_sample import names_of
 from gradaudit.models.building import load_model
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Layer, Target, layers_of
@@ -247,31 +250,52 @@ def played(case: Case, sigma: float, runs: int) -> np.ndarray:
 def coverage(audits: int) -> None:
     """How often intervals miss what is known of a population."""
     print(
-        f"{'network':50} {'records':>7} {'metric':>6} {'truth':>8} {'value':>8} "
+        f"{'network':50} {'records':>7} {'metric':>6} {'noise':>5} {'truth':>8} {'value':>8} "
         f"{'unsafe %':>8} {'missed %':>8}"
     )
     measures: dict[str, Functional] = {"share": share, "nats": nats}
     for case in cases():
-        population = sum_of_layers(case.informations(2000, 2000, 2).values())
-        scale = float(population.mean(dim=0).diagonal().mean()) ** 0.5
+        every, precision = population(case, 300, 16)
+        scale = float(every.mean(dim=(0, 1)).diagonal().mean()) ** 0.5
         for records, ratio, (name, measure) in itertools.product(
-            (16, 64), (0.1, 1.0), measures.items()
+            (16, 64), RATIOS, measures.items()
         ):
-            found = resampled(measure, population / (scale * ratio) ** 2, case, records, audits)
-            print(f"{case.name[-50:]:50} {records:7} {name:>6} {found}", flush=True)
+            at = every / (scale * ratio) ** 2
+            found = resampled(measure, at, precision, case.prior, records, audits)
+            print(f"{case.name[-50:]:50} {records:7} {name:>6} {ratio:5} {found}", flush=True)
+
+
+def population(case: Case, units: int, each: int) -> tuple[Tensor, Tensor]:
+    """Information of each record of many units, (units, each, d, d), and what a genie leaves."""
+    view, names = FunctionalModel.of(case.target), names_of(case.layers)
+    generator = torch.Generator().manual_seed(2)
+    labels = case.labels[torch.randint(len(case.labels), (units * each,), generator=generator)]
+    shape = case.inputs.shape[1:]
+    drawn = Sample.of(view, names, case.prior, labels, shape=shape, seed=2, most=units)
+    alone = replace(drawn, cells=torch.arange(units * each))
+    found = sum_of_layers(measured(view, case.layers, case.prior, alone, seed=2).values())
+    return found.halves.reshape(units, each, *found.mean.shape), found.precision
 
 
 def resampled(
-    measure: Functional, population: Tensor, case: Case, records: int, audits: int
+    measure: Functional,
+    every: Tensor,
+    precision: Tensor,
+    prior: Prior,
+    records: int,
+    audits: int,
 ) -> str:
     """The truth, the mean value, how often the safe end and the interval miss it."""
-    truth = measure(population.mean(dim=0), case.prior)[0]
+    units = every.mean(dim=1)
+    told = [measure(unit, prior, precision)[0] for unit in units]
+    truth = measure.best(measure(units.mean(dim=0), prior)[0], float(np.mean(told)))
     generator = torch.Generator().manual_seed(7)
     values, unsafe, missed = [], 0, 0
     for _ in range(audits):
-        chosen = torch.randint(len(population), (records,), generator=generator)
-        units = population[chosen].reshape(16, -1, *population.shape[1:]).mean(dim=1)
-        found = estimate(measure, units, case.prior)
+        chosen = torch.randint(len(every), (records // 4, 1), generator=generator)
+        members = torch.randint(every.shape[1], (records // 4, 4), generator=generator)
+        halves = every[chosen, members].reshape(-1, 2, 2, *every.shape[2:]).mean(dim=2)
+        found = estimate(measure, Information(halves, precision), prior)
         low, high = found.interval
         values.append(found.value)
         unsafe += low > truth if measure is share else high < truth

@@ -17,6 +17,7 @@ of records, and are averaged over units then, each with an expectation and a lab
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,14 +53,16 @@ def estimate(functional: Functional, information: Information, prior: Prior) -> 
     right side is linear in A. So B is made of other records than those that stand in for A: without
     a genie of other units', with one of the unit's other half's too. Which of both bounds a unit
     counts for is said by other units. So each has a number that is on average on the safe side, and
-    the interval's safe end is Student's for their mean; from the other end F(Â) is the safe one.
-    Concave F the other way round.
+    the interval's safe end is Student's for their mean; from the other end F(Â) is the safe one, of
+    the bound that says more. Concave F the other way round.
     """
-    numbers = torch.cat(list(_numbers(functional, information, prior)))
-    value = float(numbers.mean())
-    margin = value - student(numbers.numpy())[0]
-    low, high = sorted((value, functional.best(value, _plain(functional, information, prior))))
-    return Estimate(max(0.0, value), (max(0.0, low - margin), max(0.0, high + margin)))
+    numbers = torch.cat(list(_numbers(functional, information, prior))).numpy()
+    value, sign = float(numbers.mean()), functional.sign
+    margin = sign * (student(numbers)[1] - value)
+    alone = functional(information.mean, prior)[0]
+    far = functional.best(value + margin, alone + margin, _far(functional, information, prior))
+    low, high = sorted((value - margin, far))
+    return Estimate(max(0.0, value), (max(0.0, low), max(0.0, high)))
 
 
 def _numbers(functional: Functional, information: Information, prior: Prior) -> Iterator[Tensor]:
@@ -95,11 +98,10 @@ def _guess(own: Tensor, others: Tensor) -> Tensor:
     return _OWN * own + (_SCALED * scale + _OTHERS) * others
 
 
-def _plain(functional: Functional, information: Information, prior: Prior) -> float:
-    """The better of what both bounds are with the sample's information in place of the true."""
-    alone = functional(information.mean, prior)[0]
-    told = [functional(unit, prior, information.precision)[0] for unit in information.units]
-    return functional.best(alone, sum(told) / len(told))
+def _far(functional: Functional, information: Information, prior: Prior) -> float:
+    """Student's end for the mean of what units claim with the genie, which is too much."""
+    claimed = [functional(unit, prior, information.precision)[0] for unit in information.units]
+    return student(np.array(claimed))[functional.sign > 0]
 
 
 def floor_of(informations: Iterable[Information], prior: Prior) -> Estimate:

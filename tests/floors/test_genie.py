@@ -147,7 +147,8 @@ def test_the_better_bound_is_found_and_is_on_the_safe_side(functional: Functiona
     for precision, best in ((1.5, 1), (1e6, 0)):
         told = Information(halves, precision * torch.eye(2, dtype=torch.float64))
         bounds = [functional(told.mean, prior)[0]]
-        bounds.append(np.mean([functional(a, prior, told.precision)[0] for a in told.units]))
+        of_units = [functional(unit, prior, told.precision)[0] for unit in told.units]
+        bounds.append(sum(of_units) / len(of_units))
         assert functional.best(*bounds) == bounds[best]
         found = estimate(functional, told, prior)
         assert functional.sign * found.value <= functional.sign * bounds[best] + 1e-12

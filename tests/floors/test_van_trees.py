@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.floors.functionals import nats, share
-from gradaudit.floors.genie import Genie, slopes_of
-from gradaudit.floors.information import Information, informations, sum_of_layers
+from gradaudit.floors.information import informations, sum_of_layers
 from gradaudit.floors.prior import Prior
 from gradaudit.floors.release import Release
 from gradaudit.floors.sample import Sample
@@ -17,7 +16,6 @@ from gradaudit.floors.van_trees import estimate, floor_of
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy, Loss, MeanSquaredError
 from gradaudit.models.target import Target, layers_of
-from gradaudit.randomness import torch_rng
 
 RECORDS = 8
 
