@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from gradaudit.data.common.packing import Part, arguments
+from gradaudit.data.common.packing import InputPart, arguments
 from gradaudit.errors import AuditError
 from gradaudit.gradients.misfit import misfit
 from gradaudit.gradients.substitutes import OBSERVING, Substitutes, needed
@@ -44,7 +44,7 @@ class FunctionalModel:
     dtype: torch.dtype
     device: torch.device
     seed: int = 0
-    parts: tuple[Part, ...] = ()
+    parts: tuple[InputPart, ...] = ()
 
     @classmethod
     def of(cls, target: Target, *, dtype: torch.dtype = torch.float64, seed: int = 0) -> Self:

@@ -10,7 +10,7 @@ from gradaudit.audits.sizes import Size
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.subject import Subject
-from gradaudit.gathering import Part
+from gradaudit.gathering import AuditRows
 from gradaudit.judging import Policy, gate, known_metrics
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress, Silent
@@ -100,14 +100,14 @@ class Bench:
         fresh = tuple(layer for layer in subject.layers if keys[layer.name] not in self._rows)
         known = [row for key in keys.values() for row in self._rows.get(key, ())]
         if not fresh:
-            return Outcome(Part.of(size.audit, known), 0.0)
+            return Outcome(AuditRows.of(size.audit, known), 0.0)
         only = replace(subject, layers=fresh)
         outcome = measured(only, size.audit, self.progress, self.units)
         if outcome.fault is None:
             for row in outcome.part.rows:
                 if row.layer is not None:
                     self._rows.setdefault(keys[row.layer], []).append(row)
-        return replace(outcome, part=Part.of(size.audit, [*known, *outcome.part.rows]))
+        return replace(outcome, part=AuditRows.of(size.audit, [*known, *outcome.part.rows]))
 
     def _separable(self, audit: Audit[Any]) -> bool:
         """Whether what rules ask of it are rows of layers that stand by themselves."""
