@@ -23,10 +23,10 @@ import torch
 from sklearn.datasets import load_diabetes, load_digits
 from torch import Tensor, nn
 
+from gradaudit.floors.drawn import Drawn
 from gradaudit.floors.functionals import Functional, nats, share
 from gradaudit.floors.information import Information, informations, measured, sum_of_layers
 from gradaudit.floors.prior import Prior
-from gradaudit.floors.sample import Sample
 from gradaudit.floors.van_trees import estimate, floor_of
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
@@ -271,7 +271,7 @@ def population(case: Case, units: int, each: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(2)
     labels = case.labels[torch.randint(len(case.labels), (units * each,), generator=generator)]
     shape = case.inputs.shape[1:]
-    drawn = Sample.of(view, names, case.prior, labels, shape=shape, seed=2, most=units)
+    drawn = Drawn.of(view, names, case.prior, labels, shape=shape, seed=2, most=units)
     alone = replace(drawn, cells=torch.arange(units * each))
     found = sum_of_layers(measured(view, case.layers, case.prior, alone, seed=2).values())
     return found.halves.reshape(units, each, *found.mean.shape), found.precision

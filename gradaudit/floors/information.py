@@ -14,10 +14,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from gradaudit.floors.drawn import Drawn
 from gradaudit.floors.jacobians import Pull, pulls
 from gradaudit.floors.prior import Prior
 from gradaudit.floors.release import Release, clipped
-from gradaudit.floors.sample import Sample
 from gradaudit.gradients.differentiation import Batch, fastest
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
@@ -96,7 +96,7 @@ def informations(
         target: the model with its loss; left as it is.
         layers: with biases where these are shared, as ``layers_of(model, with_bias=True)``.
         prior: what records are drawn from.
-        labels: (records, …), four or more, of as many records to draw; see ``Sample``.
+        labels: (records, …), four or more, of as many records to draw; see ``Drawn``.
         shape: of one record.
         seed: of the records and of random directions.
         clips: what is clipped together before the noise; nothing without.
@@ -109,7 +109,7 @@ def informations(
     """
     view = FunctionalModel.of(target, seed=seed)
     most = _HELD // (2 * _ELEMENT * len(prior.counts) ** 2 * len(layers))
-    sample = Sample.of(view, names_of(layers), prior, labels, shape=shape, seed=seed, most=most)
+    sample = Drawn.of(view, names_of(layers), prior, labels, shape=shape, seed=seed, most=most)
     return measured(
         view, layers, prior, sample, seed=seed, clips=clips, memory=memory, advance=advance
     )
@@ -119,7 +119,7 @@ def measured(
     view: FunctionalModel,
     layers: Sequence[Layer],
     prior: Prior,
-    sample: Sample,
+    sample: Drawn,
     *,
     seed: int,
     clips: Sequence[Release] = (),
@@ -145,7 +145,7 @@ def measured(
     return {name: _averaged(kept.cpu(), sample) for name, kept in sums.items()}
 
 
-def _averaged(sums: Tensor, sample: Sample) -> Information:
+def _averaged(sums: Tensor, sample: Drawn) -> Information:
     sizes = torch.bincount(sample.cells, minlength=len(sums)).to(sums)
     halves = (sums / sizes[:, None, None]).reshape(-1, 2, *sums.shape[1:])
     precision = torch.eye(sums.shape[-1], dtype=sums.dtype)
@@ -154,7 +154,7 @@ def _averaged(sums: Tensor, sample: Sample) -> Information:
     return Information(halves, precision)
 
 
-def _batch(view: FunctionalModel, layers: Sequence[Layer], sample: Sample) -> Batch:
+def _batch(view: FunctionalModel, layers: Sequence[Layer], sample: Drawn) -> Batch:
     inputs, labels = view.cast(sample.records), view.cast(sample.labels)
     trace = Trace.of(view, names_of(layers), inputs[:1], labels[:1])
     return Batch(trace, inputs, inputs, labels, range(len(inputs)))

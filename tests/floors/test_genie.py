@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gradaudit.floors.drawn import Drawn
 from gradaudit.floors.functionals import Functional, nats, share
 from gradaudit.floors.genie import Genie, slopes_of
 from gradaudit.floors.information import Information
 from gradaudit.floors.prior import Prior
-from gradaudit.floors.sample import Sample
 from gradaudit.floors.van_trees import estimate
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy
@@ -116,7 +116,7 @@ def test_records_are_of_the_prior_and_those_of_a_unit_differ_by_what_is_untold()
     factor = torch.randn(5, 5, generator=generator, dtype=torch.float64)
     prior = Prior.of_covariance(torch.ones(5), factor @ factor.mT, leading=4)
     view = FunctionalModel.of(Target(model_of(5), CrossEntropy()))
-    sample = Sample.of(
+    sample = Drawn.of(
         view,
         list(view.parameters),
         prior,

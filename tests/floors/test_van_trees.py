@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gradaudit.floors.drawn import Drawn
 from gradaudit.floors.functionals import nats, share
 from gradaudit.floors.information import informations, sum_of_layers
 from gradaudit.floors.prior import Prior
 from gradaudit.floors.release import Release
-from gradaudit.floors.sample import Sample
 from gradaudit.floors.van_trees import estimate, floor_of
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import CrossEntropy, Loss, MeanSquaredError
@@ -73,7 +73,7 @@ def test_information_is_that_of_dense_jacobians(clip: float | None) -> None:
     found = informations(target, layers, prior, labels, shape=shape, seed=3, clips=clips)
     root = (prior.variances.sqrt()[:, None] * prior.axes).mT
     view = FunctionalModel.of(target, seed=3)
-    sample = Sample.of(view, names, prior, labels, shape=shape, seed=3, most=9)
+    sample = Drawn.of(view, names, prior, labels, shape=shape, seed=3, most=9)
     expected = {name: torch.zeros(4, 36, 36, dtype=torch.float64) for name in LAYERS}
     beyond = 0
     for k, (record, label) in enumerate(zip(sample.records, sample.labels, strict=True)):

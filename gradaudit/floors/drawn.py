@@ -20,7 +20,7 @@ _LOOKED_AT = 64
 
 
 @dataclass(frozen=True)
-class Sample:
+class Drawn:
     """Records of the prior; each alone is a draw of it.
 
     Attributes:
