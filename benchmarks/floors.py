@@ -188,7 +188,8 @@ def mean_of(posterior: Posterior, near: Tensor, steps: int) -> Tensor:
 
     def jump(like: Tensor) -> Tensor:
         normal = torch.randn(like.shape, generator=generator, dtype=like.dtype)
-        return (shape @ normal.unsqueeze(2)).squeeze(2)
+        jumped: Tensor = (shape @ normal.unsqueeze(2)).squeeze(2)
+        return jumped
 
     z = near + jump(near)
     now, total = posterior.objective(z), torch.zeros_like(z)

@@ -7,6 +7,7 @@ direction that a group stands for (``Prior``) only lowers the first and raises t
 directions of several groups told to the attacker where that makes them apart.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,10 +24,12 @@ class Functional:
     Attributes:
         of: its value and slope at P + Ã, (probes, probes).
         sign: 1 for a convex one, which bounds from below; −1 for a concave one, from above.
+        most: what it can be at most; it is 0 or more.
     """
 
     of: Callable[[Tensor, Prior], tuple[float, Tensor]]
     sign: int
+    most: float = math.inf
 
     def __call__(
         self, information: Tensor, prior: Prior, precision: Tensor | None = None
@@ -62,7 +65,7 @@ def _nats(whole: Tensor, prior: Prior) -> tuple[float, Tensor]:
     return float(value) / 2, prior.kept(slope / 2)
 
 
-share = Functional(_share, 1)
+share = Functional(_share, 1, 1.0)
 """tr(C (P + Ã)⁻¹) / tr C: the floor on the mean squared error over the prior's variance."""
 nats = Functional(_nats, -1)
 """½ ln det(P + Ã): the bound on what an update tells of a record, in nats."""

@@ -62,7 +62,8 @@ def estimate(functional: Functional, information: Information, prior: Prior) -> 
     alone = functional(information.mean, prior)[0]
     far = functional.best(value + margin, alone + margin, _far(functional, information, prior))
     low, high = sorted((value - margin, far))
-    return Estimate(max(0.0, value), (max(0.0, low), max(0.0, high)))
+    value, low, high = (min(max(0.0, x), functional.most) for x in (value, low, high))
+    return Estimate(value, (low, high))
 
 
 def _numbers(functional: Functional, information: Information, prior: Prior) -> Iterator[Tensor]:
