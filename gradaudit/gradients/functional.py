@@ -85,6 +85,7 @@ class FunctionalModel:
             running(self.module, self.mode),
             drawing_from(self.seed, self.device),
             default_dtype(self.dtype),
+            elementary_attention(),
             _BatchStatisticsOnly() if self.mode == "train" else nullcontext(),
             Substitutes() if needed(self.module) else nullcontext(),
         ):
@@ -234,6 +235,17 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def elementary_attention() -> Iterator[None]:
+    """Keep ``nn.TransformerEncoder`` in evaluation from a fused pass that has no derivative."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def unwrap(output: Any) -> Tensor:

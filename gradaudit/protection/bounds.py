@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Self
 
-from torch import Tensor
-
 from gradaudit.audits.floor import Floor
 from gradaudit.audits.floor.measure import FUNCTIONALS, NoisyUpdate, case_of
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import AuditError, UsageError
+from gradaudit.floors.functionals import Functional
+from gradaudit.floors.information import Information, sum_of_layers
 from gradaudit.floors.prior import Prior
-from gradaudit.floors.van_trees import Functional, estimate, sum_of_layers
+from gradaudit.floors.van_trees import estimate
 from gradaudit.judging import Rule
 from gradaudit.judging.policy import layer_matches
 from gradaudit.models.target import Layer
@@ -38,7 +38,7 @@ class FloorBound:
         limit: of the rule.
         sign: 1 where the number is to stay below it, −1 above.
         functional: the number, of the information that layers give together.
-        informations: of each layer that counts, (units, probes, probes) at unit noise.
+        informations: of each layer that counts, at unit noise.
         prior: whose directions they are in.
     """
 
@@ -46,16 +46,16 @@ class FloorBound:
     limit: float
     sign: int
     functional: Functional
-    informations: Mapping[str, Tensor]
+    informations: Mapping[str, Information]
     prior: Prior
 
     def margin(self, noise: Noise) -> tuple[float, dict[str, float]]:
         """That of the number of the mean information, and its slope by each layer's log σ."""
-        told = {name: parts.mean(dim=0) for name, parts in self._told(noise).items()}
+        told = self._told(noise)
         if not told:
             return math.inf, {}
-        value, slope = self.functional(sum_of_layers(told.values()), self.prior)
-        slopes = {name: -2 * float((slope * part).sum()) for name, part in told.items()}
+        value, slope = self.functional(sum_of_layers(told.values()).mean, self.prior)
+        slopes = {name: -2 * float((slope * part.mean).sum()) for name, part in told.items()}
         return self._within(value), {n: -self.sign * s / self._size for n, s in slopes.items()}
 
     def safe(self, noise: Noise) -> float:
@@ -66,7 +66,7 @@ class FloorBound:
         found = estimate(self.functional, sum_of_layers(told.values()), self.prior)
         return self._within(found.interval[self.sign > 0])
 
-    def _told(self, noise: Noise) -> dict[str, Tensor]:
+    def _told(self, noise: Noise) -> dict[str, Information]:
         """The informations of what is shared under this noise."""
         if self.row is not None and self.row not in noise:
             return {}
@@ -106,7 +106,7 @@ class FloorBounds:
         with progress.task("floor", len(case.labels)) as advance:
             known = case.informations(subject, advance)
         for name, parts in known.items():
-            if not parts.isfinite().all():
+            if not parts.finite:
                 raise AuditError(f"{name}: its gradients are not finite, so that it has no floor")
         shown = [layer.name for layer in subject.layers]
         asked = {row for row in (*shown, None) if any(_asks(rule, row) for rule in rules)}
@@ -130,7 +130,7 @@ def _expect_protectable(shared: Sequence[Layer], shown: Sequence[Layer]) -> None
 
 
 def _bounds(
-    case: NoisyUpdate, known: Mapping[str, Tensor], shown: Sequence[str], rules: Sequence[Rule]
+    case: NoisyUpdate, known: Mapping[str, Information], shown: Sequence[str], rules: Sequence[Rule]
 ) -> Iterator[FloorBound]:
     by_name = {layer.name: layer for layer in case.layers}
     for rule in rules:

@@ -151,7 +151,7 @@ class Levels:
         for bound in self.bounds:
             for place, name in enumerate(self.layers):
                 if (parts := bound.informations.get(name)) is not None:
-                    trace = float(parts.diagonal(dim1=1, dim2=2).sum())
+                    trace = float(parts.mean.trace())
                     told[place] = max(told[place], trace)
         told = np.log(np.maximum(told, told.max() * _FAINT) + _TINY) / 2
         return [-self.sizes, np.zeros(len(self.layers)), told - self.sizes]

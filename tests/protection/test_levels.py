@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 import torch
 
+from gradaudit.floors.functionals import Functional, nats, share
+from gradaudit.floors.information import Information
 from gradaudit.floors.prior import Prior
-from gradaudit.floors.van_trees import Functional, nats, share
 from gradaudit.protection.blurring import Blurring
 from gradaudit.protection.bounds import FloorBound, FloorBounds
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
@@ -19,13 +20,17 @@ WEIGHTS = {"a": 0.2, "b": 0.5, "c": 0.3}
 SIZES = {"a": 1.0, "b": 0.1, "c": 10.0}
 
 
-def informations(seed: int = 0) -> Mapping[str, torch.Tensor]:
+def alike(information: torch.Tensor) -> Information:
+    """Information that is the same in both halves of two units, and no genie."""
+    return Information(information.expand(2, 2, -1, -1), torch.eye(SIZE, dtype=torch.float64))
+
+
+def informations(seed: int = 0) -> Mapping[str, Information]:
     """What each layer tells at unit noise: alike in all units, so that intervals are points."""
     draw = torch.Generator().manual_seed(seed)
     moves = {n: torch.randn(3, SIZE, generator=draw, dtype=torch.float64) for n in LAYERS}
     return {
-        n: (s**2 * j.mT @ j).expand(2, -1, -1)
-        for (n, j), s in zip(moves.items(), SIZES.values(), strict=True)
+        n: alike(s**2 * j.mT @ j) for (n, j), s in zip(moves.items(), SIZES.values(), strict=True)
     }
 
 
@@ -37,7 +42,7 @@ def bound(functional: Functional, limit: float, row: str | None = None) -> Floor
 
 def numbers(functional: Functional, precisions: torch.Tensor) -> torch.Tensor:
     """Densely, of the mean information under (…, layers) of 1/σ²; 0 where one is hidden."""
-    told = torch.stack([parts[0] for parts in informations().values()])
+    told = torch.stack([parts.mean for parts in informations().values()])
     whole = torch.eye(SIZE, dtype=torch.float64) + torch.einsum("...l,lij->...ij", precisions, told)
     if functional is nats:
         logarithms: torch.Tensor = torch.linalg.slogdet(whole)[1] / 2
@@ -100,9 +105,11 @@ def test_no_level_of_a_fine_grid_is_cheaper(rules: tuple[tuple[Functional, float
 
 def test_rules_of_layers_are_kept_one_by_one() -> None:
     """By the closed form of a diagonal information: Σ λ_j / (1 + a_j/σ²) = limit · Σ λ_j."""
-    told = torch.diag(torch.tensor([4.0, 2.0, 1.0, 0.5])).double().expand(2, -1, -1)
+    told = torch.diag(torch.tensor([4.0, 2.0, 1.0, 0.5])).double()
     flat = Prior.of_covariance(torch.zeros(SIZE), torch.eye(SIZE), SIZE)
-    rules = [FloorBound(n, 0.5, -1, share, {n: told * SIZES[n] ** 2}, flat) for n in ("a", "c")]
+    rules = [
+        FloorBound(n, 0.5, -1, share, {n: alike(told) * SIZES[n] ** 2}, flat) for n in ("a", "c")
+    ]
     blurring = Blurring(FloorBounds(tuple(rules)), WEIGHTS, SIZES)
     found = blurring.completed(Protection.uniform(LAYERS))
     assert found is not None

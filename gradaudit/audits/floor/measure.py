@@ -17,19 +17,14 @@ from gradaudit.defenses import Chain
 from gradaudit.defenses.base import module_of
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
+from gradaudit.floors.functionals import Functional, nats, share
 from gradaudit.floors.given import prior_of_file
+from gradaudit.floors.information import Information, informations, sum_of_layers
 from gradaudit.floors.prior import Prior
 from gradaudit.floors.reconstruction import log_chance, success
 from gradaudit.floors.release import Release, releases_of
 from gradaudit.floors.smoothness import jumps
-from gradaudit.floors.van_trees import (
-    Functional,
-    estimate,
-    informations,
-    nats,
-    share,
-    sum_of_layers,
-)
+from gradaudit.floors.van_trees import estimate
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target, shared_parameters
 from gradaudit.progress import Advance, Progress
@@ -148,8 +143,8 @@ class NoisyUpdate:
                 return why if len(layers) == 1 else f"{layer.name}: {why}"
         return ""
 
-    def informations(self, subject: Subject, advance: Advance) -> dict[str, Tensor]:
-        """Ã of every layer that has a floor, (units, probes, probes)."""
+    def informations(self, subject: Subject, advance: Advance) -> dict[str, Information]:
+        """Ã of every layer that has a floor."""
         smooth = [layer for layer in self.layers if not self.why_not([layer])]
         if not smooth:
             return {}
@@ -248,7 +243,7 @@ def _spread(
 def _rows(
     rows: Rows,
     case: NoisyUpdate,
-    infos: Mapping[str, Tensor],
+    infos: Mapping[str, Information],
     options: FloorOptions,
     subject: Subject,
 ) -> Iterator[Measurement]:
@@ -261,7 +256,7 @@ def _rows(
 def _of_layers(
     rows: Rows,
     case: NoisyUpdate,
-    infos: Mapping[str, Tensor],
+    infos: Mapping[str, Information],
     options: FloorOptions,
     name: str | None,
     layers: Sequence[Layer],
@@ -276,13 +271,13 @@ def _of_layers(
 
 
 def _measured(
-    rows: Rows, case: NoisyUpdate, parts: Tensor, name: str | None
+    rows: Rows, case: NoisyUpdate, told: Information, name: str | None
 ) -> Iterator[Measurement]:
-    if not parts.isfinite().all():
+    if not told.finite:
         yield from rows.failed("its gradients are not finite", FUNCTIONALS, [name])
         return
     for metric, functional in FUNCTIONALS.items():
-        found = estimate(functional, parts, case.prior)
+        found = estimate(functional, told, case.prior)
         error = {"mse": found.value * case.prior.variance / case.prior.size}
         yield rows.measured(
             metric,
