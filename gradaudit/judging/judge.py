@@ -16,6 +16,7 @@ from gradaudit.judging.policy import (
     Policy,
     Rule,
     default_policy,
+    known_metrics,
     layer_matches,
     read_policy,
 )
@@ -119,9 +120,9 @@ def gate(
     is unclear in between; without an interval its value is judged. Infinity is beyond every
     ``max``; an imprecise row is always unclear. A headline that stands for several runs is judged
     by each of them. A rule fails where one of its globs meets no row, or a row that failed or was
-    left out for lack of time; another skipped row is not applicable, nor is a glob that matches
-    hidden layers alone. A report in which nothing was measured, or that was interrupted, fails
-    whatever the rules, and so does a policy without any.
+    left out for lack of time, or a skipped one of a metric that is a guarantee; another skipped row
+    is not applicable, nor is a glob that matches hidden layers alone. A report in which nothing was
+    measured, or that was interrupted, fails whatever the rules, and so does a policy without any.
 
     Args:
         report: what was measured; findings it holds already are replaced.
@@ -242,7 +243,9 @@ def _verdict(case: Case, policy: Policy) -> Finding:
 
 
 def _without_value(number: int, rule: Rule, row: Measurement) -> Finding:
-    if row.status == "skipped" and not row.left_out:
+    metric = known_metrics().get(row.id)
+    promised = metric is not None and metric.guarantee
+    if row.status == "skipped" and not row.left_out and not promised:
         return _finding(number, rule, row, "not-applicable", f"not applicable: {row.reason}")
     return _finding(number, rule, row, "unmeasured", f"could not be measured: {row.reason}")
 

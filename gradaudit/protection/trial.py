@@ -177,7 +177,8 @@ def verdict_of(judged: Report, without: Collection[int] = ()) -> Verdict:
 
 def _lacks_floor(finding: Finding, rows: Mapping[Key, Measurement]) -> bool:
     """Whether a rule on a floor met a row of what is shared that says why it has none."""
-    return finding.outcome == "not-applicable" and is_floor(finding.metric) and finding.key in rows
+    row = rows.get(finding.key)
+    return is_floor(finding.metric) and row is not None and row.status == "skipped"
 
 
 def shortfall(judged: Report, numbers: Collection[int]) -> float:

@@ -83,6 +83,7 @@ class Floor(Audit[FloorOptions]):
             title="Least mean squared error of any attacker, as share of the prior's variance",
             riskier="lower",
             question="records",
+            guarantee=True,
             chance=1.0,
         ),
         Metric(
@@ -91,6 +92,7 @@ class Floor(Audit[FloorOptions]):
             unit="nat",
             riskier="higher",
             question="records",
+            guarantee=True,
             chance=0.0,
         ),
         Metric(
@@ -98,6 +100,7 @@ class Floor(Audit[FloorOptions]):
             title="Most often that any attacker comes near a record",
             riskier="higher",
             question="records",
+            guarantee=True,
         ),
     )
     headline = ("mse_share",)
