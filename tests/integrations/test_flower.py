@@ -1,21 +1,29 @@
 """Flower's own client apps and strategies, called in process."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
-from flwr.supercore.task_identity import TaskIdentity
+from late import Late
 from observer.training import model, state_of, trained
 
-from gradaudit.integrations.flower import ObservedStrategy, ObserverMod
 from gradaudit.observer import Blocked, Observer
 from gradaudit.report import Report
 
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, Context, Message
+    from flwr.clientapp import ClientApp
+
+    from gradaudit.integrations.flower import ObserverMod
+
+flwr, clients, strategies = (
+    Late(name) for name in ("flwr.app", "flwr.clientapp", "flwr.serverapp.strategy")
+)
+observed = Late("gradaudit.integrations.flower")
 TRAIN = "train"
 
 
@@ -23,32 +31,36 @@ TRAIN = "train"
 def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages are made within a task of a run."""
     for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+        monkeypatch.setattr(f"flwr.supercore.task_identity.TaskIdentity.{name}", 1)
 
 
-Client = Callable[[Message, Context], Message]
+Client = Callable[["Message", "Context"], "Message"]
 
 
 def context(node: int = 1) -> Context:
-    return Context(run_id=1, node_id=node, node_config={}, state=RecordDict(), run_config={})
+    return flwr.Context(
+        run_id=1, node_id=node, node_config={}, state=flwr.RecordDict(), run_config={}
+    )
 
 
 def instruction(record: ArrayRecord, node: int = 1, kind: str = TRAIN) -> Message:
-    return Message(RecordDict({"arrays": record}), node, kind, group_id="1")
+    return flwr.Message(flwr.RecordDict({"arrays": record}), node, kind, group_id="1")
 
 
 def client(message: Message, context: Context) -> Message:
     """Trains on three records, and sends all of its state."""
     state = message.content["arrays"].to_torch_state_dict()
     after = trained(state, seed=context.node_id)
-    metrics = MetricRecord({"num-examples": 3, "loss": 0.5})
-    return Message(RecordDict({"arrays": ArrayRecord(after), "metrics": metrics}), reply_to=message)
+    metrics = flwr.MetricRecord({"num-examples": 3, "loss": 0.5})
+    return flwr.Message(
+        flwr.RecordDict({"arrays": flwr.ArrayRecord(after), "metrics": metrics}), reply_to=message
+    )
 
 
 def app(mod: ObserverMod, *inner: Any, train: Client = client) -> ClientApp:
-    made = ClientApp(mods=[mod, *inner])
+    made = clients.ClientApp(mods=[mod, *inner])
     made.train()(train)
-    made.evaluate()(lambda message, _: Message(RecordDict(), reply_to=message))
+    made.evaluate()(lambda message, _: flwr.Message(flwr.RecordDict(), reply_to=message))
     return made
 
 
@@ -60,8 +72,8 @@ def generous(folder: Path | None = None, **options: Any) -> Observer:
 
 
 def test_a_mod_reports_here_and_sends_the_verdict_alone(tmp_path: Path) -> None:
-    sent = ArrayRecord(state_of(model()))
-    reply = app(ObserverMod(generous(tmp_path)))(instruction(sent), context())
+    sent = flwr.ArrayRecord(state_of(model()))
+    reply = app(observed.ObserverMod(generous(tmp_path)))(instruction(sent), context())
     report = Report.from_file(tmp_path / "node-1-round-1.json")
     assert {row.layer for row in report.select("observe.norm")} == {"0", "2", "3", "4"}
     assert report.data["records"] == 3
@@ -80,8 +92,8 @@ def test_a_mod_sees_what_inner_mods_leave(tmp_path: Path) -> None:
         reply.content["arrays"] = message.content["arrays"]
         return reply
 
-    app(ObserverMod(generous(tmp_path)), silence)(
-        instruction(ArrayRecord(state_of(model()))), context()
+    app(observed.ObserverMod(generous(tmp_path)), silence)(
+        instruction(flwr.ArrayRecord(state_of(model()))), context()
     )
     report = Report.from_file(tmp_path / "node-1-round-1.json")
     assert {row.value for row in report.select("observe.norm")} == {0.0}
@@ -90,10 +102,12 @@ def test_a_mod_sees_what_inner_mods_leave(tmp_path: Path) -> None:
 def test_a_policy_blocks_or_withholds(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("rules:\n  - {metric: observe.labels_named, layers: '', max: 0}\n")
-    sent = ArrayRecord(state_of(model()))
+    sent = flwr.ArrayRecord(state_of(model()))
     with pytest.raises(Blocked, match="may not leave"):
-        app(ObserverMod(generous(policy=policy, on_fail="raise")))(instruction(sent), context())
-    mod = ObserverMod(generous(policy=policy, on_fail="withhold"))
+        app(observed.ObserverMod(generous(policy=policy, on_fail="raise")))(
+            instruction(sent), context()
+        )
+    mod = observed.ObserverMod(generous(policy=policy, on_fail="withhold"))
     reply = app(mod)(instruction(sent), context())
     assert reply.content["arrays"].object_id == sent.object_id
     assert reply.content["metrics"]["gradaudit.passed"] == 0
@@ -105,15 +119,15 @@ def test_of_a_difference_that_is_withheld_zeros_leave(tmp_path: Path) -> None:
     def differing(message: Message, _: Context) -> Message:
         state = message.content["arrays"].to_torch_state_dict()
         after = trained(state)
-        record = ArrayRecord({name: after[name] - state[name] for name in state})
-        return Message(RecordDict({"arrays": record}), reply_to=message)
+        record = flwr.ArrayRecord({name: after[name] - state[name] for name in state})
+        return flwr.Message(flwr.RecordDict({"arrays": record}), reply_to=message)
 
     (policy := tmp_path / "policy.yaml").write_text(
         "rules:\n  - {metric: observe.labels_named, layers: '', max: 0}\n"
     )
-    sent = ArrayRecord(state_of(model()))
+    sent = flwr.ArrayRecord(state_of(model()))
     for kind in (None, "difference"):
-        mod = ObserverMod(generous(policy=policy, on_fail="withhold"), kind=kind)
+        mod = observed.ObserverMod(generous(policy=policy, on_fail="withhold"), kind=kind)
         left = app(mod, train=differing)(instruction(sent), context()).content["arrays"]
         assert left.keys() == sent.keys()
         assert not any(array.numpy().any() for array in left.values())
@@ -121,9 +135,11 @@ def test_of_a_difference_that_is_withheld_zeros_leave(tmp_path: Path) -> None:
 
 def test_weights_that_begin_at_zero_are_told_by_saying_so(tmp_path: Path) -> None:
     zeros = {name: torch.zeros_like(tensor) for name, tensor in state_of(model()).items()}
-    for kind, observed in ((None, 0.0), ("weights", 1.0)):
-        reply = app(ObserverMod(generous(), kind=kind))(instruction(ArrayRecord(zeros)), context())
-        assert reply.content["metrics"]["gradaudit.observed"] == observed
+    for kind, share in ((None, 0.0), ("weights", 1.0)):
+        reply = app(observed.ObserverMod(generous(), kind=kind))(
+            instruction(flwr.ArrayRecord(zeros)), context()
+        )
+        assert reply.content["metrics"]["gradaudit.observed"] == share
 
 
 def test_other_messages_and_clients_that_fail_pass_as_they_are(tmp_path: Path) -> None:
@@ -131,9 +147,9 @@ def test_other_messages_and_clients_that_fail_pass_as_they_are(tmp_path: Path) -
         raise RuntimeError("out of memory")
 
     def failing(message: Message, _: Context) -> Message:
-        return Message(Error(code=0, reason="no data"), reply_to=message)
+        return flwr.Message(flwr.Error(code=0, reason="no data"), reply_to=message)
 
-    sent, mod = ArrayRecord(state_of(model())), ObserverMod(generous(tmp_path))
+    sent, mod = flwr.ArrayRecord(state_of(model())), observed.ObserverMod(generous(tmp_path))
     with pytest.raises(RuntimeError, match="out of memory"):
         app(mod, train=dying)(instruction(sent), context())
     assert app(mod, train=failing)(instruction(sent), context()).has_error()
@@ -150,19 +166,19 @@ def nameless(message: Message, _: Context) -> Message:
         name: torch.from_numpy(array.copy())
         for name, array in zip(model().state_dict(), arrays, strict=True)
     }
-    record = ArrayRecord([tensor.numpy() for tensor in trained(state).values()])
-    return Message(RecordDict({"arrays": record}), reply_to=message)
+    record = flwr.ArrayRecord([tensor.numpy() for tensor in trained(state).values()])
+    return flwr.Message(flwr.RecordDict({"arrays": record}), reply_to=message)
 
 
 def test_arrays_without_names_take_those_of_the_state_in_its_order(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = state_of(model())
-    sent = ArrayRecord([tensor.numpy() for tensor in state.values()])
+    sent = flwr.ArrayRecord([tensor.numpy() for tensor in state.values()])
     short = dict(list(state.items())[1:])
     for given, fault in ((None, "no names"), (short, "11 arrays"), (state, "")):
         caplog.clear()
-        mod = ObserverMod(generous(tmp_path), given)
+        mod = observed.ObserverMod(generous(tmp_path), given)
         reply = app(mod, train=nameless)(instruction(sent), context())
         assert fault in caplog.text
         assert bool(fault) is bool(caplog.text)
@@ -190,15 +206,17 @@ class LocalGrid:
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
         if node == self.dead:
-            return Message(Error(code=0, reason="died"), reply_to=message)
+            return flwr.Message(flwr.Error(code=0, reason="died"), reply_to=message)
         return app(self.mods[node])(message, context(node))
 
 
 def test_a_strategy_sees_each_client_that_took_part_and_lives(tmp_path: Path) -> None:
-    grid = LocalGrid({node: ObserverMod(generous()) for node in (1, 2, 3, 4, 5, 6)}, dead=4)
-    inner = FedAvg(fraction_train=0.5, fraction_evaluate=0.0, min_train_nodes=3)
-    strategy = ObservedStrategy(inner, generous(tmp_path))
-    state = ArrayRecord(state_of(model()))
+    grid = LocalGrid(
+        {node: observed.ObserverMod(generous()) for node in (1, 2, 3, 4, 5, 6)}, dead=4
+    )
+    inner = strategies.FedAvg(fraction_train=0.5, fraction_evaluate=0.0, min_train_nodes=3)
+    strategy = observed.ObservedStrategy(inner, generous(tmp_path))
+    state = flwr.ArrayRecord(state_of(model()))
     result = strategy.start(grid, state, num_rounds=6)  # type: ignore[arg-type]
     asked = [set(nodes) for nodes in grid.asked if nodes]
     assert [len(nodes) for nodes in asked] == [3] * 6
