@@ -1,4 +1,4 @@
-"""Jacobians of gradients the obvious way: every element of the gradient differentiated backwards."""
+"""Jacobians of gradients the obvious way: each element of the gradient differentiated backwards."""
 
 import copy
 from collections.abc import Sequence
