@@ -1,66 +1,45 @@
 """Flower's own client apps and strategies, called in process."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
-from late import Late
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from integrations.local_grid import LocalGrid, context
 from observer.training import model, state_of, trained
 
+from gradaudit.integrations.flower import ObservedStrategy, ObserverMod
 from gradaudit.observer import Blocked, Observer
 from gradaudit.report import Report
 
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord, Context, Message
-    from flwr.clientapp import ClientApp
-
-    from gradaudit.integrations.flower import ObserverMod
-
-flwr, clients, strategies = (
-    Late(name) for name in ("flwr.app", "flwr.clientapp", "flwr.serverapp.strategy")
-)
-observed = Late("gradaudit.integrations.flower")
 TRAIN = "train"
 
 
-@pytest.fixture(autouse=True)
-def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages are made within a task of a run."""
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(f"flwr.supercore.task_identity.TaskIdentity.{name}", 1)
+pytestmark = pytest.mark.usefixtures("inside_a_run")
 
-
-Client = Callable[["Message", "Context"], "Message"]
-
-
-def context(node: int = 1) -> Context:
-    return flwr.Context(
-        run_id=1, node_id=node, node_config={}, state=flwr.RecordDict(), run_config={}
-    )
+Client = Callable[[Message, Context], Message]
 
 
 def instruction(record: ArrayRecord, node: int = 1, kind: str = TRAIN) -> Message:
-    return flwr.Message(flwr.RecordDict({"arrays": record}), node, kind, group_id="1")
+    return Message(RecordDict({"arrays": record}), node, kind, group_id="1")
 
 
 def client(message: Message, context: Context) -> Message:
     """Trains on three records, and sends all of its state."""
     state = message.content["arrays"].to_torch_state_dict()
     after = trained(state, seed=context.node_id)
-    metrics = flwr.MetricRecord({"num-examples": 3, "loss": 0.5})
-    return flwr.Message(
-        flwr.RecordDict({"arrays": flwr.ArrayRecord(after), "metrics": metrics}), reply_to=message
-    )
+    metrics = MetricRecord({"num-examples": 3, "loss": 0.5})
+    return Message(RecordDict({"arrays": ArrayRecord(after), "metrics": metrics}), reply_to=message)
 
 
 def app(mod: ObserverMod, *inner: Any, train: Client = client) -> ClientApp:
-    made = clients.ClientApp(mods=[mod, *inner])
+    made = ClientApp(mods=[mod, *inner])
     made.train()(train)
-    made.evaluate()(lambda message, _: flwr.Message(flwr.RecordDict(), reply_to=message))
+    made.evaluate()(lambda message, _: Message(RecordDict(), reply_to=message))
     return made
 
 
@@ -72,8 +51,8 @@ def generous(folder: Path | None = None, **options: Any) -> Observer:
 
 
 def test_a_mod_reports_here_and_sends_the_verdict_alone(tmp_path: Path) -> None:
-    sent = flwr.ArrayRecord(state_of(model()))
-    reply = app(observed.ObserverMod(generous(tmp_path)))(instruction(sent), context())
+    sent = ArrayRecord(state_of(model()))
+    reply = app(ObserverMod(generous(tmp_path)))(instruction(sent), context())
     report = Report.from_file(tmp_path / "node-1-round-1.json")
     assert {row.layer for row in report.select("observe.norm")} == {"0", "2", "3", "4"}
     assert report.data["records"] == 3
@@ -86,14 +65,23 @@ def test_a_mod_reports_here_and_sends_the_verdict_alone(tmp_path: Path) -> None:
     assert reply.content["arrays"].keys() == sent.keys()
 
 
+def test_a_report_is_of_the_round_that_the_strategy_tells(tmp_path: Path) -> None:
+    mod = app(ObserverMod(generous(tmp_path)))
+    for number in (1, 2):
+        told = instruction(ArrayRecord(state_of(model())))
+        told.content["config"] = ConfigRecord({"lr": 0.1, "server-round": number})
+        mod(told, context())
+    assert sorted(path.stem[-7:] for path in tmp_path.iterdir()) == ["round-1", "round-2"]
+
+
 def test_a_mod_sees_what_inner_mods_leave(tmp_path: Path) -> None:
     def silence(message: Message, context: Context, call_next: Client) -> Message:
         reply = call_next(message, context)
         reply.content["arrays"] = message.content["arrays"]
         return reply
 
-    app(observed.ObserverMod(generous(tmp_path)), silence)(
-        instruction(flwr.ArrayRecord(state_of(model()))), context()
+    app(ObserverMod(generous(tmp_path)), silence)(
+        instruction(ArrayRecord(state_of(model()))), context()
     )
     report = Report.from_file(tmp_path / "node-1-round-1.json")
     assert {row.value for row in report.select("observe.norm")} == {0.0}
@@ -102,12 +90,10 @@ def test_a_mod_sees_what_inner_mods_leave(tmp_path: Path) -> None:
 def test_a_policy_blocks_or_withholds(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("rules:\n  - {metric: observe.labels_named, layers: '', max: 0}\n")
-    sent = flwr.ArrayRecord(state_of(model()))
+    sent = ArrayRecord(state_of(model()))
     with pytest.raises(Blocked, match="may not leave"):
-        app(observed.ObserverMod(generous(policy=policy, on_fail="raise")))(
-            instruction(sent), context()
-        )
-    mod = observed.ObserverMod(generous(policy=policy, on_fail="withhold"))
+        app(ObserverMod(generous(policy=policy, on_fail="raise")))(instruction(sent), context())
+    mod = ObserverMod(generous(policy=policy, on_fail="withhold"))
     reply = app(mod)(instruction(sent), context())
     assert reply.content["arrays"].object_id == sent.object_id
     assert reply.content["metrics"]["gradaudit.passed"] == 0
@@ -119,15 +105,15 @@ def test_of_a_difference_that_is_withheld_zeros_leave(tmp_path: Path) -> None:
     def differing(message: Message, _: Context) -> Message:
         state = message.content["arrays"].to_torch_state_dict()
         after = trained(state)
-        record = flwr.ArrayRecord({name: after[name] - state[name] for name in state})
-        return flwr.Message(flwr.RecordDict({"arrays": record}), reply_to=message)
+        record = ArrayRecord({name: after[name] - state[name] for name in state})
+        return Message(RecordDict({"arrays": record}), reply_to=message)
 
     (policy := tmp_path / "policy.yaml").write_text(
         "rules:\n  - {metric: observe.labels_named, layers: '', max: 0}\n"
     )
-    sent = flwr.ArrayRecord(state_of(model()))
+    sent = ArrayRecord(state_of(model()))
     for kind in (None, "difference"):
-        mod = observed.ObserverMod(generous(policy=policy, on_fail="withhold"), kind=kind)
+        mod = ObserverMod(generous(policy=policy, on_fail="withhold"), kind=kind)
         left = app(mod, train=differing)(instruction(sent), context()).content["arrays"]
         assert left.keys() == sent.keys()
         assert not any(array.numpy().any() for array in left.values())
@@ -135,11 +121,9 @@ def test_of_a_difference_that_is_withheld_zeros_leave(tmp_path: Path) -> None:
 
 def test_weights_that_begin_at_zero_are_told_by_saying_so(tmp_path: Path) -> None:
     zeros = {name: torch.zeros_like(tensor) for name, tensor in state_of(model()).items()}
-    for kind, share in ((None, 0.0), ("weights", 1.0)):
-        reply = app(observed.ObserverMod(generous(), kind=kind))(
-            instruction(flwr.ArrayRecord(zeros)), context()
-        )
-        assert reply.content["metrics"]["gradaudit.observed"] == share
+    for kind, observed in ((None, 0.0), ("weights", 1.0)):
+        reply = app(ObserverMod(generous(), kind=kind))(instruction(ArrayRecord(zeros)), context())
+        assert reply.content["metrics"]["gradaudit.observed"] == observed
 
 
 def test_other_messages_and_clients_that_fail_pass_as_they_are(tmp_path: Path) -> None:
@@ -147,9 +131,9 @@ def test_other_messages_and_clients_that_fail_pass_as_they_are(tmp_path: Path) -
         raise RuntimeError("out of memory")
 
     def failing(message: Message, _: Context) -> Message:
-        return flwr.Message(flwr.Error(code=0, reason="no data"), reply_to=message)
+        return Message(Error(code=0, reason="no data"), reply_to=message)
 
-    sent, mod = flwr.ArrayRecord(state_of(model())), observed.ObserverMod(generous(tmp_path))
+    sent, mod = ArrayRecord(state_of(model())), ObserverMod(generous(tmp_path))
     with pytest.raises(RuntimeError, match="out of memory"):
         app(mod, train=dying)(instruction(sent), context())
     assert app(mod, train=failing)(instruction(sent), context()).has_error()
@@ -166,19 +150,19 @@ def nameless(message: Message, _: Context) -> Message:
         name: torch.from_numpy(array.copy())
         for name, array in zip(model().state_dict(), arrays, strict=True)
     }
-    record = flwr.ArrayRecord([tensor.numpy() for tensor in trained(state).values()])
-    return flwr.Message(flwr.RecordDict({"arrays": record}), reply_to=message)
+    record = ArrayRecord([tensor.numpy() for tensor in trained(state).values()])
+    return Message(RecordDict({"arrays": record}), reply_to=message)
 
 
 def test_arrays_without_names_take_those_of_the_state_in_its_order(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = state_of(model())
-    sent = flwr.ArrayRecord([tensor.numpy() for tensor in state.values()])
+    sent = ArrayRecord([tensor.numpy() for tensor in state.values()])
     short = dict(list(state.items())[1:])
     for given, fault in ((None, "no names"), (short, "11 arrays"), (state, "")):
         caplog.clear()
-        mod = observed.ObserverMod(generous(tmp_path), given)
+        mod = ObserverMod(generous(tmp_path), given)
         reply = app(mod, train=nameless)(instruction(sent), context())
         assert fault in caplog.text
         assert bool(fault) is bool(caplog.text)
@@ -187,36 +171,11 @@ def test_arrays_without_names_take_those_of_the_state_in_its_order(
     assert {layer.name for layer in report.target.layers} == {"0", "2", "3", "4"}
 
 
-class LocalGrid:
-    """Flower's grid, whose nodes answer in this process; one of them dies."""
-
-    def __init__(self, mods: dict[int, ObserverMod], dead: int) -> None:
-        self.mods, self.dead, self.asked = mods, dead, list[list[int]]()
-
-    def get_node_ids(self) -> list[int]:
-        return list(self.mods)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        asked = list(messages)
-        self.asked.append([message.metadata.dst_node_id for message in asked])
-        return [self._answer(message) for message in asked]
-
-    def _answer(self, message: Message) -> Message:
-        node = message.metadata.dst_node_id
-        if node == self.dead:
-            return flwr.Message(flwr.Error(code=0, reason="died"), reply_to=message)
-        return app(self.mods[node])(message, context(node))
-
-
 def test_a_strategy_sees_each_client_that_took_part_and_lives(tmp_path: Path) -> None:
-    grid = LocalGrid(
-        {node: observed.ObserverMod(generous()) for node in (1, 2, 3, 4, 5, 6)}, dead=4
-    )
-    inner = strategies.FedAvg(fraction_train=0.5, fraction_evaluate=0.0, min_train_nodes=3)
-    strategy = observed.ObservedStrategy(inner, generous(tmp_path))
-    state = flwr.ArrayRecord(state_of(model()))
+    grid = LocalGrid({node: app(ObserverMod(generous())) for node in range(1, 7)}, dead=4)
+    inner = FedAvg(fraction_train=0.5, fraction_evaluate=0.0, min_train_nodes=3)
+    strategy = ObservedStrategy(inner, generous(tmp_path))
+    state = ArrayRecord(state_of(model()))
     result = strategy.start(grid, state, num_rounds=6)  # type: ignore[arg-type]
     asked = [set(nodes) for nodes in grid.asked if nodes]
     assert [len(nodes) for nodes in asked] == [3] * 6

@@ -14,6 +14,7 @@ from observer.training import model, records, state_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from gradaudit.errors import UsageError
 from gradaudit.observer import Blocked, Observer
 from gradaudit.report import Report
 
@@ -88,6 +89,11 @@ def test_lightning_is_stopped_by_a_policy_or_skips_the_step(tmp_path: Path) -> N
     assert all(torch.equal(before[name], kept) for name, kept in parameters.items())
 
 
+def test_options_beside_an_observer_are_refused() -> None:
+    with pytest.raises(UsageError, match="share: give it to the observer"):
+        of_lightning.ObserverCallback(generous(), share=0.5)
+
+
 def test_transformers_shows_the_gradients_of_its_steps(tmp_path: Path) -> None:
     language_model = transformers.GPT2LMHeadModel.from_pretrained(
         folder_of(tmp_path / "gpt2", "GPT2LMHeadModel")
@@ -102,11 +108,13 @@ def test_transformers_shows_the_gradients_of_its_steps(tmp_path: Path) -> None:
         save_strategy="no",
         use_cpu=True,
         disable_tqdm=True,
+        label_smoothing_factor=0.1,
     )
     transformers.Trainer(
         language_model, arguments, train_dataset=texts, callbacks=[callback]
-    ).train()  # type: ignore[arg-type]
+    ).train()
     assert callback.steps.steps == callback.steps.looked_at == 2
+    assert callback.steps.observer.smoothing == 0.1
     assert callback.steps.worst is not None
     report = callback.steps.worst.report
     assert report is not None
