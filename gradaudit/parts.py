@@ -94,7 +94,7 @@ def _loaded(group: str) -> Iterator[tuple[EntryPoint, Any]]:
 @cache
 def every_entry_point() -> EntryPoints:
     """Every entry point: whatever group is asked for, the metadata of all must be read."""
-    return cast(EntryPoints, entry_points())  # in Python 3.11 a mapping that selects as these do
+    return cast("EntryPoints", entry_points())  # in Python 3.11 a mapping that selects as these do
 
 
 def _leave_out(what: str, remedy: str) -> None:
