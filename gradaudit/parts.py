@@ -12,10 +12,10 @@ import pkgutil
 import warnings
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from gradaudit.errors import PartWarning, one_line
 
@@ -79,7 +79,7 @@ def _from_entry_points(group: str, base: type[P]) -> Iterator[type[P]]:
 
 def _loaded(group: str) -> Iterator[tuple[EntryPoint, Any]]:
     """What the entry points of a group name, with each of them."""
-    for entry in entry_points(group=group):
+    for entry in every_entry_point().select(group=group):
         try:
             part = entry.load()
         except Exception as error:
@@ -89,6 +89,12 @@ def _loaded(group: str) -> Iterator[tuple[EntryPoint, Any]]:
             )
         else:
             yield entry, part
+
+
+@cache
+def every_entry_point() -> EntryPoints:
+    """Every entry point: whatever group is asked for, the metadata of all must be read."""
+    return cast("EntryPoints", entry_points())  # in Python 3.11 a mapping that selects as these do
 
 
 def _leave_out(what: str, remedy: str) -> None:

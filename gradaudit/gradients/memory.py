@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from gradaudit.gradients.eager import EagerMode
 
@@ -69,8 +68,18 @@ class _Watch(EagerMode):
 
 
 def _storages(tree: object) -> list[torch.UntypedStorage]:
-    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
-    return [leaf.untyped_storage() for leaf in tensors if leaf.layout == torch.strided]
+    """Those of the tensors that an operator takes or gives, in lists and tuples of them too."""
+    found, left = [], [tree]
+    while left:
+        part = left.pop()
+        if isinstance(part, Tensor):
+            if part.layout == torch.strided:
+                found.append(part.untyped_storage())
+        elif isinstance(part, tuple | list):
+            left.extend(part)
+        elif isinstance(part, dict):
+            left.extend(part.values())
+    return found
 
 
 @dataclass(frozen=True)
