@@ -129,7 +129,7 @@ def test_what_comes_round_within_half_of_the_looks_repeats(period: int, repeats:
 
 @pytest.mark.parametrize("function", [honest, coin, sparse, empty_batch, uneven])
 def test_what_is_random_is_not_judged(function: object) -> None:
-    for seed in range(2):
+    for seed in range(3):
         played = hypotheses(1.0, elements=ELEMENTS)
         assert verdict_without_trials(from_file(function), played, seed) is None
 
@@ -282,7 +282,7 @@ def test_randomness_that_nobody_sees_shows_in_many_releases() -> None:
         truth = gradients.sum(0).sign()
         return -truth if random.Random().random() < 0.02 else truth
 
-    for seed in range(2):
+    for seed in range(3):
         played = hypotheses(1.0, elements=ELEMENTS)
         assert verdict_without_trials(from_file(response), played, seed) is None
 
@@ -304,7 +304,7 @@ def test_a_discrete_law_is_not_judged(elements: int, batched: bool) -> None:
             function.releases = lambda gradients, count, generator, one=function: torch.stack(  # type: ignore[attr-defined]
                 [one(gradients, generator) for _ in range(count)]
             )
-        for seed in range(2):
+        for seed in range(5):
             played = hypotheses(1.0, elements=elements)
             assert verdict_without_trials(from_file(function), played, seed) is None
 
@@ -314,7 +314,7 @@ def test_fresh_noise_in_few_elements_is_not_judged(elements: int) -> None:
     def few(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return gradients.sum(0) + noise(generator, elements)
 
-    for seed in range(2):
+    for seed in range(3):
         played = hypotheses(1.0, elements=elements)
         assert verdict_without_trials(from_file(few), played, seed) is None
 
