@@ -89,7 +89,7 @@ CASES: dict[str, list[Case]] = {
     "floor": [(pictures, {"sigma": 0.1, "directions": 8})],
     "observe": [(pictures, {"update": UPDATE})],
     "forward": [(rounds, {}), (pictures, {})],
-    "sensitivity": [(pictures, {"probes": 0}), (rounds, {"probes": 2})],
+    "sensitivity": [(pictures, {"probes": 0}), (rounds, {"probes": 8})],
     "subspace": [(rounds, {"permutations": 99})],
     "vinfo": [
         (rounds, {**LATENT, "correlation": False}),

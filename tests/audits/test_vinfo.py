@@ -316,7 +316,7 @@ def test_from_few_records_none_are_kept_for_an_attack_unless_asked_for() -> None
 
 
 def test_correlation_follows_an_independent_attack() -> None:
-    inputs, codes = planted(600)
+    inputs, codes = planted(400)
     half = inputs.clone()
     half[:, 2] += torch.from_numpy(1.0 * codes).float()
     random = np.random.default_rng(3).integers(0, 2, len(inputs))
@@ -474,7 +474,7 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Bundled:
     done = run(
         *("vinfo", "-m", f"{folder / 'models.py'}:diabetes_mlp", "-d", "diabetes?scale=standard"),
         *("-c", folder / "diabetes" / "round-20.safetensors", "-a", "sex", "-o", report),
-        *("--repeats", 5, "--batches", 30, "--family", "forest"),
+        *("--repeats", 3, "--batches", 30, "--family", "forest"),
     )
     assert done.status == 0, done.err
     return done, json.loads(report.read_text())["measurements"]
