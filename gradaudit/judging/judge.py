@@ -4,7 +4,7 @@ from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import JsonValue
 
@@ -142,13 +142,22 @@ def gate(
     judged = _judged(report, policy, today)
     if baseline is not None:
         judged = excuse_known(judged, _judged(baseline, policy, today))
-    verdict = {"verdict": "passed" if passed(judged) else "failed"}
-    return judged.model_copy(update={"provenance": {**judged.provenance, **verdict}})
+    told = {"verdict": verdict(judged)}
+    return judged.model_copy(update={"provenance": {**judged.provenance, **told}})
 
 
 def passed(judged: Report) -> bool:
     """Whether a judged report passes: it has findings, and no error among them."""
-    return bool(judged.findings) and not any(says(each) == "error" for each in judged.findings)
+    return bool(judged.findings) and not any(
+        says(finding) == "error" for finding in judged.findings
+    )
+
+
+def verdict(report: Report) -> Literal["passed", "failed", "measured"]:
+    """Whether a judged report passes; ``measured`` of one that nobody judged."""
+    if not report.findings:
+        return "measured"
+    return "passed" if passed(report) else "failed"
 
 
 def says(finding: Finding) -> Says:
@@ -183,7 +192,7 @@ def _rows_of(rule: Rule, report: Report) -> list[Measurement]:
         for row in report.measurements
         if rule.judges(row) and any(layer_matches(row.layer, glob) for glob in rule.layers)
     ]
-    return [each for row in met for each in members(row, report) if rule.heeds(each)]
+    return [member for row in met for member in members(row, report) if rule.heeds(member)]
 
 
 def _ignores(policy: Policy, row: Measurement, today: date) -> tuple[Ignore | None, Ignore | None]:
