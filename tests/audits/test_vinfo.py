@@ -474,7 +474,7 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Bundled:
     done = run(
         *("vinfo", "-m", f"{folder / 'models.py'}:diabetes_mlp", "-d", "diabetes?scale=standard"),
         *("-c", folder / "diabetes" / "round-20.safetensors", "-a", "sex", "-o", report),
-        *("--repeats", 3, "--batches", 30, "--family", "forest"),
+        *("--repeats", 5, "--batches", 30, "--family", "forest"),
     )
     assert done.status == 0, done.err
     return done, json.loads(report.read_text())["measurements"]
