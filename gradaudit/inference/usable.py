@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from gradaudit.families import family
 from gradaudit.families.base import Features, Fitted, FloatArray, IntArray, Training, log_mean
@@ -22,6 +21,7 @@ from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.scores import auroc, log_odds
 from gradaudit.progress import Advance
 from gradaudit.randomness import sequence
+from gradaudit.workers import one_thread
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ def estimate(
         for own, batches in zip(np.split(rows, ends), repetition.batches, strict=True)
     )
     sets = Sets(tuple(folds), score, repetition.independent)
-    with threadpool_limits(1):
+    with one_thread():
         usable = usable_information(
             sets,
             adversary.of(repetition),
