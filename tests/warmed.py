@@ -1,8 +1,6 @@
-"""A process that has imported what every command needs and is forked for each: see ``warm``."""
+"""Makes a process ready to be forked for commands, so that each takes no longer than its work."""
 
 import gc
-import importlib
-import pkgutil
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -11,21 +9,14 @@ from io import StringIO
 
 import typer.main
 
-import gradaudit
 from gradaudit import cli
 from gradaudit.__main__ import main
 
 
 def warm(commands: Iterable[Sequence[str]]) -> None:
-    """Import everything, make the command line, and run commands that fill what is kept for later.
-
-    Frameworks that only integrations need are left out.
-    """
-    for module in pkgutil.walk_packages(gradaudit.__path__, "gradaudit."):
-        if ".integrations." not in module.name:
-            importlib.import_module(module.name)
+    """Make the command line, and run commands, which import and fill what is kept for later."""
     whole = cli.build()
-    vars(cli)["build"] = lambda _: whole
+    vars(cli)["build"] = lambda _=None: whole
     vars(typer.main)["get_command"] = cache(typer.main.get_command)
     for words in commands:
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
