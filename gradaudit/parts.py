@@ -12,7 +12,7 @@ import pkgutil
 import warnings
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -92,8 +92,8 @@ def _loaded(group: str) -> Iterator[tuple[EntryPoint, Any]]:
 
 
 @cache
-def _entry_points() -> EntryPoints:
-    """Those of every group, for which a file of every distribution is read."""
+def _entry_points() -> Any:
+    """Those of every group, to be selected from; a file of every distribution is read."""
     return entry_points()
 
 
