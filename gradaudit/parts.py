@@ -9,6 +9,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import sys
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -79,7 +80,7 @@ def _from_entry_points(group: str, base: type[P]) -> Iterator[type[P]]:
 
 def _loaded(group: str) -> Iterator[tuple[EntryPoint, Any]]:
     """What the entry points of a group name, with each of them."""
-    for entry in _entry_points().select(group=group):
+    for entry in _entry_points(tuple(sys.path)).select(group=group):
         try:
             part = entry.load()
         except Exception as error:
@@ -92,8 +93,8 @@ def _loaded(group: str) -> Iterator[tuple[EntryPoint, Any]]:
 
 
 @cache
-def _entry_points() -> Any:
-    """Those of every group, to be selected from; a file of every distribution is read."""
+def _entry_points(path: tuple[str, ...]) -> Any:
+    """Those of every group, to be selected from; a file of every distribution on it is read."""
     return entry_points()
 
 

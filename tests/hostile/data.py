@@ -413,8 +413,8 @@ FRAMES: dict[str, tuple[Content, str, int]] = {
     "records without end": (lambda path: path.write_bytes(repeated()), "cells (2 columns)", 3),
     "a bomb": (lambda path: path.write_bytes(noughts(1 << 22)), "would unpack to 64 MiB", 3),
     "a list without end": (
-        lambda path: path.write_bytes(one_list(1 << 23)),
-        "would unpack to 64 MiB",
+        lambda path: path.write_bytes(one_list(1 << 26)),
+        "would unpack to 512 MiB",
         3,
     ),
     "a dictionary for each record": (dictionaries, "are no categories", 3),
