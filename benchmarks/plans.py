@@ -6,7 +6,7 @@
 One policy for five fresh models, as they are in the first round of a federation: nobody reads the
 labels off an update, no layer's gradient tells a private attribute with an AUROC above .75, and
 none follows its record (bounded sensitivity) by more than 0.3. LeNet and VGG9 of Mo et al. 2022 and
-a ResNet-18 for small inputs, of a quarter of the width, tell whether faces at 32 × 32 (UTKFace) are
+a ResNet-18 for small inputs tell whether faces at 32 × 32 (UTKFace) are
 white, with the gender as the attribute; a multilayer perceptron of two hidden layers tells Adult's
 income, with the sex; a transformer of two blocks tells the sentiment of reviews (IMDB), with their
 length. Half of 1,200 records serve the search, and the plan is measured on others.
@@ -21,7 +21,7 @@ import gzip
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.audits import audits
+from gradaudit.audits.sizes import Size
 from gradaudit.cli.scan import sizes_of, time_left
 from gradaudit.cli.terminal import Lines
 from gradaudit.config import SubjectSettings
@@ -39,7 +40,9 @@ from gradaudit.data.records import Attribute, Records
 from gradaudit.judging import Policy
 from gradaudit.protection.asking import needed
 from gradaudit.protection.guards import OPEN
-from gradaudit.protection.planner import Plan, Planner
+from gradaudit.protection.plan import Plan
+from gradaudit.protection.planner import Planner
+from gradaudit.protection.sizing import fitting
 from gradaudit.subject import open_subject
 from gradaudit.zoo import build
 
@@ -118,19 +121,19 @@ class Residual(nn.Module):
 
 
 def resnet18() -> nn.Module:
-    """ResNet-18 for small pictures: of a quarter of the width, and without the first pool."""
+    """ResNet-18 for small pictures, without the first pool."""
     net = nn.Sequential()
-    net.add_module("conv1", nn.Conv2d(3, 16, 3, padding=1, bias=False))
-    net.add_module("bn1", nn.BatchNorm2d(16))
+    net.add_module("conv1", nn.Conv2d(3, 64, 3, padding=1, bias=False))
+    net.add_module("bn1", nn.BatchNorm2d(64))
     net.add_module("relu", nn.ReLU())
-    inputs = 16
-    for number, channels in enumerate((16, 32, 64, 128), start=1):
+    inputs = 64
+    for number, channels in enumerate((64, 128, 256, 512), start=1):
         first = Residual(inputs, channels, 1 if number == 1 else 2)
         net.add_module(f"layer{number}", nn.Sequential(first, Residual(channels, channels, 1)))
         inputs = channels
     net.add_module("pool", nn.AdaptiveAvgPool2d(1))
     net.add_module("flatten", nn.Flatten())
-    net.add_module("output", nn.Linear(128, 2))
+    net.add_module("output", nn.Linear(512, 2))
     return net
 
 
@@ -185,20 +188,26 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Records]]] = {
 }
 
 
+def sampled(sizes: Sequence[Size]) -> list[Size]:
+    """With fewer records where so many are enough."""
+    name = sizes[-1].audit.name
+    return [replace(size, samples=size.samples or SAMPLES.get(name)) for size in sizes]
+
+
 def planned(name: str, cost: str, budget: float) -> Plan:
     """The plan for one of the models."""
     torch.manual_seed(0)
     make, read = MODELS[name]
     settings = SubjectSettings(attribute=("private",), data=name)
     subject = open_subject(settings, model=make(), records=read())
+    left = time_left(budget)
     ladders = [sizes_of(audit, "quick", GIVEN.get(key, {})) for key, audit in audits().items()]
-    sizes = needed(POLICY, ladders)
     return Planner(
         subject,
-        [replace(size, samples=SAMPLES.get(size.audit.name)) for size in sizes],
+        fitting([sampled(sizes) for sizes in needed(POLICY, ladders)], subject, left()),
         POLICY,
         cost=cost,
-        left=time_left(budget),
+        left=left,
         progress=Lines(),
     ).plan()
 

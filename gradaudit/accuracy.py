@@ -22,11 +22,11 @@ from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import classes_second
 from gradaudit.models.preprocessing import PROBABLY, Seen, watching
 from gradaudit.models.target import Expected, Target
-from gradaudit.statistics.intervals import clustered
+from gradaudit.statistics import CONFIDENCE
+from gradaudit.statistics.intervals import clustered, wilson
 from gradaudit.statistics.laws import binomial_at_least
 from gradaudit.text import listed
 
-CONFIDENCE = 0.95
 MOST_RECORDS = 10_000
 FEWEST_RECORDS = 16
 FLOPS = 2e11
@@ -40,6 +40,7 @@ _RESAMPLES = 1000
 _RANDOM = ("zoo:", "torchvision:", "hf:")
 """Models that come without weights."""
 _LEVEL = 0.05
+_QUANTILE = float(ndtri((1 + CONFIDENCE) / 2))
 
 
 @dataclass(frozen=True)
@@ -102,19 +103,9 @@ def task_accuracy(
             f"the model's outputs are NaN or infinite for {broken} of {len(records)} records; "
             "check its weights and the preprocessing of the data"
         )
-    found = _judged(outputs, records.labels, target.loss.name)
-    doubts = (doubt(target, found, records, seen, expected), _other_classes(outputs, records))
-    return replace(found, warning="; ".join(filter(None, doubts)) or None)
-
-
-def wilson(successes: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Wilson's score interval of a proportion (Wilson 1927)."""
-    z = float(ndtri(0.5 + confidence / 2))
-    share = successes / n
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    reach = z / (1 + z * z / n) * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    low = float(centre - reach) if successes else 0.0
-    return low, float(centre + reach) if successes < n else 1.0
+    judged = _judged(outputs, records.labels, target.loss.name)
+    doubts = (doubt(target, judged, records, seen, expected), _other_classes(outputs, records))
+    return replace(judged, warning="; ".join(filter(None, doubts)) or None)
 
 
 def affordable(target: Target, records: Records) -> int:
@@ -128,10 +119,10 @@ def affordable(target: Target, records: Records) -> int:
     model = _evaluated(target)
     inputs, labels = model.cast(records.inputs[:1]), model.cast(records.labels[:1])
     try:
-        each = max(flops(lambda: model.check(inputs, labels)), 1)
+        operations = max(flops(lambda: model.check(inputs, labels)), 1)
     except Exception:  # of a model that cannot be counted, or that cannot be run at all
         return MOST_RECORDS
-    return min(MOST_RECORDS, max(FEWEST_RECORDS, int(FLOPS / each)))
+    return min(MOST_RECORDS, max(FEWEST_RECORDS, int(FLOPS / operations)))
 
 
 def _evaluated(target: Target) -> FunctionalModel:
@@ -185,7 +176,7 @@ def _accuracy(right: Tensor, labels: Tensor) -> TaskAccuracy:
     n = len(labels)
     value = int(right.sum()) / n
     chance = int(labels.bincount().max()) / n
-    interval = wilson(int(right.sum()), n)
+    interval = wilson(value, n, _QUANTILE)
     at_chance = None
     if chance < 1:
         at_chance = binomial_at_least(int(right.sum()), n, chance) > _LEVEL

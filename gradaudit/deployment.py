@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gradaudit.errors import UsageError
 from gradaudit.yaml_file import read_yaml
 
 Setting = Literal["diagnostic", "deployed"]
@@ -131,8 +132,8 @@ class Deployment(BaseModel):
             return 1
         if self.adversary == "server" and self.sum_of is not None:
             return self.sum_of
-        own = 1 if self.adversary == "client" else 0
-        return None if self.of_a_round is None else max(1, self.of_a_round - own)
+        known = 1 if self.adversary == "client" else 0
+        return None if self.of_a_round is None else max(1, self.of_a_round - known)
 
     @property
     def behind(self) -> int | None:
@@ -164,6 +165,12 @@ def read_deployment(path: str | Path) -> Deployment:
     """Read a file that describes a federation.
 
     Raises:
-        UsageError: the file cannot be read, a key is unknown, or what it says does not fit.
+        UsageError: the file cannot be read, is empty, a key is unknown, or what it says does not
+            fit.
     """
-    return read_yaml(Path(path), Deployment, "gradaudit schema deployment")
+    schema = "gradaudit schema deployment"
+    found = read_yaml(Path(path), Deployment, schema)
+    if not found.model_fields_set:
+        keys = ", ".join(map(_key, Deployment.model_fields))
+        raise UsageError(f"{path}: says nothing of a federation; keys are: {keys} (see `{schema}`)")
+    return found

@@ -50,14 +50,14 @@ def explain(name: str) -> Explanation:
     Raises:
         UsageError: there is neither.
     """
-    known = {**{each.replace(" ", "-"): each for each in audits()}, **{n: n for n in names()}}
-    found = known.get(name)
-    if found is None:
+    known = {**{audit.replace(" ", "-"): audit for audit in audits()}, **{n: n for n in names()}}
+    meant = known.get(name)
+    if meant is None:
         raise UsageError(
             f"explain {name}: no audit or metric of this name{suggest(name, known)}; "
             "`gradaudit list audits` and `gradaudit list metrics` have them"
         )
-    return _of_audit(audits()[found]) if found in audits() else _of_metric(found)
+    return _of_audit(audits()[meant]) if meant in audits() else _of_metric(meant)
 
 
 def limits_of(metric: Metric) -> str:
@@ -74,11 +74,11 @@ def limits_of(metric: Metric) -> str:
 
 def _measuring() -> dict[str, list[tuple[type[Audit[Any]], Metric]]]:
     """Every metric with the audits that measure it."""
-    found: dict[str, list[tuple[type[Audit[Any]], Metric]]] = {}
+    measuring: dict[str, list[tuple[type[Audit[Any]], Metric]]] = {}
     for audit in audits().values():
         for metric in audit.metrics:
-            found.setdefault(f"{audit.reports_as()}.{metric.id}", []).append((audit, metric))
-    return found
+            measuring.setdefault(f"{audit.reports_as()}.{metric.id}", []).append((audit, metric))
+    return measuring
 
 
 def _of_audit(audit: type[Audit[Any]]) -> Explanation:

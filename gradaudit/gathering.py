@@ -10,7 +10,7 @@ from gradaudit.report import RISKIEST_BY, Measurement, Report, Variant
 
 
 @dataclass(frozen=True)
-class Part:
+class AuditRows:
     """The rows of one run of an audit, and what tells them from those of the others."""
 
     audit: Audit[Any]
@@ -24,7 +24,7 @@ class Part:
         return cls(audit, rows, {name: audit.name.removeprefix(name).strip()})
 
 
-def gather(parts: Sequence[Part]) -> list[Measurement]:
+def gather(parts: Sequence[AuditRows]) -> list[Measurement]:
     """The rows of all audits; those that report under one name are merged."""
     members = Counter(part.audit.reports_as() for part in parts)
     rows: list[Measurement] = []
@@ -34,7 +34,7 @@ def gather(parts: Sequence[Part]) -> list[Measurement]:
     return rows
 
 
-def merge(parts: Sequence[Part]) -> list[Measurement]:
+def merge(parts: Sequence[AuditRows]) -> list[Measurement]:
     """The rows of all parts, each with its part's label in its variant.
 
     The headline row of a metric and layer, with the empty variant, is the riskiest of theirs, and
@@ -59,7 +59,7 @@ def members(row: Measurement, report: Report) -> list[Measurement]:
     if not isinstance(by, list) or row.number is None:
         return [row]
     keys = {*row.variant, *map(str, by)}
-    found = [
+    matching = [
         each
         for each in report.measurements
         if (each.id, each.layer) == (row.id, row.layer)
@@ -67,7 +67,7 @@ def members(row: Measurement, report: Report) -> list[Measurement]:
         and row.variant.items() <= each.variant.items()
         and (each.status != "skipped" or each.left_out)
     ]
-    return [each for one in found for each in members(one, report)] or [row]
+    return [each for one in matching for each in members(one, report)] or [row]
 
 
 def member_of(row: Measurement) -> str:
@@ -93,8 +93,8 @@ def incomplete(report: Report) -> str | None:
     return "; ".join(f"{audit} failed: {reason}" for audit, reason in failures.items()) or None
 
 
-def _headlines(parts: Sequence[Part]) -> list[Measurement]:
-    candidates: dict[tuple[str, str | None], list[tuple[Part, Measurement]]] = {}
+def _headlines(parts: Sequence[AuditRows]) -> list[Measurement]:
+    candidates: dict[tuple[str, str | None], list[tuple[AuditRows, Measurement]]] = {}
     for part in parts:
         for row in part.rows:
             if not row.variant:
@@ -106,7 +106,7 @@ def _headlines(parts: Sequence[Part]) -> list[Measurement]:
     return headlines
 
 
-def _riskiest(found: Sequence[tuple[Part, Measurement]]) -> tuple[Part, Measurement]:
+def _riskiest(found: Sequence[tuple[AuditRows, Measurement]]) -> tuple[AuditRows, Measurement]:
     """The riskiest that was measured, precisely if any; else one that failed; else the first."""
     measured = [(part, row) for part, row in found if row.number is not None]
     if not measured:

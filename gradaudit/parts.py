@@ -37,16 +37,16 @@ def discover(package: str, base: type[P], name: str | None = None) -> dict[str, 
         The parts sorted by their ``name``. One of another distribution that cannot be used is left
         out, with a ``PartWarning``.
     """
-    found: dict[str, type[P]] = {}
+    parts: dict[str, type[P]] = {}
     for part in (*_in_package(package, base, name), *_from_entry_points(package, base)):
-        own: str = getattr(part, "name")  # noqa: B009 - declared by the kind's base class
-        if found.setdefault(own, part) is not part:
+        named: str = getattr(part, "name")  # noqa: B009 - declared by the kind's base class
+        if parts.setdefault(named, part) is not part:
             _leave_out(
-                f"{part.__module__} offers a part of {package} that is named {own!r}, as that of "
-                f"{found[own].__module__} is",
+                f"{part.__module__} offers a part of {package} that is named {named!r}, as that of "
+                f"{parts[named].__module__} is",
                 "give it another name",
             )
-    return dict(sorted(found.items()))
+    return dict(sorted(parts.items()))
 
 
 def _in_package(package: str, base: type[P], name: str | None) -> Iterator[type[P]]:
@@ -114,13 +114,13 @@ def summaries(package: str, by: str = "name") -> dict[str, str]:
     Returns:
         The summaries, sorted by the parts' names.
     """
-    own = ((name, part[by], part["summary"]) for name, part in declared(package).items())
+    ours = ((name, part[by], part["summary"]) for name, part in declared(package).items())
     others = (
         (part.name, getattr(part, by), part.summary)
         for _, part in _loaded(package)
         if all(hasattr(part, name) for name in ("name", by, "summary"))
     )
-    return {word: summary for _, word, summary in sorted([*others, *own])}
+    return {word: summary for _, word, summary in sorted([*others, *ours])}
 
 
 def declared(package: str) -> dict[str, dict[str, Any]]:

@@ -55,8 +55,8 @@ def picture(path: Path, panels: int) -> Iterator[list[Axes]]:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_INCHES[0] * panels, _INCHES[1]), layout="constrained")
         axes = list(figure.subplots(1, panels, squeeze=False)[0])
-        for each in axes:
-            each.spines[["top", "right"]].set_visible(False)
+        for panel in axes:
+            panel.spines[["top", "right"]].set_visible(False)
         yield axes
         write_atomically(path, _content(figure, path.suffix.lower().removeprefix(".")))
 

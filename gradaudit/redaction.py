@@ -50,37 +50,37 @@ def redact(report: Report, columns: Mapping[str, Sequence[str]] | None = None) -
             words.learn("value", value)
     for text in _requests(report):
         _learn_request(words, text)
-    told = words.replace
+    replace = words.replace
     return report.model_copy(
         update={
             "target": report.target.model_copy(
                 update={
-                    "model": told(report.target.model),
-                    "loss": told(report.target.loss),
+                    "model": replace(report.target.model),
+                    "loss": replace(report.target.loss),
                     "checkpoints": [
                         checkpoint.model_copy(
                             update={
-                                "file": told(checkpoint.file),
-                                "notes": [told(note) for note in checkpoint.notes],
+                                "file": replace(checkpoint.file),
+                                "notes": [replace(note) for note in checkpoint.notes],
                             }
                         )
                         for checkpoint in report.target.checkpoints
                     ],
                 }
             ),
-            "data": {key: _all(value, told) for key, value in report.data.items()},
+            "data": {key: _all(value, replace) for key, value in report.data.items()},
             "provenance": {
-                key: shlex.join(map(told, split_command(value)))
+                key: shlex.join(map(replace, split_command(value)))
                 if key == "command" and isinstance(value, str)
-                else _all(value, told, keys=False)
+                else _all(value, replace, keys=False)
                 for key, value in report.provenance.items()
             },
-            "measurements": [_row(row, told) for row in report.measurements],
+            "measurements": [_row(row, replace) for row in report.measurements],
             "findings": [
                 finding.model_copy(
                     update={
-                        "variant": _all(finding.variant, told, keys=False),
-                        "message": told(finding.message),
+                        "variant": _all(finding.variant, replace, keys=False),
+                        "message": replace(finding.message),
                     }
                 )
                 for finding in report.findings
@@ -143,8 +143,8 @@ class PrivateWords:
             return self.placeholders[text]
         if self._pattern is None:
             self._pattern = _pattern(self.placeholders)
-        found = self._pattern.sub(lambda match: self.placeholders[match[0]], text)
-        return _IN_PROSE.sub(lambda match: self._of_path(match[0]), found)
+        replaced = self._pattern.sub(lambda match: self.placeholders[match[0]], text)
+        return _IN_PROSE.sub(lambda match: self._of_path(match[0]), replaced)
 
     def _of_path(self, path: str) -> str:
         self.learn("file", path)

@@ -30,7 +30,7 @@ from gradaudit.errors import (
     short_of_memory,
 )
 from gradaudit.fingerprint import fingerprint
-from gradaudit.gathering import Part, gather
+from gradaudit.gathering import AuditRows, gather
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 from gradaudit.stopping import TimeIsUp, within
@@ -87,7 +87,7 @@ class Outcome:
         whole: whether it was done, and not cut short.
     """
 
-    part: Part
+    part: AuditRows
     seconds: float
     fault: str | None = None
     whole: bool = True
@@ -122,7 +122,7 @@ def measured(
                 took = spent()
                 done.keep((trial.rows, took))
         work = replace(work, memory=work.memory // 2)
-    part = Part.of(audit, with_setting(trial.rows, audit, subject))
+    part = AuditRows.of(audit, with_setting(trial.rows, audit, subject))
     return Outcome(part, spent() if took is None else took, trial.fault, trial.whole)
 
 
@@ -154,7 +154,10 @@ class Run:
 
     def report(self, provenance: Mapping[str, JsonValue] | None = None) -> Report:
         """The report of what is done."""
-        subject, audits = self.subject, {each.part.audit.name: each for each in self.outcomes}
+        subject, audits = (
+            self.subject,
+            {outcome.part.audit.name: outcome for outcome in self.outcomes},
+        )
         return Report(
             tool={"name": "gradaudit", "version": gradaudit.__version__},
             target=_describe_target(subject),
@@ -170,11 +173,13 @@ class Run:
                 "threads": torch.get_num_threads(),
                 "started": self.started,
                 "finished": utc_now(),
-                "seconds": {name: round(each.seconds, 3) for name, each in audits.items()},
-                "broken": {name: each.fault for name, each in audits.items() if each.fault},
+                "seconds": {name: round(outcome.seconds, 3) for name, outcome in audits.items()},
+                "broken": {
+                    name: outcome.fault for name, outcome in audits.items() if outcome.fault
+                },
                 "audits": {
-                    name: each.part.audit.options.model_dump(mode="json")
-                    for name, each in audits.items()
+                    name: outcome.part.audit.options.model_dump(mode="json")
+                    for name, outcome in audits.items()
                 },
                 "versions": {
                     "python": platform.python_version(),
@@ -183,7 +188,7 @@ class Run:
                 },
                 **(provenance or {}),
             },
-            measurements=gather([each.part for each in self.outcomes]),
+            measurements=gather([outcome.part for outcome in self.outcomes]),
         )
 
 
@@ -236,13 +241,13 @@ class _Trial:
 def left_out(audit: Audit[Any], subject: Subject, reason: str) -> Outcome:
     """The outcome of an audit that was not run, though it may apply."""
     rows = _instead(audit, subject, (), "skipped", reason, {"left_out": True})
-    return Outcome(Part.of(audit, with_setting(rows, audit, subject)), 0.0, whole=False)
+    return Outcome(AuditRows.of(audit, with_setting(rows, audit, subject)), 0.0, whole=False)
 
 
 def passed_over(audit: Audit[Any], subject: Subject, reason: str) -> Outcome:
     """The outcome of an audit that does not apply to what was asked."""
     rows = _instead(audit, subject, (), "skipped", reason, None)
-    return Outcome(Part.of(audit, with_setting(rows, audit, subject)), 0.0)
+    return Outcome(AuditRows.of(audit, with_setting(rows, audit, subject)), 0.0)
 
 
 def _draws(audit: Audit[Any]) -> bool:

@@ -115,11 +115,11 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    return any(each.f_code.co_filename.startswith(_IMPORT) for each in _frames(frame))
+    return any(outer.f_code.co_filename.startswith(_IMPORT) for outer in _frames(frame))
 
 
 def _delicate(frame: FrameType | None) -> bool:
-    return any(each.f_code.co_name in _DELICATE for each in _frames(frame))
+    return any(outer.f_code.co_name in _DELICATE for outer in _frames(frame))
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:

@@ -10,7 +10,7 @@ from gradaudit.data.records import fingerprint
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.attachment import private_names
 from gradaudit.defenses.subject import Subject
-from gradaudit.federation.canaries import CanaryScores
+from gradaudit.federation.canary_scores import CanaryScores
 from gradaudit.federation.partition import split
 from gradaudit.federation.resume import CLIENT, RunFolder, RunRecord, train_into
 from gradaudit.federation.server import Training
@@ -98,8 +98,8 @@ def _told(summary: RunRecord, out: Path, fresh: list[int]) -> Iterator[str]:
                 f"{_number(record.test):>6}"
             )
     name = summary.rounds[-1].file
-    own = out / CLIENT / name
-    newest = printable(str(own if own.exists() else out / name))
+    private = out / CLIENT / name
+    newest = printable(str(private if private.exists() else out / name))
     if summary.settings.get("canaries"):
         yield from _of_canaries(out)
     specs = summary.settings.get("defense")

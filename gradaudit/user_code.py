@@ -53,10 +53,10 @@ def load_callable(location: str, option: str) -> Callable[..., Any]:
             "package.module:NAME"
         )
     module = _import(source, f"{option} {location}")
-    found = getattr(module, name, None)
-    if not callable(found):
+    function = getattr(module, name, None)
+    if not callable(function):
         raise UsageError(f"{option} {location}: {_no_such_name(module, name)}")
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
 def first_line(error: BaseException) -> str:
@@ -69,8 +69,10 @@ def _no_such_name(module: ModuleType, name: str) -> str:
     if hasattr(module, name):
         return f"{name!r} is a {type(getattr(module, name)).__name__} and cannot be called"
     names = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
-    own = [n for n in names if getattr(getattr(module, n), "__module__", "") == module.__name__]
-    return f"there is no {name!r} in it{suggest(name, names)}; it defines: {', '.join(own) or '-'}"
+    defined = [n for n in names if getattr(getattr(module, n), "__module__", "") == module.__name__]
+    return (
+        f"there is no {name!r} in it{suggest(name, names)}; it defines: {', '.join(defined) or '-'}"
+    )
 
 
 def _import(source: str, where: str) -> ModuleType:

@@ -119,17 +119,17 @@ def shared_out(
 
 def _kept(units: Units, task: Task[T], advance: Advance) -> T:
     """What the task gives, or gave; either way it advances by as much."""
-    told: list[int] = []
+    reported: list[int] = []
 
     def made() -> tuple[T, int]:
         def count(steps: int) -> None:
-            told.append(steps)
+            reported.append(steps)
             advance(steps)
 
-        return task(count), sum(told)
+        return task(count), sum(reported)
 
     value, steps = units.once(made)
-    advance(steps - sum(told))
+    advance(steps - sum(reported))
     return value
 
 
@@ -229,11 +229,11 @@ def perform(task: bytes, counts: str, number: int, versions: dict[str, str]) -> 
 
     Where the worker sees the file of counts, the process that watches sees the units grow.
     """
-    told: list[int] = []
+    reported: list[int] = []
     seen = np.memmap(counts, np.int64, "r+") if os.path.exists(counts) else None
 
     def advance(more: int) -> None:
-        told.append(more)
+        reported.append(more)
         if seen is not None:
             seen[number] += more
 
@@ -246,7 +246,7 @@ def perform(task: bytes, counts: str, number: int, versions: dict[str, str]) -> 
         raised.add_note(traceback.format_exc())
         value, error = None, raised
     try:
-        return cloudpickle.dumps((value, sum(told), error))  # type: ignore[no-any-return]
+        return cloudpickle.dumps((value, sum(reported), error))  # type: ignore[no-any-return]
     except Exception as unfit:
         return cloudpickle.dumps((None, 0, PicklingError(str(unfit))))  # type: ignore[no-any-return]
 
@@ -254,13 +254,13 @@ def perform(task: bytes, counts: str, number: int, versions: dict[str, str]) -> 
 @cache
 def _versions() -> dict[str, str]:
     """Of what decides the numbers, and which process asks."""
-    found = {"gradaudit": gradaudit.__version__, "Python": platform.python_version()}
+    versions = {"gradaudit": gradaudit.__version__, "Python": platform.python_version()}
     for name in _DECIDING:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "none"
-    return found | {_PROCESS: f"{platform.node()}:{os.getpid()}"}
+            versions[name] = "none"
+    return versions | {_PROCESS: f"{platform.node()}:{os.getpid()}"}
 
 
 _PROCESS = "process"

@@ -55,8 +55,10 @@ def read_yaml(path: Path, model: type[M], schema: str) -> M:
         if fault["type"] == "extra_forbidden":
             what = f"unknown key{_known(model, fault['loc'])}"
         line = "" if node is None else f", line {_line(node, fault['loc'])}"
-        told = ": ".join(filter(None, (f"{path}{line}", where, what.removeprefix("Value error, "))))
-        raise UsageError(f"{told} (see `{schema}`)") from error
+        message = ": ".join(
+            filter(None, (f"{path}{line}", where, what.removeprefix("Value error, ")))
+        )
+        raise UsageError(f"{message} (see `{schema}`)") from error
 
 
 class _Loader(yaml.SafeLoader):

@@ -50,8 +50,9 @@ ROOMS = {
     "runner": "accuracy audits data defenses fingerprint gathering gradients models",
     "planning": "audits defenses gradients runner",
     "observer": "attacks audits formats judging models sharing",
-    "integrations": "judging observer sharing",
-    "protection": "audits data defenses gathering gradients judging models runner sharing",
+    "integrations": "federation judging observer sharing",
+    "protection": "audits data defenses floors gathering gradients judging models planning runner "
+    "sharing",
     "api": "audits config data deployment models runner subject",
     "cli": "audits config defenses deployment dp explaining formats gathering judging models "
     "observer planning protection runner subject sweeping training view zoo",

@@ -1,22 +1,30 @@
 """A federation described in a file: what it says, to which audit, and up which ladder."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from command_line import run
 from report_builder import make_report
+from torch import nn
 
 from gradaudit import audit
 from gradaudit.audits import audits
 from gradaudit.audits.sharing_options import ClientOptions
 from gradaudit.config import RunSettings, deployed, section, settle
+from gradaudit.data.records import Records
+from gradaudit.defenses.subject import Subject
 from gradaudit.deployment import Deployment, read_deployment
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, gate
 from gradaudit.judging.policy import Rule
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
 from gradaudit.report import Measurement
+from gradaudit.runner import Outcome, left_out, passed_over
 from gradaudit.sweeping.ladder import ladder
 
 MODEL = ("-m", "zoo:mlp?inputs=10&classes=2&hidden=4", "-d", "diabetes", "-q")
@@ -185,6 +193,38 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, words: s
         read_deployment(path)
     assert str(error.value).startswith(f"{path}, line ")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "# to be written\n", "{}"])
+def test_an_empty_file_is_asked_for_keys(tmp_path: Path, text: str) -> None:
+    (path := tmp_path / "federation.yaml").write_text(text)
+    with pytest.raises(UsageError, match=r"says nothing of a federation; keys are: clients, part"):
+        read_deployment(path)
+
+
+@pytest.mark.parametrize(
+    ("said", "setting"),
+    [
+        ({"batch_size": 8, "mode": "eval"}, "deployed"),
+        ({"batch_size": 8}, "diagnostic"),
+        ({"mode": "eval"}, "diagnostic"),
+        (None, "diagnostic"),
+    ],
+    ids=["all said", "another mode", "no records said", "no file"],
+)
+@pytest.mark.parametrize("outcome", [left_out, passed_over])
+def test_rows_of_what_was_not_run_tell_the_setting_too(
+    outcome: Callable[..., Outcome], said: dict[str, Any] | None, setting: str
+) -> None:
+    described = None if said is None else federation(**said)
+    target = Target(nn.Sequential(nn.Linear(3, 2)), CrossEntropy())
+    records = Records(torch.randn(8, 3), torch.arange(8) % 2)
+    subject = Subject((target,), records, target.layers, deployment=described)
+    audit = ATTACKS["attack membership"]
+    asked = audit.Options(**(audit.Options.deployed(described) if described else {}))
+    rows = outcome(audit(asked), subject, "no time").part.rows
+    assert rows
+    assert {row.details["setting"] for row in rows} == {setting}
 
 
 SEARCH = (

@@ -97,6 +97,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pictures = np.random.default_rng(0).random((12, 3, 32, 32), "f4")
     np.savez(folder / "pictures.npz", x=pictures, y=np.arange(12) % 10)
     (folder / "policy.yaml").write_text(policies("README.md")[0])
+    (folder / "floor.yaml").write_text(policies("docs/plans.md")[1])
     (folder / "audit.yaml").write_text(
         "model: sample_models/models.py:digits_cnn\ndata: digits\nsamples: 16\n"
     )

@@ -12,7 +12,7 @@ from gradaudit.cli import build
 from gradaudit.cli.scan import choose_audits
 from gradaudit.config import ScanSettings, file_model, section
 from gradaudit.errors import UsageError
-from gradaudit.gathering import Part, gather, member_of, members
+from gradaudit.gathering import AuditRows, gather, member_of, members
 from gradaudit.report import Measurement
 
 
@@ -64,14 +64,14 @@ theft, fraud, count = (audit(AuditOptions()) for audit in (Theft, Fraud, Count))
 
 def test_an_audit_alone_under_its_name_keeps_its_rows() -> None:
     own, other = [row(theft, "success", 0.5)], [row(count, "success", 1.0)]
-    assert gather([Part.of(theft, own), Part.of(count, other)]) == own + other
+    assert gather([AuditRows.of(theft, own), AuditRows.of(count, other)]) == own + other
 
 
 def test_the_riskiest_is_the_headline_of_a_metric() -> None:
     rows = gather(
         [
-            Part.of(theft, [row(theft, "success", 0.5), row(theft, "error", 0.5)]),
-            Part.of(fraud, [row(fraud, "success", 0.7), row(fraud, "error", 0.7)]),
+            AuditRows.of(theft, [row(theft, "success", 0.5), row(theft, "error", 0.5)]),
+            AuditRows.of(fraud, [row(fraud, "success", 0.7), row(fraud, "error", 0.7)]),
         ]
     )
     headline = {r.metric: (r.value, r.details["attack"]) for r in rows if not r.variant}
@@ -81,8 +81,10 @@ def test_the_riskiest_is_the_headline_of_a_metric() -> None:
 def test_every_row_tells_where_it_comes_from() -> None:
     rows = gather(
         [
-            Part.of(theft, [row(theft, "success", 0.5), row(theft, "success", 0.4, round="1")]),
-            Part.of(fraud, [row(fraud, "success", 0.7)]),
+            AuditRows.of(
+                theft, [row(theft, "success", 0.5), row(theft, "success", 0.4, round="1")]
+            ),
+            AuditRows.of(fraud, [row(fraud, "success", 0.7)]),
         ]
     )
     assert len({r.key for r in rows}) == len(rows) == 4
@@ -93,17 +95,17 @@ def test_every_row_tells_where_it_comes_from() -> None:
 
 def test_what_was_measured_hides_what_does_not_apply() -> None:
     away = skipped("attack", ["success"], ["fc"], "there are no users")
-    rows = gather([Part.of(theft, away), Part.of(fraud, [row(fraud, "success", 0.1)])])
+    rows = gather([AuditRows.of(theft, away), AuditRows.of(fraud, [row(fraud, "success", 0.1)])])
     assert [r.status for r in rows if not r.variant] == ["measured"]
-    rows = gather([Part.of(theft, away), Part.of(fraud, away)])
+    rows = gather([AuditRows.of(theft, away), AuditRows.of(fraud, away)])
     assert [r.status for r in rows if not r.variant] == ["skipped"]
 
 
 def test_a_precise_row_is_the_headline_before_an_imprecise_one() -> None:
     vague = row(theft, "success", 0.9).model_copy(update={"details": {"imprecise": True}})
-    rows = gather([Part.of(theft, [vague]), Part.of(fraud, [row(fraud, "success", 0.2)])])
+    rows = gather([AuditRows.of(theft, [vague]), AuditRows.of(fraud, [row(fraud, "success", 0.2)])])
     assert [r.value for r in rows if not r.variant] == [0.2]
-    rows = gather([Part.of(theft, [vague])] * 2)
+    rows = gather([AuditRows.of(theft, [vague])] * 2)
     assert next(r.value for r in rows if not r.variant) == 0.9
 
 
@@ -111,8 +113,10 @@ def test_a_headline_knows_what_it_stands_for() -> None:
     away = skipped("attack", ["error"], ["fc"], "there are no users")
     rows = gather(
         [
-            Part.of(theft, [row(theft, "success", 0.5), row(theft, "success", 0.9, round="1")]),
-            Part.of(fraud, [row(fraud, "success", 0.7), *away]),
+            AuditRows.of(
+                theft, [row(theft, "success", 0.5), row(theft, "success", 0.9, round="1")]
+            ),
+            AuditRows.of(fraud, [row(fraud, "success", 0.7), *away]),
         ]
     )
     report = make_report(*rows)
@@ -124,7 +128,7 @@ def test_a_headline_knows_what_it_stands_for() -> None:
 def test_a_failure_is_not_hidden_by_what_does_not_apply() -> None:
     away = skipped("attack", ["success"], ["fc"], "there are no users")
     broken = [r.model_copy(update={"status": "failed"}) for r in away]
-    rows = gather([Part.of(theft, away), Part.of(fraud, broken)])
+    rows = gather([AuditRows.of(theft, away), AuditRows.of(fraud, broken)])
     assert [r.status for r in rows if not r.variant] == ["failed"]
 
 

@@ -5,7 +5,7 @@ Scores are drawn from the law of Gaussian runs, and of a training whose truth is
 
 import math
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -24,8 +24,13 @@ from gradaudit.randomness import rng
 from studies.base import Cell, Outcome, Study
 
 ALPHA, DELTA = 0.05, 1e-5
-HOLDS = (0.95, 1.0)
+HOLDS, ALL_HOLD = (0.95, 1.0), (0.85, 1.0)
 CLIENTS, ROUNDS = 5, 3
+
+
+@cache
+def epsilon_of(mu: float) -> float:
+    return epsilon_gaussian(mu, DELTA)
 
 
 def judged(scores: np.ndarray, included: np.ndarray, truth: float) -> Mapping[str, Outcome]:
@@ -38,11 +43,16 @@ def judged(scores: np.ndarray, included: np.ndarray, truth: float) -> Mapping[st
     }
 
 
+def largest(outcomes: Mapping[str, Outcome]) -> Mapping[str, Outcome]:
+    """Whether the largest of the bounds holds: none is beyond the truth."""
+    return {"largest of the three": Outcome(all(one.covered for one in outcomes.values()))}
+
+
 def simulated(mu: float, canaries: int, seed: int) -> Mapping[str, Outcome]:
     draws = rng(seed, "one-run")
     included = draws.integers(2, size=canaries).astype(bool)
     scores = draws.standard_normal(canaries) + mu * included
-    return judged(scores, included, epsilon_gaussian(mu, DELTA))
+    return judged(scores, included, epsilon_of(mu))
 
 
 def trained(sigma: float, canaries: int, seed: int) -> Mapping[str, Outcome]:
@@ -74,8 +84,15 @@ def cells(canaries: tuple[int, ...], shifts: tuple[float, ...]) -> Iterator[Cell
             yield Cell(settings, partial(simulated, mu, count), HOLDS)
 
 
+def together(mu: float, canaries: int, seed: int) -> Mapping[str, Outcome]:
+    return largest(simulated(mu, canaries, seed))
+
+
 def full() -> Iterator[Cell]:
     yield from cells((100, 400, 1000), (0.0, 0.5, 1.0, 2.0, 4.0))
+    for mu in (0.5, 1.0, 4.0):
+        taken: dict[str, str | int | float] = {"taken together, canaries": 400, "mu": mu}
+        yield Cell(taken, partial(together, mu, 400), ALL_HOLD)
     for sigma in (0.05, 0.2):
         settings: dict[str, str | int | float] = {"training, canaries": 200, "sigma": sigma}
         yield Cell(settings, partial(trained, sigma, 200), HOLDS)
@@ -87,4 +104,8 @@ STUDY = Study(
     "training of three rounds with noise; the truth is the ε of μ, or of the noise, at δ = 1e-5.",
     quick=partial(cells, (200,), (0.0, 1.0, 3.0)),
     full=full,
+    notes=(
+        "The mean shift's bound is exact for normal scores: it errs in just 5 % of runs. Each of "
+        "the three holds by itself; of the largest of them only 85 % is promised.",
+    ),
 )

@@ -44,6 +44,7 @@ class Metric:
         counts: what a row's ``n`` counts, where its interval narrows with the root of it; empty
             where it does not.
         relative: whether a layer's value depends on which other layers are shown.
+        guarantee: whether a value is a promise, so that where there is none a rule on it fails.
     """
 
     id: str
@@ -61,6 +62,7 @@ class Metric:
     counts: str = ""
     proven: bool = False
     relative: bool = False
+    guarantee: bool = False
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,12 @@ def with_setting(
 
 
 def setting_of(options: AuditOptions, subject: Subject) -> Setting:
-    """``deployed`` where all is as the described federation has it, else ``diagnostic``."""
+    """``deployed`` where all is as the described federation has it, else ``diagnostic``.
+
+    So it is, too, where the federation does not say how many records are behind an update.
+    """
     described = subject.deployment
-    if described is None or not _same_subject(described, subject):
+    if described is None or not _same_subject(described, subject) or described.behind is None:
         return "diagnostic"
     wanted = type(options)(**type(options).deployed(described)).seen()
     said = {**described.of_subject(), **described.of_updates()}

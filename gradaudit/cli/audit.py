@@ -42,7 +42,7 @@ from gradaudit.deployment import Deployment
 from gradaudit.errors import UsageError
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
-from gradaudit.gathering import Part, incomplete, merge
+from gradaudit.gathering import AuditRows, incomplete, merge
 from gradaudit.report import Report, Variant
 from gradaudit.specs import suggest
 from gradaudit.sweeping.grid import Axis, expect_known, points, read_axes
@@ -69,8 +69,10 @@ def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
                 from gradaudit.runner import run
 
                 watch = watcher(settings.quiet)
-                told = asked(config)
-                report = run(subject, [run_audit], progress=watch, provenance=told, units=units)
+                provenance = asked(config)
+                report = run(
+                    subject, [run_audit], progress=watch, provenance=provenance, units=units
+                )
             finish(report, settings, subject, units)
 
     return with_options(command, _parameters(audit))
@@ -224,7 +226,7 @@ def _swept(sweep: _Sweep, units: "Units", *, quiet: bool) -> Report:
                 loaded, subject = settings, load(settings)
             done.append(run(subject, [run_audit], progress=watcher(quiet), units=units))
     parts = [
-        Part(run_audit, report.measurements, variant)
+        AuditRows(run_audit, report.measurements, variant)
         for (variant, _, run_audit), report in zip(sweep.runs, done, strict=True)
     ]
     return done[0].model_copy(
@@ -245,9 +247,9 @@ def _configured(
 ) -> tuple[RunSettings, Audit[Any]]:
     """The run and the audit that flags ask for, checked before anything is run."""
     original = {renamed: name for name, renamed in audit.renames.items()}
-    own = {name: flags[name] for name in audit.Options.model_fields if name in flags}
-    of_run = {original.get(name, name): v for name, v in flags.items() if name not in own}
-    options = settle(audit.Options, _shaped(audit.Options, own), section(file, audit.name))
+    given = {name: flags[name] for name in audit.Options.model_fields if name in flags}
+    of_run = {original.get(name, name): v for name, v in flags.items() if name not in given}
+    options = settle(audit.Options, _shaped(audit.Options, given), section(file, audit.name))
     return settle(RunSettings, _shaped(RunSettings, of_run), file), audit(options)
 
 

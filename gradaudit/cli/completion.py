@@ -36,8 +36,8 @@ def completer(option: str) -> Callable[[typer.Context, str], list[Completion]] |
         return None
 
     def complete(ctx: typer.Context, incomplete: str) -> list[Completion]:
-        found = _COMPLETED[option](ctx)
-        return [(word, said) for word, said in found if word.startswith(incomplete)]
+        candidates = _COMPLETED[option](ctx)
+        return [(word, said) for word, said in candidates if word.startswith(incomplete)]
 
     return complete
 
@@ -49,9 +49,9 @@ def _models(ctx: typer.Context) -> Iterator[Completion]:
 
 def _data(ctx: typer.Context) -> Iterator[Completion]:
     for example, summary in summaries("gradaudit.data", by="example").items():
-        found = re.match(r"[\w-]+(?::|$)", example)
-        if found:  # the others begin with a path
-            yield found[0], summary
+        adapter = re.match(r"[\w-]+(?::|$)", example)
+        if adapter:  # the others begin with a path
+            yield adapter[0], summary
 
 
 def _audits(ctx: typer.Context) -> Iterator[Completion]:
@@ -81,8 +81,10 @@ def _layers(ctx: typer.Context) -> Iterator[Completion]:
 
 def _attributes(ctx: typer.Context) -> Iterator[Completion]:
     for report in _reports(ctx):
-        found = report.data.get("attributes")
-        yield from ((printable(name), "") for name in (found if isinstance(found, dict) else ()))
+        attributes = report.data.get("attributes")
+        yield from (
+            (printable(name), "") for name in (attributes if isinstance(attributes, dict) else ())
+        )
 
 
 def _reports(ctx: typer.Context) -> Iterator[Report]:

@@ -28,9 +28,9 @@ def explain(
     gradaudit explain sensitivity
     gradaudit explain vinfo.auroc
     """
-    found = explained(" ".join(name))
+    explanation = explained(" ".join(name))
     if shape == "markdown":
-        write_out(explanation_markdown(found))
+        write_out(explanation_markdown(explanation))
     else:
         page = Page(Stdout())
-        page.print(explanation_lines(found, page))
+        page.print(explanation_lines(explanation, page))

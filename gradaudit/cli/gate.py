@@ -104,10 +104,10 @@ def gate(
     judged = judge(audited, rules, baseline=earlier, strict=strict)
     for path, format_ in files:
         format_.write(judged, path)
-    if (told := shape_of(shape, output)) == "table":
+    if (chosen := shape_of(shape, output)) == "table":
         print_verdict(judged, Stdout())
     else:
-        format_named(told).show(judged)
+        format_named(chosen).show(judged)
     if not passed(judged):
         raise typer.Exit(FAILED)
 
@@ -123,7 +123,7 @@ def print_verdict(judged: Report, console: Console) -> None:
 
 def verdict(judged: Report) -> str:
     """The gate's verdict in one sentence, with the counts of rows behind it and the policy."""
-    counts: Counter[str] = Counter(says(gravest_of(found)) for found in told_of(judged))
+    counts: Counter[str] = Counter(says(gravest_of(findings)) for findings in told_of(judged))
     words = {
         "error": "failed",
         "warning": "warned of",
@@ -144,7 +144,7 @@ def _line(page: Page, result: Result) -> Text:
     variant = f"({variant_text(finding.variant)})" if finding.variant else ""
     parts = (finding.layer, finding.metric, variant, finding.message, f"(rule {finding.rule})")
     sentence = " ".join(filter(None, parts)) if finding.rule else finding.message
-    left = "".join(f"; that of rule {each.rule} is unclear" for each in result.open)
+    left = "".join(f"; that of rule {unclear.rule} is unclear" for unclear in result.open)
     line = page.text(f"{result.says:<8} {sentence}{left}")
     line.stylize(STYLES[result.says], 0, len(result.says))
     return line

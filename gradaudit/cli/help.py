@@ -110,14 +110,18 @@ def _entries(page: Page, entries: Sequence[Entry]) -> Iterator[Text]:
 def _options(command: Any, ctx: Any) -> dict[str, list[Entry]]:
     """The options by their panels, behind the arguments and what is needed first."""
     sections: dict[str, list[Entry]] = {ARGUMENTS: [], NEEDED_FIRST: []}
-    shown = [each for each in command.get_params(ctx) if not getattr(each, "hidden", False)]
-    named = {each.name: each for each in shown}
+    shown = [
+        parameter
+        for parameter in command.get_params(ctx)
+        if not getattr(parameter, "hidden", False)
+    ]
+    named = {parameter.name: parameter for parameter in shown}
     first = [named[name] for name in FIRST if name in named and _is_option(named[name])]
-    sections[NEEDED_FIRST] = [_entry(each) for each in first]
-    for each in shown:
-        panel = _panel(each, OPTIONS) if _is_option(each) else ARGUMENTS
-        if each not in first:
-            sections.setdefault(panel, []).append(_entry(each))
+    sections[NEEDED_FIRST] = [_entry(parameter) for parameter in first]
+    for parameter in shown:
+        panel = _panel(parameter, OPTIONS) if _is_option(parameter) else ARGUMENTS
+        if parameter not in first:
+            sections.setdefault(panel, []).append(_entry(parameter))
     return sections
 
 

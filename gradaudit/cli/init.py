@@ -7,7 +7,7 @@ import typer
 
 from gradaudit.cli.options import FOUND, options_of, with_options
 from gradaudit.cli.perform import opened
-from gradaudit.cli.starting import Candidates, configuration, policy
+from gradaudit.cli.starting import SpecCandidates, configuration, policy
 from gradaudit.config import SubjectSettings, settle
 from gradaudit.errors import UsageError
 from gradaudit.report import Report
@@ -30,7 +30,7 @@ def _init(**flags: Any) -> None:
             raise UsageError(f"{path}: is there already, and init overwrites nothing; rename it")
     settings = settle(SubjectSettings, flags, {})
     report = _looked_at(settings) if settings.model and settings.data else None
-    text = configuration(settings.model_dump(), Candidates.of(Path.cwd()), report)
+    text = configuration(settings.model_dump(), SpecCandidates.of(Path.cwd()), report)
     for path, content in ((FOUND, text), (POLICY, policy())):
         with path.open("x", encoding="utf-8") as file:
             file.write(content)

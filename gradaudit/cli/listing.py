@@ -121,12 +121,12 @@ def list_parts(
     """
     if kind is not None and kind not in KINDS:
         raise UsageError(f"list {kind}: nothing of this kind; there are: {', '.join(KINDS)}")
-    found = {name: KINDS[name]() for name in ([kind] if kind else KINDS)}
+    by_kind = {name: KINDS[name]() for name in ([kind] if kind else KINDS)}
     if shape == "json":
-        print_json(found)
+        print_json(by_kind)
         return
     page = Page(Stdout())
-    for name, parts in found.items():
+    for name, parts in by_kind.items():
         width = max(map(len, parts), default=0)
         lines = [f"  {part:<{width}}  {summary}".rstrip() for part, summary in parts.items()]
         page.print(map(page.text, [f"{name}:", *lines]))

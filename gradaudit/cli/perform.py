@@ -76,8 +76,8 @@ def files_read(asked: object) -> Iterator[Path]:
     elif isinstance(asked, Mapping):
         yield from files_read([value for key, value in asked.items() if key != "output"])
     elif isinstance(asked, Iterable):
-        for each in asked:
-            yield from files_read(each)
+        for part in asked:
+            yield from files_read(part)
 
 
 @contextmanager

@@ -40,7 +40,7 @@ from gradaudit.report import Report
 if TYPE_CHECKING:
     from gradaudit.audits.sizes import Size
     from gradaudit.defenses.subject import Subject
-    from gradaudit.protection.planner import Plan
+    from gradaudit.protection.plan import Plan
     from gradaudit.units import Units
 
 _DONE = {"open": "shared", "hide": "hidden", "noise": "noise", "prune": "pruned"}
@@ -100,10 +100,11 @@ def found(
     """The plan for these settings; what is too long to import where help is asked for."""
     from gradaudit.protection.asking import needed
     from gradaudit.protection.planner import Planner
+    from gradaudit.protection.sizing import fitting
 
     return Planner(
         subject,
-        needed(policy, ladders),
+        fitting(needed(policy, ladders), subject, left()),
         policy,
         cost=settings.cost,
         means=settings.means,

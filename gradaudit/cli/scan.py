@@ -154,24 +154,24 @@ def sizes_of(audit: type[Audit[Any]], most: SizeName, given: Mapping[str, Any]) 
     Raises:
         UsageError: a value is out of range.
     """
-    found: dict[object, Size] = {}
+    sizes: dict[object, Size] = {}
     for name in SIZES[: SIZES.index(most) + 1]:
         preset = getattr(audit, name)
         options = settle(audit.Options, {}, {**preset, **given})
         key = (options, preset.get("samples"))
-        found.pop(key, None)
-        found[key] = Size(name, audit(options), preset.get("samples"))
-    return tuple(found.values())
+        sizes.pop(key, None)
+        sizes[key] = Size(name, audit(options), preset.get("samples"))
+    return tuple(sizes.values())
 
 
 def _named(asked: str, known: Collection[str]) -> list[str]:
     """The audits that ``--audits`` means: ``attack`` is all attacks, ``attack-user`` one."""
-    found = [name for name in known if asked in (name, name.replace(" ", "-"), name.split()[0])]
-    if not found:
+    names = [name for name in known if asked in (name, name.replace(" ", "-"), name.split()[0])]
+    if not names:
         raise UsageError(
             f"--audits {asked}: no such audit{suggest(asked, known)}; there are: {', '.join(known)}"
         )
-    return found
+    return names
 
 
 def _tell_plan(

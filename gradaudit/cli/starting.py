@@ -27,7 +27,7 @@ _WIDTH = 96
 
 
 @dataclass(frozen=True)
-class Candidates:
+class SpecCandidates:
     """Specs that files of a folder may stand for, by their names; none is opened or run."""
 
     model: Sequence[str]
@@ -37,7 +37,7 @@ class Candidates:
     """What tables have, a sentence each."""
 
     @classmethod
-    def of(cls, folder: Path) -> "Candidates":
+    def of(cls, folder: Path) -> "SpecCandidates":
         """Look at the names of the folder's files, and at the source of its modules."""
         inside = sorted(folder.iterdir())[:_MOST_FILES]
         files = [path for path in inside if path.is_file() and os.access(path, os.R_OK)]
@@ -72,7 +72,7 @@ def _factories(file: Path) -> Iterator[str]:
             yield getattr(node, "name")  # noqa: B009 - both kinds of node have one
 
 
-def configuration(given: Mapping[str, Any], found: Candidates, report: Report | None) -> str:
+def configuration(given: Mapping[str, Any], found: SpecCandidates, report: Report | None) -> str:
     """A configuration file with what was given, and what may be put in as comments.
 
     Args:
@@ -137,7 +137,7 @@ def _opening(report: Report | None) -> str:
     return _comment(lines)
 
 
-def _about(name: str, found: Candidates, report: Report | None) -> list[str]:
+def _about(name: str, found: SpecCandidates, report: Report | None) -> list[str]:
     """What a field means, and what the model or the data has for it."""
     said = [ScanSettings.model_fields[name].description or ""]
     said += found.columns if name == "data" and report is None else []
@@ -151,8 +151,8 @@ def _about(name: str, found: Candidates, report: Report | None) -> list[str]:
 
 
 def _attributes(report: Report | None) -> dict[str, Any]:
-    found = report.data.get("attributes") if report else None
-    return found if isinstance(found, dict) else {}
+    attributes = report.data.get("attributes") if report else None
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def _counts(counts: Any) -> str:
@@ -172,7 +172,7 @@ def _entry(key: str, value: Any, examples: Iterable[Any], about: Sequence[str]) 
 
 def _line(key: str, value: Any) -> str:
     """A key and its value; what a terminal would not show as it is stands there as escapes."""
-    plain = [str(each) for each in value] if isinstance(value, tuple) else value
+    plain = [str(item) for item in value] if isinstance(value, tuple) else value
     shown = str(plain).isprintable()
     text = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=shown, width=math.inf)
     return f"{key}: " + text.removesuffix("...\n").rstrip()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gradaudit.data.base import MEMBER, DataAdapter
 from gradaudit.data.common.class_order import in_class_order
-from gradaudit.data.common.reading import Reading
+from gradaudit.data.common.reading import Reader
 from gradaudit.data.records import Attribute, Records, describe, fingerprint
 from gradaudit.errors import UsageError
 from gradaudit.parts import discover
@@ -33,7 +33,7 @@ def adapters() -> dict[str, type[DataAdapter]]:
 
 
 def load_records(
-    spec: str, *, attributes: Sequence[str] = (), reading: Reading | None = None
+    spec: str, *, attributes: Sequence[str] = (), reading: Reader | None = None
 ) -> Records:
     """The records that a DATA spec names.
 
@@ -77,8 +77,8 @@ def expect_attributes(records: Records, names: Sequence[str], origin: str) -> tu
 
 def _adapter(spec: Spec) -> type[DataAdapter]:
     name = spec.scheme or spec.name
-    if found := discover(__name__, DataAdapter, name).get(name):
-        return found
+    if adapter := discover(__name__, DataAdapter, name).get(name):
+        return adapter
     known = adapters()
     if spec.name.rpartition(":")[0].endswith(".py"):
         return known[_USER_CODE]

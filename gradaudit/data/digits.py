@@ -87,6 +87,6 @@ def above_its_class(
     """
     codes = np.zeros(len(trait), dtype=np.int64)
     for label in np.unique(labels):
-        own = labels == label
-        codes[own] = trait[own] > np.median(trait[own])
+        members = labels == label
+        codes[members] = trait[members] > np.median(trait[members])
     return Attribute(codes, values)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradaudit.data.common.arrays import Archive, as_inputs, pictures_in
 from gradaudit.data.common.checks import choose_all
-from gradaudit.data.common.columns import Column, Inputs, numeric_features, standardise
+from gradaudit.data.common.columns import DataColumn, Inputs, numeric_features, standardise
 from gradaudit.data.common.picture_adapter import PictureAdapter
 from gradaudit.data.common.roles import assemble, labels_of_array
 from gradaudit.data.records import Records
@@ -88,6 +88,6 @@ def _names_of(key: str) -> tuple[str, str]:
     return f"{key}_names", f"{key.removesuffix('s')}_names"
 
 
-def _column(archive: Archive, key: str, records: int) -> Column:
-    column = Column.of_array(key, archive.origin(key), archive.read_column(key, records))
+def _column(archive: Archive, key: str, records: int) -> DataColumn:
+    column = DataColumn.of_array(key, archive.origin(key), archive.read_column(key, records))
     return column.named(archive.names(*_names_of(key)))

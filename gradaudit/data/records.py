@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from gradaudit.data.common.packing import Part
+from gradaudit.data.common.packing import InputPart
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Records:
     features: tuple[Feature, ...] = ()
     adapter: str = ""
     notes: dict[str, JsonValue] = field(default_factory=dict)
-    parts: tuple[Part, ...] = ()
+    parts: tuple[InputPart, ...] = ()
 
     def __len__(self) -> int:
         return len(self.inputs)

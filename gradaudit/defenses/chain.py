@@ -182,7 +182,7 @@ def _by_parameter(
     factors: Callable[[Defense[Any], Tensor], Tensor | None],
 ) -> Update:
     """The product of the defenses' factors on each parameter that they defend."""
-    found: Update = {}
+    product: Update = {}
     for defense in defenses:
         chosen = [name for name in squares if defense.defends(name)]
         if not chosen:
@@ -190,5 +190,5 @@ def _by_parameter(
         factor = factors(defense, sum(squares[name] for name in chosen).sqrt())  # type: ignore[union-attr]
         if factor is not None:
             for name in chosen:
-                found[name] = found[name] * factor if name in found else factor
-    return found
+                product[name] = product[name] * factor if name in product else factor
+    return product

@@ -111,11 +111,11 @@ def with_private_part(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheck
         CheckpointError: it was trained with a defense in the model that is not in this one.
     """
     _expect_same_defenses(loaded, model)
-    own = private_names(model)
-    if not own or any(key.endswith(own) for key in loaded.state):
+    private = private_names(model)
+    if not private or any(key.endswith(private) for key in loaded.state):
         return loaded
-    state = {**loaded.state, **{name: model.state_dict()[name] for name in own}}
-    note = f"holds no private part; drawn at random: {', '.join(own)}"
+    state = {**loaded.state, **{name: model.state_dict()[name] for name in private}}
+    note = f"holds no private part; drawn at random: {', '.join(private)}"
     return replace(loaded, state=state, notes=(*loaded.notes, note))
 
 

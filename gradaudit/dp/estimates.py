@@ -29,6 +29,7 @@ neither, and ε depends on both variances), for mixtures, or for the distance, w
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -197,6 +198,7 @@ def noncentrality_lower(observed: ArrayLike, degrees: int, alpha: float) -> Floa
     return np.asarray(low)
 
 
+@cache
 def _scale_quadrature(degrees: int) -> tuple[FloatArray, FloatArray]:
     """Gauss-Legendre nodes and weights, summing to one, for the law of S = √(χ²/degrees)."""
     half = degrees / 2

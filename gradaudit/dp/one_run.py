@@ -33,6 +33,7 @@ All three agree with ``jax_privacy.auditing`` on the same guesses (``tests/dp/te
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -75,6 +76,7 @@ def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     return min(float(tails[0]) + owed, 1.0)
 
 
+@cache
 def epsilon_one_run(guesses: Guesses, *, delta: float, alpha: float) -> float:
     """The bound from guesses that no coin had a say in, at 0 ≤ δ < 1, with probability 1 − α."""
     return _largest(lambda epsilon: p_value(guesses, epsilon, delta) < alpha)
@@ -85,6 +87,7 @@ def mu_one_run(guesses: Guesses, *, alpha: float) -> float:
     return _largest(lambda mu: _refuted(guesses, mu, alpha))
 
 
+@cache
 def epsilon_one_run_gaussian(guesses: Guesses, *, delta: float, alpha: float) -> float:
     """The lower bound on ε, if the trade-off is Gaussian, at 0 < δ < 1, with probability 1 − α."""
     return epsilon_gaussian(mu_one_run(guesses, alpha=alpha), delta)

@@ -161,7 +161,7 @@ class FittedPrior(Fitted):
 
 
 @dataclass(frozen=True)
-class Rows:
+class Standardised:
     """Features (rows, features), finite; what standardises them is found once, for all families."""
 
     features: Features
@@ -187,7 +187,7 @@ class Training:
         weights: (rows,), of mean one, that give classes the shares of ``prior``.
     """
 
-    rows: Rows
+    rows: Standardised
     labels: IntArray
     prior: FloatArray
     weights: FloatArray
@@ -230,7 +230,7 @@ class Training:
         if not np.isfinite(features).all():
             raise AuditError("some gradient is not finite, so no classifier can be fitted on it")
         chosen = counts / len(labels) if prior is None else np.asarray(prior, dtype=np.float64)
-        return cls(Rows(features), labels, chosen, _weights(labels, chosen))
+        return cls(Standardised(features), labels, chosen, _weights(labels, chosen))
 
 
 _EVEN = np.full(2, 0.5)

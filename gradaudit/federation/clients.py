@@ -14,7 +14,7 @@ from gradaudit.data.common.packing import arguments
 from gradaudit.data.records import Records
 from gradaudit.defenses.attachment import private_names
 from gradaudit.errors import AuditError
-from gradaudit.federation.canaries import Canaries
+from gradaudit.federation.canary_clients import CanaryClients
 from gradaudit.federation.contributions import Contribution, weighted_mean
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.gradients.functional import drawing_from, running, unwrap
@@ -72,7 +72,7 @@ class Workplace:
         self._own = [p for n, p in parameters.items() if n in self.private]
         self._frozen = {n: t for n, t in model.state_dict().items() if n in frozen_below(model)}
         self._couples = any(isinstance(module, _BatchNorm) for module in model.modules())
-        self.canaries: Canaries | None = None
+        self.canaries: CanaryClients | None = None
 
     def mean(self, sent: Iterable[Contribution], round_: int) -> Contribution:
         """The weighted mean of what was sent, and of the canaries that are in."""

@@ -17,8 +17,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gradaudit.errors import CheckpointError, GradauditError, UsageError
-from gradaudit.federation.canaries import FILE as CANARIES
+from gradaudit.federation.canary_scores import FILE as CANARIES
 from gradaudit.federation.server import Round, Training
+from gradaudit.federation.settings import TrainingOptions
 from gradaudit.files import clear_temporaries
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import write_atomically
@@ -28,6 +29,8 @@ ROUND = "round-{:03d}.safetensors"
 CLIENT = "client-0"
 MAX_BYTES = 1 << 28
 _MAY_GROW = "rounds"
+_EARLIER = {name: field.default for name, field in TrainingOptions.model_fields.items()}
+"""What an option was in runs from before there was one."""
 
 
 class RoundRecord(BaseModel):
@@ -192,7 +195,7 @@ def _claimed(path: Path, summary: RunRecord) -> RunRecord:
         return summary
     kept = _read(path / SUMMARY)
     for key in dict.fromkeys([*summary.settings, *kept.settings]):
-        now, before = summary.settings.get(key), kept.settings.get(key)
+        now, before = (told.settings.get(key, _EARLIER.get(key)) for told in (summary, kept))
         if now != before and key != _MAY_GROW:
             raise UsageError(
                 f"--out {path}: holds another run ({key} was {before!r}, now {now!r}); name "

@@ -14,7 +14,7 @@ from gradaudit.defenses.base import Defense
 from gradaudit.defenses.subject import defended_target
 from gradaudit.errors import UsageError
 from gradaudit.federation.algorithms import Algorithm, choose_algorithm
-from gradaudit.federation.canaries import Canaries, longest
+from gradaudit.federation.canary_clients import CanaryClients, longest
 from gradaudit.federation.clients import Client, Server, Workplace, diverged
 from gradaudit.federation.partition import Indices, partition
 from gradaudit.federation.settings import TrainingOptions
@@ -96,22 +96,27 @@ class Training:
         for number, part in enumerate(parts):
             for private in private_parts(model) if number else ():
                 private.draw(torch_rng(seed, "federation", "private part", number))
-            own = {name: model.state_dict()[name].clone() for name in private_names(model)}
-            clients.append(Client(number, self.records.take(part), own))
+            drawn = {name: model.state_dict()[name].clone() for name in private_names(model)}
+            clients.append(Client(number, self.records.take(part), drawn))
         if clients[0].private:
             model.load_state_dict({**model.state_dict(), **clients[0].private})
         return clients
 
     def _make_canaries(
         self, options: TrainingOptions, sharing: SharingProtocol, seed: int
-    ) -> Canaries | None:
+    ) -> CanaryClients | None:
         """The canaries that are asked for; each counts as much as the typical client does."""
         if not options.canaries:
             return None
-        shapes = {name: p.shape for name, p in self._workplace.shared.items()}
-        records = round(median(map(len, self.parts)))
-        made = options.canaries, longest(sharing), records, shapes, sharing, seed
-        return Canaries(*made, self.target.device)
+        return CanaryClients(
+            count=options.canaries,
+            norm=longest(sharing),
+            records=round(median(map(len, self.parts))),
+            shapes={name: p.shape for name, p in self._workplace.shared.items()},
+            sharing=sharing,
+            seed=seed,
+            device=self.target.device,
+        )
 
     def advance(self) -> None:
         """Train one more round.
@@ -149,8 +154,8 @@ class Training:
         of_server = (item for item in memory.items() if item[0].startswith("server."))
         self.server.restore({name.removeprefix("server."): kept for name, kept in of_server})
         for client in self.clients:
-            own = f"client.{client.number}."
-            client.private = {name: memory[own + name] for name in client.private}
+            prefix = f"client.{client.number}."
+            client.private = {name: memory[prefix + name] for name in client.private}
         if self.canaries:
             self.canaries.restore(memory)
         self.number = number

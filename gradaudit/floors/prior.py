@@ -108,20 +108,36 @@ class Prior:
         each = [*self.variances[: self.leading].tolist(), *least, *beyond]
         return torch.tensor(each, dtype=torch.float64) * self.counts
 
+    @property
+    def leaders(self) -> Tensor:
+        """The leading √λ_j u_j, (leading, d)."""
+        return self.variances[: self.leading, None].sqrt() * self.axes[: self.leading]
+
     def probes(self, generator: torch.Generator) -> Tensor:
         """Directions to move a record in, (probes, d): the leading √λ_j u_j, then random ones."""
-        leading = self.variances[: self.leading, None].sqrt() * self.axes[: self.leading]
         behind = [self._mixed(group, generator) for group in self.groups]
         beyond = [self._beyond(generator)] if self.size > len(self.axes) else []
-        return torch.stack([*leading, *behind, *beyond])
+        return torch.stack([*self.leaders, *behind, *beyond])
 
-    def draw(self, records: int, generator: torch.Generator) -> Tensor:
-        """Records of this law, (records, d)."""
-        normal = torch.randn(records, self.size, generator=generator, dtype=torch.float64)
+    def at(self, normal: Tensor) -> Tensor:
+        """Records of this law, made of standard normal numbers, (records, d)."""
         least = self.rest**0.5
         along: Tensor = (normal @ self.axes.mT) * (self.variances.sqrt() - least)
         drawn: Tensor = self.mean + least * normal + along @ self.axes
         return drawn
+
+    def draw(self, records: int, generator: torch.Generator) -> Tensor:
+        """Records of this law, (records, d)."""
+        normal = torch.randn(records, self.size, generator=generator, dtype=torch.float64)
+        return self.at(normal)
+
+    def kept(self, products: Tensor) -> Tensor:
+        """Products (…, probes, probes) between leading directions, and of groups with themselves.
+
+        Those with a group's direction are zero on average, as its signs are random.
+        """
+        leading = torch.arange(products.shape[-1], device=products.device) < self.leading
+        return products * (leading[:, None] & leading).fill_diagonal_(True)
 
     def _mixed(self, group: slice, generator: torch.Generator) -> Tensor:
         scales = self.variances[group].sqrt() / (group.stop - group.start) ** 0.5

@@ -174,9 +174,9 @@ def markdown_changes(changed: Sequence[Change], unchanged: int) -> str:
 def tally(changed: Sequence[Change], unchanged: int) -> str:
     """How many rows changed, and of how many the intervals lie apart."""
     apart = sum(change.overlap is False for change in changed)
-    told = f"{len(changed)} rows changed ({apart} beyond their intervals), {unchanged} did not"
+    summary = f"{len(changed)} rows changed ({apart} beyond their intervals), {unchanged} did not"
     doubts = any(row.doubts for change in changed for row in (change.old, change.new) if row)
-    return f"{told}; {DOUBTS}" if doubts else told
+    return f"{summary}; {DOUBTS}" if doubts else summary
 
 
 def _columns(page: Page, changed: Sequence[Change], sides: Callable[[Change], str]) -> list[Column]:

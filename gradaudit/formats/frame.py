@@ -28,6 +28,6 @@ def dataframe(report: Report) -> "DataFrame":
 
 def _line(row: Measurement) -> dict[str, object]:
     low, high = row.interval or (None, None)
-    told = {name: getattr(row, name) for name in _AS_THEY_ARE}
+    values = {name: getattr(row, name) for name in _AS_THEY_ARE}
     words = variant_text(row.variant)
-    return {**told, "variant": words, "value": row.number, "low": low, "high": high}
+    return {**values, "variant": words, "value": row.number, "low": low, "high": high}

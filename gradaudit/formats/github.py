@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from gradaudit.formats.base import Format
-from gradaudit.formats.results import GRAVEST, Result, artifact, results, summary, verdict
-from gradaudit.judging import Policy
+from gradaudit.formats.results import GRAVEST, Result, artifact, results, summary
+from gradaudit.judging import Policy, verdict
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Report
 
@@ -23,8 +23,8 @@ class Github(Format):
     def render(self, report: Report, policy: Policy | None = None) -> str:
         """The gravest first, as GitHub shows ten of a kind."""
         judged = with_findings(report, policy)
-        found = sorted(results(judged), key=lambda result: GRAVEST.index(result.says))
-        return "".join(f"{line}\n" for line in _lines(judged, found))
+        ranked = sorted(results(judged), key=lambda result: GRAVEST.index(result.says))
+        return "".join(f"{line}\n" for line in _lines(judged, ranked))
 
 
 def _lines(judged: Report, found: list[Result]) -> Iterator[str]:
@@ -33,7 +33,7 @@ def _lines(judged: Report, found: list[Result]) -> Iterator[str]:
     for result in found:
         command = _COMMANDS.get(result.says, "notice")
         yield _command(command, result.sentence, {**place, "title": result.rule})
-    outcome = "notice" if verdict(judged) == "passed" else "error"
+    outcome = "error" if verdict(judged) == "failed" else "notice"
     yield _command(outcome, summary(judged), {"title": "gradaudit"})
 
 

@@ -16,7 +16,7 @@ from gradaudit.formats.strips import axis_of, ruler, shape, strip
 from gradaudit.judging import Policy
 from gradaudit.report import Report
 from gradaudit.text import marked, printable, variant_text
-from gradaudit.view import Column, View, view
+from gradaudit.view import MetricColumn, View, view
 from gradaudit.view.glossary import glossary
 from gradaudit.view.signoff import sign_off
 
@@ -75,7 +75,7 @@ class Html(Format):
 class Chart(NamedTuple):
     """Strips of one question: a name and a strip for each layer, on an axis."""
 
-    column: Column
+    column: MetricColumn
     ruler: Markup
     strips: Sequence[tuple[str, Markup, str]]
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree as ET
 
 from gradaudit.formats.base import Format
-from gradaudit.formats.results import policy_name, summary, verdict
-from gradaudit.judging import Policy, says
+from gradaudit.formats.results import policy_name, summary
+from gradaudit.judging import Policy, says, verdict
 from gradaudit.judging.risk import why, with_findings
 from gradaudit.report import Finding, Report
 from gradaudit.text import printable, variant_text
@@ -89,10 +89,10 @@ def _audit(finding: Finding) -> str:
 
 def _seconds(judged: Report) -> Counter[str]:
     """What each audit took, shared among its cases."""
-    told = judged.provenance.get("seconds")
+    seconds = judged.provenance.get("seconds")
     cases = Counter(map(_audit, judged.findings))
     shares = Counter[str]()
-    for name, taken in told.items() if isinstance(told, dict) else ():
+    for name, taken in seconds.items() if isinstance(seconds, dict) else ():
         audit = name.split()[0] if name.split() else ""
         if isinstance(taken, int | float) and cases[audit]:
             shares[audit] += taken / cases[audit]  # type: ignore[assignment]

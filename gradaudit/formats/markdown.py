@@ -9,7 +9,7 @@ from gradaudit.judging import Policy
 from gradaudit.judging.risk import Level
 from gradaudit.report import Report
 from gradaudit.text import DOUBTED, printable
-from gradaudit.view import ArrayLine, Cell, Column, Concern, Gap, LayerLine, View, view
+from gradaudit.view import ArrayLine, Cell, Concern, Gap, LayerLine, MetricColumn, View, view
 from gradaudit.view.gaps import in_brief
 
 MOST_BYTES = 60_000
@@ -24,6 +24,7 @@ _MARKS: dict[Level, str] = {
     "unknown": "⚪",
     "not tested": "⚪",
 }
+_OUTCOMES = {"passed": "✅", "failed": "❌", "measured": "⚪"}
 _PLAIN = re.compile(r"[\w ./()-]+", re.ASCII)
 _ACTIVE = re.compile(
     r"[&<>|`*~#@\\$]"
@@ -80,7 +81,7 @@ def _text(text: str) -> str:
 def _summary(shown: View) -> Iterator[Block]:
     """What is read first: verdict, scope, findings, the riskiest layers, gaps, provenance."""
     verdict, scope = shown.verdict, shown.scope
-    yield Block([f"## {'✅' if verdict.passed else '❌'} {_text(verdict.sentence)}"])
+    yield Block([f"## {_OUTCOMES[verdict.outcome]} {_text(verdict.sentence)}"])
     lines = [f"- **{heading}** {_text(text)}" for heading, text in scope.lines]
     yield Block(["### Scope", ""], lines, needed=True)
     yield Block([], [f"- Checkpoint: {_text(note)}" for note in scope.notes])
@@ -96,8 +97,8 @@ def _summary(shown: View) -> Iterator[Block]:
             for x in shown.brief_doubts
         ],
     )
-    if told := in_brief(shown.gaps):
-        yield Block(["### Not tested", "", _text(told)])
+    if untested := in_brief(shown.gaps):
+        yield Block(["### Not tested", "", _text(untested)])
     yield Block(["### Provenance", "", _text(shown.how)])
 
 
@@ -146,7 +147,7 @@ def _gap(gap: Gap) -> str:
 
 
 def _answers(
-    lines: Sequence[LayerLine], questions: Sequence[Column]
+    lines: Sequence[LayerLine], questions: Sequence[MetricColumn]
 ) -> tuple[list[str], list[str]]:
     headings = [f"{x.heading}<br>{code(x.metric)}" for x in questions]
     rows = [
@@ -161,7 +162,9 @@ def _answer(cell: Cell) -> str:
     return f"{cell.full}<br>permuted {cell.floor}" if cell.floor else cell.full
 
 
-def _metrics(lines: Sequence[LayerLine], columns: Sequence[Column]) -> tuple[list[str], list[str]]:
+def _metrics(
+    lines: Sequence[LayerLine], columns: Sequence[MetricColumn]
+) -> tuple[list[str], list[str]]:
     headings = ["layer", "risk", "kind", "parameters", *(code(x.metric) for x in columns)]
     rows = [
         [code(x.name), x.risk, escape(x.kind), x.size, *(cell.full for cell in x.cells)]

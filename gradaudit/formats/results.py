@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from gradaudit.judging import passed, says
+from gradaudit.judging import says
 from gradaudit.judging.risk import BEYOND, OPEN, why
 from gradaudit.report import Finding, Report
 from gradaudit.text import printable, variant_text
@@ -44,7 +44,7 @@ class Result:
         finding = self.finding
         where = f"Layer {finding.layer}" if finding.layer is not None else "The whole model"
         variant = f" ({variant_text(finding.variant)})" if finding.variant else ""
-        stands = [finding.message, *(each.message for each in self.open)]
+        stands = [finding.message, *(unclear.message for unclear in self.open)]
         meaning = why(finding.metric) if finding.outcome in BEYOND else ""
         named = "" if not finding.rule else f"{where}: {finding.metric}{variant} "
         said = f"{named}{'; and '.join(stands)}."
@@ -58,10 +58,14 @@ def rule_of(finding: Finding) -> str:
 
 def results(judged: Report) -> Iterator[Result]:
     """A result for each row that a rule finds beyond its limit, or cannot tell within it."""
-    for found in told_of(judged):
-        gravest = gravest_of(found)
+    for findings in told_of(judged):
+        gravest = gravest_of(findings)
         if gravest.outcome in BEYOND | OPEN:
-            errors = [each for each in found if each.level == "error" and says(each) == "unclear"]
+            errors = [
+                finding
+                for finding in findings
+                if finding.level == "error" and says(finding) == "unclear"
+            ]
             yield Result(gravest, errors if gravest.level == "warning" else ())
 
 
@@ -77,11 +81,6 @@ def told_of(judged: Report) -> Iterator[Sequence[Finding]]:
 def gravest_of(found: Sequence[Finding]) -> Finding:
     """The gravest of findings of one row: an error hides its own warning."""
     return min(found, key=lambda each: GRAVEST.index(says(each)))
-
-
-def verdict(judged: Report) -> str:
-    """``passed`` or ``failed``."""
-    return "passed" if passed(judged) else "failed"
 
 
 def summary(judged: Report) -> str:
@@ -103,8 +102,8 @@ def artifact(report: Report) -> str | None:
     checkpoints = [checkpoint.file for checkpoint in report.target.checkpoints]
     source = re.match(r"(.+\.py):", report.target.model)
     named = [source[1] if source else None, config, *checkpoints[-1:]]
-    found = next((name for name in named if isinstance(name, str) and name), None)
-    if found is None or not PurePath(found).is_absolute():
-        return found
+    model = next((name for name in named if isinstance(name, str) and name), None)
+    if model is None or not PurePath(model).is_absolute():
+        return model
     here = Path.cwd()
-    return str(Path(found).relative_to(here)) if Path(found).is_relative_to(here) else found
+    return str(Path(model).relative_to(here)) if Path(model).is_relative_to(here) else model

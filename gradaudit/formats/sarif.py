@@ -29,9 +29,8 @@ from gradaudit.formats.results import (
     results,
     rule_of,
     summary,
-    verdict,
 )
-from gradaudit.judging import Policy, known_metrics
+from gradaudit.judging import Policy, known_metrics, verdict
 from gradaudit.judging.risk import with_findings
 from gradaudit.report import Finding, Report
 from gradaudit.text import inert_json, printable
@@ -61,7 +60,7 @@ class Sarif(Format):
 
 
 def _run(judged: Report) -> Json:
-    found = list(results(judged))
+    shown = list(results(judged))
     rules = list(dict.fromkeys(rule_of(finding) for finding in judged.findings))
     driver: Json = {
         "name": _text(judged.tool.get("name", "gradaudit")),
@@ -79,7 +78,7 @@ def _run(judged: Report) -> Json:
         "invocations": [_invocation(judged)],
         "originalUriBaseIds": {ROOT: {"description": {"text": "The root of the repository."}}},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(judged, result, rules) for result in found],
+        "results": [_result(judged, result, rules) for result in shown],
         "properties": said,
     }
 

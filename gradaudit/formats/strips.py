@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from gradaudit.judging.risk import Level
 from gradaudit.text import printable
-from gradaudit.view import Cell, Column, LayerLine
+from gradaudit.view import Cell, LayerLine, MetricColumn
 
 MOST_TICKS = 4
 WIDE = 1000
@@ -60,7 +60,7 @@ class Axis:
         return value / max(abs(self.low), abs(self.high), 1e-300)
 
 
-def axis_of(column: Column, cells: Sequence[Cell]) -> Axis:
+def axis_of(column: MetricColumn, cells: Sequence[Cell]) -> Axis:
     """An axis that holds every value, interval, floor, limit and the chance of a column."""
     values = [value for cell in cells for value in _values(cell)]
     values += [limit for _, limit in column.limits]
@@ -75,7 +75,7 @@ def axis_of(column: Column, cells: Sequence[Cell]) -> Axis:
     return Axis(low, high, wide, column.sign < 0)
 
 
-def strip(line: LayerLine, cell: Cell, column: Column, axis: Axis) -> Markup:
+def strip(line: LayerLine, cell: Cell, column: MetricColumn, axis: Axis) -> Markup:
     """One layer's number: dot, interval, floor, limits and chance, with a title that says them."""
     title = printable(f"{line.name}: {said(cell)}", limit=None)
     parts = (*_marks(column, axis), *_floor(cell, axis), *_interval(cell, axis), _dot(cell, axis))
@@ -121,7 +121,7 @@ def _values(cell: Cell) -> Iterator[float]:
         yield from cell.floor.interval or ()
 
 
-def _marks(column: Column, axis: Axis) -> Iterator[Markup]:
+def _marks(column: MetricColumn, axis: Axis) -> Iterator[Markup]:
     """Chance and limits, as lines across the strip."""
     lines = [("chance", column.chance)] if column.chance is not None else []
     for kind, value in (*lines, *((f"limit {level}", limit) for level, limit in column.limits)):

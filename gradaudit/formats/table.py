@@ -20,6 +20,7 @@ PLAIN_WIDTH = 100
 MOST_LAYERS = 12
 MOST_CONCERNS = 3
 MOST_ARRAYS = 12
+_OUTCOMES = {"passed": "bold green", "failed": "bold red", "measured": "bold"}
 LEGEND = {
     "(": "(…) permuted attribute",
     "?": "? limit inside the interval",
@@ -73,8 +74,7 @@ class _TablePage(Page):
 
     def verdict(self) -> Iterator[Text]:
         verdict = self.view.verdict
-        style = "bold green" if verdict.passed else "bold red"
-        yield from self.prose(verdict.sentence, style=style)
+        yield from self.prose(verdict.sentence, style=_OUTCOMES[verdict.outcome])
 
     def scope(self) -> Iterator[Text]:
         scope = self.view.scope
@@ -95,7 +95,7 @@ class _TablePage(Page):
     def findings(self) -> Iterator[Text]:
         concerns = self.view.concerns
         shown = concerns if self.every else concerns[:MOST_CONCERNS]
-        width = max((len(each.word) for each in shown), default=0) + 2
+        width = max((len(line.word) for line in shown), default=0) + 2
         for concern in shown:
             yield from self.concern(concern, width)
 
@@ -177,9 +177,9 @@ class _TablePage(Page):
         lines = self.view.model
         if self.brief:
             lines = tuple(line for line in lines if line.question)
-            told = ", ".join(f"{line.metric} {line.brief}" for line in lines)
+            metrics = ", ".join(f"{line.metric} {line.brief}" for line in lines)
             risk = f" {self.view.verdict.whole}" if self.view.verdict.whole else ""
-            yield from self.prose(f"whole model{risk}: {told}" if lines else "", "", "  ")
+            yield from self.prose(f"whole model{risk}: {metrics}" if lines else "", "", "  ")
         elif lines:
             yield Text()
             variants = [Column("variant", [self.text(line.variant) for line in lines])]
@@ -219,8 +219,8 @@ class _TablePage(Page):
 
     def gaps(self) -> Iterator[Text]:
         if not self.every:
-            if told := in_brief(self.view.gaps):
-                yield from self.prose(f"not tested: {told}", "", "  ")
+            if untested := in_brief(self.view.gaps):
+                yield from self.prose(f"not tested: {untested}", "", "  ")
             return
         for gap in self.view.gaps:
             verb = "failed" if gap.failed else "not tested"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from gradaudit.data.common.packing import Part, arguments
+from gradaudit.data.common.packing import InputPart, arguments
 from gradaudit.errors import AuditError
 from gradaudit.gradients.misfit import misfit
 from gradaudit.gradients.substitutes import OBSERVING, Substitutes, needed
@@ -44,7 +44,7 @@ class FunctionalModel:
     dtype: torch.dtype
     device: torch.device
     seed: int = 0
-    parts: tuple[Part, ...] = ()
+    parts: tuple[InputPart, ...] = ()
 
     @classmethod
     def of(cls, target: Target, *, dtype: torch.dtype = torch.float64, seed: int = 0) -> Self:
@@ -85,6 +85,7 @@ class FunctionalModel:
             running(self.module, self.mode),
             drawing_from(self.seed, self.device),
             default_dtype(self.dtype),
+            elementary_attention(),
             _BatchStatisticsOnly() if self.mode == "train" else nullcontext(),
             Substitutes() if needed(self.module) else nullcontext(),
         ):
@@ -234,6 +235,17 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def elementary_attention() -> Iterator[None]:
+    """Keep ``nn.TransformerEncoder`` in evaluation from a fused pass that has no derivative."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def unwrap(output: Any) -> Tensor:

@@ -1,1 +1,1 @@
-"""The observer inside frameworks of federated and distributed training, one framework a file."""
+"""Observer and canaries inside frameworks of federated training, one framework a file or folder."""

@@ -8,25 +8,25 @@ from typing import Any
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from gradaudit.observer import Observer, Steps
+from gradaudit.observer import StepsCallback
 
 
-class ObserverCallback(TrainerCallback):
+class ObserverCallback(StepsCallback, TrainerCallback):
     """Looks at the gradients that the optimiser is about to use, after the trainer clipped them.
 
-    These are local steps, of this machine's batches: what a federation shares is their sum over a
-    round, what synchronous training shares their mean over machines. As many steps are looked at as
-    the observer's share of the time allows; ``steps.worst`` is the gravest of them, and
-    ``on_fail`` acts on those that are looked at: ``raise`` ends training, ``withhold`` skips the
-    step.
-
-    Args:
-        observer: looks; made from the options without one.
-        options: of ``Observer``.
+    Its arguments, and what it does with them, are those of ``StepsCallback``.
     """
 
-    def __init__(self, observer: Observer | None = None, **options: Any) -> None:
-        self.steps = Steps(observer or Observer(**options))
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Heed the label smoothing that the trainer was told."""
+        observer = self.steps.observer
+        observer.smoothing = args.label_smoothing_factor or observer.smoothing
 
     def on_pre_optimizer_step(
         self,

@@ -1,6 +1,13 @@
 """Judging: policies, findings, baselines and risk levels. Judges reports, never measures."""
 
-from gradaudit.judging.judge import differences, gate, passed, refuse_another_model, says
+from gradaudit.judging.judge import (
+    differences,
+    gate,
+    passed,
+    refuse_another_model,
+    says,
+    verdict,
+)
 from gradaudit.judging.policy import (
     Ignore,
     Policy,
@@ -27,4 +34,5 @@ __all__ = [
     "read_policy",
     "refuse_another_model",
     "says",
+    "verdict",
 ]

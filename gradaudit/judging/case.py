@@ -164,14 +164,14 @@ class Case:
         """The row against the limit, and no more than the interval says."""
         kind = "max" if self.rule.sign > 0 else "min"
         limit = f"the {kind} of {self.rule.limit:.10g}"
-        told = f"{estimate(self.row)}{self._correction}"
+        measured = f"{estimate(self.row)}{self._correction}"
         if self.outcome != "unclear":
             relations = ("is within", "exceeds") if self.rule.sign > 0 else ("reaches", "is below")
             rest = self._margin if self.outcome == "failed" else self._unproven
-            return f"{told} {relations[self.outcome == 'failed']} {limit}{rest}"
+            return f"{measured} {relations[self.outcome == 'failed']} {limit}{rest}"
         direction = "above" if self.rule.sign > 0 else "below"
         remedy = would_settle(self.row, self.times)
-        return f"{told} neither shows nor excludes a value {direction} {limit}; {remedy}"
+        return f"{measured} neither shows nor excludes a value {direction} {limit}; {remedy}"
 
     @property
     def _nearer(self) -> float:

@@ -4,7 +4,7 @@ from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import JsonValue
 
@@ -16,6 +16,7 @@ from gradaudit.judging.policy import (
     Policy,
     Rule,
     default_policy,
+    known_metrics,
     layer_matches,
     read_policy,
 )
@@ -119,9 +120,9 @@ def gate(
     is unclear in between; without an interval its value is judged. Infinity is beyond every
     ``max``; an imprecise row is always unclear. A headline that stands for several runs is judged
     by each of them. A rule fails where one of its globs meets no row, or a row that failed or was
-    left out for lack of time; another skipped row is not applicable, nor is a glob that matches
-    hidden layers alone. A report in which nothing was measured, or that was interrupted, fails
-    whatever the rules, and so does a policy without any.
+    left out for lack of time, or a skipped one of a metric that is a guarantee; another skipped row
+    is not applicable, nor is a glob that matches hidden layers alone. A report in which nothing was
+    measured, or that was interrupted, fails whatever the rules, and so does a policy without any.
 
     Args:
         report: what was measured; findings it holds already are replaced.
@@ -142,13 +143,22 @@ def gate(
     judged = _judged(report, policy, today)
     if baseline is not None:
         judged = excuse_known(judged, _judged(baseline, policy, today))
-    verdict = {"verdict": "passed" if passed(judged) else "failed"}
-    return judged.model_copy(update={"provenance": {**judged.provenance, **verdict}})
+    told = {"verdict": verdict(judged)}
+    return judged.model_copy(update={"provenance": {**judged.provenance, **told}})
 
 
 def passed(judged: Report) -> bool:
     """Whether a judged report passes: it has findings, and no error among them."""
-    return bool(judged.findings) and not any(says(each) == "error" for each in judged.findings)
+    return bool(judged.findings) and not any(
+        says(finding) == "error" for finding in judged.findings
+    )
+
+
+def verdict(report: Report) -> Literal["passed", "failed", "measured"]:
+    """Whether a judged report passes; ``measured`` of one that nobody judged."""
+    if not report.findings:
+        return "measured"
+    return "passed" if passed(report) else "failed"
 
 
 def says(finding: Finding) -> Says:
@@ -183,7 +193,7 @@ def _rows_of(rule: Rule, report: Report) -> list[Measurement]:
         for row in report.measurements
         if rule.judges(row) and any(layer_matches(row.layer, glob) for glob in rule.layers)
     ]
-    return [each for row in met for each in members(row, report) if rule.heeds(each)]
+    return [member for row in met for member in members(row, report) if rule.heeds(member)]
 
 
 def _ignores(policy: Policy, row: Measurement, today: date) -> tuple[Ignore | None, Ignore | None]:
@@ -233,7 +243,9 @@ def _verdict(case: Case, policy: Policy) -> Finding:
 
 
 def _without_value(number: int, rule: Rule, row: Measurement) -> Finding:
-    if row.status == "skipped" and not row.left_out:
+    metric = known_metrics().get(row.id)
+    promised = metric is not None and metric.guarantee
+    if row.status == "skipped" and not row.left_out and not promised:
         return _finding(number, rule, row, "not-applicable", f"not applicable: {row.reason}")
     return _finding(number, rule, row, "unmeasured", f"could not be measured: {row.reason}")
 

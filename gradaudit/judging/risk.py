@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from gradaudit.gathering import incomplete
 from gradaudit.judging.judge import gate
-from gradaudit.judging.policy import Policy, known_metrics, proxies
+from gradaudit.judging.policy import Policy, default_policy, known_metrics, proxies
 from gradaudit.report import Finding, Report
 
 Level = Literal["high", "medium", "unknown", "low", "not tested"]
@@ -54,8 +55,20 @@ def layer_risks(report: Report, policy: Policy | None = None) -> dict[str | None
 
 
 def with_findings(report: Report, policy: Policy | None = None) -> Report:
-    """The report as it is where it was judged already and no policy is given, else judged."""
-    return report if report.findings and policy is None else gate(report, policy)
+    """The report judged: as it is where it was already, or by the policy.
+
+    Without a policy a report stays as it is, too, that the default policy has no rule for: nobody
+    asked for more than its numbers. One that was interrupted, or broke, never does.
+    """
+    if policy is None and (report.findings or _beyond_rules(report)):
+        return report
+    return gate(report, policy)
+
+
+def _beyond_rules(report: Report) -> bool:
+    """Whether a report stands as it is, and no rule of the default policy is about it."""
+    whole = not report.interrupted and incomplete(report) is None
+    return whole and not default_policy(report).rules
 
 
 def risks_of(judged: Report) -> dict[str | None, Risk]:

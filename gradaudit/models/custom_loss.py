@@ -162,6 +162,7 @@ class WeightedModule(CustomLoss):
         super().__init__(module, name)
         self._each = copy.deepcopy(module)
         self._each.reduction = "none"
+        self.smoothing = float(getattr(module, "label_smoothing", 0.0))
         self._counting = LabelWeights(module.weight, module.ignore_index)
 
     def weights(self, targets: Tensor) -> Tensor | None:

@@ -176,7 +176,7 @@ def _input_shape(graph: Graph) -> tuple[int | None, ...]:
     return tuple(shape)
 
 
-class Part(nn.Module):
+class OriginalModule(nn.Module):
     """A module of the original model; it holds parameters, and the graph uses them."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -184,11 +184,11 @@ class Part(nn.Module):
 
 
 @cache
-def _type(name: str) -> type[Part]:
-    return type(name, (Part,), {"__doc__": Part.__doc__})
+def _type(name: str) -> type[OriginalModule]:
+    return type(name, (OriginalModule,), {"__doc__": OriginalModule.__doc__})
 
 
-def _part(name: str) -> Part:
+def _part(name: str) -> OriginalModule:
     return _type(name if name.isidentifier() else "Module")()
 
 

@@ -40,8 +40,8 @@ def with_adapter(model: nn.Module, folder: Path, base: CheckpointRecord) -> nn.M
         CheckpointError: the adapter is one of another model.
     """
     folder = folder.expanduser()
-    told = settings_of(folder, CONFIG)
-    _expect_same_base(model, told, folder)
+    settings = settings_of(folder, CONFIG)
+    _expect_same_base(model, settings, folder)
     peft = library("peft")
     try:
         config = peft.PeftConfig.from_pretrained(str(folder))
@@ -63,10 +63,10 @@ def weights_in(folder: Path) -> Path:
         UsageError: there is none.
     """
     folder = folder.expanduser()
-    found = [path for name in _WEIGHTS if (path := folder / name).is_file()]
-    if not found:
+    files = [path for name in _WEIGHTS if (path := folder / name).is_file()]
+    if not files:
         raise UsageError(f"{folder}: holds no {_WEIGHTS[0]}; name the folder of a saved adapter")
-    return found[0]
+    return files[0]
 
 
 def frozen_below(model: nn.Module) -> frozenset[str]:
@@ -85,9 +85,9 @@ def with_frozen(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoint:
     base = vars(model).get(_BASE)
     if not isinstance(base, CheckpointRecord):
         return loaded
-    own = model.state_dict()
-    frozen = {name: own[name] for name in frozen_below(model) & own.keys()}
-    names = _names(model, own)
+    state = model.state_dict()
+    frozen = {name: state[name] for name in frozen_below(model) & state.keys()}
+    names = _names(model, state)
     given = {key.removeprefix(_PREFIX): tensor for key, tensor in loaded.state.items()}
     renamed = {names.get(key, key): tensor for key, tensor in given.items()}
     note = f"frozen below it: {base.file} (sha256 {base.sha256})"

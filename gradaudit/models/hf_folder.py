@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gradaudit.data.common.reading import Reading, ReadingTask
+from gradaudit.data.common.reading import Reader, ReadingTask
 from gradaudit.errors import UsageError
 from gradaudit.huggingface import library, reason, settings_of
 from gradaudit.models import hf_adapter
@@ -58,14 +58,14 @@ def load_folder(
         CheckpointError: the adapter, or the weights below it, are of another model.
     """
     folder = folder.expanduser()
-    told = settings_of(folder, CONFIG)
-    if "quantization_config" in told:
+    settings = settings_of(folder, CONFIG)
+    if "quantization_config" in settings:
         raise UsageError(
             f"{folder / CONFIG}: quantization_config: quantised weights have no gradients; name "
             "the folder of the model that they were made of"
         )
     config = _config(folder, classes)
-    task = task or _task(folder, told, config.model_type)
+    task = task or _task(folder, settings, config.model_type)
     build = partial(
         getattr(_transformers(), _CLASSES[task][0]).from_config,
         config,
@@ -109,7 +109,7 @@ def brought_by(folder: Path, adapter: Path | None) -> Path | None:
     return weights_in(folder) if adapter is None else hf_adapter.weights_in(adapter)
 
 
-def reading_of(model: nn.Module) -> Reading | None:
+def reading_of(model: nn.Module) -> Reader | None:
     """How a model that is of a folder reads texts; None of any other model."""
     config: Any = getattr(model, "config", None)
     named = getattr(config, "name_or_path", None)
@@ -118,7 +118,7 @@ def reading_of(model: nn.Module) -> Reading | None:
         return None
     if (task := _task_of(type(model).__name__)) is None:
         return None
-    return Reading(
+    return Reader(
         tokenizer=folder,
         task=task,
         vocabulary=model.get_input_embeddings().num_embeddings,  # type: ignore[operator]

@@ -22,8 +22,8 @@ _WEIGHTS = (
 
 def weights_in(folder: Path) -> Path | None:
     """The file of weights in a folder, or the index of several; None where there is none."""
-    found = [path for name in _WEIGHTS if (path := folder.expanduser() / name).exists()]
-    return found[0] if found else None
+    files = [path for name in _WEIGHTS if (path := folder.expanduser() / name).exists()]
+    return files[0] if files else None
 
 
 def as_named_here(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoint:
@@ -35,10 +35,10 @@ def as_named_here(loaded: LoadedCheckpoint, model: nn.Module) -> LoadedCheckpoin
     if not hasattr(model, "base_model_prefix"):
         return loaded
     passed_over = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
-    prefix, own = f"{model.base_model_prefix}.", model.state_dict().keys()
+    prefix, keys = f"{model.base_model_prefix}.", model.state_dict().keys()
 
     def known(key: str) -> bool:
-        return not own.isdisjoint((key, f"{prefix}{key}", key.removeprefix(prefix)))
+        return not keys.isdisjoint((key, f"{prefix}{key}", key.removeprefix(prefix)))
 
     left = [key for key in loaded.state if not known(key) and _any(passed_over, key)]
     now = _renaming(model)
@@ -60,5 +60,5 @@ def _renaming(model: nn.Module) -> Callable[[str], str]:
     mapping = importlib.import_module("transformers.conversion_mapping")
     loading = importlib.import_module("transformers.core_model_loading")
     known = mapping.get_model_conversion_mapping(model)
-    renamings = [each for each in known if isinstance(each, loading.WeightRenaming)]
+    renamings = [renaming for renaming in known if isinstance(renaming, loading.WeightRenaming)]
     return lambda key: str(loading.rename_source_key(key, renamings, [])[0])

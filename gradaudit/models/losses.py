@@ -19,6 +19,8 @@ class Loss(ABC):
     """A loss of records, and of a batch: their mean, weighted where records have weights."""
 
     name: str
+    smoothing: float = 0.0
+    """Of labels: the share of a record's that all classes have alike."""
 
     @abstractmethod
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -125,8 +127,10 @@ class CrossEntropy(Loss):
         if self.weights(targets) is None:
             return losses.gather(1, targets.unsqueeze(1)).squeeze(1)
         kept = self.counting.kept(targets)
-        each = losses.gather(1, kept.unsqueeze(1)).squeeze(1)
-        return (self.counting.shares(targets).to(each) * each).reshape(len(each), -1).sum(dim=1)
+        picked = losses.gather(1, kept.unsqueeze(1)).squeeze(1)
+        return (
+            (self.counting.shares(targets).to(picked) * picked).reshape(len(picked), -1).sum(dim=1)
+        )
 
     def weights(self, targets: Tensor) -> Tensor | None:
         """What the positions of each record count together; None of one label a record."""

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvTransposeNd
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
-from gradaudit.data.common.packing import Part
+from gradaudit.data.common.packing import InputPart
 from gradaudit.errors import AuditError
 from gradaudit.models.losses import Loss
 from gradaudit.report import CheckpointRecord
@@ -47,7 +47,7 @@ class Target:
     loss: Loss
     mode: Mode = "eval"
     description: str = ""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[InputPart, ...] = ()
     checkpoint: CheckpointRecord | None = None
 
     @cached_property
@@ -77,13 +77,13 @@ def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]
     layers: list[Layer] = []
     seen: set[int] = set()
     for module_name, module in model.named_modules():
-        own = {
+        parameters = {
             name: parameter
             for name, parameter in _own_parameters(module)
             if parameter.requires_grad and id(parameter) not in seen
         }
-        seen.update(map(id, own.values()))
-        chosen = _gradient_parameters(own, with_bias=with_bias)
+        seen.update(map(id, parameters.values()))
+        chosen = _gradient_parameters(parameters, with_bias=with_bias)
         if not chosen:
             continue
         prefix = f"{module_name}." if module_name else ""
@@ -93,7 +93,7 @@ def layers_of(model: nn.Module, *, with_bias: bool = False) -> tuple[Layer, ...]
                 kind=type_before_parametrizations(module).__name__,
                 position=len(layers),
                 parameter_names=tuple(prefix + name for name in chosen),
-                parameters=sum(own[name].numel() for name in chosen),
+                parameters=sum(parameters[name].numel() for name in chosen),
             )
         )
     return tuple(layers)

@@ -2,6 +2,16 @@
 
 from gradaudit.observer.observer import Blocked, Observation, Observer, OnFail
 from gradaudit.observer.verdict import Verdict
-from gradaudit.observer.watching import Steps, Watch, watch
+from gradaudit.observer.watching import Steps, StepsCallback, Watch, watch
 
-__all__ = ["Blocked", "Observation", "Observer", "OnFail", "Steps", "Verdict", "Watch", "watch"]
+__all__ = [
+    "Blocked",
+    "Observation",
+    "Observer",
+    "OnFail",
+    "Steps",
+    "StepsCallback",
+    "Verdict",
+    "Watch",
+    "watch",
+]

@@ -46,7 +46,7 @@ class Allowance:
         self.left -= seconds
 
 
-class Pace:
+class PieceTimes:
     """How long pieces of work take, learned from their last time, and a fifth more for safety."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from gradaudit.attacks.reading import Piece, Told, pieces
 from gradaudit.errors import GradauditError, NotApplicable, UsageError, one_line
 from gradaudit.formats import format_for
 from gradaudit.judging import Policy, gate, read_policy
-from gradaudit.observer.allowance import Allowance, Pace, stopwatch
+from gradaudit.observer.allowance import Allowance, PieceTimes, stopwatch
 from gradaudit.observer.capture import save_update
 from gradaudit.observer.reporting import report_of
 from gradaudit.observer.verdict import Verdict
@@ -71,6 +71,7 @@ class Observer:
         capture: a folder where updates are saved too, as safetensors, for ``attack … --update``.
         model: what reports call the model.
         loss: the training loss, for the report.
+        smoothing: of labels, by that loss: of smoothed ones none is named for sure.
 
     Raises:
         UsageError: the policy cannot be read, an option is out of range, or a folder cannot be
@@ -87,15 +88,21 @@ class Observer:
         capture: str | Path | None = None,
         model: str = "model",
         loss: str = "unknown loss",
+        smoothing: float = 0.0,
     ) -> None:
-        if not 0 < share <= 1:
-            raise UsageError(f"share: {share:g} is no share of the time; take 0.05, at most 1")
+        if not (isinstance(share, int | float) and 0 < share <= 1):
+            raise UsageError(f"share: {share!r} is no share of the time; take 0.05, at most 1")
+        if not (isinstance(smoothing, int | float) and 0 <= smoothing <= 1):
+            raise UsageError(f"smoothing: {smoothing!r} is no share; give the loss's, from 0 to 1")
+        if not isinstance(policy, Policy | str | Path | None):
+            raise UsageError(f"policy: {policy!r} is neither a Policy nor the file of one")
         if on_fail not in ("tell", "raise", "withhold"):
             raise UsageError(f"on_fail: {on_fail!r} is none of 'tell', 'raise' and 'withhold'")
         self.folder, self.capture = _made(folder, "folder"), _made(capture, "capture")
         self.policy = read_policy(policy) if isinstance(policy, str | Path) else policy
         self.on_fail, self.model, self.loss = on_fail, model, loss
-        self.allowance, self._pace = Allowance(share), Pace()
+        self.smoothing = smoothing
+        self.allowance, self._pace = Allowance(share), PieceTimes()
         self._count, self._rows = 0, 1
         self._make_ready()
 
@@ -115,7 +122,8 @@ class Observer:
             after: what leaves, by the same names.
             seconds: that training it took.
             label: names the report's file, as far as it can; without it they are counted.
-            how: ``kind``, ``parameters``, ``records`` and ``state`` of ``named_update``.
+            how: ``kind``, ``parameters``, ``records``, ``smoothing`` and ``state`` of
+                ``named_update``.
 
         Returns:
             The verdict, and the report that stays here. Where names do not match, or anything else
@@ -158,7 +166,7 @@ class Observer:
         if self.allowance.left < self._rows * self._pace.expected("row", 0):
             raise NotApplicable(self._no_time)
         spent, started = stopwatch(), utc_now()
-        update = named_update(before, after, **how)
+        update = named_update(before, after, **{"smoothing": self.smoothing, **how})
         todo = list(pieces(update))
         self._rows = sum(len(piece.metrics) for piece in todo)
         reserved = spent() + self._rows * self._pace.expected("row", 0)

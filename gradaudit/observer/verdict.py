@@ -57,7 +57,8 @@ class Verdict:
         if self.fault:
             return f"not observed: {self.fault}"
         words = "passed" if self.passed else "failed"
+        limits = "limit" if self.shown == 1 else "limits"
         return (
-            f"{words}: {self.shown} limits exceeded, {self.unclear} unclear, "
+            f"{words}: {self.shown} {limits} exceeded, {self.unclear} unclear, "
             f"{self.left_out} not looked at, {self.share_of_time:.1%} of the time"
         )

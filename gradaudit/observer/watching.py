@@ -1,5 +1,6 @@
 """Watching a model train: what a round, or each step of the optimiser, gives away."""
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -168,14 +169,44 @@ def watch(
             federated averaging shares; ``step`` at the gradients of the optimiser's steps, which is
             what synchronous training shares, as often as the time allows.
         records: how many records a round (or a step) is made of, where that is known.
-        options: of ``Observer``: folder, policy, share, on_fail, capture, loss.
+        options: of ``Observer``: folder, policy, share, on_fail, capture, loss, smoothing.
 
     Raises:
         UsageError: an option is out of range, or given beside an observer.
     """
     if each not in ("round", "step"):
         raise UsageError(f"each: {each!r} is neither 'round' nor 'step'")
+    named = options if observer else {"model": type(model).__name__, **options}
+    return Watch(model, given_or_made(observer, named), each, records)
+
+
+def given_or_made(observer: Observer | None, options: Mapping[str, Any]) -> Observer:
+    """An observer, or one of these options.
+
+    Raises:
+        UsageError: an option is out of range, or given beside an observer.
+    """
     if observer is not None and options:
         raise UsageError(f"{', '.join(options)}: give it to the observer")
-    made = observer or Observer(**{"model": type(model).__name__, **options})
-    return Watch(model, made, each, records)
+    return observer or Observer(**options)
+
+
+class StepsCallback:
+    """What a trainer calls before its optimiser's steps, as far as trainers are alike.
+
+    These are local steps, of this machine's batches: what a federation shares is their sum over a
+    round, what synchronous training shares their mean over machines. As many steps are looked at as
+    the observer's share of the time allows; ``steps.worst`` is the gravest of them, and
+    ``on_fail`` acts on those that are looked at: ``raise`` ends training, ``withhold`` skips the
+    step.
+
+    Args:
+        observer: looks; made from the options without one.
+        options: of ``Observer``.
+
+    Raises:
+        UsageError: an option is out of range, or given beside an observer.
+    """
+
+    def __init__(self, observer: Observer | None = None, **options: Any) -> None:
+        self.steps = Steps(given_or_made(observer, options))

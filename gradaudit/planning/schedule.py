@@ -91,7 +91,10 @@ class Schedule:
             return self._turn(waiting[0], waiting[0].open, None) if waiting else None
         for course in waiting:
             if course.idle and not course.cut:
-                spare = self._least([each for each in waiting if each is not course], left)
+                spare = self._least(
+                    [other for other in waiting if other is not course],
+                    left,
+                )
                 return self._turn(course, course.open, max(left - spare, LEAST))
         if left <= 0:
             return None

@@ -135,7 +135,7 @@ class Survey:
             "rougher": [
                 name for name, (size, _) in self._found.items() if size.name != largest[name]
             ],
-            "cut_short": [name for name, (_, each) in self._found.items() if not each.whole],
+            "cut_short": [name for name, (_, outcome) in self._found.items() if not outcome.whole],
             "left_out": [name for name in self._names if name not in self._found],
             "interrupted": self.stopped is not None,
         }

@@ -5,13 +5,14 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from gradaudit.audits import Audit, Metric
+from gradaudit.audits.floor import Floor
 from gradaudit.audits.sizes import Size
 from gradaudit.errors import UsageError
 from gradaudit.judging import Policy, Rule
 
 
-def needed(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Size, ...]:
-    """The audits whose metrics a rule of level error names, as exactly as is wanted.
+def needed(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Sequence[Size], ...]:
+    """The ladders of the audits whose metrics a rule of level error names.
 
     Args:
         policy: the rules.
@@ -30,7 +31,7 @@ def needed(policy: Policy, ladders: Sequence[Sequence[Size]]) -> tuple[Size, ...
                 f"{policy.name}: metric {rule.metric}: no audit measures it"
                 f"{' under these --audits' if len(known) < 2 else ''}; see `gradaudit list metrics`"
             )
-    return tuple(size for size in known if any(asks(rule, size.audit) for rule in rules))
+    return tuple(sizes for sizes in ladders if any(asks(rule, sizes[-1].audit) for rule in rules))
 
 
 def asks(rule: Rule, audit: Audit[Any]) -> bool:
@@ -45,3 +46,8 @@ def judges(rule: Rule, audit: Audit[Any], metric: Metric) -> bool:
     if isinstance(wanted, str) and not fnmatchcase(audit.name.removeprefix(name).strip(), wanted):
         return False
     return fnmatchcase(f"{name}.{metric.id}", rule.metric)
+
+
+def is_floor(metric: str) -> bool:
+    """Whether a metric is a bound on every attacker, which there is not without noise."""
+    return metric.startswith(f"{Floor.name}.")

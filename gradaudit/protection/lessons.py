@@ -87,13 +87,12 @@ class Choices:
     """
 
     def __init__(self, layers: Sequence[str], guards: Sequence[Guard], price: Price) -> None:
-        self.layers, self.guards = tuple(layers), tuple(guards)
+        self.layers, self.guards, self._price = tuple(layers), tuple(guards), price
         self.prices = np.array([[price(layer, g) for g in self.guards] for layer in self.layers])
 
     def cost(self, protection: Protection) -> float:
         """What a protection costs."""
-        places = [self.guards.index(guard) for guard in protection.guards]
-        return float(self.prices[np.arange(len(places)), places].sum())
+        return sum(self._price(layer, guard) for layer, guard in protection)
 
     def cheapest(
         self, lessons: Sequence[Lesson], kinds: Collection[Kind] = KINDS

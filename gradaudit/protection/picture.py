@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradaudit.pictures import picture
-from gradaudit.protection.planner import Plan, Trial
+from gradaudit.protection.plan import Plan, Trial
 
 
 def draw_frontier(path: Path, plan: Plan, cost: str) -> None:

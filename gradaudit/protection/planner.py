@@ -1,23 +1,29 @@
 """From a policy to a plan: search on some records, verification on others, repair."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradaudit.audits.floor import Floor
 from gradaudit.audits.sizes import Size
 from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
-from gradaudit.errors import AuditError, UsageError
+from gradaudit.errors import AuditError, NotApplicable, UsageError
 from gradaudit.judging import Policy
 from gradaudit.progress import Progress
+from gradaudit.protection.asking import is_floor
+from gradaudit.protection.blurring import Blurring
+from gradaudit.protection.bounds import FloorBounds
+from gradaudit.protection.clock import Clock
 from gradaudit.protection.costs import choose_cost
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
 from gradaudit.protection.lessons import Verdict
+from gradaudit.protection.parts import parted
+from gradaudit.protection.plan import Plan, Trial
 from gradaudit.protection.search import Search
-from gradaudit.protection.trial import Bench, unlooked
+from gradaudit.protection.trial import Bench, shortfall, unlooked, verdict_of
 from gradaudit.protection.updates import Updates
 from gradaudit.randomness import rng
 from gradaudit.report import Report
@@ -27,57 +33,9 @@ NOISE = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Deviations that are tried, over the root mean square of the updates' elements."""
 PRUNED = (0.9, 0.99, 0.999)
 """Shares of a layer's elements that are tried."""
-_RESERVE = 1.5
-"""Of the longest trial, the time that must be left for another to be begun."""
-_EVERYWHERE = 5.0
-"""Of the first measurement, what one takes with noise on all layers, whose clip couples them: no
-layer's update can be formed by itself."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A protection that was measured while the plan was searched for."""
-
-    protection: Protection
-    cost: float
-    verdict: Verdict
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What was found.
-
-    Attributes:
-        protection: the plan; where none passes, the nearest.
-        cost: of it.
-        least: what every protection that passes costs at least.
-        naive: the cheapest of each simple strategy that passes, by its name, with its cost.
-        judged: the report of the plan on records that the search did not see.
-        verdict: what the rules say of it there.
-        trials: on the search's records, in order.
-        rounds: how often it was verified.
-        untried: whether protections that may pass were left untried for want of time.
-        prices: what hiding each layer costs.
-        updates: what the layers share.
-    """
-
-    protection: Protection
-    cost: float
-    least: float
-    naive: Mapping[str, tuple[Protection, float]]
-    judged: Report
-    verdict: Verdict
-    trials: Sequence[Trial]
-    rounds: int
-    untried: bool
-    prices: Mapping[str, float]
-    updates: Updates
-
-    @property
-    def cheapest_naive(self) -> tuple[str, float] | None:
-        """The best simple strategy and what it costs; None where none passes."""
-        costs = [(name, cost) for name, (_, cost) in self.naive.items()]
-        return min(costs, key=lambda pair: pair[1], default=None)
+_UNIT = Guard("noise", 1.0)
+_HALVES = 4
+"""Of the search's records, on which floors are looked at too."""
 
 
 class Planner:
@@ -91,9 +49,8 @@ class Planner:
         means: what may be done besides hiding: ``noise``, ``prune``.
         rounds: parts of the records that a plan is verified on, one after the other.
         strict: whether what is unclear fails.
-        left: seconds that are left. What is measured in the open at first, and on fresh records at
-            last, is not cut short; beyond the time trials go on until one passes, for as long as
-            the first measurement took at most.
+        left: seconds that are left, of which some are kept for fresh records (``Clock``). The first
+            measurement and that on fresh records are not cut short.
         progress: who is told of trials.
         units: where finished work is kept.
 
@@ -121,18 +78,24 @@ class Planner:
         known = replace(subject, records=searched)
         self._updates = Updates.of(known)
         self._weights = measure.weights(subject.target, searched, self._updates)
-        layers = [layer.name for layer in subject.layers]
+        self._progress, self._clock = progress, Clock(left)
+        self._open = Protection.uniform([layer.name for layer in subject.layers])
         self._bench = Bench(known, sizes, policy, self._updates, strict, units=units)
-        self._progress, self._left = progress, left
-        self._slowest = 0.0
+        self._floors = _by_formula(self._bench, means)
+        others = [r for n, r in enumerate(policy.rules, start=1) if n not in self._floors]
+        self._measured = self._bench.of(others)
+        means = [each for each in means if not (each == "prune" and self._floors)]
         self._guards = (OPEN, HIDE, *_levels(means, self._updates.scale))
-        self._search = Search(layers, self._guards, self._price, self._attempt, self._more)
-        self._open = Protection.uniform(layers)
-        begun = time.monotonic()
-        _expect_rules(self._bench.judged(self._open), policy)
-        opened = time.monotonic()
-        self._opening = opened - begun
-        self._patience = opened + self._opening
+        self._search = Search(
+            self._open.layers, self._guards, cache(self._price), self._attempt, self._clock.more
+        )
+        roots = {layer: self._updates.size(layer) for layer in self._open.layers}
+        with self._clock.opening():
+            self._expect_rules()
+            bounds = self._bounds(searched) if self._floors else FloorBounds()
+        self._blurring = Blurring(bounds, self._weights, roots, self._clock.more)
+        if self._floors:
+            self._blurring.vary(list(self._halves()))
 
     def plan(self) -> Plan:
         """Search, verify on fresh records, and repair where it fails there.
@@ -143,14 +106,17 @@ class Planner:
         self._search.best(("open", "hide"))
         self._probe()
         for number, records in enumerate(self._fresh, start=1):
-            if (found := self._search.best()) is None:
+            found = self._search.best()
+            protection = found and self._cheapest(found.protection)
+            if not (found and protection):
                 return self._nothing()
-            judged, verdict = self._verified(found.protection, records)
-            plan = self._plan(found.protection, found.least, judged, verdict, number)
+            judged, verdict = self._verified(protection, records)
+            plan = self._plan(protection, found.least, judged, verdict, number)
             self._progress.say(f"on fresh records: {_words(verdict)}")
             if verdict.passed:
                 return plan
-            self._search.learn(found.protection, verdict)
+            self._search.learn(protection, self._about_measured(judged, protection))
+            self._blurring.learn(shortfall(judged, self._floors))
         return plan
 
     def _probe(self) -> None:
@@ -159,39 +125,74 @@ class Planner:
             return
         for _, chain in self._chains():
             strongest = chain[-1]
-            if not strongest.hidden and self._more():
+            if not strongest.hidden and self._clock.more():
                 self._search.attempt(strongest)
+
+    def _cheapest(self, found: Protection) -> Protection | None:
+        """With the floors' noise, and cheaper where that makes other guards needless.
+
+        No simple strategy that passes is cheaper.
+        """
+        cost = self._search.choices.cost
+        for layer, guard in found:
+            if guard.kind == "noise":
+                found = self._search.eased(found, [layer])
+        plan = self._blurring.completed(found)
+        naive = [each for each, _ in self._naive().values() if each.shared]
+        plan = min([*([plan] if plan else []), *naive], key=cost, default=None)
+        if not self._floors or plan is None:
+            return plan
+        for layer in [name for name, guard in found if guard != OPEN]:
+            other = self._blurring.completed(found.with_guard(layer, OPEN))
+            if other and cost(other) < cost(plan) and self._search.passes(other):
+                found, plan = found.with_guard(layer, OPEN), other
+        return plan
 
     def _naive(self) -> dict[str, tuple[Protection, float]]:
         """What simple strategies come to, as far as there is time."""
-        found = {name: self._search.cheapest_of(chain) for name, chain in self._chains()}
-        costs = self._search.choices.cost
-        return {name: (each, costs(each)) for name, each in found.items() if each}
+        costs, kept = self._search.choices.cost, {}
+        for name, chain in self._chains():
+            if found := self._search.cheapest_of(chain):
+                if found.guards[0].kind == "noise" and not self._floors:
+                    found = self._search.eased(found, found.layers)
+                kept[name] = (found, costs(found))
+        return kept
 
     def _chains(self) -> Iterator[tuple[str, list[Protection]]]:
-        """Simple strategies, each from nothing to its most, which may be to share nothing.
+        """Simple strategies that keep the floors, each from least to most.
 
-        The same for all layers is left out where the time is too short for it.
+        The most may be to share nothing.
         """
+        for name, chain in self._strategies():
+            if kept := [each for each in chain if self._blurring.holds(each)]:
+                yield name, kept
+
+    def _strategies(self) -> Iterator[tuple[str, list[Protection]]]:
         layers = self._open.layers
         counts = range(len(layers) + 1)
         yield "first layers", [self._open.hiding(layers[:n]) for n in counts]
         yield "last layers", [self._open.hiding(layers[n:]) for n in reversed(counts)]
-        if self._left() < _EVERYWHERE * self._opening:
-            return
+        enough = self._blurring.uniform(layers)
         for kind, name in (("noise", "uniform noise"), ("prune", "uniform pruning")):
-            levels = sorted(guard for guard in self._guards if guard.kind == kind)
+            levels = {guard for guard in self._guards if guard.kind == kind}
+            levels |= {enough} if enough and kind == "noise" else set()
             if levels:
-                yield name, [self._open, *(Protection.uniform(layers, g) for g in levels)]
+                yield name, [self._open, *(Protection.uniform(layers, g) for g in sorted(levels))]
 
     def _verified(self, protection: Protection, records: Records) -> tuple[Report, Verdict]:
-        bench = self._bench.anew(records)
-        judged = bench.judged(protection)
-        verdict = bench.verdict(protection)
+        """The whole policy's verdict on other records."""
+        judged = self._bench.anew(records).judged(protection)
+        verdict = verdict_of(judged)
         lost = unlooked(self._bench.judged(protection), judged)
         broken = "; ".join(filter(None, [verdict.broken, lost]))
         failed = (*verdict.failed, lost) if lost else verdict.failed
         return judged, replace(verdict, broken=broken, failed=failed)
+
+    def _about_measured(self, judged: Report, protection: Protection) -> Verdict:
+        """What a report says of the rules that the search is about."""
+        lost = unlooked(self._bench.judged(protection), judged)
+        verdict = verdict_of(judged, without=self._floors)
+        return replace(verdict, broken="; ".join(filter(None, [verdict.broken, lost])))
 
     def _plan(
         self,
@@ -205,11 +206,15 @@ class Planner:
         return Plan(
             protection=protection,
             cost=search.choices.cost(protection),
-            least=least,
+            least=min(least, search.choices.cost(protection)),
             naive=self._naive() if verdict.passed else {},
             judged=judged,
             verdict=verdict,
-            trials=[Trial(p, search.choices.cost(p), v) for p, v in search.tried.items()],
+            trials=[
+                Trial(p, search.choices.cost(p), v)
+                for p, v in search.tried.items()
+                if self._blurring.holds(p)
+            ],
             rounds=rounds,
             untried=not verdict.passed and search.choices.cheapest(search.lessons) is not None,
             prices={layer: self._price(layer, HIDE) for layer in self._open.layers},
@@ -220,48 +225,83 @@ class Planner:
         """Where nothing passes: the trial with fewest rows beyond their limits."""
         tried = self._search.tried
         nearest = min(tried, key=lambda p: (len(tried[p].failed), self._search.choices.cost(p)))
-        return self._plan(nearest, 0.0, self._bench.judged(nearest), tried[nearest], 0)
+        judged = self._bench.judged(nearest)
+        return self._plan(nearest, 0.0, judged, verdict_of(judged), 0)
 
     def _price(self, layer: str, guard: Guard) -> float:
         return self._weights[layer] * self._updates.lost(layer, guard)
 
     def _attempt(self, protection: Protection) -> Verdict:
         """Measure it, unless nothing is shared under it, of which there is nothing to say."""
-        if not protection.shared:
+        if not (protection.shared and self._measured.policy.rules):
             return Verdict()
-        begun = time.monotonic()
-        verdict = self._bench.verdict(protection)
-        self._slowest = max(self._slowest, time.monotonic() - begun)
+        with self._clock.trial() as seconds:
+            limit = seconds if protection != self._open else None
+            verdict = verdict_of(self._measured.judged(protection, limit))
+        self._clock.satisfied |= verdict.passed
         cost = self._search.choices.cost(protection)
         self._progress.say(f"trial: cost {cost:.1%}, {_words(verdict)}")
         return verdict
 
-    def _more(self) -> bool:
-        left = self._left()
-        if self._search.cheapest_passed() is None:
-            left = max(left, self._patience - time.monotonic())
-        return left > _RESERVE * self._slowest
+    def _expect_rules(self) -> None:
+        """Look whether every rule has something to judge while nothing is protected.
+
+        Raises:
+            UsageError: a rule has no row at all.
+            AuditError: no rule applies.
+        """
+        policy = self._measured.policy
+        if not policy.rules:
+            return
+        judged = self._measured.judged(self._open)
+        for finding in judged.findings:
+            if finding.rule and finding.says == "error" and finding.outcome == "unmeasured":
+                raise UsageError(f"{policy.name}: {finding}; correct the rule, or name the audit")
+        outcomes = {finding.outcome for finding in judged.findings}
+        if not outcomes & {"failed", "unclear", "passed"}:
+            reasons = sorted({finding.message for finding in judged.findings if finding.rule})
+            raise AuditError(f"{policy.name}: no rule has a number to judge: {'; '.join(reasons)}")
+
+    def _bounds(self, records: Records) -> FloorBounds:
+        """The rules on floors for any noise, with the prior of these records.
+
+        Raises:
+            AuditError: there are no floors of such a model and data.
+        """
+        rules = [self._bench.policy.rules[number - 1] for number in self._floors]
+        ((audit, samples),) = _floors(self._bench.sizes)
+        subject = self._bench.protected(Protection.uniform(self._open.layers, _UNIT))
+        subject = replace(subject, records=records, samples=subject.samples or samples)
+        try:
+            return FloorBounds.of(audit, subject, rules, self._progress)
+        except NotApplicable as why:
+            raise AuditError(f"{self._bench.policy.name}: no floor: {why}") from why
+
+    def _halves(self) -> Iterator[FloorBounds]:
+        """The same of halves of the records, about as many as will verify a plan."""
+        records, seed = self._bench.subject.records, self._bench.subject.seed
+        for number in range(_HALVES // 2):
+            order = rng(seed, "protection", "halves", number).permutation(len(records))
+            for half in np.array_split(order, 2):
+                yield self._bounds(records.take(np.sort(half)))
 
 
-def parted(records: Records, rounds: int, seed: int) -> list[Records]:
-    """Half of the records for the search, and as many equal parts of the others as asked for.
+def _floors(sizes: Sequence[Size]) -> list[tuple[Floor, int | None]]:
+    """The audit of floors and its samples, where there is a rule on them."""
+    return [(size.audit, size.samples) for size in sizes if isinstance(size.audit, Floor)]
 
-    No user is in two of them.
 
-    Raises:
-        AuditError: there are fewer records, or users, than parts.
+def _by_formula(bench: Bench, means: Sequence[str]) -> tuple[int, ...]:
+    """Numbers of the rules on floors, where noise is the plan's own to add; else none.
+
+    Floors under noise that is there anyway are measured as everything is.
     """
-    owners = np.arange(len(records)) if records.users is None else _codes(records.users)
-    order = rng(seed, "protection", "parts").permutation(owners.max() + 1)
-    if len(order) < 2 * (rounds + 1):
-        raise AuditError(f"{len(order)} records or users are too few for a search and {rounds}")
-    half = len(order) // 2
-    groups = [order[:half], *np.array_split(order[half:], rounds)]
-    return [records.take(np.flatnonzero(np.isin(owners, group))) for group in groups]
-
-
-def _codes(users: NDArray[np.str_]) -> NDArray[np.int64]:
-    return np.unique(users, return_inverse=True)[1].astype(np.int64)
+    audits = [audit for audit, _ in _floors(bench.sizes)]
+    noisy = bench.subject.defenses or any(audit.options.sigma for audit in audits)
+    if noisy or "noise" not in means:
+        return ()
+    numbered = enumerate(bench.policy.rules, start=1)
+    return tuple(n for n, rule in numbered if rule.level == "error" and is_floor(rule.metric))
 
 
 def _levels(means: Sequence[str], scale: float) -> Iterator[Guard]:
@@ -275,18 +315,3 @@ def _words(verdict: Verdict) -> str:
     if verdict.passed:
         return "passes"
     return f"{len(verdict.failed)} rows beyond their limits, such as {verdict.failed[0]}"
-
-
-def _expect_rules(judged: Report, policy: Policy) -> None:
-    """Look whether every rule has something to judge while nothing is protected.
-
-    Raises:
-        UsageError: a rule has no row at all.
-        AuditError: no rule applies.
-    """
-    for finding in judged.findings:
-        if finding.says == "error" and finding.outcome == "unmeasured":
-            raise UsageError(f"{policy.name}: {finding}; correct the rule, or name the audit")
-    if not any(finding.outcome in ("failed", "unclear", "passed") for finding in judged.findings):
-        reasons = sorted({finding.message for finding in judged.findings})
-        raise AuditError(f"{policy.name}: no rule has a number to judge: {'; '.join(reasons)}")

@@ -6,7 +6,7 @@ from pydantic import JsonValue
 from torch import nn
 
 from gradaudit.protection.guards import OPEN
-from gradaudit.protection.planner import Plan
+from gradaudit.protection.plan import Plan
 from gradaudit.protection.settings import framework_settings, options
 from gradaudit.report import Measurement, Report
 

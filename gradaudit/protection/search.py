@@ -10,6 +10,8 @@ from gradaudit.protection.lessons import Choices, Lesson, Price, Verdict
 
 Attempt = Callable[[Protection], Verdict]
 _EQUAL = 1e-7
+_FINE = 1.1
+"""Of two levels of noise between which no other is tried, the larger over the smaller."""
 
 
 class _NoTrialsLeftError(Exception):
@@ -121,12 +123,32 @@ class Search:
         cost = self.choices.cost(passed)
         return Found(passed, cost, min(cost, bound) if candidate else cost)
 
+    def eased(self, passed: Protection, layers: Collection[str]) -> Protection:
+        """With the least noise on these layers, the same on all, that still passes its trial.
+
+        By bisection down to the next level below, as far as there is time.
+        """
+        (own,) = {guard for layer, guard in passed if layer in layers}
+        below = [g.amount for g in self.choices.guards if g.kind == "noise" and g < own]
+        low, high = max(below, default=own.amount), own.amount
+        while high > _FINE * low and self._more():
+            amount = float(f"{(low * high) ** 0.5:.3g}")
+            other = passed
+            for layer in layers:
+                other = other.with_guard(layer, Guard("noise", amount))
+            if self.passes(other):
+                passed, high = other, amount
+            else:
+                low = amount
+        return passed
+
     def cheapest_passed(self) -> Protection | None:
         """Of those that share a layer and were tried, and that nothing learned since rules out."""
         passed = [p for p, v in self.tried.items() if v.passed and p.shared and self.allowed(p)]
         return min(passed, key=self.choices.cost, default=None)
 
-    def _passes(self, protection: Protection) -> bool:
+    def passes(self, protection: Protection) -> bool:
+        """Whether it passes, and nothing was learned since that rules it out; tried if need be."""
         if protection not in self.tried and not self._more():
             return False
         return self.attempt(protection).passed and self.allowed(protection)
@@ -135,7 +157,7 @@ class Search:
         """Whether it passes as something passed that it covers; else it is tried."""
         passed = (each for each, verdict in self.tried.items() if verdict.passed)
         covered = any(protection.covers(each) and self.allowed(each) for each in passed)
-        return covered or self._passes(protection)
+        return covered or self.passes(protection)
 
     def _sharpen(self, failed: Protection) -> None:
         """Find fewest layers that fail together, by hiding the others; the dearest are kept."""
@@ -160,7 +182,7 @@ class Search:
         while better and self._more():
             better = False
             for other in sorted(self._neighbours(passed), key=self.choices.cost):
-                if other.shared and self.allowed(other) and self._passes(other):
+                if other.shared and self.allowed(other) and self.passes(other):
                     passed, better = other, True
                     break
         return passed

@@ -17,13 +17,13 @@ _CLIP = 2.0
 def defense_specs(protection: Protection, updates: Updates) -> tuple[str, ...]:
     """What blurs and prunes the layers that are shared, as ``--defense`` takes it.
 
-    Layers that are all treated alike are named by one glob.
+    Every layer is clipped by itself, so that what it shares depends on no other. Where all are
+    pruned alike, which is by the tensor anyway, one spec says so.
     """
     blurred = [(layer, g) for layer, g in protection if g.kind in ("noise", "prune")]
     alike = {guard for _, guard in blurred}
-    if len(alike) == 1 and len(blurred) == len(protection.shared):
-        norms = [updates.norm(layer) ** 2 for layer, _ in blurred]
-        return (_spec(alike.pop(), sum(norms) ** 0.5),)
+    if len(alike) == 1 and len(blurred) == len(protection.shared) and blurred[0][1].kind == "prune":
+        return (_spec(alike.pop(), 0.0),)
     return tuple(f"{_spec(g, updates.norm(layer))},layers={layer}" for layer, g in blurred)
 
 

@@ -1,7 +1,8 @@
 """A trial: a protection measured on some records, and judged by the policy."""
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -10,16 +11,16 @@ from gradaudit.audits.sizes import Size
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.defenses.subject import Subject
-from gradaudit.gathering import Part
-from gradaudit.judging import Policy, gate, known_metrics
+from gradaudit.gathering import AuditRows
+from gradaudit.judging import Policy, Rule, gate, known_metrics
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress, Silent
-from gradaudit.protection.asking import judges
+from gradaudit.protection.asking import asks, is_floor, judges
 from gradaudit.protection.guards import Guard, Protection
 from gradaudit.protection.lessons import Verdict
 from gradaudit.protection.settings import defense_specs
 from gradaudit.protection.updates import Updates
-from gradaudit.report import Finding, Measurement, Report
+from gradaudit.report import Finding, Key, Measurement, Report
 from gradaudit.runner import Outcome, Run, measured
 from gradaudit.units import NOTHING_KEPT, Units
 
@@ -54,23 +55,32 @@ class Bench:
     units: Units = NOTHING_KEPT
     _reports: dict[Protection, Report] = field(default_factory=dict)
     _rows: dict[tuple[str, str, Guard], list[Measurement]] = field(default_factory=dict)
+    _outcomes: dict[tuple[str, Protection], Outcome] = field(default_factory=dict)
     _begun: Run | None = None
 
     def anew(self, records: Records) -> Self:
         """The same on other records, with nothing measured."""
         subject = replace(self.subject, records=records)
-        return replace(self, subject=subject, _reports={}, _rows={}, _begun=None)
+        return replace(self, subject=subject, _reports={}, _rows={}, _outcomes={}, _begun=None)
 
-    def verdict(self, protection: Protection) -> Verdict:
-        """What the rules say of it."""
-        return verdict_of(self.judged(protection))
+    def of(self, rules: Sequence[Rule]) -> Self:
+        """The same for some of the rules; what one of the two measures, the other knows."""
+        policy = self.policy.model_copy(update={"rules": tuple(rules)})
+        sizes = [size for size in self.sizes if any(asks(rule, size.audit) for rule in rules)]
+        return replace(self, policy=policy, sizes=sizes, _reports={})
 
-    def judged(self, protection: Protection) -> Report:
-        """The report of what is shared under it, with findings; made once."""
-        if protection not in self._reports:
-            report = self._report(protection)
-            self._reports[protection] = gate(report, self.policy, strict=self.strict)
-        return self._reports[protection]
+    def judged(self, protection: Protection, seconds: float | None = None) -> Report:
+        """The report of what is shared under it, with findings; made once.
+
+        What takes longer than so many seconds is cut short, and could not be measured then.
+        """
+        if protection in self._reports:
+            return self._reports[protection]
+        done = self._run(protection, seconds)
+        judged = gate(done.report(), self.policy, strict=self.strict)
+        if all(outcome.whole for outcome in done.outcomes):
+            self._reports[protection] = judged
+        return judged
 
     def protected(self, protection: Protection) -> Subject:
         """The subject with a protection."""
@@ -82,32 +92,47 @@ class Bench:
             defenses=(*self.subject.defenses, *map(parse_defense, specs)),
         )
 
-    def _report(self, protection: Protection) -> Report:
+    def _run(self, protection: Protection, seconds: float | None) -> Run:
         """What the audits find; the model's accuracy is looked at once."""
         self._begun = self._begun or Run.begun(self.subject)
-        outcomes = [self._outcome(size, protection) for size in self.sizes]
-        protected = self.protected(protection)
-        return replace(self._begun, subject=protected, outcomes=outcomes).report()
+        end = None if seconds is None else time.monotonic() + seconds
+        outcomes = []
+        for size in self.sizes:
+            left = None if end is None else end - time.monotonic()
+            outcomes.append(self._outcome(size, protection, left))
+        return replace(self._begun, subject=self.protected(protection), outcomes=outcomes)
 
-    def _outcome(self, size: Size, protection: Protection) -> Outcome:
-        """What an audit comes to, with what is known already where its layers are separable."""
+    def _outcome(self, size: Size, protection: Protection, seconds: float | None) -> Outcome:
+        """What an audit comes to, with what is known already of the protection or its layers."""
         subject = self.protected(protection)
         subject = replace(subject, samples=subject.samples or size.samples)
-        if not self._separable(size.audit):
-            return measured(subject, size.audit, self.progress, self.units)
-        guards, name = dict(protection), size.audit.name
+        if self._separable(size.audit):
+            return self._by_layer(size, subject, dict(protection), seconds)
+        key = (size.audit.name, protection)
+        if key in self._outcomes:
+            return self._outcomes[key]
+        outcome = measured(subject, size.audit, self.progress, self.units, seconds)
+        if outcome.whole:
+            self._outcomes[key] = outcome
+        return outcome
+
+    def _by_layer(
+        self, size: Size, subject: Subject, guards: Mapping[str, Guard], seconds: float | None
+    ) -> Outcome:
+        """The same where layers are separable: those with a guard that is new are measured."""
+        name = size.audit.name
         keys = {layer.name: (name, layer.name, guards[layer.name]) for layer in subject.layers}
         fresh = tuple(layer for layer in subject.layers if keys[layer.name] not in self._rows)
         known = [row for key in keys.values() for row in self._rows.get(key, ())]
         if not fresh:
-            return Outcome(Part.of(size.audit, known), 0.0)
+            return Outcome(AuditRows.of(size.audit, known), 0.0)
         only = replace(subject, layers=fresh)
-        outcome = measured(only, size.audit, self.progress, self.units)
-        if outcome.fault is None:
+        outcome = measured(only, size.audit, self.progress, self.units, seconds)
+        if outcome.fault is None and outcome.whole:
             for row in outcome.part.rows:
                 if row.layer is not None:
                     self._rows.setdefault(keys[row.layer], []).append(row)
-        return replace(outcome, part=Part.of(size.audit, [*known, *outcome.part.rows]))
+        return replace(outcome, part=AuditRows.of(size.audit, [*known, *outcome.part.rows]))
 
     def _separable(self, audit: Audit[Any]) -> bool:
         """Whether what rules ask of it are rows of layers that stand by themselves."""
@@ -123,22 +148,46 @@ def _shared(layers: Sequence[Layer], protection: Protection) -> tuple[Layer, ...
     return tuple(layer for layer in layers if layer.name not in protection.hidden)
 
 
-def verdict_of(judged: Report) -> Verdict:
-    """What a judged report says of the protection that it was measured under."""
+def verdict_of(judged: Report, without: Collection[int] = ()) -> Verdict:
+    """What a judged report says of the protection that it was measured under.
+
+    Where a floor does not apply there is none, and what is shared is beyond every limit of it.
+
+    Args:
+        judged: with findings.
+        without: numbers of rules that are not asked about.
+    """
     shown = {layer.name for layer in judged.target.layers}
-    faults = [finding for finding in judged.findings if finding.says == "error"]
-    missing = [f for f in faults if f.outcome == "unmeasured"]
-    beyond = [f for f in faults if f.outcome != "unmeasured"]
+    rows = judged.by_key()
+    lacking = [f for f in judged.findings if f.level == "error" and _lacks_floor(f, rows)]
+    faults = [f for f in judged.findings if f.says == "error" or f in lacking]
+    faults = [f for f in faults if f.rule not in without]
+    beyond = [f for f in faults if f.outcome in _JUDGED or f in lacking]
     relative = {name for name, metric in known_metrics().items() if metric.relative}
     of_layers = [(f.layer, f.metric) for f in beyond if f.layer is not None and f.layer in shown]
     return Verdict(
         layers=frozenset(layer for layer, metric in of_layers if metric not in relative),
         relative=frozenset(layer for layer, metric in of_layers if metric in relative),
         whole=any(f.layer not in shown for f in beyond),
-        broken="; ".join(str(f) for f in missing),
+        broken="; ".join(str(f) for f in faults if f not in beyond),
         excess=_excess(judged),
         failed=tuple(str(f) for f in faults),
     )
+
+
+def _lacks_floor(finding: Finding, rows: Mapping[Key, Measurement]) -> bool:
+    """Whether a rule on a floor met a row of what is shared that says why it has none."""
+    row = rows.get(finding.key)
+    return is_floor(finding.metric) and row is not None and row.status == "skipped"
+
+
+def shortfall(judged: Report, numbers: Collection[int]) -> float:
+    """How far the unfavourable ends of what these rules judge are beyond, over the limit's size."""
+    rows = judged.by_key()
+    asked = (f for f in judged.findings if f.rule in numbers and f.key in rows)
+    found = ((f, rows[f.key].interval) for f in asked)
+    ends = (_beyond(f, ends[f.max is not None]) for f, ends in found if ends is not None)
+    return max(ends, default=0.0)
 
 
 def unlooked(before: Report, now: Report) -> str:
@@ -161,19 +210,19 @@ def _excess(judged: Report) -> float | None:
     """How far the worst row is beyond the limit of a rule of level error."""
     rows = judged.by_key()
     found = [
-        _beyond(finding, row)
+        _beyond(finding, row.number)
         for finding in judged.findings
         if finding.level == "error"
         and finding.outcome in _JUDGED
         and (row := rows.get(finding.key)) is not None
+        and row.number is not None
     ]
     return max(found, default=None)
 
 
-def _beyond(finding: Finding, row: Measurement) -> float:
+def _beyond(finding: Finding, value: float) -> float:
     limit = finding.min if finding.max is None else finding.max
     assert limit is not None  # as of every rule
-    assert row.number is not None  # it was judged
     sign = -1 if finding.max is None else 1
-    excess = sign * (row.number - limit) / (abs(limit) or 1.0)
+    excess = sign * (value - limit) / (abs(limit) or 1.0)
     return max(-_MOST, min(excess, _MOST)) if not math.isnan(excess) else _MOST

@@ -64,6 +64,10 @@ class Updates:
         rows = [torch.cat([*each[layer].values()]) for each in self.batches]
         return float(torch.stack(rows).mean(dim=0).square().sum())
 
+    def size(self, layer: str) -> float:
+        """Root mean square of a layer's elements: noise of that deviation loses half of it."""
+        return float(np.sqrt(self._energy(layer) / self.elements(layer)))
+
     def lost(self, layer: str, guard: Guard) -> float:
         """The share of a layer's update that does not arrive in the open, 0 to 1.
 
@@ -82,6 +86,14 @@ class Updates:
         return 1 - self._kept(layer, guard.amount) / energy
 
     def _energy(self, layer: str) -> float:
+        return self._energies[layer]
+
+    @cached_property
+    def _energies(self) -> dict[str, float]:
+        """Mean squared norms of the layers' updates."""
+        return {layer: self._measured(layer) for layer in self.layers}
+
+    def _measured(self, layer: str) -> float:
         squares = (t.double().square().sum() for each in self.batches for t in each[layer].values())
         return float(sum(squares)) / len(self.batches)
 

@@ -9,7 +9,7 @@ point where the weights do.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import torch
@@ -51,6 +51,7 @@ class NamedUpdate:
         beside: those arrays, by their names.
         hidden: names that came and do not leave.
         records: how many records are behind it, where that is known.
+        smoothing: of the labels, by the loss that it was trained with.
         errors: how far rounding moves an element, by name, where the arrays do not tell.
         cache: differences that were taken already.
     """
@@ -62,6 +63,7 @@ class NamedUpdate:
     beside: Mapping[str, Tensor] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     records: int | None = None
+    smoothing: float = 0.0
     errors: Mapping[str, float] = field(default_factory=dict)
     cache: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
@@ -113,6 +115,7 @@ def named_update(
     kind: Kind | None = None,
     parameters: Iterable[str] | None = None,
     records: int | None = None,
+    smoothing: float = 0.0,
     state: Mapping[str, Array] | None = None,
 ) -> NamedUpdate:
     """Match what leaves with what came.
@@ -124,13 +127,16 @@ def named_update(
         parameters: names of the trained parameters; all else are buffers. Without them, buffers
             are known by BatchNorm's names.
         records: how many records were trained on.
+        smoothing: of the labels, by the loss.
         state: a state dict with the names of arrays that are called 0, 1, … by their order; their
             shapes are compared with it.
 
     Raises:
-        AuditError: names or shapes do not match, the two kinds cannot be told apart, values are
-            not finite, or nothing is left.
+        AuditError: something is no array or no kind, names or shapes do not match, the two kinds
+            cannot be told apart, values are not finite, or nothing is left.
     """
+    if kind not in (None, *get_args(Kind)):
+        raise AuditError(f"kind: {kind!r} is none of {', '.join(get_args(Kind))}")
     came, left = _tensors(before or {}, state), _tensors(after, state)
     _expect_match(came, left, gradient=kind == "gradient")
     trained = None if parameters is None else set(parameters)
@@ -151,6 +157,7 @@ def named_update(
         beside={name: left[name] for name in apart},
         hidden=tuple(name for name in came if name not in left),
         records=records,
+        smoothing=smoothing,
     )
 
 
@@ -169,6 +176,8 @@ def _tensors(arrays: Mapping[str, Array], state: Mapping[str, Array] | None) -> 
 def _tensor(array: Array) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach()
+    if not isinstance(array, np.ndarray) and not hasattr(array, "numpy"):
+        raise AuditError(f"a {type(array).__name__} is no array; give tensors or numpy's arrays")
     plain = array if isinstance(array, np.ndarray) else array.numpy()
     plain = np.ascontiguousarray(plain, plain.dtype.newbyteorder("=")).reshape(plain.shape)
     return torch.from_numpy(plain if plain.flags.writeable else plain.copy())

@@ -60,8 +60,8 @@ def ratio_interval(
         squares, mixed, lengths = (draws @ products).T
         spread = squares - 2 * change * mixed + change**2 * lengths
         kept = spread > _SAME * squares
-        own = np.sqrt(spread[kept]) / below[kept] / (ratio + change[kept])
-        studentised = np.log1p(change[kept] / ratio) / own
+        errors = np.sqrt(spread[kept]) / below[kept] / (ratio + change[kept])
+        studentised = np.log1p(change[kept] / ratio) / errors
     low, high = np.quantile(studentised, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     reach = error / ratio
     return ratio * _exp(-high * reach), ratio * _exp(-low * reach)

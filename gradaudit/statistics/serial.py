@@ -42,8 +42,8 @@ def depends(series: ArrayLike, groups: ArrayLike, rng: np.random.Generator) -> b
     order = np.arange(len(groups))
     members = np.flatnonzero(groups), np.flatnonzero(~groups)
     for _ in range(PERMUTATIONS):
-        for own in members:
-            order[own] = rng.permutation(own)
+        for group in members:
+            order[group] = rng.permutation(group)
         if _rarity(scores[:, order], groups) >= observed:
             return False
     return True
@@ -53,10 +53,10 @@ def _scores(values: FloatArray, groups: NDArray[np.bool_]) -> FloatArray:
     """Ranks within groups, and their distances from the middle: (2, n), centred in each group."""
     scores = np.zeros((2, len(values)))
     for group in (groups, ~groups):
-        own = rank(values[group])
-        own = (own - own.mean()) / len(own)
-        far = np.abs(own)
-        scores[:, group] = own, far - far.mean()
+        ranks = rank(values[group])
+        ranks = (ranks - ranks.mean()) / len(ranks)
+        far = np.abs(ranks)
+        scores[:, group] = ranks, far - far.mean()
     return scores
 
 

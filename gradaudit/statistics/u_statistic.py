@@ -123,9 +123,9 @@ def project(values: FloatArray, errors: FloatArray, draws: Draws) -> Projected:
 def pooled(repetitions: Sequence[Projected]) -> tuple[FloatArray, FloatArray]:
     """Mean of the scores over repetitions on the same records, and its variance, (scores,) each."""
     count = len(repetitions)
-    values = np.stack([each.values for each in repetitions])
-    alone = np.sum([each.shared + each.own for each in repetitions], axis=0)
-    influence = np.stack([each.influence for each in repetitions])
+    values = np.stack([repetition.values for repetition in repetitions])
+    alone = np.sum([repetition.shared + repetition.own for repetition in repetitions], axis=0)
+    influence = np.stack([repetition.influence for repetition in repetitions])
     squares = (influence.sum(axis=0) ** 2).sum(axis=0) - (influence**2).sum(axis=(0, 1))
     across = np.maximum(squares, 0.0)
     variance = (alone + 2 * across) / count**2
@@ -140,9 +140,9 @@ def disjoint(repetitions: Sequence[Draws]) -> FloatArray:
     m/Σ_c p_c² with m clusters in a batch and p_c the share of batches that cluster c is in, over
     all repetitions: N/k for batches of k of N records.
     """
-    sizes = np.mean([each.sizes for each in repetitions], axis=0)
-    inclusion = np.mean([each.inclusion for each in repetitions], axis=0)
-    trials = np.sum([np.bincount(each.strata) for each in repetitions], axis=0)
+    sizes = np.mean([repetition.sizes for repetition in repetitions], axis=0)
+    inclusion = np.mean([repetition.inclusion for repetition in repetitions], axis=0)
+    trials = np.sum([np.bincount(repetition.strata) for repetition in repetitions], axis=0)
     squares = (inclusion**2).sum(axis=1)
     chance = np.maximum(sizes - squares, 0.0) / trials  # of the sample's shares about p
     return np.asarray(sizes / np.maximum(squares - chance, squares / len(inclusion.T)))

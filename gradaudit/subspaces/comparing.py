@@ -138,23 +138,25 @@ class Family:
     def of(cls, compared: Iterable[Compared]) -> Family:
         """The family of these comparisons, at least one."""
         most: dict[str, Array] = {}
-        for each, name in product(compared, DISTANCES):
-            scores = _standardised(each.among(name))
+        for comparison, name in product(compared, DISTANCES):
+            scores = _standardised(comparison.among(name))
             most[name] = np.maximum(most[name], scores) if name in most else scores
         return cls(most)
 
     def p_values(self, compared: Compared) -> dict[str, float]:
         """By the distance's name, the p-value of a member, corrected for the others."""
-        found = {}
+        values = {}
         for name, most in self.most.items():
             observed = _standardised(compared.among(name))[0]
-            found[name] = (1 + int((most[1:] >= observed).sum())) / len(most)
-        return found
+            values[name] = (1 + int((most[1:] >= observed).sum())) / len(most)
+        return values
 
 
 def most_significant(compared: Sequence[Compared]) -> int:
     """The index of the comparison whose Grassmann distance stands out most."""
-    return int(np.argmax([_standardised(each.among(STATISTIC))[0] for each in compared]))
+    return int(
+        np.argmax([_standardised(comparison.among(STATISTIC))[0] for comparison in compared])
+    )
 
 
 def _standardised(values: Array) -> Array:

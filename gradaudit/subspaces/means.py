@@ -232,18 +232,24 @@ class Permuting:
             sums = self._sums([(*keys[piece.layer], piece) for piece in pieces])
             for piece in pieces:
                 name, number = key = keys[piece.layer]
-                own = self.means[name]
-                angles = own.quick_angles(sums.pop(0), self._members(number, piece), ranks[key])
+                basis = self.means[name]
+                angles = basis.quick_angles(sums.pop(0), self._members(number, piece), ranks[key])
                 parts.append(distances(angles))
                 if piece.stop == self.count:
-                    yield key, {each: np.concatenate([p[each] for p in parts]) for each in parts[0]}
+                    yield (
+                        key,
+                        {
+                            distance: np.concatenate([p[distance] for p in parts])
+                            for distance in parts[0]
+                        },
+                    )
                     parts = []
 
     def _sums(self, wanted: Sequence[tuple[str, int, Piece]]) -> list[Array]:
         """Sums over the permuted groups: for each piece of permutations, (width, elements)."""
         sums = [np.zeros((piece.width, self.means[name].total.size)) for name, _, piece in wanted]
         for rows, chunk in counted(self.stream(list({name: 0 for name, _, _ in wanted}))):
-            values = {name: as_array(each) for name, each in chunk.items()}
+            values = {name: as_array(tensor) for name, tensor in chunk.items()}
             for (name, number, piece), total in zip(wanted, sums, strict=True):
                 members = self._members(number, piece)[:, rows]
                 total += members.astype(np.float64) @ values[name]

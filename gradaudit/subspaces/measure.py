@@ -66,9 +66,9 @@ class Comparison:
             AuditError: the model cannot be run on the records.
         """
         with progress.task(f"subspace, {reading}", len(self.layers)) as advance:
-            for found in self._by_means() if reading == "mean" else self._by_samples():
+            for outcome in self._by_means() if reading == "mean" else self._by_samples():
                 advance(1)
-                yield found
+                yield outcome
 
     def _by_samples(self) -> Iterator[tuple[str, Outcome]]:
         widths = {layer.name: layer.parameters for layer in self.layers}
@@ -94,14 +94,14 @@ class Comparison:
         yield from without.items()
         means = dict(mean_gradients(self._stream, forms, self.splits, self.memory))
         permuting = Permuting(self._stream, means, self.splits, self.memory)
-        found: dict[str, dict[int, Compared | GradauditError]] = {name: {} for name in means}
+        outcomes: dict[str, dict[int, Compared | GradauditError]] = {name: {} for name in means}
         ranks: dict[tuple[str, int], int] = {}
         for name, number in product(means, range(len(self.splits))):
             try:
                 ranks[name, number] = means[name].rank(number, self.splits[number])
                 permuting.expect_affordable(name)
             except GradauditError as why:
-                found[name][number] = why
+                outcomes[name][number] = why
                 ranks.pop((name, number), None)
         for (name, number), permuted in permuting.distances(ranks):
             angles = means[name].angles(number, self.splits[number], ranks[name, number])
@@ -109,10 +109,10 @@ class Comparison:
             compared = Compared(angles, permuted, facts)
             try:
                 compared.expect_different()
-                found[name][number] = compared
+                outcomes[name][number] = compared
             except NotApplicable as why:
-                found[name][number] = why
-        yield from found.items()
+                outcomes[name][number] = why
+        yield from outcomes.items()
 
     def _everywhere(self, why: GradauditError) -> Outcome:
         return dict.fromkeys(range(len(self.splits)), why)
@@ -161,13 +161,13 @@ def compare_samples(
     energies = np.square(coordinates).sum(axis=0)
     if not len(energies):
         raise NotApplicable("the gradients of all records looked at are zero")
-    found: dict[int, Compared | GradauditError] = {}
+    outcomes: dict[int, Compared | GradauditError] = {}
     for number, split in enumerate(splits):
         try:
-            found[number] = _compare(coordinates, energies, split, memory)
+            outcomes[number] = _compare(coordinates, energies, split, memory)
         except NotApplicable as why:
-            found[number] = why
-    return found
+            outcomes[number] = why
+    return outcomes
 
 
 def _compare(coordinates: Array, energies: Array, split: Split, memory: int) -> Compared:
@@ -191,7 +191,7 @@ def _compare(coordinates: Array, energies: Array, split: Split, memory: int) -> 
         distances(_angles(coordinates, split.member[some], k, floor))
         for some in _portions(split.orders, coordinates.size, memory)
     ]
-    together = {name: np.concatenate([each[name] for each in permuted]) for name in permuted[0]}
+    together = {name: np.concatenate([part[name] for part in permuted]) for name in permuted[0]}
     facts: dict[str, JsonValue] = {
         "k": k,
         "dimensions": len(energies),

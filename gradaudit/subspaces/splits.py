@@ -67,14 +67,14 @@ def splits_of(
     named = records.users
     users = np.arange(len(records)) if named is None else np.unique(named, return_inverse=True)[1]
     orders: dict[Permuted, Orders] = {}
-    found: list[Split] = []
+    splits: list[Split] = []
     for name in names:
         attribute = records.attributes[name]
         permuted = _permuted(attribute.codes, users)
         if permuted not in orders:
             orders[permuted] = orders_of(permuted, users, permutations, seed)
-        found += _splits(name, attribute, permuted, orders[permuted], users)
-    return tuple(found)
+        splits += _splits(name, attribute, permuted, orders[permuted], users)
+    return tuple(splits)
 
 
 def orders_of(permuted: Permuted, users: Orders, count: int, seed: int) -> Orders:
@@ -93,8 +93,8 @@ def orders_of(permuted: Permuted, users: Orders, count: int, seed: int) -> Order
     if permuted == "records of each user":
         orders = np.empty((count, len(users)), dtype=np.int64)
         for user in range(users.max() + 1):
-            own = np.flatnonzero(users == user)
-            orders[:, own] = own[_shuffled(generator, len(own), count)]
+            members = np.flatnonzero(users == user)
+            orders[:, members] = members[_shuffled(generator, len(members), count)]
         return orders
     return _shuffled(generator, len(users), count)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gradaudit.errors import UsageError
 from gradaudit.pictures import picture
 from gradaudit.report import Measurement, Report
-from gradaudit.sweeping.grid import Axis, Point
+from gradaudit.sweeping.grid import Axis, GridPoint
 from gradaudit.text import printable
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def draw_sweep(path: Path, report: Report, axes: Sequence[Axis], metric: str) ->
     if not settings:
         raise UsageError(f"--curves: {metric} was not measured, so there is nothing to draw")
     name = axes[0].name
-    places = [Point({name: value}).variant[name] for value in axes[0].values]
+    places = [GridPoint({name: value}).variant[name] for value in axes[0].values]
     numeric = all(isinstance(place, int | float) for place in places)
     with picture(path, len(settings)) as panels:
         for axes_, (setting, rows) in zip(panels, settings.items(), strict=True):

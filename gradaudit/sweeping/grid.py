@@ -27,7 +27,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Point:
+class GridPoint:
     """One setting of everything that is varied: ``values`` by the axes' names."""
 
     values: Mapping[str, str]
@@ -54,7 +54,7 @@ class Point:
     def _replaced(self, value: Any) -> Any:
         if isinstance(value, str):
             return _PLACEHOLDER.sub(lambda m: self.values.get(m[1], m[0]), value)
-        return [self._replaced(each) for each in value] if isinstance(value, list) else value
+        return [self._replaced(item) for item in value] if isinstance(value, list) else value
 
 
 def read_axes(specs: Sequence[str]) -> tuple[Axis, ...]:
@@ -73,7 +73,7 @@ def read_axes(specs: Sequence[str]) -> tuple[Axis, ...]:
     return axes
 
 
-def points(axes: Sequence[Axis]) -> list[Point]:
+def points(axes: Sequence[Axis]) -> list[GridPoint]:
     """Every combination, the last axis fastest.
 
     Raises:
@@ -83,7 +83,7 @@ def points(axes: Sequence[Axis]) -> list[Point]:
     if len(grid) > _MANY:
         raise UsageError(f"--over: {len(grid):,} combinations are more than {_MANY:,}")
     names = [axis.name for axis in axes]
-    return [Point(dict(zip(names, values, strict=True))) for values in grid]
+    return [GridPoint(dict(zip(names, values, strict=True))) for values in grid]
 
 
 def expect_known(axes: Sequence[Axis], fields: Collection[str], flags: Mapping[str, Any]) -> None:

@@ -57,7 +57,7 @@ class Attack:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttackScores:
     """What came of it, (batches,) each.
 
     Attributes:
@@ -95,7 +95,7 @@ def attacked(
     attack_: Attack,
     seed: int,
     progress: Progress,
-) -> Outcome:
+) -> AttackScores:
     """Attack the updates of these batches.
 
     Batches have equally many records; noise and starting points, drawn by the seed, are the same
@@ -120,7 +120,7 @@ def attacked(
         ratios.append(perturbation_ratio(target, sharing, batch, shared, noise))
     errors = np.stack([answer.errors for answer in answers])
     membership, paired = _misnamed(answers)
-    return Outcome(
+    return AttackScores(
         relative_error=errors.mean(axis=1),
         reconstruct=clipped(errors).mean(axis=1),
         membership=membership,

@@ -36,7 +36,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Point:
+class PanelPoint:
     """A setting in a panel.
 
     Attributes:
@@ -63,7 +63,7 @@ def expect_panels(panels: int) -> None:
         )
 
 
-def draw_characteristics(path: Path, panels: Mapping[str, Sequence[Point]]) -> None:
+def draw_characteristics(path: Path, panels: Mapping[str, Sequence[PanelPoint]]) -> None:
     """Accuracy (left axis) and distances (right axis) over the axis of perturbation.
 
     Args:
@@ -116,7 +116,7 @@ def draw_advantages(
             axes.set(title=printable(title), xlabel="accuracy", ylabel="advantage")
 
 
-def _panel(axes: Axes, places: np.ndarray, points: Sequence[Point]) -> None:
+def _panel(axes: Axes, places: np.ndarray, points: Sequence[PanelPoint]) -> None:
     values, reaches = _values([point.accuracy for point in points])
     axes.errorbar(
         places, values, yerr=reaches, fmt="o-", color=_ACCURACY, markersize=3, label="accuracy"

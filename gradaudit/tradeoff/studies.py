@@ -23,7 +23,7 @@ from gradaudit.models.target import Target, shared_parameters
 from gradaudit.progress import Advance, Progress
 from gradaudit.randomness import number as seed_of
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.tradeoff.attacking import Attack, Outcome, attacked, has_secret
+from gradaudit.tradeoff.attacking import Attack, AttackScores, attacked, has_secret
 from gradaudit.tradeoff.mechanisms import Mechanism, Setting
 from gradaudit.tradeoff.scores import FloatArray
 from gradaudit.units import NOTHING_KEPT, Units
@@ -107,7 +107,7 @@ class Study:
 
     mechanism: Mechanism
     trained: Sequence[Sequence[Trained]]
-    outcomes: Mapping[View, Sequence[Sequence[Outcome]]]
+    outcomes: Mapping[View, Sequence[Sequence[AttackScores]]]
 
     @property
     def accuracies(self) -> FloatArray:
@@ -196,7 +196,7 @@ def study(subject: Subject, mechanism: Mechanism, plan: Plan, progress: Progress
     for setting in mechanism.settings:
         expect_usable(subject, setting)
     trained: list[list[Trained]] = []
-    outcomes: dict[View, list[list[Outcome]]] = {}
+    outcomes: dict[View, list[list[AttackScores]]] = {}
     for number in range(plan.repeats):
         drawn, test = _drawn(subject, plan, number)
         targets = [defended_target(subject.target, chain, subject.seed) for chain in chains]
@@ -266,7 +266,7 @@ def _attacked(
     plan: Plan,
     drawn: Subject,
     progress: Progress,
-) -> list[Outcome]:
+) -> list[AttackScores]:
     """The same batches attacked at every setting."""
     batches = chosen_batches(drawn, Choice(view.batch_size, plan.batches))
     attack = replace(plan.attack, insider=view.insider)

@@ -4,7 +4,7 @@ Verdict, scope, findings, layers, not tested, provenance; the last line repeats 
 """
 
 from gradaudit.view.arrays import ArrayLine
-from gradaudit.view.cells import Cell, Column, LayerLine
+from gradaudit.view.cells import Cell, LayerLine, MetricColumn
 from gradaudit.view.concerns import Concern
 from gradaudit.view.gaps import Gap
 from gradaudit.view.layers import Layers
@@ -15,11 +15,11 @@ from gradaudit.view.verdict import Verdict
 __all__ = [
     "ArrayLine",
     "Cell",
-    "Column",
     "Concern",
     "Gap",
     "LayerLine",
     "Layers",
+    "MetricColumn",
     "Scope",
     "Verdict",
     "View",

@@ -43,9 +43,13 @@ def _rows(report: Report) -> Iterator[Measurement]:
 
 
 def _line(row: Measurement) -> ArrayLine:
-    told = row.details
-    before, after, noise = (_number(told.get(k)) for k in ("norm_before", "norm_after", "noise"))
-    key, kind, says = str(row.variant["key"]), str(told.get("kind", "")), str(told.get("says", ""))
+    details = row.details
+    before, after, noise = (_number(details.get(k)) for k in ("norm_before", "norm_after", "noise"))
+    key, kind, says = (
+        str(row.variant["key"]),
+        str(details.get("kind", "")),
+        str(details.get("says", "")),
+    )
     return ArrayLine(key, kind, before, after, noise, says, open=row.value == 1)
 
 

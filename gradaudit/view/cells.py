@@ -23,7 +23,7 @@ HEADINGS: Mapping[Question, str] = {
 
 
 @dataclass(frozen=True)
-class Column:
+class MetricColumn:
     """A metric that layers are compared by.
 
     Attributes:

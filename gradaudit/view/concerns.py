@@ -75,8 +75,8 @@ def concerns_of(judged: Report) -> tuple[Concern, ...]:
         key = (finding.metric, _level(finding), about, possible)
         groups.setdefault(key, []).append(finding)
     facts = _Facts(judged.by_key(), proxies(), len(judged.target.layers))
-    found = [_concern(findings, key[-1], facts) for key, findings in groups.items()]
-    return tuple(sorted(found, key=_gravity))
+    concerns = [_concern(findings, key[-1], facts) for key, findings in groups.items()]
+    return tuple(sorted(concerns, key=_gravity))
 
 
 class _Facts(NamedTuple):
@@ -118,7 +118,7 @@ def _gravest(judged: Report) -> Iterator[tuple[Finding, Level | None]]:
         least = min(map(_rank, findings))
         level = min(map(_level, findings), key=LEVELS.index)
         possible = level if LEVELS.index(level) < least[1] else None
-        yield from ((each, possible) for each in findings if _rank(each) == least)
+        yield from ((worst, possible) for worst in findings if _rank(worst) == least)
 
 
 def _rank(finding: Finding) -> tuple[bool, int]:
@@ -145,7 +145,7 @@ def _concern(findings: Sequence[Finding], possible: Level | None, facts: _Facts)
     return Concern(
         level=_level(first),
         shown=first.outcome != "unclear",
-        fails=any(says(each) == "error" for each in findings),
+        fails=any(says(finding) == "error" for finding in findings),
         possible=possible,
         proxy=first.metric in facts.standing,
         metric=first.metric,
@@ -223,5 +223,5 @@ def _worst(rows: Mapping[Key, Measurement], findings: Sequence[Finding]) -> Find
         if finding.key in rows and (value := rows[finding.key].number) is not None
     }
     sign = 1 if findings[0].max is not None else -1
-    found = [finding for finding in findings if finding.key in measured]
-    return max(found, key=lambda finding: sign * measured[finding.key], default=None)
+    known = [finding for finding in findings if finding.key in measured]
+    return max(known, key=lambda finding: sign * measured[finding.key], default=None)

@@ -51,11 +51,11 @@ def data_facts(report: Report) -> str:
 
 def checkpoint_notes(report: Report) -> tuple[str, ...]:
     """What was done to make checkpoints fit the model, a line each; files named if several."""
-    found = [checkpoint for checkpoint in report.target.checkpoints if checkpoint.notes]
+    noted = [checkpoint for checkpoint in report.target.checkpoints if checkpoint.notes]
     named = len(report.target.checkpoints) > 1
     return tuple(
         (f"{checkpoint.file}: " if named else "") + "; ".join(checkpoint.notes)
-        for checkpoint in found
+        for checkpoint in noted
     )
 
 

@@ -53,5 +53,9 @@ def _from_details(given: object) -> Floor | None:
 
 def _from_row(row: Measurement, rows: Mapping[Key, Measurement]) -> Floor | None:
     key = row.id, row.layer, json.dumps({**row.variant, PERMUTED: True}, sort_keys=True)
-    found = rows.get(key)
-    return Floor(found.value, found.interval) if found and found.value is not None else None
+    permuted = rows.get(key)
+    return (
+        Floor(permuted.value, permuted.interval)
+        if permuted and permuted.value is not None
+        else None
+    )

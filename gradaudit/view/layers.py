@@ -8,16 +8,16 @@ from typing import Any
 from gradaudit.audits import Audit, audits
 from gradaudit.judging.risk import BEYOND, LEVELS
 from gradaudit.report import Report
-from gradaudit.view.cells import HEADINGS, Column, LayerLine
-from gradaudit.view.lookup import Found
+from gradaudit.view.cells import HEADINGS, LayerLine, MetricColumn
+from gradaudit.view.lookup import Lookup
 
 
 @dataclass(frozen=True)
 class Layers:
     """The layers in the model's order, with what they are compared by."""
 
-    questions: tuple[Column, ...] = ()
-    columns: tuple[Column, ...] = ()
+    questions: tuple[MetricColumn, ...] = ()
+    columns: tuple[MetricColumn, ...] = ()
     lines: tuple[LayerLine, ...] = ()
     ranks: tuple[int, ...] = field(default=(), repr=False)
     """Places of the lines from the riskiest on."""
@@ -31,8 +31,8 @@ class Layers:
     @property
     def tally(self) -> str:
         """How many layers have each risk: ``2 high, 1 low of 3 layers; high not excluded in 1``."""
-        found = Counter(line.level for line in self.lines)
-        counts = ", ".join(f"{found[level]} {level}" for level in LEVELS if found[level])
+        levels = Counter(line.level for line in self.lines)
+        counts = ", ".join(f"{levels[level]} {level}" for level in LEVELS if levels[level])
         left = Counter(line.possible for line in self.lines)
         more = [f"; {level} not excluded in {left[level]}" for level in LEVELS if left[level]]
         return f"{counts} of {len(self.lines)} layers{''.join(more)}"
@@ -44,10 +44,12 @@ def layers_of(judged: Report) -> Layers:
     A report of one audit shows all its metrics behind the questions; one of several shows the
     headline metrics of each. A column without any number is left out.
     """
-    found = Found.of(judged)
-    columns = tuple(found.column(metric) for metric in chosen_metrics(judged) if found.has(metric))
+    lookup = Lookup.of(judged)
+    columns = tuple(
+        lookup.column(metric) for metric in chosen_metrics(judged) if lookup.has(metric)
+    )
     questions = tuple(_questions(columns))
-    lines = tuple(found.lines(judged, questions, columns))
+    lines = tuple(lookup.lines(judged, questions, columns))
     return Layers(questions, columns, lines, _ranks(lines, judged))
 
 
@@ -73,7 +75,7 @@ def _audits_of(audit: str) -> list[type[Audit[Any]]]:
     return [part for part in audits().values() if part.reports_as() == audit]
 
 
-def _questions(columns: Sequence[Column]) -> Iterator[Column]:
+def _questions(columns: Sequence[MetricColumn]) -> Iterator[MetricColumn]:
     """Of the metrics that answer a question the one of an audit that tries most to learn it.
 
     Of several of one audit it is the last.
@@ -84,7 +86,7 @@ def _questions(columns: Sequence[Column]) -> Iterator[Column]:
             yield min(answering, key=_evidence)
 
 
-def _evidence(column: Column) -> tuple[bool, int]:
+def _evidence(column: MetricColumn) -> tuple[bool, int]:
     """Least for an audit that really tries, and then for the one whose turn comes first."""
     audit, _, metric = column.metric.partition(".")
     known = [a for a in _audits_of(audit) if any(m.id == metric for m in a.metrics)]

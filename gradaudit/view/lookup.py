@@ -8,12 +8,12 @@ from gradaudit.audits import Metric
 from gradaudit.judging.policy import known_metrics
 from gradaudit.judging.risk import BEYOND, LEVELS, Level, Risk, level_of, risks_of
 from gradaudit.report import Finding, Key, Measurement, Report
-from gradaudit.view.cells import Cell, Column, LayerLine
+from gradaudit.view.cells import Cell, LayerLine, MetricColumn
 from gradaudit.view.floors import permuted
 
 
 @dataclass(frozen=True)
-class Found:
+class Lookup:
     """Headline rows of layers, every row, and what the policy says, by metric and layer."""
 
     rows: Mapping[tuple[str, str | None], Measurement]
@@ -47,17 +47,19 @@ class Found:
         """Whether a layer has a number of it."""
         return metric in self.measured
 
-    def column(self, metric: str) -> Column:
+    def column(self, metric: str) -> MetricColumn:
         """What is known of a metric."""
         limits = tuple(sorted(self.limits.get(metric, ()), key=lambda x: LEVELS.index(x[0])))
         known = self.known.get(metric)
         if known is None:
-            return Column(metric, limits=limits)
+            return MetricColumn(metric, limits=limits)
         sign = {"higher": 1, "lower": -1, None: 0}[known.riskier]
-        return Column(metric, known.question, known.title, known.unit, sign, known.chance, limits)
+        return MetricColumn(
+            metric, known.question, known.title, known.unit, sign, known.chance, limits
+        )
 
     def lines(
-        self, judged: Report, questions: Sequence[Column], columns: Sequence[Column]
+        self, judged: Report, questions: Sequence[MetricColumn], columns: Sequence[MetricColumn]
     ) -> Iterator[LayerLine]:
         """A line for each layer of the model, and for each other one that has rows."""
         described = {layer.name: layer for layer in judged.target.layers}

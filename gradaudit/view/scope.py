@@ -96,8 +96,8 @@ def _offered(report: Report) -> dict[str, JsonValue]:
 
 
 def _private(report: Report) -> str:
-    found, offered = attacked(report), _offered(report)
-    named = ", ".join(name + _values(offered.get(name)) for name in found)
+    names, offered = attacked(report), _offered(report)
+    named = ", ".join(name + _values(offered.get(name)) for name in names)
     return named or NOTHING
 
 
@@ -144,8 +144,10 @@ _BEST = "the attacker's best case (diagnostic)"
 
 def _setting(report: Report) -> str:
     """Whose case the attacks were measured in; empty where nothing was attacked."""
-    found = {row.details.get("setting") for row in report.measurements if row.status == "measured"}
-    known = found & {"diagnostic", "deployed"}
+    settings = {
+        row.details.get("setting") for row in report.measurements if row.status == "measured"
+    }
+    known = settings & {"diagnostic", "deployed"}
     described = report.provenance.get("deployment") is not None
     if known == {"deployed"}:
         return "as your federation shares (deployed)"

@@ -53,10 +53,10 @@ def _recipient(report: Report) -> str:
 def _given(row: Measurement) -> Iterator[str]:
     details = row.details
     knowledge = details.get("knowledge")
-    told: Mapping[str, JsonValue] = knowledge if isinstance(knowledge, dict) else details
-    if isinstance(model := told.get("model"), str):
+    facts: Mapping[str, JsonValue] = knowledge if isinstance(knowledge, dict) else details
+    if isinstance(model := facts.get("model"), str):
         yield model
-    labels = told.get("labels", details.get("labels_of_the_batch"))
+    labels = facts.get("labels", details.get("labels_of_the_batch"))
     if isinstance(labels, str):
         yield f"labels {labels}"
     if isinstance(columns := details.get("knows"), list) and columns:
@@ -66,13 +66,13 @@ def _given(row: Measurement) -> Iterator[str]:
 
 
 def _unit(report: Report) -> str:
-    found = {
+    units = {
         f"{unit}, {relation}"
         for row in _measured(report)
         if isinstance(unit := row.details.get("unit"), str)
         and isinstance(relation := row.details.get("relation"), str)
     }
-    return "; ".join(sorted(found)) or NO_RELATION
+    return "; ".join(sorted(units)) or NO_RELATION
 
 
 def _rounds(report: Report) -> str:

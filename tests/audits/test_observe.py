@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from gradaudit.audits.observe import Observe, ObserveOptions
 from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
-from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.custom_loss import user_loss
+from gradaudit.models.losses import CrossEntropy, Loss
 from gradaudit.models.target import Target
 from gradaudit.observer.capture import captured, save_update
 from gradaudit.progress import Silent
@@ -23,8 +24,8 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(30, 200), nn.ReLU(), nn.Linear(200, 5))
 
 
-def subject() -> Subject:
-    target = Target(network(), CrossEntropy())
+def subject(loss: Loss | None = None) -> Subject:
+    target = Target(network(), loss or CrossEntropy())
     return Subject((target,), Records(torch.randn(6, 30), torch.arange(6) % 5), target.layers)
 
 
@@ -54,6 +55,16 @@ def test_one_record_is_found_however_it_was_captured(rate: float, tmp_path: Path
         assert found["record_share", "0"].value == pytest.approx(1.0, abs=0.05)
         assert found["labels_named", None].details["classes"] == [3]
         assert found["span_share", "0"].value == pytest.approx(1 / 30)
+
+
+def test_no_label_is_named_where_the_loss_smooths_them(tmp_path: Path) -> None:
+    bias = torch.tensor([0.4, 0.1, -0.5, -0.01, 0.01])
+    save_file({"2.weight": torch.ones(5, 200), "2.bias": bias}, tmp_path / "u.safetensors")
+    options = ObserveOptions(update=str(tmp_path / "u.safetensors"))
+    smoothed = user_loss(nn.CrossEntropyLoss(label_smoothing=0.2), "smoothed")
+    for loss, status in ((CrossEntropy(), "measured"), (smoothed, "skipped")):
+        told = [r for r in Observe(options).run(subject(loss), Silent()) if "labels" in r.metric]
+        assert [row.status for row in told] == [status]
 
 
 def test_a_layer_that_is_not_in_the_update_says_so(tmp_path: Path) -> None:

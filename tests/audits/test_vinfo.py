@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from gradaudit.audits.vinfo import Vinfo, VinfoOptions
-from gradaudit.audits.vinfo.attribute import Point, correlation_rows, crossed_rows
+from gradaudit.audits.vinfo.attribute import LayerPoint, correlation_rows, crossed_rows
 from gradaudit.audits.vinfo.cases import why_no_correlation
 from gradaudit.cli.scan import sample_folder
 from gradaudit.data.records import Attribute, Records
@@ -497,8 +497,10 @@ def test_a_permuted_attribute_of_real_records_is_nothing() -> None:
 
 def test_cases_with_enough_layers_have_a_correlation_of_their_own() -> None:
     case: dict[str, Any] = {"attribute": "a"}
-    points = [Point(case, {"vinfo.vinfo": x}, 0.5 + x / 3 + (x > 0.2) * 0.1) for x in (0, 0.1, 0.3)]
-    other = [Point({"attribute": "b"}, p.metrics, p.auroc) for p in points * 2]
+    points = [
+        LayerPoint(case, {"vinfo.vinfo": x}, 0.5 + x / 3 + (x > 0.2) * 0.1) for x in (0, 0.1, 0.3)
+    ]
+    other = [LayerPoint({"attribute": "b"}, p.metrics, p.auroc) for p in points * 2]
     rows = list(correlation_rows([*points, *other]))
     assert [row.variant for row in rows] == [{}, {"attribute": "b", "pooled": False}]
     assert [row.n for row in rows] == [9, 6]
@@ -508,7 +510,7 @@ def test_one_attributes_information_is_set_against_the_attack_on_another() -> No
     rng = np.random.default_rng(0)
     information, attack = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 3, 4))
     points = [
-        Point(
+        LayerPoint(
             {"attribute": name, **({"round": r} if r else {})},
             {"vinfo.vinfo": information[a, r, i], "sensitivity.input_f": 1.0},
             attack[a, r, i],

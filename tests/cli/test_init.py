@@ -9,7 +9,7 @@ import pytest
 import yaml
 from command_line import run
 
-from gradaudit.cli.starting import Candidates, configuration
+from gradaudit.cli.starting import SpecCandidates, configuration
 from gradaudit.config import ScanSettings, read_file, settle
 from gradaudit.judging import default_policy, read_policy
 from gradaudit.text import REPLACEMENT
@@ -100,7 +100,7 @@ def test_nothing_is_overwritten(there: Path) -> None:
 def test_names_of_files_are_no_lines_of_the_file() -> None:
     name = "a\nseed: 3\n\x1b[31m\u202e.csv"
     Path(name).write_text("x\x1b,y\n")
-    text = configuration({}, Candidates.of(Path()), None)
+    text = configuration({}, SpecCandidates.of(Path()), None)
     assert yaml.safe_load(text) is None
     assert "\x1b" not in text
     assert "\u202e" not in text

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradaudit.data.common.columns import MISSING, Column
+from gradaudit.data.common.columns import MISSING, DataColumn
 from gradaudit.data.common.roles import (
     attribute_of,
     labels_of,
@@ -16,8 +16,8 @@ from gradaudit.data.common.roles import (
 from gradaudit.errors import DataError, UsageError
 
 
-def column(*cells: str) -> Column:
-    return Column.of_text("c", "t.csv: column 'c'", cells)
+def column(*cells: str) -> DataColumn:
+    return DataColumn.of_text("c", "t.csv: column 'c'", cells)
 
 
 def test_text_is_ordered_by_name_and_every_spelling_of_missing_is_one_value() -> None:
@@ -43,7 +43,7 @@ def test_one_cell_that_is_no_number_makes_a_column_text(cell: str) -> None:
 
 def test_long_whole_numbers_keep_apart_as_text() -> None:
     ids = np.array([2**60, 2**60 + 1, 2**60])
-    assert users_of(Column.of_array("u", "u", ids)).tolist() == [str(i) for i in ids]
+    assert users_of(DataColumn.of_array("u", "u", ids)).tolist() == [str(i) for i in ids]
     assert len(set(users_of(column(str(2**60), str(2**60 + 1))))) == 2
 
 
@@ -70,7 +70,7 @@ def test_every_number_survives_the_way_through_text(numbers: list[float | None])
 
 @given(st.lists(st.integers(-5, 5), min_size=1))
 def test_an_array_and_its_text_are_the_same_column(numbers: list[int]) -> None:
-    of_array = Column.of_array("c", "", np.array(numbers))
+    of_array = DataColumn.of_array("c", "", np.array(numbers))
     of_text = column(*map(str, numbers))
     assert of_array.values == of_text.values
     np.testing.assert_array_equal(of_array.codes, of_text.codes)
@@ -191,7 +191,10 @@ def test_users_are_names_and_none_may_be_missing() -> None:
 def test_members_are_told_by_the_usual_words() -> None:
     assert members_of(column("train", "Test", "train")).tolist() == [True, False, True]
     assert members_of(column("0", "1")).tolist() == [False, True]
-    assert members_of(Column.of_array("m", "m", np.array([True, False]))).tolist() == [True, False]
+    assert members_of(DataColumn.of_array("m", "m", np.array([True, False]))).tolist() == [
+        True,
+        False,
+    ]
     with pytest.raises(DataError, match="'maybe' does not say"):
         members_of(column("yes", "maybe"))
 
@@ -203,4 +206,4 @@ def test_members_are_told_by_the_usual_words() -> None:
 )
 def test_arrays_that_are_no_column(array: np.ndarray) -> None:
     with pytest.raises(DataError, match="one number or text a record"):
-        Column.of_array("c", "key 'c'", array)
+        DataColumn.of_array("c", "key 'c'", array)

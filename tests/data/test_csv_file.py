@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gradaudit.data import load_records
 from gradaudit.data.common import checks
-from gradaudit.data.common.columns import Column, encode, standardise
+from gradaudit.data.common.columns import DataColumn, encode, standardise
 from gradaudit.data.common.tables import read_table
 from gradaudit.data.records import Feature
 from gradaudit.errors import DataError, UsageError
@@ -326,7 +326,7 @@ def test_what_a_csv_writer_wrote_is_found_again_in_the_inputs(
 
 
 def test_missing_text_and_a_column_beside_it_do_not_touch() -> None:
-    first = Column.of_text("a", "a", ["x", "", "y"])
-    second = Column.of_text("b", "b", ["", "2", "4"])
+    first = DataColumn.of_text("a", "a", ["x", "", "y"])
+    second = DataColumn.of_text("b", "b", ["", "2", "4"])
     encoded = encode((first, second), "table", "none")
     assert encoded.array.tolist() == [[0, 1, 0, 3], [1, 0, 0, 2], [0, 0, 1, 4]]

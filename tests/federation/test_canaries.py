@@ -14,7 +14,7 @@ from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
 from gradaudit.dp.estimates import gaussian_bound
 from gradaudit.errors import CheckpointError, UsageError
-from gradaudit.federation.canaries import FILE, CanaryScores
+from gradaudit.federation.canary_scores import FILE, CanaryScores
 from gradaudit.federation.server import Training
 from gradaudit.federation.settings import TrainingOptions
 from gradaudit.models.losses import CrossEntropy
@@ -51,7 +51,7 @@ def update(training: Training) -> Tensor:
 def directions(training: Training, count: int) -> Tensor:
     """(canaries, elements)."""
     assert training.canaries is not None
-    found = training.canaries._directions(np.arange(count))
+    found = training.canaries.directions(np.arange(count))
     return torch.cat([found[name] for name in training.server.parameters], dim=1)
 
 
@@ -170,8 +170,12 @@ def test_a_run_is_audited_by_the_command(tmp_path: Path) -> None:
     assert lower["details"]["canaries"] == 200
     assert lower["details"]["rounds"] == 3
     assert set(lower["details"]["shift_by_layer"]) == {"fc1", "output"}
+    shift = rows["epsilon_lower_gaussian", '{"estimator": "mean shift"}']
+    assert "of the largest of the three bounds only 85% is promised" in shift["details"]["remark"]
     assert 1 < lower["value"] <= rows["epsilon_ceiling", "{}"]["value"]
-    assert run(*command, "--claimed-epsilon", 1).status == 1
+    refuted = run(*command, "--claimed-epsilon", 1)
+    assert refuted.status == 1
+    assert "two values of a client's presence" in " ".join(refuted.out.split())
     assert run(*command, "--claimed-epsilon", 50).status == 0
     refused = run("dp-audit", *model, "--mode", "one-run", "--canaries", tmp_path)
     assert refused.status == 3

@@ -130,7 +130,12 @@ def test_the_summary_tells_whose_records_are_whose(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"seed": 1}, "another run .seed was 0, now 1."), ({"rate": 2}, "rate was None, now 2")],
+    [
+        ({"seed": 1}, "another run .seed was 0, now 1."),
+        ({"rate": 2}, "rate was 0.1, now 2"),
+        ({"canaries": 5}, "canaries was 0, now 5"),
+        ({"model": "m"}, "model was None, now 'm'"),
+    ],
 )
 def test_a_folder_of_another_run_is_refused(
     settings: dict[str, object], message: str, tmp_path: Path
@@ -141,6 +146,15 @@ def test_a_folder_of_another_run_is_refused(
     with pytest.raises(UsageError, match=message):
         RunFolder(tmp_path, summary(training, **settings))
     assert before == {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+
+def test_a_run_from_before_an_option_goes_on_without_it(tmp_path: Path) -> None:
+    run(tmp_path, make({}), rounds=1)
+    assert "canaries" not in json.loads((tmp_path / SUMMARY).read_text())["settings"]
+    training = make({})
+    folder = RunFolder(tmp_path, summary(training, canaries=0))
+    assert [done.number for done in train_into(folder, training, 2, 1)] == [2]
+    assert json.loads((tmp_path / SUMMARY).read_text())["settings"]["canaries"] == 0
 
 
 def test_a_folder_of_other_records_is_refused(tmp_path: Path) -> None:

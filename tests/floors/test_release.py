@@ -112,7 +112,18 @@ def roughness(*middle: nn.Module) -> dict[str, str]:
     return jumps(view, layers_of(model), records, labels)
 
 
-@pytest.mark.parametrize("smooth", [nn.Tanh(), nn.GELU(), nn.ELU(), nn.CELU(2.0), nn.LayerNorm(3)])
+ATTENTION = nn.Sequential(
+    nn.Linear(3, 4),
+    nn.Unflatten(1, (1, 4)),
+    nn.TransformerEncoderLayer(4, 2, 4, activation="gelu", batch_first=True),
+    nn.Flatten(),
+    nn.Linear(4, 3),
+)
+
+
+@pytest.mark.parametrize(
+    "smooth", [nn.Tanh(), nn.GELU(), nn.ELU(), nn.CELU(2.0), nn.LayerNorm(3), ATTENTION]
+)
 def test_smooth_models_have_a_floor_everywhere(smooth: nn.Module) -> None:
     assert roughness(smooth) == {}
 

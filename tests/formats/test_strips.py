@@ -8,10 +8,10 @@ import pytest
 from report_builder import infinite_row, row, skipped_row
 
 from gradaudit.formats.strips import Axis, axis_of, said, strip
-from gradaudit.view import Cell, Column, LayerLine
+from gradaudit.view import Cell, LayerLine, MetricColumn
 from gradaudit.view.floors import Floor
 
-AUROC = Column("leak.bits", sign=1, chance=0.5, limits=(("high", 0.75),))
+AUROC = MetricColumn("leak.bits", sign=1, chance=0.5, limits=(("high", 0.75),))
 
 
 def cell(value: float, interval: Any = None, **more: Any) -> Cell:
@@ -29,13 +29,13 @@ def test_an_axis_holds_all_that_is_drawn() -> None:
 
 
 def test_worse_is_at_the_right() -> None:
-    falling = Column("leak.effort", sign=-1, limits=(("medium", 10.0),))
+    falling = MetricColumn("leak.effort", sign=-1, limits=(("medium", 10.0),))
     axis = axis_of(falling, [cell(2.0), cell(30.0)])
     assert axis.at(2.0) > axis.at(10.0) > axis.at(30.0)
 
 
 def test_values_of_many_sizes_are_on_a_logarithmic_axis() -> None:
-    axis = axis_of(Column("x.y", sign=1), [cell(1e-3), cell(1.0), cell(1e3)])
+    axis = axis_of(MetricColumn("x.y", sign=1), [cell(1e-3), cell(1.0), cell(1e3)])
     assert axis.logarithmic
     assert axis.at(1.0) == pytest.approx(50)
     assert axis.ticks() == pytest.approx([1e-3, 1e-1, 1e1, 1e3])
@@ -57,13 +57,13 @@ def test_ticks_are_round_and_few(low: float, high: float, ticks: list[float]) ->
 
 @pytest.mark.parametrize("values", [[], [0.0], [5.0, 5.0], [1e-300, 1e300], [-1e300, 1e300]])
 def test_any_values_have_a_place(values: list[float]) -> None:
-    axis = axis_of(Column("x.y"), [cell(value) for value in values])
+    axis = axis_of(MetricColumn("x.y"), [cell(value) for value in values])
     for value in [*values, 0.0, 1.0]:
         assert 0 <= axis.at(value) <= 100
     assert len(axis.ticks()) <= 8
 
 
-def drawn(shown: Cell, column: Column = AUROC) -> str:
+def drawn(shown: Cell, column: MetricColumn = AUROC) -> str:
     line = LayerLine("fc1", "Linear", 1, "high", None)
     return str(strip(line, shown, column, axis_of(column, [shown, cell(0.5)])))
 

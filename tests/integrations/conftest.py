@@ -1,5 +1,14 @@
 """Lightning and transformers import torchvision, which some torch builds refuse at first."""
 
+import pytest
+
 from gradaudit.user_code import import_torchvision
 
 import_torchvision("ops")
+
+
+@pytest.fixture
+def inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's messages are made within a task of a run."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(f"flwr.supercore.task_identity.TaskIdentity.{name}", 1)

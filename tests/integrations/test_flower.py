@@ -1,15 +1,15 @@
 """Flower's own client apps and strategies, called in process."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from flwr.supercore.task_identity import TaskIdentity
+from integrations.local_grid import LocalGrid, context
 from observer.training import model, state_of, trained
 
 from gradaudit.integrations.flower import ObservedStrategy, ObserverMod
@@ -19,18 +19,9 @@ from gradaudit.report import Report
 TRAIN = "train"
 
 
-@pytest.fixture(autouse=True)
-def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages are made within a task of a run."""
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
-
+pytestmark = pytest.mark.usefixtures("inside_a_run")
 
 Client = Callable[[Message, Context], Message]
-
-
-def context(node: int = 1) -> Context:
-    return Context(run_id=1, node_id=node, node_config={}, state=RecordDict(), run_config={})
 
 
 def instruction(record: ArrayRecord, node: int = 1, kind: str = TRAIN) -> Message:
@@ -72,6 +63,15 @@ def test_a_mod_reports_here_and_sends_the_verdict_alone(tmp_path: Path) -> None:
     told = {key for key in metrics if key.startswith("gradaudit.")}
     assert told == set(generous().observe({}, {}, seconds=1).verdict.metrics())
     assert reply.content["arrays"].keys() == sent.keys()
+
+
+def test_a_report_is_of_the_round_that_the_strategy_tells(tmp_path: Path) -> None:
+    mod = app(ObserverMod(generous(tmp_path)))
+    for number in (1, 2):
+        told = instruction(ArrayRecord(state_of(model())))
+        told.content["config"] = ConfigRecord({"lr": 0.1, "server-round": number})
+        mod(told, context())
+    assert sorted(path.stem[-7:] for path in tmp_path.iterdir()) == ["round-1", "round-2"]
 
 
 def test_a_mod_sees_what_inner_mods_leave(tmp_path: Path) -> None:
@@ -171,31 +171,8 @@ def test_arrays_without_names_take_those_of_the_state_in_its_order(
     assert {layer.name for layer in report.target.layers} == {"0", "2", "3", "4"}
 
 
-class LocalGrid:
-    """Flower's grid, whose nodes answer in this process; one of them dies."""
-
-    def __init__(self, mods: dict[int, ObserverMod], dead: int) -> None:
-        self.mods, self.dead, self.asked = mods, dead, list[list[int]]()
-
-    def get_node_ids(self) -> list[int]:
-        return list(self.mods)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        asked = list(messages)
-        self.asked.append([message.metadata.dst_node_id for message in asked])
-        return [self._answer(message) for message in asked]
-
-    def _answer(self, message: Message) -> Message:
-        node = message.metadata.dst_node_id
-        if node == self.dead:
-            return Message(Error(code=0, reason="died"), reply_to=message)
-        return app(self.mods[node])(message, context(node))
-
-
 def test_a_strategy_sees_each_client_that_took_part_and_lives(tmp_path: Path) -> None:
-    grid = LocalGrid({node: ObserverMod(generous()) for node in (1, 2, 3, 4, 5, 6)}, dead=4)
+    grid = LocalGrid({node: app(ObserverMod(generous())) for node in range(1, 7)}, dead=4)
     inner = FedAvg(fraction_train=0.5, fraction_evaluate=0.0, min_train_nodes=3)
     strategy = ObservedStrategy(inner, generous(tmp_path))
     state = ArrayRecord(state_of(model()))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import GPT2LMHeadModel, Trainer, TrainingArguments
 
+from gradaudit.errors import UsageError
 from gradaudit.integrations import lightning as of_lightning
 from gradaudit.integrations import transformers as of_transformers
 from gradaudit.observer import Blocked, Observer
@@ -76,6 +77,11 @@ def test_lightning_is_stopped_by_a_policy_or_skips_the_step(tmp_path: Path) -> N
     assert all(torch.equal(before[name], kept) for name, kept in parameters.items())
 
 
+def test_options_beside_an_observer_are_refused() -> None:
+    with pytest.raises(UsageError, match="share: give it to the observer"):
+        of_lightning.ObserverCallback(generous(), share=0.5)
+
+
 def test_transformers_shows_the_gradients_of_its_steps(tmp_path: Path) -> None:
     language_model = GPT2LMHeadModel.from_pretrained(
         folder_of(tmp_path / "gpt2", "GPT2LMHeadModel")
@@ -90,9 +96,11 @@ def test_transformers_shows_the_gradients_of_its_steps(tmp_path: Path) -> None:
         save_strategy="no",
         use_cpu=True,
         disable_tqdm=True,
+        label_smoothing_factor=0.1,
     )
     Trainer(language_model, arguments, train_dataset=texts, callbacks=[callback]).train()  # type: ignore[arg-type]
     assert callback.steps.steps == callback.steps.looked_at == 2
+    assert callback.steps.observer.smoothing == 0.1
     assert callback.steps.worst is not None
     report = callback.steps.worst.report
     assert report is not None

@@ -88,6 +88,18 @@ SETTINGS: list[tuple[str | None, str | None, str]] = [
 ]
 
 
+@pytest.mark.parametrize("metric", ["mse_share", "nats", "rero"])
+@pytest.mark.parametrize("limit", [{"min": 0.5}, {"max": 0.5}], ids=["min", "max"])
+def test_a_guarantee_that_nothing_gives_is_not_kept(metric: str, limit: dict[str, float]) -> None:
+    without = skipped_row(f"floor.{metric}", "fc1", "no noise")
+    judged = gate(
+        make_report(without, row("rank.deficit", "fc1", 1.0)),
+        policy({"metric": f"floor.{metric}", **limit}),
+    )
+    assert outcomes(judged) == [("fc1", "unmeasured")]
+    assert not passed(judged)
+
+
 @pytest.mark.parametrize(("of_policy", "of_rule", "effect"), SETTINGS)
 def test_what_becomes_of_the_unclear(
     of_policy: str | None, of_rule: str | None, effect: str

@@ -105,7 +105,7 @@ def test_a_policy_judges(policy: Path, tmp_path: Path) -> None:
     assert look(generous()).verdict.passed  # the default only warns
     seen = look(generous(policy=policy))
     assert (seen.verdict.passed, seen.verdict.shown) == (False, 1)
-    with pytest.raises(Blocked, match=r"00001 may not leave: failed: 1 limits.*00001\.json"):
+    with pytest.raises(Blocked, match=r"00001 may not leave: failed: 1 limit exc.*00001\.json"):
         look(generous(tmp_path / "kept", policy=policy, on_fail="raise"))
     assert (tmp_path / "kept" / "00001.json").exists()
 
@@ -145,7 +145,11 @@ def test_what_diverged_and_what_is_no_time_is_told_and_poisons_nothing(value: fl
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"share": 0.0}, "share: 0 is no share"),
+        ({"share": 0.0}, "share: 0.0 is no share"),
+        ({"share": "a"}, "share: 'a' is no share"),
+        ({"share": math.nan}, "share: nan is no share"),
+        ({"smoothing": 2}, "smoothing: 2 is no share"),
+        ({"policy": {"rules": []}}, "is neither a Policy nor the file of one"),
         ({"on_fail": "stop"}, "none of 'tell', 'raise' and 'withhold'"),
         ({"policy": "missing.yaml"}, "missing.yaml"),
         ({"folder": "/dev/null/reports"}, "folder: /dev/null/reports cannot be made"),

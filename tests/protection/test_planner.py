@@ -20,12 +20,13 @@ from gradaudit.defenses.subject import Subject
 from gradaudit.errors import AuditError
 from gradaudit.judging import Policy
 from gradaudit.progress import Silent
-from gradaudit.protection import planner
+from gradaudit.protection import clock
 from gradaudit.protection.costs import costs
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
-from gradaudit.protection.planner import Planner, parted
+from gradaudit.protection.parts import parted
+from gradaudit.protection.planner import Planner
 from gradaudit.protection.settings import framework_settings, options
-from gradaudit.protection.trial import Bench
+from gradaudit.protection.trial import Bench, verdict_of
 from gradaudit.protection.updates import Updates
 from gradaudit.subject import open_subject
 
@@ -157,13 +158,47 @@ def test_a_plan_is_found_where_the_first_measurement_took_all_the_time(
     """It began at 0 and was done at 10; trials that take no time follow until one passes."""
     rule = {"metric": "sensitivity.input_f_bounded", "layers": "?*", "max": 1.0}
     ticks = itertools.chain([0.0], itertools.repeat(10.0))
-    monkeypatch.setattr(planner, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     plan = planned(subject, rule, left=lambda: -1.0)
     assert plan.protection.hidden == ("fc1",)
     guards = [guard for trial in plan.trials for guard in set(trial.protection.guards)]
     assert {guard.kind for guard in guards} == {"open", "hide"}
     ticks = itertools.chain([0.0, 10.0], itertools.repeat(20.0))
     assert not planned(subject, rule, left=lambda: -1.0).verdict.passed
+
+
+SMOOTH = "zoo:mlp?inputs=10&hidden=4&classes=2&activation=tanh"
+
+
+@pytest.mark.slow
+def test_noise_for_a_floor_passes_on_fresh_records_and_costs_less_than_uniform() -> None:
+    """Beside a measured rule that asks for a layer to be hidden, all measured on other records."""
+    subject = open_subject(SubjectSettings(model=SMOOTH, data="diabetes", samples=12))
+    rules = (
+        {"metric": "floor.mse_share", "layers": "", "min": 0.4},
+        {"metric": "floor.nats", "layers": "output", "max": 2.0},
+        {"metric": "sensitivity.label_f", "layers": "?*", "max": 1e9},
+    )
+    sizes = [size_of("sensitivity", probes=8), size_of("floor")]
+    plan = Planner(
+        subject, sizes, policy(*rules), strict=True, left=lambda: 1e9, progress=Silent()
+    ).plan()
+    assert plan.verdict.passed
+    assert "uniform noise" in plan.naive
+    assert plan.cost <= min(cost for _, cost in plan.naive.values())
+    (floor,) = (row for row in plan.judged.select("floor.mse_share") if row.layer is None)
+    assert floor.number is not None
+    assert 0.4 <= floor.number < 0.6
+    assert {guard.kind for guard in plan.protection.guards} <= {"noise", "hide"}
+
+
+def test_a_floor_without_noise_is_none(subject: Subject, updates: Updates) -> None:
+    """A scan skips it, which is no failure there; what is to be protected is not protected."""
+    rules = policy({"metric": "floor.mse_share", "layers": "*", "min": 0.5})
+    bench = Bench(subject, [size_of("floor")], rules, updates)
+    verdict = verdict_of(bench.judged(Protection.uniform(["fc1", "fc2", "output"])))
+    assert verdict.layers == {"fc1", "fc2", "output"}
+    assert not verdict.passed
 
 
 def test_settings_name_what_is_hidden_and_blurred(subject: Subject, updates: Updates) -> None:
@@ -175,8 +210,8 @@ def test_settings_name_what_is_hidden_and_blurred(subject: Subject, updates: Upd
     settings: Any = framework_settings(protection, subject.target.model)
     assert settings["nvflare"]["exclude"]["args"] == {"exclude_vars": ["fc1.weight", "fc1.bias"]}
     assert settings["flower"] == {"exclude-vars": "fc1.weight,fc1.bias"}
-    alike = Protection(("fc1", "fc2", "output"), (HIDE, noise, noise))
-    assert options(alike, updates).count("--defense") == 1
+    cut = Protection(("fc1", "fc2", "output"), (HIDE, Guard("prune", 0.9), Guard("prune", 0.9)))
+    assert options(cut, updates) == "--hide fc1 --defense prune:0.9"
 
 
 PLAN = ("plan", "-m", MODEL, "-d", "diabetes", "--samples", 12, "--quick", "-q")

@@ -71,3 +71,11 @@ def test_arrays_that_are_read_only_or_empty_of_floats() -> None:
     assert named_update(None, {"w": array}, kind="gradient").change("w").sum() == 4
     with pytest.raises(AuditError, match="no array of floating point"):
         named_update(None, {"w": np.ones(2, dtype=np.int64)}, kind="gradient")
+
+
+def test_what_is_no_array_and_no_kind_is_refused() -> None:
+    before = state_of(model())
+    with pytest.raises(AuditError, match="a list is no array"):
+        named_update(before, {"0.bias": [0.0, 1.0]})  # type: ignore[dict-item]
+    with pytest.raises(AuditError, match="'weigths' is none of weights, difference, gradient"):
+        named_update(before, before, kind="weigths")  # type: ignore[arg-type]

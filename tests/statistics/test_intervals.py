@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.optimize import brentq
 
 from gradaudit.statistics.correlation import pearson
-from gradaudit.statistics.intervals import resampled, student
+from gradaudit.statistics.intervals import resampled, student, wilson
 
 
 def test_students_interval_is_scipys() -> None:
@@ -19,6 +20,21 @@ def test_the_interval_for_new_records_is_wider_by_what_is_scored_anew() -> None:
     plain, wide = student(values), resampled(values, 30, 70)
     ratio = (wide[1] - wide[0]) / (plain[1] - plain[0])
     assert ratio == pytest.approx(np.sqrt((1 / 20 + 30 / 70) * 20))
+
+
+@pytest.mark.parametrize(("successes", "n"), [(0, 7), (3, 7), (7, 7), (900, 1000)])
+def test_wilsons_interval_holds_the_shares_that_a_score_test_accepts(
+    successes: int, n: int
+) -> None:
+    share = successes / n
+
+    def score(p: float) -> float:
+        return (share - p) ** 2 - 1.959963984540054**2 * p * (1 - p) / n
+
+    low, high = wilson(share, n, 1.959963984540054)
+    inside = min(max(share, 1e-9), 1 - 1e-9)
+    assert low == (0 if successes == 0 else pytest.approx(brentq(score, 1e-12, inside)))
+    assert high == (1 if successes == n else pytest.approx(brentq(score, inside, 1 - 1e-12)))
 
 
 def test_what_rises_but_is_no_line_has_spearmans_correlation() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from gradaudit.errors import UsageError
-from gradaudit.sweeping.grid import Axis, Point, expect_known, points, read_axes
+from gradaudit.sweeping.grid import Axis, GridPoint, expect_known, points, read_axes
 
 
 def test_values_are_separated_by_commas_or_by_bars() -> None:
@@ -46,7 +46,7 @@ def test_a_grid_beyond_reason_is_refused() -> None:
 
 def test_numbers_become_numbers_and_no_infinity_enters_a_report() -> None:
     values = {"a": "3", "b": "0.5", "c": "1e-3", "d": "nan", "e": "inf", "f": "sign"}
-    assert Point(values).variant == {
+    assert GridPoint(values).variant == {
         "a": 3,
         "b": 0.5,
         "c": 0.001,
@@ -57,7 +57,7 @@ def test_numbers_become_numbers_and_no_infinity_enters_a_report() -> None:
 
 
 def test_a_point_sets_options_and_fills_placeholders() -> None:
-    point = Point({"batch-size": "4", "sigma": "0.1"})
+    point = GridPoint({"batch-size": "4", "sigma": "0.1"})
     flags = {"defense": ["dp:clip=1,sigma={sigma}", "sign"], "model": "zoo:mlp?x={other}", "n": 3}
     assert point.filled(flags, {"batch_size", "defense", "model", "n"}) == {
         "defense": ["dp:clip=1,sigma=0.1", "sign"],

@@ -13,14 +13,22 @@ from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.sharing.protocol import SharingProtocol
-from gradaudit.tradeoff.attacking import Attack, Outcome, attacked, has_secret, perturbation_ratio
+from gradaudit.tradeoff.attacking import (
+    Attack,
+    AttackScores,
+    attacked,
+    has_secret,
+    perturbation_ratio,
+)
 from tests.attacks.reconstruction.scenes import mlp, records
 
 TABLE = records(6, labels=[0, 1, 2])
 BATCHES = [TABLE.take(np.array([i])) for i in range(3)]
 
 
-def outcome(*specs: str, insider: bool = False, iterations: int = 10, method: str = "") -> Outcome:
+def outcome(
+    *specs: str, insider: bool = False, iterations: int = 10, method: str = ""
+) -> AttackScores:
     chain = tuple(map(parse_defense, specs))
     target = defended_target(Target(mlp(), CrossEntropy()), chain, 0)
     how = load_method(method or f"dlg:iterations={iterations}", {})

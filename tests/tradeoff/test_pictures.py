@@ -6,7 +6,7 @@ import pytest
 
 from gradaudit.errors import UsageError
 from gradaudit.tradeoff.pictures import (
-    Point,
+    PanelPoint,
     Value,
     draw_advantages,
     draw_characteristics,
@@ -15,9 +15,9 @@ from gradaudit.tradeoff.pictures import (
 )
 
 POINTS = [
-    Point(1.2, Value(0.8, (0.7, 0.9)), {"reconstruct": Value(0.2), "tracing": Value(0.0)}),
-    Point(0.1, Value(0.3), {"reconstruct": Value(1.0), "tracing": Value(0.9, (0.8, 1.0))}),
-    Point(None, Value(0.9), {"reconstruct": Value(0.0), "tracing": Value(0.0)}),
+    PanelPoint(1.2, Value(0.8, (0.7, 0.9)), {"reconstruct": Value(0.2), "tracing": Value(0.0)}),
+    PanelPoint(0.1, Value(0.3), {"reconstruct": Value(1.0), "tracing": Value(0.9, (0.8, 1.0))}),
+    PanelPoint(None, Value(0.9), {"reconstruct": Value(0.0), "tracing": Value(0.0)}),
 ]
 
 

@@ -307,3 +307,31 @@ def test_the_sign_off_says_what_it_rests_on() -> None:
 def test_places_in_words(place: Place, words: str) -> None:
     assert str(place) == words
     assert abridged(()) == ""
+
+
+NO_LIMIT = make_report(row("rank.deficit", "fc1", 1.0), row("rank.deficit", None, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("report", "policy", "outcome", "begins"),
+    [
+        (NO_LIMIT, None, "measured", "MEASURED: 2 numbers of 1 layer and the whole"),
+        (gate(NO_LIMIT), None, "failed", "FAILED by the default policy: the policy"),
+        (NO_LIMIT, {"metric": "leak.*", "max": 1}, "failed", "FAILED by its policy"),
+        (
+            NO_LIMIT.model_copy(update={"provenance": {"plan": {"interrupted": True}}}),
+            None,
+            "failed",
+            "FAILED by the def",
+        ),
+        (make_report(failed_row("rank.deficit", "fc1", "NaN")), None, "failed", "FAILED by the de"),
+    ],
+    ids=["as it is", "gated", "policy named", "interrupted", "broken"],
+)
+def test_numbers_that_no_default_limit_is_about_are_measured_unless_somebody_judges_them(
+    report: Report, policy: dict[str, Any] | None, outcome: str, begins: str
+) -> None:
+    shown = view(report, Policy(rules=(policy,)) if policy else None)  # type: ignore[arg-type]
+    assert shown.verdict.outcome == outcome
+    assert shown.verdict.sentence.startswith(begins)
+    assert bool(shown.concerns) is (outcome == "failed")

@@ -12,6 +12,10 @@ from gradaudit.attacks.reading.base import Linear, Piece, Reading, Told, head_of
 from gradaudit.sharing.named import NamedUpdate
 
 _ROUNDINGS = 8.0
+_SMOOTHED = (
+    "labels are smoothed by {0:g}: an absent class's bias, too, may get a negative gradient, of up "
+    "to {1:.3g} for each record, so none is named for sure"
+)
 _NO_HEAD = "no fully connected layer with a bias of two outputs or more, to name classes by"
 
 
@@ -23,6 +27,10 @@ class Labels(Reading):
     Adam add such gradients with positive weights, so it holds of local training without weight
     decay too. Where the number of records k is known, n_c = k/C · (1 − g_c/max g) estimates the
     counts as if the model knew nothing and some class was absent.
+
+    Labels smoothed by s leave Σ_i (p_ic − s/C) − (1 − s) n_c, which is negative of an absent class,
+    too, that the model gives less than s/C. How far below 0 these reach grows with the records and
+    steps that an update adds up, which are not in it: none is named.
     """
 
     name: ClassVar[str] = "labels"
@@ -33,14 +41,18 @@ class Labels(Reading):
         """A single one."""
         head = head_of(update)
         if head is None or len(update.after[head[1].bias]) < 2:
-            yield Piece(("labels_named",), None, 0, _nothing)
+            yield Piece(("labels_named",), None, 0, partial(_nothing, _NO_HEAD))
             return
         elements = len(update.after[head[1].bias])
+        if update.smoothing:
+            why = _SMOOTHED.format(update.smoothing, update.smoothing / elements)
+            yield Piece(("labels_named",), None, 0, partial(_nothing, why))
+            return
         yield Piece(("labels_named",), None, elements, partial(_named, update, *head))
 
 
-def _nothing(_share: float) -> Iterator[Told]:
-    yield Told("labels_named", None, None, _NO_HEAD)
+def _nothing(why: str, _share: float) -> Iterator[Told]:
+    yield Told("labels_named", None, None, why)
 
 
 def _named(update: NamedUpdate, layer: str, head: Linear, _share: float) -> Iterator[Told]:
@@ -51,7 +63,7 @@ def _named(update: NamedUpdate, layer: str, head: Linear, _share: float) -> Iter
         "layer": layer,
         "of_classes": len(gradient),
         "classes": list(classes),
-        "assumes": "a loss of cross-entropy on this layer's output, without weight decay",
+        "assumes": "cross-entropy of hard labels on this layer's output, without weight decay",
     }
     if update.records is not None and classes:
         details["counts"] = list(estimated_counts(gradient, update.records))

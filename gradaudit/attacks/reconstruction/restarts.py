@@ -29,7 +29,7 @@ _MILESTONES = (3 / 8, 5 / 8, 7 / 8)
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepSize:
     """How far a step goes.
 
     Attributes:
@@ -52,7 +52,7 @@ def descend(
     evaluate: Evaluation,
     start: Tensor,
     iterations: int,
-    pace: Pace,
+    pace: StepSize,
     *,
     project: Callable[[Tensor], Tensor] = lambda points: points,
     advance: Callable[[int], None] = lambda units: None,
@@ -132,7 +132,7 @@ class Optimisation:
         if options.optimiser == "lbfgs":
             limit = 0.0 if objective.tv else _EXPLAINED[points.dtype]
             return minimise(evaluate, points, options.iterations, tolerance=limit, advance=advance)
-        pace = Pace(options.rate, options.decay, signed=options.optimiser == "signed-adam")
+        pace = StepSize(options.rate, options.decay, signed=options.optimiser == "signed-adam")
         descent = partial(descend, project=objective.inside) if options.box else descend
         return descent(evaluate, points, options.iterations, pace, advance=advance)
 

@@ -19,7 +19,7 @@ _NULL = 512
 
 
 @dataclass(frozen=True)
-class Candidates:
+class TokenCandidates:
     """The tokens that may stand at each position.
 
     Attributes:
@@ -39,7 +39,7 @@ class Candidates:
         return self.tokens[order[: int(costs.isfinite().sum())]]
 
 
-def candidates(view: TextView, structure: Structure) -> Candidates | None:
+def candidates(view: TextView, structure: Structure) -> TokenCandidates | None:
     """From the rows of the token table, and the first span; None where neither tells anything.
 
     Without both, the tokens that the head was asked for, which are those of texts.
@@ -52,7 +52,7 @@ def candidates(view: TextView, structure: Structure) -> Candidates | None:
     if structure.first is None:
         if read is None:
             return None
-        return Candidates(tokens, torch.zeros(len(tokens), view.length))
+        return TokenCandidates(tokens, torch.zeros(len(tokens), view.length))
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randperm(view.vocabulary, generator=generator)[:_NULL]
     null, costs = _costs(view, structure, drawn), _costs(view, structure, tokens)
@@ -64,7 +64,7 @@ def candidates(view: TextView, structure: Structure) -> Candidates | None:
     allowed.scatter_(0, best, value=True)
     costs = torch.where(allowed, costs, torch.inf)
     some = allowed.any(dim=1)
-    return Candidates(tokens[some], costs[some].expand(-1, view.length), certain)
+    return TokenCandidates(tokens[some], costs[some].expand(-1, view.length), certain)
 
 
 def _costs(view: TextView, structure: Structure, tokens: Tensor) -> Tensor:

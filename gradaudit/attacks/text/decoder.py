@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.text.candidates import Candidates
+from gradaudit.attacks.text.candidates import TokenCandidates
 from gradaudit.attacks.text.prefixes import Continuations
 from gradaudit.attacks.text.threshold import SEPARATE, limit_of
 from gradaudit.progress import Advance
@@ -47,7 +47,7 @@ class Growing:
     """
 
     continuations: Continuations
-    candidates: Candidates
+    candidates: TokenCandidates
     certain: bool
     generator: torch.Generator
     alive: Tensor = field(default_factory=lambda: torch.empty(1, 0, dtype=torch.long))
@@ -100,7 +100,7 @@ class Growing:
 
 
 def grow(
-    continuations: Continuations, candidates: Candidates, *, seed: int, advance: Advance
+    continuations: Continuations, candidates: TokenCandidates, *, seed: int, advance: Advance
 ) -> list[Grown]:
     """The texts, best first.
 

@@ -17,7 +17,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.text.candidates import Candidates
+from gradaudit.attacks.text.candidates import TokenCandidates
 from gradaudit.attacks.text.decoder import Grown
 from gradaudit.attacks.text.structure import Place, Structure
 from gradaudit.attacks.text.threshold import limit_of
@@ -52,7 +52,7 @@ class Search:
 
     view: TextView
     structure: Structure
-    candidates: Candidates
+    candidates: TokenCandidates
     generator: torch.Generator
     held: set[tuple[int, ...]] = field(default_factory=set)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from gradaudit.attacks.text.inputs import LookedUp
 from gradaudit.attacks.text.presence import Texts
 from gradaudit.attacks.text.view import Task, TextView, resized
-from gradaudit.data.common.packing import Part
+from gradaudit.data.common.packing import InputPart
 from gradaudit.data.records import IGNORED, Records
 from gradaudit.defenses.subject import seen_by_outsiders
 from gradaudit.errors import NotApplicable
@@ -99,8 +99,8 @@ def texts_of(records: Records) -> Texts:
     return Texts(ids, mask.sum(dim=1).clamp(min=1))
 
 
-def _parts(records: Records) -> tuple[Part, ...]:
-    return records.parts or (Part("", tuple(records.inputs.shape[1:]), "tokens"),)
+def _parts(records: Records) -> tuple[InputPart, ...]:
+    return records.parts or (InputPart("", tuple(records.inputs.shape[1:]), "tokens"),)
 
 
 def task_of(records: Records) -> Task:

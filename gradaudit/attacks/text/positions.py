@@ -9,13 +9,13 @@ those of the tokens shows where.
 import torch
 from torch import Tensor
 
-from gradaudit.attacks.text.candidates import Candidates
+from gradaudit.attacks.text.candidates import TokenCandidates
 from gradaudit.attacks.text.view import TextView
 
 _ROUNDING = 1e-7
 
 
-def likely_first(view: TextView, candidates: Candidates) -> Candidates:
+def likely_first(view: TextView, candidates: TokenCandidates) -> TokenCandidates:
     """The candidates with costs that rank them at each position; as they were without the tables.
 
     Args:
@@ -33,4 +33,4 @@ def likely_first(view: TextView, candidates: Candidates) -> Candidates:
     sums = places[start : start + view.length].double()
     shares: Tensor = (sums @ torch.linalg.pinv(tokens, rtol=_ROUNDING)).T.cpu()
     costs = torch.where(candidates.costs.isfinite(), -shares, torch.inf)
-    return Candidates(candidates.tokens, costs, candidates.certain)
+    return TokenCandidates(candidates.tokens, costs, candidates.certain)

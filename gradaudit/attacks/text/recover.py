@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from gradaudit.attacks.text.candidates import Candidates, candidates
+from gradaudit.attacks.text.candidates import TokenCandidates, candidates
 from gradaudit.attacks.text.decoder import grow
 from gradaudit.attacks.text.encoder import ROUNDS, Search
 from gradaudit.attacks.text.last import last_tokens
@@ -58,11 +58,11 @@ def recover(view: TextView, structure: Structure, seed: int, progress: Progress)
 
 
 Searching = Callable[
-    [TextView, Structure, Candidates, int, Callable[[int], None]], tuple[list[Text], str]
+    [TextView, Structure, TokenCandidates, int, Callable[[int], None]], tuple[list[Text], str]
 ]
 
 
-def _search_for(structure: Structure, found: Candidates) -> Searching:
+def _search_for(structure: Structure, found: TokenCandidates) -> Searching:
     if structure.mixed and structure.causal:
         return _grown
     if len(structure.mixed) > 1 and found.certain:
@@ -73,7 +73,7 @@ def _search_for(structure: Structure, found: Candidates) -> Searching:
 def _grown(
     view: TextView,
     structure: Structure,
-    found: Candidates,
+    found: TokenCandidates,
     seed: int,
     advance: Callable[[int], None],
 ) -> tuple[list[Text], str]:
@@ -85,7 +85,7 @@ def _grown(
 def _exchanged(
     view: TextView,
     structure: Structure,
-    found: Candidates,
+    found: TokenCandidates,
     seed: int,
     advance: Callable[[int], None],
 ) -> tuple[list[Text], str]:
@@ -97,7 +97,7 @@ def _exchanged(
 def _by_position(
     view: TextView,
     structure: Structure,
-    found: Candidates,
+    found: TokenCandidates,
     seed: int,
     advance: Callable[[int], None],
 ) -> tuple[list[Text], str]:
@@ -120,7 +120,7 @@ def _completed(view: TextView, texts: Sequence[Text]) -> list[Text]:
     return [text if token is None else (*text, token) for text, token in pairs]
 
 
-def _bag(view: TextView, texts: Sequence[Text], found: Candidates) -> Text:
+def _bag(view: TextView, texts: Sequence[Text], found: TokenCandidates) -> Text:
     """What is certain to be there once, then what the texts hold beyond it, while there is room.
 
     More tokens than there are positions cannot all be there, and stand behind those of the texts.

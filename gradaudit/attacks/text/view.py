@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.attacks.text.inputs import InputCapture, Reached
-from gradaudit.data.common.packing import Part
+from gradaudit.data.common.packing import InputPart
 from gradaudit.gradients.functional import FunctionalModel
 
 Task = Literal["next-token", "masked", "class"]
@@ -190,7 +190,7 @@ def _reading(capture: InputCapture, wanted: Callable[[Tensor], bool]) -> str | N
     return next((name for name, read in capture.looked_up.items() if wanted(read)), None)
 
 
-def packed_inputs(parts: Sequence[Part], ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+def packed_inputs(parts: Sequence[InputPart], ids: Tensor, lengths: Tensor | None = None) -> Tensor:
     """Texts as records' inputs: tokens alone, or beside them masks and zeros for other parts."""
     if not parts:
         return ids
@@ -202,12 +202,12 @@ def packed_inputs(parts: Sequence[Part], ids: Tensor, lengths: Tensor | None = N
     return torch.cat(blocks, dim=1)
 
 
-def _block(part: Part, ids: Tensor, filled: Tensor) -> Tensor:
+def _block(part: InputPart, ids: Tensor, filled: Tensor) -> Tensor:
     if part.name in ("input_ids", ""):
         return ids
     return filled if "mask" in part.name else torch.zeros_like(ids)
 
 
-def resized(parts: Sequence[Part], length: int) -> tuple[Part, ...]:
+def resized(parts: Sequence[InputPart], length: int) -> tuple[InputPart, ...]:
     """The same parts for texts of another length."""
     return tuple(replace(part, shape=(length,)) for part in parts)

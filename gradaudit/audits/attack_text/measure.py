@@ -54,7 +54,7 @@ def cost(audit: AttackText, subject: Subject) -> Cost:
 
 
 @dataclass
-class Found:
+class Answers:
     """What came of some batches; a floor is the same for texts of another batch.
 
     Attributes:
@@ -117,7 +117,7 @@ class _Attack:
         scored = captured is None or bool(options.records)
         batches = self._batches(captured)
         count = len(batches) - 1 if len(batches) > 1 and not options.records else len(batches)
-        found, first = Found(), None
+        found, first = Answers(), None
         with progress.task("attack text", count) as advance:
             for number in range(count):
                 view = self._view(batches[number], number, captured)
@@ -172,7 +172,7 @@ class _Attack:
 
     def _attack(
         self,
-        found: Found,
+        found: Answers,
         view: TextView,
         batch: Records,
         others: Records | None,
@@ -202,7 +202,7 @@ class _Attack:
             found.ranks.setdefault(layer, []).append(None if span is None else span.rank)
 
     def _told(
-        self, found: Found, presence: Presence, batch: Records, number: int
+        self, found: Answers, presence: Presence, batch: Records, number: int
     ) -> dict[str, Shares]:
         """By layer the share of its decoys that each text is likelier than, (texts,)."""
         texts = texts_of(batch)
@@ -233,7 +233,7 @@ def _scores(answer: Answer, batch: Records) -> TextScores:
     return scores_of(answer.texts, answer.tokens, [ids[:length] for ids, length in pairs])
 
 
-def _facts(found: Found, view: TextView, captured: Captured | None) -> dict[str, JsonValue]:
+def _facts(found: Answers, view: TextView, captured: Captured | None) -> dict[str, JsonValue]:
     facts: dict[str, JsonValue] = {
         "knowledge": dict(view.knowledge),
         "task": view.task,
@@ -245,7 +245,7 @@ def _facts(found: Found, view: TextView, captured: Captured | None) -> dict[str,
 
 
 def _of_model(
-    rows: Rows, found: Found, options: TextOptions, *, scored: bool
+    rows: Rows, found: Answers, options: TextOptions, *, scored: bool
 ) -> Iterator[Measurement]:
     if not options.search:
         yield from rows.skipped("no text was searched for (--no-search)", ANSWERED)
@@ -267,7 +267,7 @@ def _of_model(
         )
 
 
-def _of_adapters(rows: Rows, found: Found) -> Iterator[Measurement]:
+def _of_adapters(rows: Rows, found: Answers) -> Iterator[Measurement]:
     """The share of tokens that is expected of low-rank adapters, beside what was measured."""
     if not found.predicted:
         yield from rows.skipped(_NO_ADAPTERS, ["lora_predicted"])
@@ -289,7 +289,7 @@ def _mean(metric: str, scores: Sequence[TextScores]) -> tuple[float, tuple[float
 
 
 def _of_layers(
-    rows: Rows, found: Found, view: TextView, subject: Subject, *, scored: bool
+    rows: Rows, found: Answers, view: TextView, subject: Subject, *, scored: bool
 ) -> Iterator[Measurement]:
     presence = Presence(view, subject.layers)
     for layer in subject.layers:
@@ -307,7 +307,7 @@ def _of_layers(
             yield from rows.skipped(_why(presence, name), OF_LAYERS[1:], [name])
 
 
-def _rank_rows(rows: Rows, found: Found, layer: str, width: int) -> Iterator[Measurement]:
+def _rank_rows(rows: Rows, found: Answers, layer: str, width: int) -> Iterator[Measurement]:
     """Means over the batches in which the layer is not void."""
     pairs = zip(found.ranks[layer], found.tokens, strict=True)
     known = [(rank, tokens) for rank, tokens in pairs if rank is not None]
@@ -317,7 +317,7 @@ def _rank_rows(rows: Rows, found: Found, layer: str, width: int) -> Iterator[Mea
         yield rows.measured(metric, value, layer=layer, n=len(known), details=details)
 
 
-def _told_row(rows: Rows, found: Found, layer: str) -> Measurement:
+def _told_row(rows: Rows, found: Answers, layer: str) -> Measurement:
     value, interval = _auroc(found.presence[layer])
     floor: JsonValue = None
     if layer in found.absence:

@@ -110,7 +110,8 @@ class DpAudit(Audit[DpAuditOptions]):
     random directions by a coin (train --canaries), and what it released tells which. The headline
     is Steinke's bound on the whole run's ε of a client; beside it those that hold if the run is
     Gaussian: of the f-DP recursion, and of the mean shift (Andrew et al. 2024), with its
-    estimate. Each of the three holds by itself.
+    estimate. Each of the three holds by itself at the confidence 1 − α, the largest of them at
+    1 − 3α: choose one before looking; the gate and the claim take the headline.
 
     Source: Z. Li et al., "Analyzing inference privacy risks through gradients in machine learning"
     (2024), definition 7.2; T. Steinke, M. Nasr and M. Jagielski, "Privacy auditing with one (1)

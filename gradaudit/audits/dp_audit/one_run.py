@@ -13,7 +13,7 @@ from gradaudit.dp.estimates import GaussianBound, gaussian_bound
 from gradaudit.dp.one_run import OneRunBound, expect, one_run_bounds, one_run_ceiling
 from gradaudit.dp.theory import epsilon_gaussian
 from gradaudit.errors import NotApplicable, UsageError
-from gradaudit.federation.canaries import CanaryScores
+from gradaudit.federation.canary_scores import CanaryScores
 from gradaudit.report import Measurement
 
 LIMITS = (
@@ -22,11 +22,14 @@ LIMITS = (
 )
 _IF_GAUSSIAN = "holds only if the run's trade-off is that of a Gaussian mechanism"
 _IF_NORMAL = "holds only if all else in the released means is normal and alike for all canaries"
+_BY_ITSELF = "by itself: of the largest of the three bounds only {:.0%} is promised"
+_BOUNDS = 3
 _NO_BOUND = "of the canaries' mean shift over its deviation; no bound"
 _NO_SPREAD = "the cosines of all canaries are the same"
 _NOT_NORMAL = "the sums of the canaries' cosines are not normally distributed"
 _OTHERS = ("epsilon_pair", "epsilon_theory", "epsilon_classical", "canary_gap")
 OF_A_RUN = {"unit": "client", "relation": "remove"}
+_SECRET = "a client's presence"
 _NO_PAIR = "one run plays no pair of values, and its promise is not known"
 
 
@@ -48,7 +51,11 @@ def one_run_rows(options: DpAuditOptions, rows: Rows) -> Iterator[Measurement]:
         sharper.value,
         n=len(totals),
         confidence=options.confidence,
-        details={"estimator": "f-dp", "remark": _IF_GAUSSIAN, **_guesses(sharper)},
+        details={
+            "estimator": "f-dp",
+            "remark": f"{_IF_GAUSSIAN}, and {_by_itself(options)}",
+            **_guesses(sharper),
+        },
     )
     yield from _of_shift(_shift(totals[:, 0], scores.included, options), options, rows)
     ceiling = one_run_ceiling(len(totals), delta=options.delta, alpha=alpha)
@@ -70,6 +77,7 @@ def _scores(options: DpAuditOptions) -> CanaryScores:
 
 def _facts(scores: CanaryScores, options: DpAuditOptions) -> dict[str, JsonValue]:
     return {
+        "secret": _SECRET,
         "mode": options.mode,
         "delta": options.delta,
         **OF_A_RUN,
@@ -106,6 +114,10 @@ def _guesses(bound: OneRunBound) -> dict[str, JsonValue]:
     return {"guesses": bound.guesses.made, "right": bound.guesses.right}
 
 
+def _by_itself(options: DpAuditOptions) -> str:
+    return _BY_ITSELF.format(max(1 - _BOUNDS * (1 - options.confidence), 0.0))
+
+
 def _of_shift(
     bound: GaussianBound | None, options: DpAuditOptions, rows: Rows
 ) -> Iterator[Measurement]:
@@ -119,7 +131,7 @@ def _of_shift(
         "mu_estimate": bound.mu_estimate,
         "normality_p": bound.normality_p,
         "equal_variance_p": bound.equal_variance_p,
-        "remark": _IF_NORMAL,
+        "remark": f"{_IF_NORMAL}, and {_by_itself(options)}",
     }
     level = options.confidence
     yield mean.measured("epsilon_lower_gaussian", bound.epsilon, confidence=level, details=details)

@@ -58,6 +58,10 @@ class Floor(Audit[FloorOptions]):
     Δ/σ), with κ a bound on how often the mean is (J. Hayes et al., "Bounding training data
     reconstruction in DP-SGD", 2023, theorem 2); it needs a clip, and holds for every model.
 
+    Both are the better of two such bounds, the second for an attacker who is told u of z = u + v,
+    with z the record in the prior's directions and v ~ N(0, T): E_u tr(C (T⁻¹ + Ã_u)⁻¹) / tr C and
+    E_u ½ ln det(T⁻¹ + Ã_u), with T⁻¹ = I + 3 E[s sᵀ] and s = ∇_z ln ‖G‖² of other records.
+
     Layers' information adds up. The expectation is over ``--samples`` drawn records (64), and the
     interval, Student's, is for it: its safe end stands on tangents of the functional at other
     records' information, which lie on the safe side of the truth on average, as does the value:
@@ -79,6 +83,7 @@ class Floor(Audit[FloorOptions]):
             title="Least mean squared error of any attacker, as share of the prior's variance",
             riskier="lower",
             question="records",
+            guarantee=True,
             chance=1.0,
         ),
         Metric(
@@ -87,6 +92,7 @@ class Floor(Audit[FloorOptions]):
             unit="nat",
             riskier="higher",
             question="records",
+            guarantee=True,
             chance=0.0,
         ),
         Metric(
@@ -94,6 +100,7 @@ class Floor(Audit[FloorOptions]):
             title="Most often that any attacker comes near a record",
             riskier="higher",
             question="records",
+            guarantee=True,
         ),
     )
     headline = ("mse_share",)

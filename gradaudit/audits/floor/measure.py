@@ -17,19 +17,14 @@ from gradaudit.defenses import Chain
 from gradaudit.defenses.base import module_of
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
+from gradaudit.floors.functionals import Functional, nats, share
 from gradaudit.floors.given import prior_of_file
+from gradaudit.floors.information import Information, informations, sum_of_layers
 from gradaudit.floors.prior import Prior
 from gradaudit.floors.reconstruction import log_chance, success
 from gradaudit.floors.release import Release, releases_of
 from gradaudit.floors.smoothness import jumps
-from gradaudit.floors.van_trees import (
-    Functional,
-    estimate,
-    informations,
-    nats,
-    share,
-    sum_of_layers,
-)
+from gradaudit.floors.van_trees import estimate
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.target import Layer, Target, shared_parameters
 from gradaudit.progress import Advance, Progress
@@ -39,7 +34,7 @@ from gradaudit.report import Measurement
 _DRAWS, _FEWEST = 64, 4
 _FITTED = "fitted"
 _PASSES_A_DIRECTION = 2.0
-_FUNCTIONALS: Mapping[str, Functional] = {"mse_share": share, "nats": nats}
+FUNCTIONALS: Mapping[str, Functional] = {"mse_share": share, "nats": nats}
 _NO_NOISE = (
     "no noise: nothing bounds an attacker; add some (--defense dp:clip=…,sigma=…, or --sigma)"
 )
@@ -65,9 +60,21 @@ def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurem
         UsageError: the prior's file holds none.
         AuditError: the model cannot be run on the records, or differentiated by them.
     """
-    options, records = audit.options, subject.records
+    options = audit.options
     for target in subject.targets:
         _expect_noise(_releases(options, subject, target))
+    prior, labels = _drawn(options, subject)
+    for target, variant in by_round(subject):
+        case = NoisyUpdate.of(audit, subject, target, prior, labels)
+        rows = Rows(type(audit), variant, case.facts(options))
+        with progress.task("floor", len(labels)) as advance:
+            infos = case.informations(subject, advance)
+        yield from _rows(rows, case, infos, options, subject)
+
+
+def _drawn(options: FloorOptions, subject: Subject) -> tuple[Prior, Tensor]:
+    """The prior, and the labels of the records that are drawn from it."""
+    records = subject.records
     if records.looked_up:
         raise NotApplicable(
             "the inputs are tokens or codes, which do not vary continuously: no prior has a density"
@@ -79,17 +86,11 @@ def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurem
         )
     prior = _prior(options, records.inputs)
     chosen = rng(subject.seed, "floor", "labels").integers(len(records), size=draws)
-    labels = records.labels[torch.from_numpy(chosen)]
-    for target, variant in by_round(subject):
-        case = _Case.of(audit, subject, target, prior, labels)
-        rows = Rows(type(audit), variant, case.facts(options))
-        with progress.task("floor", draws) as advance:
-            infos = case.informations(subject, advance)
-        yield from _rows(rows, case, infos, options, subject)
+    return prior, records.labels[torch.from_numpy(chosen)]
 
 
 @dataclass(frozen=True)
-class _Case:
+class NoisyUpdate:
     """One target's update, how it leaves, and why some of its layers have no floor.
 
     Attributes:
@@ -142,8 +143,8 @@ class _Case:
                 return why if len(layers) == 1 else f"{layer.name}: {why}"
         return ""
 
-    def informations(self, subject: Subject, advance: Advance) -> dict[str, Tensor]:
-        """Ã of every layer that has a floor, (units, probes, probes)."""
+    def informations(self, subject: Subject, advance: Advance) -> dict[str, Information]:
+        """Ã of every layer that has a floor."""
         smooth = [layer for layer in self.layers if not self.why_not([layer])]
         if not smooth:
             return {}
@@ -174,6 +175,16 @@ class _Case:
             "batch_size": options.batch_size,
             "updates": 1,
         }
+
+
+def case_of(audit: Floor, subject: Subject) -> NoisyUpdate:
+    """How the target's update leaves, and what its records are drawn from.
+
+    Raises:
+        NotApplicable: there is no prior for such inputs, or too few draws.
+        UsageError: the prior's file holds none.
+    """
+    return NoisyUpdate.of(audit, subject, subject.target, *_drawn(audit.options, subject))
 
 
 def shared_layers(
@@ -231,8 +242,8 @@ def _spread(
 
 def _rows(
     rows: Rows,
-    case: _Case,
-    infos: Mapping[str, Tensor],
+    case: NoisyUpdate,
+    infos: Mapping[str, Information],
     options: FloorOptions,
     subject: Subject,
 ) -> Iterator[Measurement]:
@@ -244,27 +255,29 @@ def _rows(
 
 def _of_layers(
     rows: Rows,
-    case: _Case,
-    infos: Mapping[str, Tensor],
+    case: NoisyUpdate,
+    infos: Mapping[str, Information],
     options: FloorOptions,
     name: str | None,
     layers: Sequence[Layer],
 ) -> Iterator[Measurement]:
     """The rows of one layer, or of the model."""
     if why := case.why_not(layers):
-        yield from rows.skipped(why, _FUNCTIONALS, [name])
+        yield from rows.skipped(why, FUNCTIONALS, [name])
     else:
         told = sum_of_layers(infos[each.name] for each in case.tied_to(layers))
         yield from _measured(rows, case, told, name)
     yield _reconstructed(rows, case, options, name, layers)
 
 
-def _measured(rows: Rows, case: _Case, parts: Tensor, name: str | None) -> Iterator[Measurement]:
-    if not parts.isfinite().all():
-        yield from rows.failed("its gradients are not finite", _FUNCTIONALS, [name])
+def _measured(
+    rows: Rows, case: NoisyUpdate, told: Information, name: str | None
+) -> Iterator[Measurement]:
+    if not told.finite:
+        yield from rows.failed("its gradients are not finite", FUNCTIONALS, [name])
         return
-    for metric, functional in _FUNCTIONALS.items():
-        found = estimate(functional, parts, case.prior)
+    for metric, functional in FUNCTIONALS.items():
+        found = estimate(functional, told, case.prior)
         error = {"mse": found.value * case.prior.variance / case.prior.size}
         yield rows.measured(
             metric,
@@ -277,7 +290,7 @@ def _measured(rows: Rows, case: _Case, parts: Tensor, name: str | None) -> Itera
 
 
 def _reconstructed(
-    rows: Rows, case: _Case, options: FloorOptions, name: str | None, layers: Sequence[Layer]
+    rows: Rows, case: NoisyUpdate, options: FloorOptions, name: str | None, layers: Sequence[Layer]
 ) -> Measurement:
     """The bound on how often any attacker succeeds."""
     found = [case.release(layer) for layer in layers]

@@ -68,6 +68,7 @@ def update_of(captured: Captured, options: ObserveOptions) -> NamedUpdate:
         before={},
         kind="gradient",
         records=options.batch_size,
+        smoothing=captured.target.loss.smoothing,
         errors=errors,
     )
 

@@ -39,7 +39,7 @@ _NORMS: tuple[NormName, ...] = ("f", "1", "inf")
 
 
 @dataclass(frozen=True)
-class Reading:
+class JacobianNorm:
     """What a metric is of: a norm of a Jacobian, as it is or over range and ψ."""
 
     reacting: Reacting
@@ -64,9 +64,9 @@ class Reading:
 
 
 READINGS = (
-    *(Reading("input", norm, bounded=False) for norm in _NORMS),
-    *(Reading("input", norm, bounded=True) for norm in _NORMS),
-    *(Reading("label", norm, bounded=True) for norm in _NORMS),
+    *(JacobianNorm("input", norm, bounded=False) for norm in _NORMS),
+    *(JacobianNorm("input", norm, bounded=True) for norm in _NORMS),
+    *(JacobianNorm("label", norm, bounded=True) for norm in _NORMS),
 )
 
 

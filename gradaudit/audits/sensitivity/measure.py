@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows, by_round
-from gradaudit.audits.sensitivity import READINGS, NormName, Reacting, Reading, Sensitivity
+from gradaudit.audits.sensitivity import READINGS, JacobianNorm, NormName, Reacting, Sensitivity
 from gradaudit.defenses.subject import Subject, defenses_note
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
 from gradaudit.gradients.differentiation import Variable
@@ -64,7 +64,7 @@ def rows_of(
 
 
 def _rows_of_reading(
-    rows: Rows, reading: Reading, samples: Mapping[str, Sample], method: str, seed: int
+    rows: Rows, reading: JacobianNorm, samples: Mapping[str, Sample], method: str, seed: int
 ) -> Iterator[Measurement]:
     """Rows of one reading: the means, and each mean's share in their sum."""
     every = _All.of(samples, seed)

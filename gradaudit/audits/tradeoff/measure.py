@@ -21,7 +21,7 @@ from gradaudit.report import Measurement, Variant
 from gradaudit.tradeoff.attacking import Attack
 from gradaudit.tradeoff.mechanisms import Mechanism, read_mechanism
 from gradaudit.tradeoff.pictures import (
-    Point,
+    PanelPoint,
     Value,
     draw_advantages,
     draw_characteristics,
@@ -60,11 +60,11 @@ class StudyRows:
             for game in self.games:
                 yield from self._of_game(view, game)
 
-    def points(self, view: View) -> list[Point]:
+    def points(self, view: View) -> list[PanelPoint]:
         """For the picture."""
         of_games = {game: self.study.of(view, game) for game in self.games}
         return [
-            Point(
+            PanelPoint(
                 self._position(view, index),
                 accuracy,
                 {
@@ -274,7 +274,7 @@ def _studied(
         "repeats": options.repeats,
     }
     rows: list[Measurement] = []
-    panels: dict[str, list[Point]] = {}
+    panels: dict[str, list[PanelPoint]] = {}
     for mechanism in mechanisms:
         of_mechanism = Rows(Tradeoff, {"mechanism": mechanism.text})
         try:

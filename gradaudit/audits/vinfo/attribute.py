@@ -31,7 +31,7 @@ ENOUGH = 5
 
 
 @dataclass(frozen=True)
-class Point:
+class LayerPoint:
     """One layer in one case (attribute and round, as the variant says them).
 
     Its numbers by metric, and the AUROC of the independent attack.
@@ -48,7 +48,7 @@ class Point:
         return self.case.get("round"), self.layer
 
 
-def correlation_rows(points: Sequence[Point]) -> Iterator[Measurement]:
+def correlation_rows(points: Sequence[LayerPoint]) -> Iterator[Measurement]:
     """Pearson's r of every metric, pooled over cases, and of each case with enough layers."""
     cases = list({repr(point.case): point.case for point in points}.values())
     for name in dict.fromkeys(name for point in points for name in point.metrics):
@@ -60,7 +60,7 @@ def correlation_rows(points: Sequence[Point]) -> Iterator[Measurement]:
                 yield from _row(name, of_case, {**of_metric, **case, "pooled": False}, "one case")
 
 
-def crossed_rows(points: Sequence[Point]) -> Iterator[Measurement]:
+def crossed_rows(points: Sequence[LayerPoint]) -> Iterator[Measurement]:
     """Pearson's r of one attribute's information with the attack on another (2021, figure 7).
 
     Layers of all rounds are pooled; pairs with too few have no row.
@@ -78,7 +78,9 @@ def crossed_rows(points: Sequence[Point]) -> Iterator[Measurement]:
             yield from _row(f"{Vinfo.name}.vinfo", crossed, pair, "one attribute against another")
 
 
-def _row(name: str, points: Sequence[Point], variant: Variant, what: str) -> Iterator[Measurement]:
+def _row(
+    name: str, points: Sequence[LayerPoint], variant: Variant, what: str
+) -> Iterator[Measurement]:
     held = [point for point in points if name in point.metrics]
     cases = list(dict.fromkeys(repr(point.case) for point in held))
     pooled = len(cases) > 1

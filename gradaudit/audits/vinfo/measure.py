@@ -15,7 +15,7 @@ from gradaudit.audits.vinfo import LATENT, ORIGINAL, Vinfo, VinfoOptions
 from gradaudit.audits.vinfo.attribute import (
     METRIC,
     AttributeRows,
-    Point,
+    LayerPoint,
     correlation_rows,
     crossed_rows,
     worst,
@@ -120,7 +120,7 @@ class _Latent:
     cases: Sequence[Case]
     refused: Mapping[str, str]
     why: str
-    points: list[Point] = field(default_factory=list)
+    points: list[LayerPoint] = field(default_factory=list)
 
     def rows(self, progress: Progress) -> Iterator[Measurement]:
         """Rows of every attribute, round and layer, then the correlation."""
@@ -178,7 +178,7 @@ class _Latent:
                 information = sum(usable.information for usable in real[name]) / len(real[name])
                 numbers = {f"{Vinfo.name}.vinfo": information, **sensitivities.get(name, {})}
                 auroc = sum(usable.auroc for usable in attack[name]) / len(attack[name])
-                self.points.append(Point(rows.variant, numbers, auroc, name))
+                self.points.append(LayerPoint(rows.variant, numbers, auroc, name))
 
     @cached_property
     def _sharing(self) -> SharingProtocol:

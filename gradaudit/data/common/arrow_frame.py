@@ -69,9 +69,9 @@ class Frame:
                 f"text or dates are needed, or leave it out with drop={printable(name, 60)}"
             )
         once: dict[str, str] = {}  # chunks may share a dictionary of long values
-        found = chain.from_iterable(map(_texts, self.chunks(name)))
-        texts = [once.setdefault(text, text) for text in found]
-        names = {str(code): each for code, each in enumerate(self.names.get(name, ()))}
+        cells = chain.from_iterable(map(_texts, self.chunks(name)))
+        texts = [once.setdefault(text, text) for text in cells]
+        names = {str(code): label for code, label in enumerate(self.names.get(name, ()))}
         return [names.get(text, text) for text in texts] if names else texts
 
 

@@ -27,7 +27,7 @@ _EXACT_DIGITS = 15
 
 
 @dataclass(frozen=True)
-class Column:
+class DataColumn:
     """A named column: record i holds ``values[codes[i]]``.
 
     Attributes:
@@ -187,7 +187,7 @@ class Inputs:
 
 
 def encode(
-    columns: Sequence[Column],
+    columns: Sequence[DataColumn],
     origin: str,
     scale: Scale = "standard",
     categories: Categories = "one-hot",
@@ -254,12 +254,12 @@ def numeric_features(inputs: NDArray[Any], names: Sequence[str] = ()) -> tuple[F
     return tuple(Feature(name, (i,), (low[i], high[i])) for i, name in enumerate(named))
 
 
-def _code(inputs: NDArray[np.float32], column: Column, start: int) -> Feature:
+def _code(inputs: NDArray[np.float32], column: DataColumn, start: int) -> Feature:
     inputs[:, start] = column.codes
     return Feature(column.name, (start,), values=column.values, coded=True)
 
 
-def _write(inputs: NDArray[np.float32], column: Column, start: int, scale: Scale) -> Feature:
+def _write(inputs: NDArray[np.float32], column: DataColumn, start: int, scale: Scale) -> Feature:
     if column.numbers is None:
         inputs[np.arange(len(column)), start + column.codes] = 1
         positions = tuple(range(start, start + len(column.values)))
@@ -271,7 +271,9 @@ def _write(inputs: NDArray[np.float32], column: Column, start: int, scale: Scale
     return Feature(column.name, (start,), (low, high))
 
 
-def _notes(columns: Sequence[Column], scale: Scale, categories: Categories) -> dict[str, JsonValue]:
+def _notes(
+    columns: Sequence[DataColumn], scale: Scale, categories: Categories
+) -> dict[str, JsonValue]:
     """What the encoding did, for the report: names of columns and counts of records."""
     numeric = [column for column in columns if column.numbers is not None]
     text = [column for column in columns if column.numbers is None]

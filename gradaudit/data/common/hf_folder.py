@@ -79,7 +79,7 @@ def _features(path: Path) -> dict[str, Mapping[str, Any]]:
     features = _json(path).get("features") if path.exists() else {}
     if not isinstance(features, dict):
         return {}
-    return {name: each for name, each in features.items() if isinstance(each, dict)}
+    return {name: feature for name, feature in features.items() if isinstance(feature, dict)}
 
 
 def _kind(feature: Mapping[str, Any] | None) -> object:

@@ -89,7 +89,7 @@ def _split(part: Any) -> Sequence[Any]:
     """A part of a batch by record."""
     if isinstance(part, Mapping):
         values = zip(*map(_split, part.values()), strict=True)
-        return [dict(zip(part, each, strict=True)) for each in values]
+        return [dict(zip(part, row, strict=True)) for row in values]
     return part  # type: ignore[no-any-return]
 
 

@@ -18,7 +18,7 @@ Kind = Literal["numbers", "tokens", "flags"]
 
 
 @dataclass(frozen=True)
-class Part:
+class InputPart:
     """One of a model's inputs as it lies in the records' inputs.
 
     Attributes:
@@ -39,7 +39,7 @@ class Part:
 
 def packed(
     arrays: Mapping[str, NDArray[Any]], origin: str
-) -> tuple[NDArray[Any], tuple[Part, ...]]:
+) -> tuple[NDArray[Any], tuple[InputPart, ...]]:
     """Arrays (records, …) by the name that the model takes them by, side by side.
 
     Returns:
@@ -62,7 +62,7 @@ def packed(
         values = as_inputs(shaped, where) if kind == "numbers" else shaped.astype(np.int64)
         shape = array.shape[1:] if array.ndim == 1 else values.shape[1:]
         columns.append(values.reshape(count, -1))
-        parts.append(Part(name, tuple(shape), kind))
+        parts.append(InputPart(name, tuple(shape), kind))
     whole = all(part.kind != "numbers" for part in parts)
     return np.concatenate(columns, axis=1).astype(np.int64 if whole else np.float32), tuple(parts)
 
@@ -75,7 +75,9 @@ def kind_of(array: NDArray[Any]) -> Kind:
     return "tokens" if array.dtype.kind in "iu" and not pictures else "numbers"
 
 
-def arguments(parts: tuple[Part, ...], inputs: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+def arguments(
+    parts: tuple[InputPart, ...], inputs: Tensor
+) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
     """What a model is called with: the inputs as they are without parts, else each by its name.
 
     Args:
@@ -89,7 +91,7 @@ def arguments(parts: tuple[Part, ...], inputs: Tensor) -> tuple[tuple[Tensor, ..
     return ((shaped[""],), {}) if "" in shaped else ((), shaped)
 
 
-def _as(part: Part, block: Tensor) -> Tensor:
+def _as(part: InputPart, block: Tensor) -> Tensor:
     block = block.reshape(len(block), *part.shape)
     if part.kind == "flags":
         return block > 0

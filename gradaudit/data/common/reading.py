@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradaudit.data.common.packing import Part
+from gradaudit.data.common.packing import InputPart
 from gradaudit.data.common.tokens import Tokens
 from gradaudit.data.records import IGNORED
 from gradaudit.randomness import rng
@@ -19,7 +19,7 @@ _REPLACED, _KEPT = 0.8, 0.1
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reader:
     """What a model that reads texts says of itself.
 
     Attributes:
@@ -39,9 +39,11 @@ class Reading:
     classes: tuple[str, ...] = ()
 
 
-def parts_of(length: int) -> tuple[Part, ...]:
+def parts_of(length: int) -> tuple[InputPart, ...]:
     """What transformers' models are called with: tokens, and 1 where they are of the text."""
-    return Part("input_ids", (length,), "tokens"), Part("attention_mask", (length,), "tokens")
+    return InputPart("input_ids", (length,), "tokens"), InputPart(
+        "attention_mask", (length,), "tokens"
+    )
 
 
 def packed_tokens(tokens: Tokens) -> NDArray[np.int64]:

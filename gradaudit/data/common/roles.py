@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
-from gradaudit.data.common.columns import MAX_VALUES, MISSING, Column, Inputs, spell
+from gradaudit.data.common.columns import MAX_VALUES, MISSING, DataColumn, Inputs, spell
 from gradaudit.data.records import IGNORED, Attribute, Records
 from gradaudit.errors import DataError
 
@@ -33,7 +33,7 @@ class Labels:
     origin: str
 
 
-def labels_of(column: Column, task: Task | None = None) -> Labels:
+def labels_of(column: DataColumn, task: Task | None = None) -> Labels:
     """A column as the task's label.
 
     Text and few whole numbers are classes, in the order of their names or numbers; other numbers
@@ -87,7 +87,7 @@ def labels_of_array(
         )
     if task is None and array.dtype.kind == "f" and not np.isin(array, (0, 1)).all():
         task = "regression"
-    column = Column.of_array(origin, origin, array)
+    column = DataColumn.of_array(origin, origin, array)
     if len(column) == 0:
         raise DataError(f"{origin}: there are no labels")
     task = task or ("classification" if column.discrete else "regression")
@@ -120,7 +120,7 @@ def labels_of_positions(array: NDArray[np.int64], origin: str, names: Sequence[s
     return Labels(array, tuple(map(str, classes)), origin)
 
 
-def attribute_of(column: Column) -> Attribute:
+def attribute_of(column: DataColumn) -> Attribute:
     """A column as a private attribute; a quantity is split in halves at its median.
 
     Raises:
@@ -143,7 +143,7 @@ def attribute_of(column: Column) -> Attribute:
     return Attribute(codes, values if len(known) < len(numbers) else values[:2])
 
 
-def users_of(column: Column) -> NDArray[np.str_]:
+def users_of(column: DataColumn) -> NDArray[np.str_]:
     """A column as the user of each record, (records,) strings.
 
     Raises:
@@ -157,7 +157,7 @@ def users_of(column: Column) -> NDArray[np.str_]:
     return np.array(column.values, dtype=np.str_)[column.codes]
 
 
-def members_of(column: Column) -> NDArray[np.bool_]:
+def members_of(column: DataColumn) -> NDArray[np.bool_]:
     """A column as membership in the training set, (records,).
 
     Raises:
@@ -175,10 +175,10 @@ def members_of(column: Column) -> NDArray[np.bool_]:
 def assemble(
     inputs: Inputs,
     labels: Labels,
-    attributes: Iterable[Column] = (),
+    attributes: Iterable[DataColumn] = (),
     *,
-    user: Column | None = None,
-    member: Column | None = None,
+    user: DataColumn | None = None,
+    member: DataColumn | None = None,
     notes: dict[str, JsonValue] | None = None,
 ) -> Records:
     """Records of inputs, labels and the columns that serve as something.

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gradaudit.data.common import checks
 from gradaudit.data.common.checks import choose, choose_all, quote
-from gradaudit.data.common.columns import Column
+from gradaudit.data.common.columns import DataColumn
 from gradaudit.errors import DataError, UsageError
 from gradaudit.files import expect_file
 
@@ -43,12 +43,12 @@ class Table:
     file: str
     cells: Mapping[str, Sequence[str]]
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> DataColumn:
         """The column of that name; a UsageError where there is none."""
         name = choose(name, self.cells, self.file, "column")
-        return Column.of_text(name, f"{self.file}: column {quote(name)}", self.cells[name])
+        return DataColumn.of_text(name, f"{self.file}: column {quote(name)}", self.cells[name])
 
-    def column_if(self, name: str | None) -> Column | None:
+    def column_if(self, name: str | None) -> DataColumn | None:
         """The column of that name, or None without a name."""
         return None if name is None else self.column(name)
 
@@ -56,7 +56,7 @@ class Table:
         """The names of columns among these, which may be comma separated; each once."""
         return choose_all(names, self.cells, self.file, "column")
 
-    def columns(self, names: Iterable[str]) -> tuple[Column, ...]:
+    def columns(self, names: Iterable[str]) -> tuple[DataColumn, ...]:
         """The columns of these names, as ``names`` reads them."""
         return tuple(map(self.column, self.names(names)))
 

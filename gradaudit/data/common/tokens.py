@@ -126,8 +126,8 @@ class Pretrained(Tokenizer):
     @property
     def mask(self) -> int | None:
         """Its own."""
-        found: int | None = self._library.mask_token_id
-        return found
+        token: int | None = self._library.mask_token_id
+        return token
 
     def notes(self) -> dict[str, JsonValue]:
         """Its kind and the folder's name."""
@@ -137,8 +137,8 @@ class Pretrained(Tokenizer):
     def tokens(self, texts: Sequence[str], length: int, padding: int | None = None) -> Tokens:
         """With special tokens where it puts them; padded with its own padding, or its end."""
         rows = self._library(list(texts), truncation=True, max_length=length)["input_ids"]
-        own = self._library.pad_token_id, self._library.eos_token_id, 0
-        filling = next(token for token in (padding, *own) if token is not None)
+        special = self._library.pad_token_id, self._library.eos_token_id, 0
+        filling = next(token for token in (padding, *special) if token is not None)
         return _padded(rows, length, filling, frozenset(self._library.all_special_ids))
 
 

@@ -12,9 +12,9 @@ from pydantic import JsonValue
 
 from gradaudit.data.common.arrays import as_inputs, pictures
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
-from gradaudit.data.common.columns import Column, Inputs, numeric_features
+from gradaudit.data.common.columns import DataColumn, Inputs, numeric_features
 from gradaudit.data.common.items import columns_of, is_data_set, stacked
-from gradaudit.data.common.packing import Part, packed
+from gradaudit.data.common.packing import InputPart, packed
 from gradaudit.data.common.pictures import Picture, stack_pictures
 from gradaudit.data.common.roles import (
     Task,
@@ -89,7 +89,7 @@ def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
     return replace(records, parts=several)
 
 
-def _inputs(given: Any, origin: str) -> tuple[NDArray[Any], tuple[Part, ...]]:
+def _inputs(given: Any, origin: str) -> tuple[NDArray[Any], tuple[InputPart, ...]]:
     """Inputs (records, …), and their parts where the model takes several or one number a record."""
     if isinstance(given, Mapping):
         return packed({str(k): _array(part, f"{origin}: {k}") for k, part in given.items()}, origin)
@@ -144,8 +144,8 @@ def _named(parts: Mapping[str, Any], origin: str) -> list[tuple[str, Any]]:
     return [(str(name), part) for name, part in attributes.items()]
 
 
-def _column(what: str, name: str, part: Any, origin: str) -> Column:
-    return Column.of_array(name, f"{origin}: {what}", _array(part, f"{origin}: {what}"))
+def _column(what: str, name: str, part: Any, origin: str) -> DataColumn:
+    return DataColumn.of_array(name, f"{origin}: {what}", _array(part, f"{origin}: {what}"))
 
 
 def _array(part: Any, origin: str) -> NDArray[Any]:

@@ -291,7 +291,7 @@ class FileMechanism(Mechanism):
         named = f"{OPTION} {self.description}"
         try:
             released = function(*arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise AuditError(f"{named}: fails with {first_line(error)}") from error
         if not isinstance(released, Tensor) or released.shape != shape:
             what = tuple(released.shape) if isinstance(released, Tensor) else type(released)

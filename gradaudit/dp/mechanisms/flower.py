@@ -73,7 +73,8 @@ class FlowerMod(Middleware):
         """The mod that ``flower:MODULE:OBJECT?key=value&…`` names.
 
         Raises:
-            UsageError: Flower is missing, there is no such object, or it is no mod.
+            UsageError: Flower is missing, there is no such object, it is no mod, or it can draw
+                no noise from its options.
         """
         library("flwr.app", "Flower", "flower")
         found, spec = named_object(text)
@@ -165,11 +166,19 @@ def _typed(spec: Spec) -> dict[str, object]:
 
 
 def _local_dp(mod: Any) -> ClippedGaussian | None:
-    """σ = S √(2 ln(1.25/δ)) / ε with the sensitivity S that the user states."""
-    if not (mod.epsilon and 0 < mod.delta < _LARGEST_DELTA):
-        return None
+    """σ = S √(2 ln(1.25/δ)) / ε with the sensitivity S that the user states; None without noise.
+
+    Raises:
+        UsageError: the formula gives no number, and the mod fails on every message.
+    """
+    if not (mod.epsilon > 0 and 0 < mod.delta <= _LARGEST_DELTA):
+        raise UsageError(
+            f"{OPTION} flower: LocalDpMod has no noise for epsilon={mod.epsilon:g} and "
+            f"delta={mod.delta:g}: give epsilon above 0 and delta above 0, at most {_LARGEST_DELTA}"
+        )
     spread = math.sqrt(2 * math.log(_LARGEST_DELTA / mod.delta)) / mod.epsilon
-    return ClippedGaussian(clip=mod.clipping_norm, sigma=mod.sensitivity * spread)
+    sigma = mod.sensitivity * spread
+    return ClippedGaussian(clip=mod.clipping_norm, sigma=sigma) if sigma else None
 
 
 _LAWS: Mapping[str, Callable[[Any], ClippedGaussian | None]] = {

@@ -21,6 +21,8 @@ from gradaudit.noise import Noise
 from gradaudit.text import listed
 from gradaudit.user_code import first_line
 
+_NEXT_TO_NOTHING = 1e-6
+
 
 class Middleware(Mechanism):
     """What a client's message passes through before it leaves.
@@ -68,7 +70,7 @@ class Middleware(Mechanism):
             sent = self._delivered(self.layout, update)
         except AuditError:
             raise
-        except Exception as error:  # whatever the user's code raises
+        except (Exception, SystemExit) as error:  # whatever the user's code raises
             raise AuditError(self._failure(update, error)) from error
         for key, array in sent.arrays.items():
             self._check(key, np.asarray(array))
@@ -97,6 +99,14 @@ class Middleware(Mechanism):
         return self.known.promise(relation, delta) if self.known and self.lawful else None
 
     def _delivered(self, layout: Layout, update: Tensor) -> Payload:
+        """What leaves; of no update what leaves of the smallest, where the law is known.
+
+        Mods that divide by the update's norm fail on 0. As clip(v) = v, a pair with v instead of 0
+        is at most ‖v‖ farther apart, which is next to nothing beside the clip.
+        """
+        if self.known and self.lawful and not update.any():
+            least = layout.smallest
+            update = least if least.norm() <= _NEXT_TO_NOTHING * self.known.clip else update
         return self.deliver(layout.received, layout.payload(update, self.form))
 
     def _check(self, key: str, array: np.ndarray) -> None:
@@ -117,7 +127,7 @@ class Middleware(Mechanism):
         if not np.isfinite(np.asarray(array, float)).all():
             raise AuditError(f"{named}: sends numbers in {key!r} that are not finite")
 
-    def _failure(self, update: Tensor, error: Exception) -> str:
+    def _failure(self, update: Tensor, error: BaseException) -> str:
         """What it fails with, and the arrays that make it fail, where these are no real numbers."""
         named, words = f"{OPTION} {self.description}", first_line(error)
         if not update.any():
@@ -149,6 +159,6 @@ class Middleware(Mechanism):
         """Whether it works where these arrays hold real numbers."""
         try:
             self._delivered(self.layout.as_real(real), update)
-        except Exception:  # as above
+        except (Exception, SystemExit):  # as above
             return False
         return True

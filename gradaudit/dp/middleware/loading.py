@@ -15,10 +15,15 @@ def named_object(text: str) -> tuple[Any, Spec]:
     """What ``SCHEME:MODULE:OBJECT?key=value&…`` names, and its spec without the scheme.
 
     Raises:
-        UsageError: no such module, file or object.
+        UsageError: nothing is named, or no such module, file or object.
     """
-    spec = parse_spec(text.partition(":")[2])
-    found = load_callable(spec.name, f"{OPTION} {text.partition(':')[0]}:")
+    scheme, _, named = text.partition(":")
+    if not named.strip():
+        raise UsageError(
+            f"{OPTION} {scheme}: names nothing; write {scheme}:MODULE:NAME or {scheme}:FILE.py:NAME"
+        )
+    spec = parse_spec(named)
+    found = load_callable(spec.name, f"{OPTION} {scheme}:")
     return found, Spec(f"{OPTION} {text}", spec.name, spec.pairs)
 
 
@@ -31,7 +36,7 @@ def made(found: Callable[..., Any], spec: Spec) -> Any:
     options = arguments(spec, found)
     try:
         return found(**options)
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise UsageError(f"{spec.text}: {first_line(error)}") from error
 
 

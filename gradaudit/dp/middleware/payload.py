@@ -69,6 +69,14 @@ class Layout:
             arrays[key] = weights if form == "weights" else moved.astype(received.dtype)
         return Payload(arrays, form)
 
+    @cached_property
+    def smallest(self) -> Tensor:
+        """The shortest update (elements,) that weights can show, and whose square is no zero."""
+        steps = np.concatenate([_steps(array) for array in self.received.values()])
+        update = torch.zeros(self.elements, dtype=torch.float64)
+        update[int(steps.argmin())] = float(steps.min())
+        return update
+
     def update(self, sent: Payload) -> Tensor:
         """The update (elements,) float32 that a message tells of; zero where a key is not in it."""
         numbers = np.zeros(self.elements, np.float32)
@@ -83,6 +91,15 @@ class Layout:
         """The same where the arrays of these keys hold real numbers."""
         real = {key: self.received[key].astype(np.float64) for key in keys}
         return Layout({**self.received, **real})
+
+
+def _steps(array: Array) -> Array:
+    """(size,) of how little each element can move; without end what is no array of real numbers."""
+    if array.dtype.kind != "f" or not array.ndim:
+        return np.full(array.size, np.inf)
+    floor = np.sqrt(np.finfo(array.dtype).tiny)
+    steps: Array = np.maximum(np.spacing(np.abs(array)), floor).astype(float).ravel()
+    return steps
 
 
 def as_array(tensor: Tensor) -> Array:

@@ -66,8 +66,8 @@ def apply_checkpoint(
     tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     fitted = fit_state(tensors, loaded, how)
     model.load_state_dict(fitted.state, strict=False)
-    told = {"notes": [*loaded.notes, *fitted.notes], "random": list(fitted.random)}
-    return loaded.record.model_copy(update=told)
+    facts = {"notes": [*loaded.notes, *fitted.notes], "random": list(fitted.random)}
+    return loaded.record.model_copy(update=facts)
 
 
 def fit_state(expected: Mapping[str, Tensor], loaded: LoadedCheckpoint, how: Fit = WHOLE) -> Fitted:

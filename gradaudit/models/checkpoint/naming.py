@@ -105,13 +105,13 @@ class Names:
     def candidates(self) -> list[Rename]:
         """Prefixes that are more in the file, or in the model, by how many keys they match."""
         file, model = Counter(_cut(self.plain)), Counter(_cut(self.model.values()))
-        found: Counter[Rename] = Counter()
+        counts: Counter[Rename] = Counter()
         names = set(self.model.values())
         for (prefix, rest), count in file.items():
-            found[prefix, ""] += count * (rest in names)
+            counts[prefix, ""] += count * (rest in names)
         for (prefix, rest), count in model.items():
-            found["", prefix] += count * (rest in self.plain)
-        return [rename for rename, count in found.most_common(_MOST_TRIED) if count]
+            counts["", prefix] += count * (rest in self.plain)
+        return [rename for rename, count in counts.most_common(_MOST_TRIED) if count]
 
     def hint(self, naming: Naming) -> str:
         """What ``--prefix`` would match more keys than a naming does, for a message."""
@@ -138,10 +138,10 @@ class Names:
         for prefix, rest in _cut(self.plain):
             if "." in rest:
                 endings.setdefault(rest, set()).add(prefix)
-        found: Counter[Rename] = Counter()
+        counts: Counter[Rename] = Counter()
         for prefix, rest in _cut(self.model.values()):
-            found.update((old, prefix) for old in sorted(endings.get(rest, ()))[:_MOST_TRIED])
-        return [rename for rename, _ in found.most_common(_MOST_TRIED)]
+            counts.update((old, prefix) for old in sorted(endings.get(rest, ()))[:_MOST_TRIED])
+        return [rename for rename, _ in counts.most_common(_MOST_TRIED)]
 
 
 def match_keys(

@@ -50,7 +50,7 @@ def read_npz(path: Path) -> dict[str, Tensor]:
 
 def in_order(names: Collection[str]) -> list[str] | None:
     """The names ``arr_0``, ``arr_1``, … by their numbers, where these are all there are."""
-    numbers = {found[1]: name for name in names if (found := _IN_ORDER.fullmatch(name))}
+    numbers = {match[1]: name for name in names if (match := _IN_ORDER.fullmatch(name))}
     ordered = [numbers.get(str(place)) for place in range(len(names))]
     return [name for name in ordered if name] if names and all(ordered) else None
 

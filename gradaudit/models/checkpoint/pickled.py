@@ -189,13 +189,13 @@ class _Machine:
         """A storage: what it claims must be in the archive."""
         (identity,) = self.popped(1)
         word, kind, key, place, elements = identity.items
-        found = _STORAGE.fullmatch(kind.name)
-        if word != "storage" or not found or type(key) is not str or type(place) is not str:
+        storage = _STORAGE.fullmatch(kind.name)
+        if word != "storage" or not storage or type(key) is not str or type(place) is not str:
             raise RefusedError("it refers to something else than a storage")
-        if not _counts((elements,)) or elements * _BYTES[found[1]] > self.sizes[f"data/{key}"]:
+        if not _counts((elements,)) or elements * _BYTES[storage[1]] > self.sizes[f"data/{key}"]:
             raise RefusedError("it declares tensors larger than itself")
-        size = elements * _BYTES[found[1]]
-        self.stack.append(_Storage(size if found[1] == "Untyped" else elements))
+        size = elements * _BYTES[storage[1]]
+        self.stack.append(_Storage(size if storage[1] == "Untyped" else elements))
 
     def built(self) -> None:
         """Attributes: only the metadata that a state dict has."""

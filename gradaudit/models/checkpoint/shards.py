@@ -28,11 +28,11 @@ def weights_in(folder: Path) -> Path:
     """
     patterns = (f"*.safetensors{INDEX}", "*.safetensors", f"*.bin{INDEX}", "*.bin")
     for pattern in patterns:
-        found = sorted(folder.glob(pattern))
-        if len(found) == 1:
-            return found[0]
-        if found:
-            names = listed([file.name for file in found])
+        files = sorted(folder.glob(pattern))
+        if len(files) == 1:
+            return files[0]
+        if files:
+            names = listed([file.name for file in files])
             raise CheckpointError(
                 f"{describe(folder)}: is a directory of several weights ({names}); name one of them"
             )

@@ -114,6 +114,23 @@ def test_named_labels_were_there(optimiser: type[torch.optim.Optimizer], steps: 
         assert sum(details["counts"]) == 6  # type: ignore[arg-type]
 
 
+def test_of_smoothed_labels_none_is_named_as_absent_ones_have_negative_gradients_too() -> None:
+    """Softmax (0.9, 0.1 − 2e-3, 1e-3, 1e-3) and the label 0: g_2 = 1e-3 − s/4 < 0."""
+    head = nn.Sequential(nn.Linear(3, 4))
+    with torch.no_grad():
+        head[0].weight.zero_()
+        head[0].bias.copy_(torch.tensor([0.9, 0.098, 1e-3, 1e-3]).log())
+    loss = nn.CrossEntropyLoss(label_smoothing=0.1)(head(torch.randn(5, 3)), torch.zeros(5).long())
+    loss.backward()
+    gradients = {name: p.grad for name, p in head.named_parameters() if p.grad is not None}
+    assert float(gradients["0.bias"][2]) == pytest.approx(1e-3 - 0.1 / 4, rel=1e-4)
+    update = named_update(None, gradients, kind="gradient", smoothing=0.1)
+    told = told_of(update)["labels_named", None]
+    assert told.value is None
+    assert "smoothed by 0.1: an absent class's bias" in told.reason
+    assert "of up to 0.025 for each record" in told.reason
+
+
 def test_counts_are_exact_of_a_model_that_knows_nothing() -> None:
     """g_c = 1/C − n_c/k up to a factor, where a class is absent."""
     counts = [0, 3, 1, 0, 4]

@@ -13,7 +13,7 @@ from gradaudit.attacks.reconstruction.lbfgs import (
     minimise,
     next_step,
 )
-from gradaudit.attacks.reconstruction.restarts import Pace, descend
+from gradaudit.attacks.reconstruction.restarts import StepSize, descend
 
 F64 = torch.float64
 
@@ -139,7 +139,7 @@ def test_lbfgs_ends_where_nothing_changes() -> None:
 
 def test_adam_walks_as_torch_does() -> None:
     begin = starts(3, 5)
-    found = descend(rosenbrock, begin, 40, Pace(0.05, decay=False))
+    found = descend(rosenbrock, begin, 40, StepSize(0.05, decay=False))
     for row in range(3):
         point = begin[row : row + 1].clone().requires_grad_()
         optimiser = torch.optim.Adam([point], lr=0.05)
@@ -154,10 +154,10 @@ def test_adam_walks_as_torch_does() -> None:
 
 
 def test_the_rate_falls_at_three_milestones() -> None:
-    pace = Pace(1.0)
+    pace = StepSize(1.0)
     rates = [pace.at(iteration, 80) for iteration in (0, 29, 30, 49, 50, 69, 70, 79)]
     assert rates == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
-    assert Pace(1.0, decay=False).at(79, 80) == 1
+    assert StepSize(1.0, decay=False).at(79, 80) == 1
 
 
 def test_signed_adam_takes_first_steps_of_the_rate_in_every_coordinate() -> None:
@@ -168,7 +168,7 @@ def test_signed_adam_takes_first_steps_of_the_rate_in_every_coordinate() -> None
         walked.append(points.clone())
         return rosenbrock(points)
 
-    descend(watched, begin, 1, Pace(0.1, signed=True))
+    descend(watched, begin, 1, StepSize(0.1, signed=True))
     moved = (walked[1] - walked[0]).abs()
     torch.testing.assert_close(moved, torch.full_like(moved, 0.1), rtol=1e-6, atol=0)
 
@@ -178,7 +178,7 @@ def test_adam_stays_in_its_box_and_returns_the_best_point_seen() -> None:
     problem.centre = torch.full((4,), 3.0, dtype=F64)
     problem.matrix = torch.eye(4, dtype=F64)
     found = descend(
-        problem, torch.zeros(1, 4, dtype=F64), 100, Pace(0.5), project=lambda p: p.clamp(0, 1)
+        problem, torch.zeros(1, 4, dtype=F64), 100, StepSize(0.5), project=lambda p: p.clamp(0, 1)
     )
     torch.testing.assert_close(found.points, torch.ones(1, 4, dtype=F64))
 
@@ -195,7 +195,7 @@ def test_adam_drops_a_row_that_turns_nan_and_keeps_the_others_numbers() -> None:
         return values, gradients
 
     begin = starts(3, 4)
-    found = descend(breaking, begin, 30, Pace(0.01))
-    whole = descend(rosenbrock, begin, 30, Pace(0.01))
+    found = descend(breaking, begin, 30, StepSize(0.01))
+    whole = descend(rosenbrock, begin, 30, StepSize(0.01))
     assert found.diverged.tolist() == [False, True, False]
     torch.testing.assert_close(found.points[[0, 2]], whole.points[[0, 2]])

@@ -6,7 +6,7 @@ from attacks.text.sentences import LENGTH, WORDS, subject, texts, transformer, v
 
 from gradaudit.attacks.text.observing import TextThreat, task_of, texts_of
 from gradaudit.attacks.text.view import packed_inputs
-from gradaudit.data.common.packing import Part
+from gradaudit.data.common.packing import InputPart
 from gradaudit.data.records import IGNORED, Records
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.models.losses import CrossEntropy
@@ -17,8 +17,8 @@ IDS = torch.tensor([[5, 6, 7, 0], [8, 9, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
 
 
-def part(name: str) -> Part:
-    return Part(name, (4,), "tokens")
+def part(name: str) -> InputPart:
+    return InputPart(name, (4,), "tokens")
 
 
 def masked(*names: str, mask: torch.Tensor = MASK) -> Records:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gradaudit.attacks.text.prefixes import Continuations
 from gradaudit.attacks.text.structure import Structure
 from gradaudit.attacks.text.view import TextView
-from gradaudit.data.common.packing import Part
+from gradaudit.data.common.packing import InputPart
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import mean_gradient
 from gradaudit.huggingface import library
@@ -40,7 +40,10 @@ def language_model(architecture: str) -> nn.Module:
 def observed(model: nn.Module) -> tuple[TextView, Tensor]:
     """A view of two texts' gradient, and the texts."""
     ids = torch.randint(WORDS, (2, LENGTH), generator=torch.Generator().manual_seed(1))
-    parts = (Part("input_ids", (LENGTH,), "tokens"), Part("attention_mask", (LENGTH,), "tokens"))
+    parts = (
+        InputPart("input_ids", (LENGTH,), "tokens"),
+        InputPart("attention_mask", (LENGTH,), "tokens"),
+    )
     functional = FunctionalModel.of(Target(model, CrossEntropy(), parts=parts), dtype=torch.float32)
     labels = torch.cat([ids[:, 1:], torch.full((2, 1), -100)], dim=1)
     inputs = torch.cat([ids, torch.ones_like(ids)], dim=1)
@@ -95,7 +98,7 @@ def test_a_model_that_heeds_no_mask_is_found_by_trying() -> None:
     module = Deaf(made.model.module)
     parameters = {f"inner.{name}": part for name, part in made.model.parameters.items()}
     update = {f"inner.{name}": part for name, part in made.update.items()}
-    parts = (Part("input_ids", (made.length,), "tokens"),)
+    parts = (InputPart("input_ids", (made.length,), "tokens"),)
     model = replace(made.model, module=module, parameters=parameters, parts=parts)
     deaf = replace(made, model=model, update=update)
     assert not Continuations.at(deaf, Structure.of(deaf).mixed).together

@@ -128,10 +128,38 @@ def test_noise_on_whole_numbers_is_cut_off_and_follows_no_known_law() -> None:
     assert verdict_of_untouched(mechanism, game, looked, 1) is None
 
 
-@pytest.mark.parametrize("delta", [1.25, 2, 1e-5])
-def test_a_law_is_known_only_where_the_formula_gives_noise(delta: float) -> None:
-    mechanism = load_mechanism(LOCAL.format(1, 1).replace("delta=1e-5", f"delta={delta}"))
-    assert (mechanism.law(1) is None) == (delta > 1)
+def test_a_law_is_known_only_where_the_formula_gives_noise() -> None:
+    none = load_mechanism(LOCAL.format(1, 1).replace("delta=1e-5", "delta=1.25"))
+    assert none.law(1) is None
+    assert load_mechanism(LOCAL.format(1, 1)).law(1) is not None
+
+
+@pytest.mark.parametrize("of", [(0, 1e-5), (1, 0), (1, 2)])
+def test_options_that_give_a_mod_no_noise_are_named(of: tuple[float, float]) -> None:
+    text = LOCAL.format(1, of[0]).replace("delta=1e-5", f"delta={of[1]}")
+    with pytest.raises(UsageError, match=f"for epsilon={of[0]} and delta={of[1]}: give epsilon"):
+        load_mechanism(text)
+
+
+@pytest.mark.parametrize("zero", [False, True], ids=["random", "zero"])
+def test_no_update_is_played_as_one_next_to_nothing_where_the_law_is_known(zero: bool) -> None:
+    of = layout()
+    if zero:
+        of = Layout({key: array * 0 for key, array in of.received.items()})
+    moved = of.payload(of.smallest, "weights").arrays
+    assert sum(int((moved[key] != of.received[key]).sum()) for key in moved) == 1
+    assert 0 < of.smallest.norm() < 1e-9
+    mechanism, sigma = installed(LOCAL.format(2, 1)).receiving(of), spread(2, 1)
+    np.random.seed(0)  # noqa: NPY002 - what the mod draws from
+    sent = of.update(mechanism.sent(torch.zeros(of.elements))).double()
+    noisy = sent[~of.where(["logit_scale", "norm.num_batches_tracked"])]
+    assert noisy.std() == pytest.approx(sigma, rel=4 / math.sqrt(2 * len(noisy)))
+    assert noisy.mean() == pytest.approx(0, abs=4 * sigma / math.sqrt(len(noisy)))
+
+
+def test_a_mod_of_no_known_law_that_fails_on_no_update_says_what_to_play() -> None:
+    with pytest.raises(AuditError, match=r"changes nothing.*play --relation replace"):
+        installed(FIXED.format(1)).sent(torch.zeros(layout().elements))
 
 
 @pytest.mark.parametrize(("relation", "moved"), [("remove", 1.0), ("replace", 2.0)])
@@ -232,6 +260,8 @@ def test_untouched_arrays_decide_only_where_they_tell_neighbours_apart() -> None
 
 
 MINE = """
+import sys
+
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
@@ -258,6 +288,9 @@ def silent(message, context, call_next):
 
 def number(sigma: float):
     return sigma
+
+def leaving(message, context, call_next):
+    sys.exit("no time")
 """
 
 
@@ -270,6 +303,7 @@ def number(sigma: float):
         ("extra", "sends 'more', which the model does not hold"),
         ("empty", "leaves no arrays in the message"),
         ("silent", "returns a NoneType; a mod returns"),
+        ("leaving", "fails with SystemExit: no time"),
     ],
 )
 def test_a_message_that_cannot_be_looked_at_is_told(name: str, said: str, tmp_path) -> None:
@@ -289,6 +323,8 @@ def test_a_message_that_cannot_be_looked_at_is_told(name: str, said: str, tmp_pa
         (LOCAL.format(1, "x"), "epsilon='x' is not a number"),
         ("flower:flwr.clientapp.mod:LocalDp", "did you mean 'LocalDpMod'"),
         ("flower:nowhere.at_all:mod", "No module named 'nowhere'"),
+        ("flower:", "--mechanism flower: names nothing; write flower:MODULE:NAME"),
+        ("nvflare", "--mechanism nvflare: names nothing; write nvflare:MODULE:NAME"),
         ("nvflare:nvflare.apis.shareable:Shareable", "makes a Shareable, which is no filter"),
         ("nvflare:nvflare.app_common.filters.svt_privacy:SVT", "it defines: SVTPrivacy"),
     ],

@@ -1,14 +1,11 @@
-"""Flower: a client mod that sees what leaves, and a strategy that sees what arrives.
+"""A client mod that sees what leaves, and a strategy that sees what arrives.
 
 Flower runs the first of ``ClientApp(mods=[…])`` outermost: put ``ObserverMod`` first, so that it
 looks at what noise, clipping and compression have left. Only the verdict travels, as numbers in the
 reply's metrics, which a strategy averages as any other.
-
-Source: Flower's documentation of its message API (2025), mods and strategies, as of flwr 1.41.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -19,11 +16,13 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
 from gradaudit.errors import AuditError
+from gradaudit.integrations.flower.wrapping import WrappedStrategy
 from gradaudit.observer import Observation, Observer
 from gradaudit.observer.allowance import stopwatch
 from gradaudit.sharing.named import Kind, named_update
 
 EXAMPLES = "num-examples"
+ROUND = "server-round"
 Arrays = dict[str, dict[str, Array]]
 
 
@@ -69,7 +68,7 @@ class ObserverMod:
             records=_examples(reply.content),
             state=self.state,
             kind=self.kind,
-            label=f"node-{context.node_id}-round-{message.metadata.group_id or 0}",
+            label=f"node-{context.node_id}-round-{_round_of(message)}",
         )
         if self.observer.on_fail == "withhold" and not observation.verdict.passed:
             _give_back(came, reply.content, weights=self._are_weights(came, reply.content))
@@ -82,7 +81,7 @@ class ObserverMod:
         return named_update(before, left, state=self.state, kind=self.kind).kind == "weights"
 
 
-class ObservedStrategy(Strategy):
+class ObservedStrategy(WrappedStrategy):
     """A strategy that looks at every client's reply as it arrives, as a curious server would.
 
     Its time is a share of the round's, for all clients together. With ``on_fail="withhold"``
@@ -107,7 +106,8 @@ class ObservedStrategy(Strategy):
         state: Mapping[str, Tensor] | None = None,
         kind: Kind | None = None,
     ) -> None:
-        self.strategy, self.observer, self.state, self.kind = strategy, observer, state, kind
+        super().__init__(strategy)
+        self.observer, self.state, self.kind = observer, state, kind
         self.observations: dict[int, Observation] = {}
         self.absent = 0
         self._sent: dict[str, Array] = {}
@@ -149,28 +149,6 @@ class ObservedStrategy(Strategy):
     def _accepted(self, reply: Message) -> bool:
         verdict = self.observations[reply.metadata.src_node_id].verdict
         return self.observer.on_fail != "withhold" or verdict.passed
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """As the strategy does."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """As the strategy does."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
-
-    def summary(self) -> None:
-        """As the strategy does."""
-        self.strategy.summary()
-
-    def __getattr__(self, name: str) -> Any:
-        """Whatever else the strategy has."""
-        if name == "strategy":
-            raise AttributeError(name)
-        return getattr(self.strategy, name)
 
 
 def _arrays_in(content: RecordDict) -> Arrays:
@@ -228,3 +206,9 @@ def _examples(content: RecordDict) -> int | None:
         if isinstance(count, int):
             return count
     return None
+
+
+def _round_of(message: Message) -> object:
+    """The round that the strategy tells its clients; the message's group where it tells none."""
+    told = (record.get(ROUND) for record in message.content.config_records.values())
+    return next((each for each in told if each is not None), message.metadata.group_id or 0)

@@ -1,0 +1,78 @@
+"""What was seen of a training's canaries, in a file beside its checkpoints."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from gradaudit.errors import CheckpointError
+
+FILE = "canaries.safetensors"
+_MAX_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class CanaryScores:
+    """What was seen of the canaries of a run.
+
+    Attributes:
+        included: (canaries,) whether each was let in.
+        cosines: (rounds, canaries, blocks) of the released mean update and the canary's direction,
+            over all that is shared first, then over each layer.
+        layers: names of the blocks but the first.
+    """
+
+    included: NDArray[np.bool_]
+    cosines: NDArray[np.float64]
+    layers: tuple[str, ...]
+
+    def packed(self) -> bytes:
+        """The file of the scores."""
+        arrays = {"included": self.included, "cosines": self.cosines}
+        return safetensors.numpy.save(arrays, {"layers": json.dumps(self.layers)})
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The scores that a run left in its folder.
+
+        Raises:
+            CheckpointError: there are none, or they are damaged.
+        """
+        path = folder / FILE
+        try:
+            if path.stat().st_size > _MAX_BYTES:
+                raise CheckpointError(f"{path}: larger than {_MAX_BYTES:,} bytes")
+            with safe_open(path, framework="numpy") as file:
+                layers = _names((file.metadata() or {})["layers"])
+                scores = cls(file.get_tensor("included"), file.get_tensor("cosines"), layers)
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"{path}: no such file; train with --canaries K, and name the folder of the run"
+            ) from error
+        except (SafetensorError, KeyError, ValueError, RecursionError, OSError) as error:
+            raise CheckpointError(f"{path}: is damaged ({type(error).__name__})") from error
+        return scores._expected(path)
+
+    def _expected(self, path: Path) -> Self:
+        shape = (*self.included.shape, 1 + len(self.layers))
+        fits = self.included.dtype == bool and self.included.ndim == 1 and self.cosines.ndim == 3
+        if not fits or self.cosines.shape[1:] != shape or not np.isfinite(self.cosines).all():
+            raise CheckpointError(f"{path}: is damaged (its arrays do not fit each other)")
+        return self
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """The names in a JSON list.
+
+    Raises:
+        ValueError: it is none.
+    """
+    names = json.loads(text)
+    if not isinstance(names, list):
+        raise ValueError("no list of names")
+    return tuple(map(str, names))

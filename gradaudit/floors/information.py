@@ -1,0 +1,180 @@
+"""What a noisy update tells of records, Ã = C^½ E[JᵀJ] C^½ / σ², from drawn ones.
+
+Records are drawn in units: those of one have in common what a ``Genie`` tells, and the label. Each
+unit is kept in two halves, so that one can be held against the other.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from gradaudit.floors.drawn import Drawn
+from gradaudit.floors.jacobians import Pull, pulls
+from gradaudit.floors.prior import Prior
+from gradaudit.floors.release import Release, clipped
+from gradaudit.gradients.differentiation import Batch, fastest
+from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.per_sample import names_of
+from gradaudit.gradients.trace import Trace
+from gradaudit.models.target import Layer, Target
+from gradaudit.progress import Advance
+from gradaudit.randomness import torch_rng
+
+_HELD = 1 << 30
+"""Bytes that all layers' information may take; more records then go into each unit."""
+_AT_ONCE = 128
+_WORKING_SET = 96 << 20
+_ELEMENT, _COPIES = 8, 8
+
+
+@dataclass(frozen=True)
+class Information:
+    """What an update tells of the records of some units. It adds up, and scales with 1/σ².
+
+    Attributes:
+        halves: Ã averaged over half of a unit, (units, 2, probes, probes).
+        precision: T⁻¹ of what is left unknown of a record given what its unit has in common.
+    """
+
+    halves: Tensor
+    precision: Tensor
+
+    def __add__(self, other: Self) -> Self:
+        """That of both updates together, under independent noise."""
+        return replace(self, halves=self.halves + other.halves)
+
+    def __mul__(self, factor: float) -> Self:
+        """Under noise of this much less variance."""
+        return replace(self, halves=self.halves * factor)
+
+    def __truediv__(self, variance: float) -> Self:
+        """Under noise of this variance, if it is for noise of variance one."""
+        return replace(self, halves=self.halves / variance)
+
+    @property
+    def units(self) -> Tensor:
+        """Averages over units, (units, probes, probes)."""
+        return self.halves.mean(dim=1)
+
+    @property
+    def mean(self) -> Tensor:
+        """The average over all, (probes, probes)."""
+        return self.halves.mean(dim=(0, 1))
+
+    @property
+    def finite(self) -> bool:
+        """Whether it holds nothing but numbers."""
+        return bool(self.halves.isfinite().all())
+
+
+def sum_of_layers(informations: Iterable[Information]) -> Information:
+    """The information of one or more layers together."""
+    return reduce(add, informations)
+
+
+def informations(
+    target: Target,
+    layers: Sequence[Layer],
+    prior: Prior,
+    labels: Tensor,
+    *,
+    shape: Sequence[int],
+    seed: int,
+    clips: Sequence[Release] = (),
+    memory: int = 1 << 30,
+    advance: Advance = lambda _: None,
+) -> dict[str, Information]:
+    """C^½ E[JᵀJ] C^½ of every layer's gradient, for noise of variance one, from drawn records.
+
+    Args:
+        target: the model with its loss; left as it is.
+        layers: with biases where these are shared, as ``layers_of(model, with_bias=True)``.
+        prior: what records are drawn from.
+        labels: (records, …), four or more, of as many records to draw; see ``Drawn``.
+        shape: of one record.
+        seed: of the records and of random directions.
+        clips: what is clipped together before the noise; nothing without.
+        memory: bytes that a chunk of records may take.
+        advance: told of records that are done.
+
+    Raises:
+        AuditError: the gradients cannot be differentiated by the records.
+        NotApplicable: records have no gradients of their own.
+    """
+    view = FunctionalModel.of(target, seed=seed)
+    most = _HELD // (2 * _ELEMENT * len(prior.counts) ** 2 * len(layers))
+    sample = Drawn.of(view, names_of(layers), prior, labels, shape=shape, seed=seed, most=most)
+    return measured(
+        view, layers, prior, sample, seed=seed, clips=clips, memory=memory, advance=advance
+    )
+
+
+def measured(
+    view: FunctionalModel,
+    layers: Sequence[Layer],
+    prior: Prior,
+    sample: Drawn,
+    *,
+    seed: int,
+    clips: Sequence[Release] = (),
+    memory: int = 1 << 30,
+    advance: Advance = lambda _: None,
+) -> dict[str, Information]:
+    """That of a sample; see ``informations``."""
+    batch = _batch(view, layers, sample)
+    way = fastest(batch, "point")
+    sums: dict[str, Tensor] = {}
+    for at in _chunks(batch, layers, prior, min(_WORKING_SET, memory // 4)):
+        probes = prior.probes(torch_rng(seed, "floor", "probes", at.start)).to(batch.points)
+        moved = pulls(
+            batch.part(at), way, probes.reshape(-1, *batch.points.shape[1:]), layers, _AT_ONCE
+        )
+        for release in clips or (None,):
+            chosen = _of_release(moved, layers, release)
+            for name, products in clipped(chosen, release.moving if release else None).items():
+                zeros = products.new_zeros(2 * sample.units, *products.shape[1:])
+                kept = sums.setdefault(name, zeros)
+                kept.index_add_(0, sample.cells[at].to(kept.device), prior.kept(products))
+        advance(at.stop - at.start)
+    return {name: _averaged(kept.cpu(), sample) for name, kept in sums.items()}
+
+
+def _averaged(sums: Tensor, sample: Drawn) -> Information:
+    sizes = torch.bincount(sample.cells, minlength=len(sums)).to(sums)
+    halves = (sums / sizes[:, None, None]).reshape(-1, 2, *sums.shape[1:])
+    precision = torch.eye(sums.shape[-1], dtype=sums.dtype)
+    leading = len(sample.genie.precision)
+    precision[:leading, :leading] = sample.genie.precision
+    return Information(halves, precision)
+
+
+def _batch(view: FunctionalModel, layers: Sequence[Layer], sample: Drawn) -> Batch:
+    inputs, labels = view.cast(sample.records), view.cast(sample.labels)
+    trace = Trace.of(view, names_of(layers), inputs[:1], labels[:1])
+    return Batch(trace, inputs, inputs, labels, range(len(inputs)))
+
+
+def _of_release(
+    moved: Mapping[str, Pull], layers: Sequence[Layer], release: Release | None
+) -> dict[str, Pull]:
+    """The layers that a release has, all without one."""
+    if release is None:
+        return dict(moved)
+    names = [layer.name for layer in layers if set(layer.parameter_names) <= release.members]
+    return {name: moved[name] for name in names}
+
+
+def _chunks(batch: Batch, layers: Sequence[Layer], prior: Prior, memory: int) -> Iterator[slice]:
+    """Records that are taken at once: as many as fit, or one where each has its own directions."""
+    moving = sum(math.prod(site.shape) + math.prod(site.seen) for site in batch.trace.sites)
+    largest = max(layer.parameters for layer in layers)
+    bytes_each = _ELEMENT * len(prior.counts) * (_COPIES * moving + 4 * largest)
+    size = 1 if prior.grouped else max(1, memory // bytes_each)
+    for start in range(0, len(batch.records), size):
+        yield slice(start, min(start + size, len(batch.records)))

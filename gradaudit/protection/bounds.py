@@ -1,0 +1,151 @@
+"""What rules on floors say of any noise, by formula: nothing is measured anew for another level.
+
+Layers' informations add up over the variances of their noise, so those at noise of deviation one,
+measured once, tell the floor of every protection (``gradaudit.floors.van_trees``).
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Self
+
+from gradaudit.audits.floor import Floor
+from gradaudit.audits.floor.measure import FUNCTIONALS, NoisyUpdate, case_of
+from gradaudit.defenses.subject import Subject
+from gradaudit.errors import AuditError, UsageError
+from gradaudit.floors.functionals import Functional
+from gradaudit.floors.information import Information, sum_of_layers
+from gradaudit.floors.prior import Prior
+from gradaudit.floors.van_trees import estimate
+from gradaudit.judging import Rule
+from gradaudit.judging.policy import layer_matches
+from gradaudit.models.target import Layer
+from gradaudit.progress import Progress
+
+Noise = Mapping[str, float]
+"""Log of the deviation of each shared layer's noise."""
+
+
+@dataclass(frozen=True)
+class FloorBound:
+    """A rule on the floor of a layer, or of the model, for any noise.
+
+    Margins are over the size of the rule's limit, and negative where the number is beyond it.
+
+    Attributes:
+        row: the layer that it is about; None for the model.
+        limit: of the rule.
+        sign: 1 where the number is to stay below it, −1 above.
+        functional: the number, of the information that layers give together.
+        informations: of each layer that counts, at unit noise.
+        prior: whose directions they are in.
+    """
+
+    row: str | None
+    limit: float
+    sign: int
+    functional: Functional
+    informations: Mapping[str, Information]
+    prior: Prior
+
+    def margin(self, noise: Noise) -> tuple[float, dict[str, float]]:
+        """That of the number of the mean information, and its slope by each layer's log σ."""
+        told = self._told(noise)
+        if not told:
+            return math.inf, {}
+        value, slope = self.functional(sum_of_layers(told.values()).mean, self.prior)
+        slopes = {name: -2 * float((slope * part.mean).sum()) for name, part in told.items()}
+        return self._within(value), {n: -self.sign * s / self._size for n, s in slopes.items()}
+
+    def safe(self, noise: Noise) -> float:
+        """That of the confidence interval's unfavourable end, on which a strict gate goes."""
+        told = self._told(noise)
+        if not told:
+            return math.inf
+        found = estimate(self.functional, sum_of_layers(told.values()), self.prior)
+        return self._within(found.interval[self.sign > 0])
+
+    def _told(self, noise: Noise) -> dict[str, Information]:
+        """The informations of what is shared under this noise."""
+        if self.row is not None and self.row not in noise:
+            return {}
+        return {n: p * math.exp(-2 * noise[n]) for n, p in self.informations.items() if n in noise}
+
+    def _within(self, value: float) -> float:
+        return self.sign * (self.limit - value) / self._size
+
+    @property
+    def _size(self) -> float:
+        return abs(self.limit) or 1.0
+
+
+@dataclass(frozen=True)
+class FloorBounds:
+    """All rules on floors.
+
+    Attributes:
+        each: the bounds.
+        hopeless: layers that a rule is about and that have no floor whatever the noise.
+    """
+
+    each: tuple[FloorBound, ...] = ()
+    hopeless: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, audit: Floor, subject: Subject, rules: Sequence[Rule], progress: Progress) -> Self:
+        """Those of a subject whose layers all have noise of deviation one, each by itself.
+
+        Raises:
+            AuditError: something is shared that cannot be protected, or gradients are not finite.
+            NotApplicable: there is no prior for such inputs, or too few draws.
+            UsageError: a rule is on another number of floors.
+        """
+        case = case_of(audit, subject)
+        _expect_protectable(case.layers, subject.layers)
+        with progress.task("floor", len(case.labels)) as advance:
+            known = case.informations(subject, advance)
+        for name, parts in known.items():
+            if not parts.finite:
+                raise AuditError(f"{name}: its gradients are not finite, so that it has no floor")
+        shown = [layer.name for layer in subject.layers]
+        asked = {row for row in (*shown, None) if any(_asks(rule, row) for rule in rules)}
+        hopeless = {n for n in shown if n not in known and (n in asked or None in asked)}
+        return cls(tuple(_bounds(case, known, shown, rules)), frozenset(hopeless))
+
+    @property
+    def layers(self) -> frozenset[str]:
+        """The layers that some rule is about."""
+        return self.hopeless.union(*(bound.informations for bound in self.each))
+
+
+def _expect_protectable(shared: Sequence[Layer], shown: Sequence[Layer]) -> None:
+    known = {layer.name for layer in shown}
+    others = [layer.name for layer in shared if layer.name not in known]
+    if others:
+        raise AuditError(
+            f"{', '.join(others)}: shared, and not among the layers that may be protected; "
+            "name them too (--layers), or hide them (--hide)"
+        )
+
+
+def _bounds(
+    case: NoisyUpdate, known: Mapping[str, Information], shown: Sequence[str], rules: Sequence[Rule]
+) -> Iterator[FloorBound]:
+    by_name = {layer.name: layer for layer in case.layers}
+    for rule in rules:
+        numbers = [
+            f for n, f in FUNCTIONALS.items() if fnmatchcase(f"{Floor.name}.{n}", rule.metric)
+        ]
+        if not numbers:
+            raise UsageError(f"{rule.metric}: no plan is made for it; ask for mse_share or nats")
+        for functional in numbers:
+            for row in (row for row in (*shown, None) if _asks(rule, row)):
+                layers = case.layers if row is None else [by_name[row]]
+                told = {each.name for each in case.tied_to(layers)}
+                informations = {each: parts for each, parts in known.items() if each in told}
+                yield FloorBound(row, rule.limit, rule.sign, functional, informations, case.prior)
+
+
+def _asks(rule: Rule, row: str | None) -> bool:
+    return any(layer_matches(row, glob) for glob in rule.layers)
