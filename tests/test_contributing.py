@@ -15,7 +15,7 @@ from command_line import run
 
 from gradaudit.cli import build
 from gradaudit.config import file_model
-from gradaudit.parts import discover, every_entry_point
+from gradaudit.parts import discover
 
 GUIDE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 RECIPES = dict(
@@ -37,7 +37,7 @@ def entry_points() -> str:
 
 def forget_parts() -> None:
     """What was found before does not count."""
-    for cached in (every_entry_point, discover, build, file_model):
+    for cached in (discover, build, file_model):
         cached.cache_clear()
     importlib.invalidate_caches()
 

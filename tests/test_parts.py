@@ -56,7 +56,7 @@ def orchard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def offer(monkeypatch: pytest.MonkeyPatch, group: str, value: str) -> None:
     entry = EntryPoint("offered", value, group)
-    monkeypatch.setattr(gradaudit.parts, "every_entry_point", lambda: EntryPoints([entry]))
+    monkeypatch.setattr(gradaudit.parts, "_entry_points", lambda _: EntryPoints([entry]))
 
 
 def test_a_part_is_found_by_living_in_the_package(orchard: str) -> None:

@@ -15,7 +15,7 @@ import torch
 from command_line import HANGS, run
 
 from gradaudit.defenses import parse_defense
-from gradaudit.parts import discover, every_entry_point
+from gradaudit.parts import discover
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "rounding"
@@ -36,11 +36,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(site)
-        every_entry_point.cache_clear()
         discover.cache_clear()
         importlib.invalidate_caches()
         yield
-    every_entry_point.cache_clear()
     discover.cache_clear()
     sys.modules.pop("gradaudit_rounding", None)
 
