@@ -212,12 +212,12 @@ class Interceptor:
     ) -> dict[str, Tensor]:
         """Form updates, defend and reduce them."""
         context, size = self._context, clients.shape[2]
-        own = number(self.seed, "sharing", "fit")
+        drawn = number(self.seed, "sharing", "fit")
         projections = self._of_updates.of(
             layers,
             np.append(fitted, size).tobytes(),
             lambda: context.client_rows(
-                draws.batches_of(fitted, size, LARGEST_FIT, own), own, silent=context.parameters
+                draws.batches_of(fitted, size, LARGEST_FIT, drawn), drawn, silent=context.parameters
             ),
         )
         late = [layer for layer in layers if self._noise_is_last(layer)]
