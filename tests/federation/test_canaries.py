@@ -152,7 +152,7 @@ def test_damaged_scores_are_refused(
 def test_the_folder_is_asked_for_where_there_is_none_or_its_file_is_named(tmp_path: Path) -> None:
     save_file({"included": np.ones(3, bool)}, tmp_path / FILE)
     for folder in (tmp_path / "no", tmp_path / FILE):
-        with pytest.raises(CheckpointError, match="no such file; .* name the folder of the run"):
+        with pytest.raises(CheckpointError, match=r"no such file; .* name the folder of the run"):
             CanaryScores.read(folder)
 
 
