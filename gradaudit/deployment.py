@@ -170,7 +170,7 @@ def read_deployment(path: str | Path) -> Deployment:
     """
     schema = "gradaudit schema deployment"
     found = read_yaml(Path(path), Deployment, schema)
-    if not found.model_fields_set:
+    if all(getattr(found, name) is None for name in found.model_fields_set):
         keys = ", ".join(map(_key, Deployment.model_fields))
         raise UsageError(f"{path}: says nothing of a federation; keys are: {keys} (see `{schema}`)")
     return found

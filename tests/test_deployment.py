@@ -195,7 +195,7 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, words: s
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["", "# to be written\n", "{}"])
+@pytest.mark.parametrize("text", ["", "# to be written\n", "{}", "clients:\n"])
 def test_an_empty_file_is_asked_for_keys(tmp_path: Path, text: str) -> None:
     (path := tmp_path / "federation.yaml").write_text(text)
     with pytest.raises(UsageError, match=r"says nothing of a federation; keys are: clients, part"):

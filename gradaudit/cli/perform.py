@@ -67,7 +67,7 @@ def _read_in(folder: Path) -> Iterator[Path]:
 def files_read(asked: object) -> Iterator[Path]:
     """Every file that settings name, whatever else they may mean; but for those to be written."""
     if isinstance(asked, Path):
-        yield from (asked, asked.with_name(RUN_FILE), *_read_in(asked))
+        yield from (asked, asked.parent / RUN_FILE, *_read_in(asked))
     elif isinstance(asked, str):
         for path in files_in_spec(asked):
             yield from (path, *_read_in(path))

@@ -50,7 +50,7 @@ class CanaryScores:
             with safe_open(path, framework="numpy") as file:
                 layers = _names((file.metadata() or {})["layers"])
                 scores = cls(file.get_tensor("included"), file.get_tensor("cosines"), layers)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise CheckpointError(
                 f"{path}: no such file; train with --canaries K, and name the folder of the run"
             ) from error

@@ -4,6 +4,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+MOST_CANARIES = 100_000
+
 
 class TrainingOptions(BaseModel):
     """Everything that decides the numbers of a training, but the model, its data and the seed."""
@@ -38,7 +40,7 @@ class TrainingOptions(BaseModel):
     canaries: int = Field(
         0,
         ge=0,
-        le=100_000,
+        le=MOST_CANARIES,
         description="So many clients more of random directions, each let in by a coin, by which "
         "dp-audit --mode one-run tells what the run gives away of a client.",
     )

@@ -149,6 +149,23 @@ def test_damaged_scores_are_refused(
         CanaryScores.read(tmp_path)
 
 
+def test_the_folder_is_asked_for_where_there_is_none_or_its_file_is_named(tmp_path: Path) -> None:
+    save_file({"included": np.ones(3, bool)}, tmp_path / FILE)
+    for folder in (tmp_path / "no", tmp_path / FILE):
+        with pytest.raises(CheckpointError, match=r"no such file; .* name the folder of the run"):
+            CanaryScores.read(folder)
+
+
+def test_the_command_may_stand_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ("dp-audit", "-m", "zoo:mlp?inputs=10&classes=2", "-d", "diabetes", "-q")
+    refused = run(*command, "--mode", "one-run", "--canaries", ".")
+    assert refused.status == 3
+    assert "no such file; train with --canaries K" in refused.err
+
+
 @pytest.mark.slow
 def test_a_run_is_audited_by_the_command(tmp_path: Path) -> None:
     """A claim that one run refutes exits with 1, one that it does not with 0."""

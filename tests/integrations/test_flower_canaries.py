@@ -168,6 +168,26 @@ def test_canaries_take_part_as_often_as_nodes_are_asked(tmp_path: Path) -> None:
     assert len(CanaryScores.read(tmp_path).cosines) == 8
 
 
+def test_a_second_start_draws_its_rounds_anew(tmp_path: Path) -> None:
+    """Flower counts the rounds of each start from 1; who takes part is drawn apart."""
+    joined: list[set[bytes]] = []
+
+    class Listening(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            arrived = list(replies)
+            moved = (r.content["arrays"]["weight"].numpy() - start for r in arrived[1:])
+            joined.append({np.round(m / np.abs(m).max(), 2).tobytes() for m in moved})
+            return super().aggregate_train(server_round, arrived)
+
+    inner = Listening(fraction_train=0.5, fraction_evaluate=0.0, min_train_nodes=1)
+    strategy = CanaryStrategy(inner, tmp_path, count=40, norm=5.0)
+    state = linear(50)
+    start = state["weight"].numpy()
+    for _ in range(2):
+        run(strategy, LocalGrid(apps(2, resting)), state, 1)
+    assert len(joined[0] & joined[1]) < min(map(len, joined))
+
+
 def test_a_round_that_a_failure_stops_releases_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -238,9 +258,43 @@ def test_of_differences_canaries_send_their_direction_alone(tmp_path: Path) -> N
     np.testing.assert_allclose(*both, atol=1e-4)
 
 
-def test_what_cannot_be_done_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="count=0: let in one canary at least"):
-        CanaryStrategy(averaging(), tmp_path, count=0)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"count": 0}, "count=0: let in one canary at least"),
+        ({"count": "5"}, "count='5': let in one"),
+        ({"count": float("nan")}, "count=nan"),
+        ({"count": 10**9}, "100,000 at most"),
+        ({"seed": -1}, "seed=-1: give a whole number"),
+        ({"seed": None}, "seed=None"),
+        ({"norm": 0}, "norm=0: is no length"),
+        ({"norm": float("nan")}, "norm=nan"),
+        ({"norm": float("inf")}, "norm=inf"),
+        ({"norm": "2"}, "norm='2'"),
+        ({"mods": None}, "give a list of mods"),
+        ({"mods": fixedclipping_mod}, "give a list of mods"),
+        ({"strategy": FedAvg}, "is no strategy of the message API"),
+        ({"folder": None}, "name another folder"),
+        ({"folder": "a\0b"}, "name another folder"),
+    ],
+)
+def test_arguments_that_no_run_can_have_are_refused_before_it(
+    given: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    usual = {"strategy": averaging(), "folder": tmp_path / "scores", "count": 5}
+    with pytest.raises(UsageError, match=message):
+        CanaryStrategy(**{**usual, **given})
+    assert not list(tmp_path.iterdir())
+    for name in given.keys() & {"count", "seed"}:
+        with pytest.raises(UsageError, match=message):
+            let_in(**{"count": 5, name: given[name]})
+
+
+def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:
+    CanaryStrategy(averaging(), tmp_path, count=np.int64(5), norm=np.float32(2))  # type: ignore[arg-type]
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="name another folder"):
         CanaryStrategy(averaging(), tmp_path / "file", count=5)

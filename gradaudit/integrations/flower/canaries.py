@@ -26,6 +26,7 @@ from torch import Tensor
 from gradaudit.errors import AuditError, UsageError
 from gradaudit.federation.canaries import Canaries, coins, pieces
 from gradaudit.federation.canary_scores import FILE
+from gradaudit.federation.settings import MOST_CANARIES
 from gradaudit.integrations.flower.replies import Form, typical
 from gradaudit.integrations.flower.wrapping import WrappedStrategy
 from gradaudit.randomness import number, rng
@@ -44,7 +45,11 @@ def let_in(count: int, seed: int = 0) -> int:
     """How many of so many canaries are let in.
 
     Strategies that divide their noise by a number of clients count these too.
+
+    Raises:
+        UsageError: there is no canary, or an argument is no number.
     """
+    _expect_coins(count, seed)
     return int(coins(count, seed).sum())
 
 
@@ -71,7 +76,8 @@ class CanaryStrategy(WrappedStrategy):
         parameters: names of what clients train; without it all but buffers.
 
     Raises:
-        UsageError: there is no canary, or the folder holds those of another run.
+        UsageError: an argument is of a wrong type or out of range, or the folder holds the
+            canaries of another run.
     """
 
     def __init__(
@@ -88,22 +94,23 @@ class CanaryStrategy(WrappedStrategy):
         kind: Kind | None = None,
         parameters: Iterable[str] | None = None,
     ) -> None:
+        _expect(strategy, count, seed, norm, mods)
         super().__init__(strategy)
         self.count, self.seed, self.norm, self.mods = count, seed, norm, list(mods)
         self.weighted_by, self.state, self.kind = weighted_by, state, kind
         self.parameters = None if parameters is None else tuple(parameters)
         self.canaries: Canaries | None = None
-        self._path = _claimed(Path(folder), count)
+        self._path = _claimed(folder)
         self._contexts: dict[int, Context] = {}
         self._sent: dict[str, Array] = {}
         self._configs: dict[str, ConfigRecord] = {}
-        self._record, self._share = "arrays", 1.0
+        self._record, self._share, self._round = "arrays", 1.0, 0
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Remember what is sent, and to what share of the nodes."""
-        self._sent = dict(arrays)
+        self._sent, self._round = dict(arrays), self._round + 1
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         for message in messages[:1]:
             self._configs = dict(message.content.config_records)
@@ -147,7 +154,7 @@ class CanaryStrategy(WrappedStrategy):
     ) -> Iterator[Message]:
         """Of the canaries that are in and take part in this round."""
         metrics, length = typical(answers, self.weighted_by), self._length(answers)
-        for numbers in pieces(np.flatnonzero(canaries.included & self._takes_part(server_round))):
+        for numbers in pieces(np.flatnonzero(canaries.included & self._takes_part())):
             rows = canaries.directions(numbers)
             for row, canary in enumerate(numbers):
                 update = {name: part[row] * length for name, part in rows.items()}
@@ -172,9 +179,12 @@ class CanaryStrategy(WrappedStrategy):
             self._sent, arrays, kind=self.kind, parameters=self.parameters, state=self.state
         )
 
-    def _takes_part(self, server_round: int) -> NDArray[np.bool_]:
-        """(canaries,) which take part in this round, if they are in."""
-        draws = rng(self.seed, "federation", "canaries", "round", server_round)
+    def _takes_part(self) -> NDArray[np.bool_]:
+        """(canaries,) which take part in this round, if they are in.
+
+        Rounds are counted over all starts, which count theirs anew.
+        """
+        draws = rng(self.seed, "federation", "canaries", "round", self._round)
         return np.asarray(draws.random(self.count) < self._share)
 
     def _through_mods(self, canary: int, reply: RecordDict, server_round: int) -> Message:
@@ -190,21 +200,48 @@ class CanaryStrategy(WrappedStrategy):
         return answer
 
 
-def _claimed(folder: Path, count: int) -> Path:
+def _expect(strategy: object, count: int, seed: int, norm: float | None, mods: object) -> None:
+    """Refuse what no run could be audited with, before it begins.
+
+    Raises:
+        UsageError: an argument is of a wrong type, or out of range.
+    """
+    if not isinstance(strategy, Strategy):
+        raise UsageError(
+            f"strategy: {strategy!r} is no strategy of the message API; give one of "
+            "flwr.serverapp.strategy"
+        )
+    _expect_coins(count, seed)
+    known = norm is None or (isinstance(norm, int | float | np.floating) and 0 < norm < math.inf)
+    if not known:
+        raise UsageError(f"norm={norm!r}: is no length; give one above 0, or none")
+    if not isinstance(mods, Sequence) or not all(map(callable, mods)):
+        raise UsageError(f"mods={mods!r}: give a list of mods, as to ClientApp")
+
+
+def _expect_coins(count: object, seed: object) -> None:
+    if not isinstance(count, int | np.integer) or not 0 < count <= MOST_CANARIES:
+        raise UsageError(
+            f"count={count!r}: let in one canary at least, {MOST_CANARIES:,} at most; a bound "
+            "needs about a hundred"
+        )
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise UsageError(f"seed={seed!r}: give a whole number from 0 on")
+
+
+def _claimed(folder: str | Path) -> Path:
     """Where the scores go.
 
     Raises:
-        UsageError: there is no canary, the folder cannot be made, or holds another run's.
+        UsageError: the folder cannot be made, or holds another run's.
     """
-    if count < 1:
-        raise UsageError(
-            f"count={count}: let in one canary at least; a bound needs about a hundred"
-        )
-    path = folder / FILE
-    if path.exists():
-        raise UsageError(f"{path}: is of another run; name another folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror or error}; name another folder") from error
+        path = Path(folder) / FILE
+        taken = path.exists()
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, TypeError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"folder {str(folder)!r}: {why}; name another folder") from error
+    if taken:
+        raise UsageError(f"{path}: is of another run; name another folder")
     return path
