@@ -58,14 +58,15 @@ class Blurring:
         """
         self._reserve += max(excess, 0.0)
 
-    def vary(self, halves: Sequence[FloorBounds]) -> None:
+    def vary(self, halves: Sequence[FloorBounds], parts: int = 2) -> None:
         """Keep as much distance as the floors of other records may differ (97.5 % of the time).
 
         A floor stands on the prior fitted to the records. With v the variance that n records bring
-        with them, those of n/2 differ from their whole by v, and a new n/2 from it by 3v.
+        with them, those of n/2 differ from their whole by v, and k parts of n others by (k + 1) v.
 
         Args:
-            halves: the bounds by halves of the records, in the order of those of the whole.
+            halves: the bounds by independent halves of the records, in the order of the whole's.
+            parts: k, of which each verifies a plan by itself.
         """
         names = sorted(self._bounds.layers - self._bounds.hopeless)
         levels = self._levels(dict.fromkeys(names, -math.inf))
@@ -73,9 +74,9 @@ class Blurring:
             return
         noise = levels.noise(x)
         whole = np.array([bound.margin(noise)[0] for bound in self._bounds.each])
-        parts = np.array([[b.margin(noise)[0] for b in half.each] for half in halves])
-        variance = np.square(parts - whole).mean(axis=0).max()
-        self.learn(student_quantile(len(halves)) * float(3 * variance) ** 0.5)
+        found = np.array([[b.margin(noise)[0] for b in half.each] for half in halves])
+        variance = np.square(found - whole).mean(axis=0).max()
+        self.learn(student_quantile(len(halves)) * float((parts + 1) * variance) ** 0.5)
 
     def completed(self, protection: Protection) -> Protection | None:
         """The cheapest found that protects no layer less and keeps the bounds.

@@ -143,8 +143,8 @@ def _bounds(
             for row in (row for row in (*shown, None) if _asks(rule, row)):
                 layers = case.layers if row is None else [by_name[row]]
                 told = {each.name for each in case.tied_to(layers)}
-                informations = {each: parts for each, parts in known.items() if each in told}
-                yield FloorBound(row, rule.limit, rule.sign, functional, informations, case.prior)
+                if own := {each: parts for each, parts in known.items() if each in told}:
+                    yield FloorBound(row, rule.limit, rule.sign, functional, own, case.prior)
 
 
 def _asks(rule: Rule, row: str | None) -> bool:
