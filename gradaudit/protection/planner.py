@@ -91,9 +91,9 @@ class Planner:
         with self._clock.opening():
             self._expect_rules()
             bounds = self._bounds(searched) if self._floors else FloorBounds()
+        if bounds.each:
+            bounds = bounds.varied(list(self._halves()), rounds)
         self._blurring = Blurring(bounds, self._weights, roots, self._clock.more)
-        if self._floors:
-            self._blurring.vary(list(self._halves()), rounds)
 
     def plan(self) -> Plan:
         """Search, verify on fresh records, and repair where it fails there.

@@ -164,10 +164,10 @@ def test_the_distance_that_is_kept_is_that_of_new_records(parts: int) -> None:
     """Of two halves whose floors are 1 % more and less: of k parts (k + 1) times that variance."""
     whole = bound(share, 0.5)
     halves = [FloorBounds((replace(whole, limit=0.5 / (1 + d)),)) for d in (0.01, -0.01)]
-    blurring = Blurring(FloorBounds((whole,)), WEIGHTS, SIZES)
-    blurring.vary(halves, parts)
+    bounds = FloorBounds((whole,)).varied(halves, parts)
+    blurring = Blurring(bounds, WEIGHTS, SIZES)
     same = blurring.uniform(LAYERS)
     assert same is not None
     floor = float(numbers(share, precisions(Protection.uniform(LAYERS, same))))
     reserve = t.ppf(0.975, 2) * math.sqrt(parts + 1) * 0.01
-    assert floor == pytest.approx(0.5 * (1 + reserve), rel=0.003)
+    assert floor == pytest.approx(0.5 / (1 - reserve), rel=0.003)
