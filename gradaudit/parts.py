@@ -9,6 +9,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import sys
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -79,7 +80,7 @@ def _from_entry_points(group: str, base: type[P]) -> Iterator[type[P]]:
 
 def _loaded(group: str) -> Iterator[tuple[EntryPoint, Any]]:
     """What the entry points of a group name, with each of them."""
-    for entry in entry_points(group=group):
+    for entry in _entry_points(tuple(sys.path)).select(group=group):
         try:
             part = entry.load()
         except Exception as error:
@@ -89,6 +90,12 @@ def _loaded(group: str) -> Iterator[tuple[EntryPoint, Any]]:
             )
         else:
             yield entry, part
+
+
+@cache
+def _entry_points(path: tuple[str, ...]) -> Any:
+    """Those of every group, to be selected from; a file of every distribution on it is read."""
+    return entry_points()
 
 
 def _leave_out(what: str, remedy: str) -> None:
@@ -125,7 +132,7 @@ def declared(package: str) -> dict[str, dict[str, Any]]:
     spec = find_spec(package)
     assert spec is not None
     if spec.submodule_search_locations is None:
-        parts = list(_declared_in(Path(str(spec.origin))))
+        parts = [*_declared_in(Path(str(spec.origin)))]
     else:
         folders = map(Path, spec.submodule_search_locations)
         files = sorted(file for folder in folders for file in folder.glob("*.py"))
@@ -139,12 +146,14 @@ def forms(package: str) -> str:
     return ", ".join(str(part.get("example", part["name"])) for part in declared(package).values())
 
 
-def _declared_in(file: Path) -> Iterator[dict[str, Any]]:
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef):
-            constants = dict(_constants(node))
-            if constants.keys() >= {"name", "summary"}:
-                yield constants
+@cache
+def _declared_in(file: Path) -> list[dict[str, Any]]:
+    classes = [
+        dict(_constants(node))
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    return [constants for constants in classes if constants.keys() >= {"name", "summary"}]
 
 
 def _constants(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:

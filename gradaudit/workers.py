@@ -13,8 +13,9 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Any, TypeVar
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 import gradaudit
 from gradaudit.errors import AuditError, UsageError, one_line
@@ -82,6 +83,17 @@ def employ(executor: str | Executor, jobs: int | None = None) -> int:
         now.cluster.kill()
         now.named, now.cluster = executor, cluster
     return now.cluster.workers(jobs)
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """A context in which numerical libraries compute with one thread."""
+    return _pools(len(sys.modules)).limit(limits=1)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=1)
+def _pools(modules: int) -> ThreadpoolController:
+    """The libraries' pools of threads, which take a while to find: anew with more modules."""
+    return ThreadpoolController()
 
 
 def shared_out(
@@ -165,9 +177,10 @@ class _Shared:
                 while len(self.values) < len(self.tasks):
                     self._expect_workers(cluster)
                     self._round(cluster.open(self.workers), counts)
-            except BaseException:
+            except BaseException as error:
                 self.advance(-self.told)
-                cluster.kill()
+                if not isinstance(error, PicklingError):  # workers had no part in that
+                    cluster.kill()
                 raise
         return [self.values[number] for number in range(len(self.tasks))]
 

@@ -90,7 +90,8 @@ def hypotheses(
 
 def clip(gradients: Tensor, bound: float) -> Tensor:
     """Clip as a user's file might."""
-    return gradients / (gradients.norm(dim=1, keepdim=True) / bound).clamp(min=1)
+    lengths = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
+    return gradients / (lengths / bound).clamp(min=1)
 
 
 def sums_under_loud_noise(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -3,12 +3,11 @@
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 from command_line import run
 
 from gradaudit.attacks.reconstruction import load_method, reconstructions
@@ -49,9 +48,24 @@ class Part(NamedTuple):
 PARTS = [Part(kind, name, cls) for kind, found in KINDS.items() for name, cls in found.items()]
 
 
-def parts(*kinds: str) -> pytest.MarkDecorator:
+def parts(*kinds: str) -> Callable[[Callable[[Part], None]], Callable[[], None]]:
+    """Run a test over all parts of these kinds, or of every kind; what fails names its part."""
     chosen = [part for part in PARTS if not kinds or part.kind in kinds]
-    return pytest.mark.parametrize("part", chosen, ids=str)
+    assert chosen
+
+    def over_all(test: Callable[[Part], None]) -> Callable[[], None]:
+        def run_over_all() -> None:
+            for part in chosen:
+                try:
+                    test(part)
+                except Exception as error:
+                    error.add_note(f"of {part}")
+                    raise
+
+        run_over_all.__doc__ = test.__doc__
+        return run_over_all
+
+    return over_all
 
 
 @cache

@@ -240,6 +240,7 @@ def measured(*arguments: object) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return report["measurements"], report["provenance"]
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_same_settings_as_flags(tmp_path: Path) -> None:
     """And only rows of the whole federation are called deployed."""
     (path := tmp_path / "federation.yaml").write_text(FEDERATION)
@@ -279,6 +280,7 @@ def test_python_hears_of_it_too(tmp_path: Path) -> None:
     assert plain.target.mode == "eval"
 
 
+@pytest.mark.slow
 def test_the_ladder_changes_one_thing_a_rung_and_ends_in_the_federation(tmp_path: Path) -> None:
     (path := tmp_path / "federation.yaml").write_text(FEDERATION)
     asked = "--ladder", "--deployment", path, "-o", tmp_path / "ladder.json"

@@ -17,29 +17,30 @@ TABLE = {"model": "zoo:mlp?inputs=10&classes=2", "data": "diabetes", "attribute"
 SAMPLE = TESTS.parent / "sample_models" / "models.py"
 PICTURES = {"model": f"{SAMPLE}:digits_cnn", "data": "digits"}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("sensitivity", TABLE, {}),
+    ("sensitivity", {**TABLE, "samples": 16}, {"probes": 8}),
     ("vinfo", TABLE, {"repeats": 2, "batches": 10, "batch_size": 4, "family": ["logistic"]}),
     ("subspace", TABLE, {"permutations": 19}),
     ("forward", PICTURES, {}),
     ("copa-metric", PICTURES, {"records": 1}),
-    ("attack membership", TABLE, {"batches": 1, "iterations": 2}),
+    ("attack membership", TABLE, {"batches": 1, "iterations": 2, "restarts": 1}),
     (
         "attack reconstruct",
         TABLE,
         {
             "method": ["dlg", "idlg", "inverting-gradients", "closed-form", "r-gap"],
             "iterations": 2,
+            "restarts": 1,
             "batches": 1,
         },
     ),
     ("attack reconstruct", PICTURES, {"method": ["copa"], "restarts": 1, "batches": 1}),
     ("attack tracing", TABLE, {}),
     ("attack malicious-server", TABLE, {}),
-    ("floor", {**PICTURES, "samples": 8}, {"sigma": 0.1, "directions": 8}),
+    ("floor", {**PICTURES, "samples": 8}, {"sigma": 0.1, "directions": 4}),
     (
         "attack property",
         TABLE,
-        {"batch_size": 6, "shadow": 20, "trials": 20, "repeats": 1, "family": ["logistic"]},
+        {"batch_size": 6, "shadow": 12, "trials": 12, "repeats": 1, "family": ["logistic"]},
     ),
     ("dp-audit", TABLE, {"mechanism": "dp:clip=1,sigma=1", "trials": 200, "iterations": 4}),
 ]

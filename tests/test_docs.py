@@ -14,8 +14,7 @@ import torch
 import yaml
 from command_line import run
 from language_models import SENTENCES, folder_of
-from nvflare.job_config.api import FedJob
-from nvflare.job_config.script_runner import ScriptRunner
+from late import Late
 from report_builder import make_report, row
 from safetensors.numpy import save_file
 
@@ -34,6 +33,7 @@ from gradaudit.report import Report
 from gradaudit.stopping import Stopped
 from gradaudit.user_code import import_torchvision
 
+jobs, scripts = Late("nvflare.job_config.api"), Late("nvflare.job_config.script_runner")
 ROOT = Path(__file__).parents[1]
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
@@ -220,8 +220,8 @@ def test_every_snippet_of_a_federation_runs(monkeypatch: pytest.MonkeyPatch, des
         torch.nn.functional.cross_entropy(trained(inputs), labels).backward()
         torch.optim.SGD(trained.parameters(), lr=0.1).step()
 
-    names = {"model": model, "labels": labels, "train": train, "job": FedJob()}
-    names["job"].to(ScriptRunner(script="FILE.py"), "site-1")
+    names = {"model": model, "labels": labels, "train": train, "job": jobs.FedJob()}
+    names["job"].to(scripts.ScriptRunner(script="FILE.py"), "site-1")
     for block in re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL):
         exec(block, names)
     assert Report.from_file(desk / "reports" / "00002.json").findings

@@ -1,6 +1,6 @@
 import warnings
 from abc import ABC, abstractmethod
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -56,9 +56,7 @@ def orchard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def offer(monkeypatch: pytest.MonkeyPatch, group: str, value: str) -> None:
     entry = EntryPoint("offered", value, group)
-    monkeypatch.setattr(
-        gradaudit.parts, "entry_points", lambda group: [entry] if group == entry.group else []
-    )
+    monkeypatch.setattr(gradaudit.parts, "_entry_points", lambda _: EntryPoints([entry]))
 
 
 def test_a_part_is_found_by_living_in_the_package(orchard: str) -> None:

@@ -1,11 +1,12 @@
 """Commands that are killed at any moment go on from what is done, and end with the same report.
 
-One process imports everything once and forks a child for every run, so that a run takes no longer
-than its work.
+One process runs every command once and forks a child for every other run, so that a run takes no
+longer than its work.
 """
 
 import copy
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -53,7 +54,7 @@ COMMANDS = {
     ),
     "attack reconstruct": (
         *("attack", "reconstruct", *TABLE, "--method", "dlg:iterations=2", "--restarts", "1"),
-        *("--batches", "6"),
+        *("--batches", "4"),
     ),
     "attack property": (
         *("attack", "property", *TABLE, "--repeats", "3", "--trials", "120", "--shadow", "80"),
@@ -82,32 +83,22 @@ KILLS = 9
 """Of every command; in all more than sixty."""
 
 FORKS = """
-import json, os, pkgutil, random, signal, sys, time
-from importlib import import_module
+import gc, json, os, random, signal, sys, time
 from pathlib import Path
+from warmed import run, warm
 
 commands, kills = json.loads(sys.argv[1])
-import gradaudit, torch._dynamo, torch._decomp.decompositions_for_jvp
-from gradaudit.__main__ import main
-for module in pkgutil.walk_packages(gradaudit.__path__, "gradaudit."):
-    if ".integrations." not in module.name:  # frameworks that nothing here runs
-        import_module(module.name)
+told, out = {}, os.dup(1)
+for number, file in ((1, os.devnull), (2, "log")):
+    os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
 
 def start(command, output):
     child = os.fork()
     if child:
         return child
-    os.dup2(os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    sys.argv = ["gradaudit", *command, "-o", output]
-    status = 0
-    try:
-        main()
-    except SystemExit as end:
-        status = int(end.code or 0)
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
+    status = run([*command, "-o", output])
+    sys.stderr.flush()
+    os._exit(status)
 
 def ended(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -115,16 +106,25 @@ def ended(child):
 def kept(output):
     return len(list(Path().glob(f"{output}.unfinished/*")))
 
-moments, told = random.Random(0), {}
+def runs(child):
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+warm(())
+moments = random.Random(0)
 for name, command in commands.items():
-    whole, killed = f"{name}.json", f"{name} killed.json"
+    killed, units = f"{name} killed.json", []
     begun = time.monotonic()
-    statuses, units = [ended(start(command, whole))], []
+    statuses = [run([*command, "-o", f"{name}.json"])]
     taken = time.monotonic() - begun
+    gc.freeze()
     for number in range(kills):
-        child = start(command, killed)
-        time.sleep(moments.uniform(0, 0.8 * taken))
-        late = time.monotonic() + 20 * taken
+        begun, child = time.monotonic(), start(command, killed)
+        moment, late = begun + moments.uniform(0, 0.8 * taken), begun + 20 * taken
+        while time.monotonic() < moment:
+            time.sleep(0.005)
+            if not runs(child):
+                taken = time.monotonic() - begun  # warm, it takes less
+                break
         while number == kills - 1 and not kept(killed) and time.monotonic() < late:
             time.sleep(0.002)  # at least one goes on from something
         os.kill(child, signal.SIGKILL if number % 3 else signal.SIGTERM)
@@ -132,7 +132,7 @@ for name, command in commands.items():
         units.append(kept(killed))
     statuses.append(ended(start(command, killed)))
     told[name] = statuses, units, [path.name for path in Path().glob(f"*{killed}*")]
-print(json.dumps(told))
+os.write(out, json.dumps(told).encode())
 """
 _RUN = {"started", "finished", "seconds", "command"}
 
@@ -160,6 +160,7 @@ def told(folder: Path) -> dict[str, Told]:
         timeout=HANGS,
         check=False,
         cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == 0, done.stderr
     return {name: Told(*fates) for name, fates in json.loads(done.stdout).items()}

@@ -84,8 +84,8 @@ class ClientOptions(AuditOptions):
     def passes(self, records: int) -> float:
         """How many gradients of records are taken for an update of so many records a client."""
         size = min(self.local_batch or records, records)
-        each = self.local_steps * size if self.local_steps else self.epochs * records
-        return (1 + self.others) * (records if self.algorithm == "fedsgd" else each)
+        steps = self.local_steps * size if self.local_steps else self.epochs * records
+        return (1 + self.others) * (records if self.algorithm == "fedsgd" else steps)
 
     def trained(self, updates: float, records: int) -> Cost:
         """What so many updates of clients with so many records take, where they train for them.

@@ -126,12 +126,12 @@ class Projection:
 
     def __call__(self, features: Features) -> FloatArray:
         """(rows, directions); of the last matrices it is known, as other families ask too."""
-        for asked, found in self._known:
+        for asked, product in self._known:
             if asked is features:
-                return found
-        found = np.asarray(self.scale(features) @ self.basis)
-        self._known[:] = [*self._known[1 - _MATRICES :], (features, found)]
-        return found
+                return product
+        product = np.asarray(self.scale(features) @ self.basis)
+        self._known[:] = [*self._known[1 - _MATRICES :], (features, product)]
+        return product
 
 
 class Fitted(ABC):
@@ -364,6 +364,6 @@ class FittedScores(Fitted):
 
     def log_probabilities(self, features: Features) -> FloatArray:
         """Logs of the softmax, (rows, classes)."""
-        found = np.asarray(self.scores(self.projection(features)))
-        found = found.reshape(len(found), -1)
-        return normalised(np.hstack([0 * found, found]) if found.shape[1] == 1 else found)
+        scores = np.asarray(self.scores(self.projection(features)))
+        scores = scores.reshape(len(scores), -1)
+        return normalised(np.hstack([0 * scores, scores]) if scores.shape[1] == 1 else scores)

@@ -88,12 +88,12 @@ def best_sharpness(
         labels: (rows,).
         weights: (rows,), all alike without it.
     """
-    own = evidence[np.arange(len(labels)), labels]
+    of_labels = evidence[np.arange(len(labels)), labels]
     weigh = np.ones(len(labels)) if weights is None else weights
 
     def slope(sharpness: float) -> float:
         expected = np.exp(normalised(sharpness * evidence + prior)) * evidence
-        return float(weigh @ (expected.sum(axis=1) - own))
+        return float(weigh @ (expected.sum(axis=1) - of_labels))
 
     if slope(0.0) >= 0:
         return 0.0

@@ -107,8 +107,8 @@ class Forest(Family):
 
     def seconds(self, rows: int, features: int) -> float:
         """A tree sorts √features columns at every depth."""
-        each = 2e-3 + 4e-8 * rows * math.log2(rows) * math.sqrt(features)
-        return TREES * each + 1e-7 * rows * features
+        per_tree = 2e-3 + 4e-8 * rows * math.log2(rows) * math.sqrt(features)
+        return TREES * per_tree + 1e-7 * rows * features
 
     def seconds_ordered(self, rows: int, features: int, values: int) -> float:
         """Every further threshold is one more target of the same trees."""

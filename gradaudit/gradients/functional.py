@@ -135,11 +135,11 @@ class FunctionalModel:
     def _outputs_of_kept_weights(self, inputs: Tensor) -> Tensor:
         """The outputs, after which the weights must still be those of the module."""
         outputs = self.outputs(self.parameters, inputs)
-        own = dict(self.module.named_parameters())
+        weights = dict(self.module.named_parameters())
         changed = [
             name
             for name, parameter in self.parameters.items()
-            if not _same(parameter, own[name].detach().to(parameter))
+            if not _same(parameter, weights[name].detach().to(parameter))
         ]
         if changed:
             raise AuditError(

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from gradaudit.gradients.eager import EagerMode
 
@@ -69,8 +68,17 @@ class _Watch(EagerMode):
 
 
 def _storages(tree: object) -> list[torch.UntypedStorage]:
-    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
-    return [leaf.untyped_storage() for leaf in tensors if leaf.layout == torch.strided]
+    """Those of the tensors that an operator takes or gives, in lists and tuples of them too."""
+    return [leaf.untyped_storage() for leaf in _tensors(tree) if leaf.layout == torch.strided]
+
+
+def _tensors(tree: object) -> Iterator[Tensor]:
+    """The tensors among what operators take and give: several times as quick as torch's own way."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, tuple | list | dict):
+        for branch in tree.values() if isinstance(tree, dict) else tree:
+            yield from _tensors(branch)
 
 
 @dataclass(frozen=True)

@@ -201,11 +201,11 @@ class Observed:
             probes = 0 if work <= AFFORDABLE else PROBES
         passes = by_probes(jacobians.size, probes, seed) if probes else exactly(jacobians.size)
         with progress.task(_TASKS[by], len(records) * sum(len(p.plan) for p in passes)) as advance:
-            found = jacobians.norms(passes, advance)
+            norms_of = jacobians.norms(passes, advance)
         wide = [layer for layer in self.layers if layer.parameters > 1]
-        raw = {layer.name: _samples(found[layer.name], passes) for layer in self.layers}
-        bounded = {layer.name: _samples(found[layer.name], passes, layer) for layer in wide}
-        methods = frozenset().union(*(norms.methods for norms in found.values()))
+        raw = {layer.name: _samples(norms_of[layer.name], passes) for layer in self.layers}
+        bounded = {layer.name: _samples(norms_of[layer.name], passes, layer) for layer in wide}
+        methods = frozenset().union(*(norms.methods for norms in norms_of.values()))
         probes = 0 if passes[0].total else len(passes[0].plan)
         return Measured(raw, bounded, "; ".join(sorted(methods)), probes)
 

@@ -50,19 +50,19 @@ class Layerwise:
         self, planned: Sequence[Repetition], adversary: Estimator, progress: Progress, title: str
     ) -> dict[str, list[Usable]]:
         """Each layer's estimates, one a repetition."""
-        found: dict[str, list[Usable]] = {layer.name: [] for layer in self.layers}
+        estimates: dict[str, list[Usable]] = {layer.name: [] for layer in self.layers}
         if not planned:
-            return found
+            return estimates
         total = len(planned) * len(self.layers)
         with progress.task(title, total) as advance:
             for layer, repetition_rows in self._observed(planned):
                 tasks = [
-                    partial(estimate, rows, each, adversary, self._fits(layer, each))
-                    for each, rows in repetition_rows
+                    partial(estimate, rows, repetition, adversary, self._fits(layer, repetition))
+                    for repetition, rows in repetition_rows
                 ]
-                units = self.units.of(title, layer.name, len(found[layer.name]))
-                found[layer.name] += shared_out(tasks, self.jobs, advance, units)
-        return found
+                units = self.units.of(title, layer.name, len(estimates[layer.name]))
+                estimates[layer.name] += shared_out(tasks, self.jobs, advance, units)
+        return estimates
 
     def _observed(
         self, planned: Sequence[Repetition]
@@ -77,13 +77,16 @@ class Layerwise:
         self.notes.update({interceptor.note} - {""})
         for start in range(0, len(planned), together):
             group = planned[start : start + together]
-            drawn = [np.concatenate([part.indices for part in each.batches]) for each in group]
+            drawn = [
+                np.concatenate([part.indices for part in repetition.batches])
+                for repetition in group
+            ]
             ends = np.cumsum(list(map(len, drawn)))[:-1]
             for layer, rows in interceptor.features(
                 np.concatenate(drawn),
                 fit=group[0].adversary if fitted else None,
                 seed=number(self.seed, "updates", *group[0].words),
-                others=np.concatenate([self._others(each) for each in group]),
+                others=np.concatenate([self._others(repetition) for repetition in group]),
             ):
                 yield layer, list(zip(group, np.split(rows.numpy(), ends), strict=True))
 

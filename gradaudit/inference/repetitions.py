@@ -163,8 +163,8 @@ def _independent(question: Question, codes: IntArray, members: IntArray, drawn: 
     As many of each value as the rarest allows, and no more than were drawn.
     """
     rarest = _holders(question, codes, members)
-    found = min(len(np.unique(_names(question)[members])), rarest * len(question.values))
-    return max(1.0, min(len(drawn.labels), found / _held(question, drawn)))
+    distinct = min(len(np.unique(_names(question)[members])), rarest * len(question.values))
+    return max(1.0, min(len(drawn.labels), distinct / _held(question, drawn)))
 
 
 def _holders(question: Question, codes: IntArray, members: IntArray) -> int:

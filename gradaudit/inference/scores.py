@@ -67,12 +67,12 @@ def placements(scores: FloatArray, positive: NDArray[np.bool_]) -> FloatArray:
     The mean over positives, and that over negatives, is the AUROC; less that mean it is what a
     trial adds to the AUROC's error (DeLong, DeLong and Clarke-Pearson 1988).
     """
-    found = np.empty(len(scores))
+    places = np.empty(len(scores))
     for side in (True, False):
         others = np.sort(scores[positive != side])
         share = _below(scores[positive == side], others) / (2 * len(others))
-        found[positive == side] = share if side else 1 - share
-    return found
+        places[positive == side] = share if side else 1 - share
+    return places
 
 
 def above(scores: FloatArray, positive: NDArray[np.bool_], share: float) -> NDArray[np.bool_]:
@@ -151,13 +151,13 @@ class Scores:
     @cached_property
     def room(self) -> FloatArray:
         """The same of the private set of one repetition."""
-        each = [disjoint([trials.draws]) for trials in self.repetitions]
-        return np.asarray(np.mean(each, axis=0))
+        rooms = [disjoint([trials.draws]) for trials in self.repetitions]
+        return np.asarray(np.mean(rooms, axis=0))
 
     @cached_property
     def fewest_negatives(self) -> float:
         """How many separate batches, and trials of a repetition, are not of the commonest value."""
-        trials = [_rest(np.bincount(each.labels)) for each in self.repetitions]
+        trials = [_rest(np.bincount(repetition.labels)) for repetition in self.repetitions]
         return min(_rest(self.disjoint), *trials)
 
     @property

@@ -26,7 +26,7 @@ _APART = 1e-3
 
 def mean_curve(found: Sequence[Usable]) -> list[Learned]:
     """The mean of the repetitions' learning curves; empty where there is none."""
-    curves = [each.curve for each in found]
+    curves = [estimate.curve for estimate in found]
     if not all(curves):
         return []
     return [Learned(*np.mean(points, axis=0)) for points in zip(*curves, strict=True)]
@@ -54,10 +54,12 @@ def limit_of_ranking(curve: Sequence[Learned]) -> float | None:
     """
     apart = np.array([_distance(point.auroc) for point in curve])
     shares = np.array([point.share for point in curve])
-    told = apart > _APART
-    if told.sum() < 2 or not told[-1]:
+    apart_enough = apart > _APART
+    if apart_enough.sum() < 2 or not apart_enough[-1]:
         return None
-    slope, level = np.polyfit(1 / shares[told], apart[told] ** -2, 1, w=apart[told] ** 3)
+    slope, level = np.polyfit(
+        1 / shares[apart_enough], apart[apart_enough] ** -2, 1, w=apart[apart_enough] ** 3
+    )
     if level <= 0:
         return None
     return float(ndtr(max(level**-0.5 if slope > 0 else 0.0, apart[-1]) / np.sqrt(2)))
@@ -126,7 +128,7 @@ def information_interval(found: Sequence[Usable], sampled: Sampled) -> Interval:
     Where every repetition believes the prior alone, they agree on nothing learned, and what is not
     excluded is what their ranking would allow.
     """
-    values = np.array([each.information for each in found])
+    values = np.array([estimate.information for estimate in found])
     if values.any():
         low, high = sampled.interval(values, 0.0)
         return low, max(high, 0.0)
@@ -136,7 +138,7 @@ def information_interval(found: Sequence[Usable], sampled: Sampled) -> Interval:
 
 def auroc_interval(found: Sequence[Usable], sampled: Sampled) -> Interval:
     """Of the AUROC, within [0, 1]."""
-    low, high = sampled.interval(np.array([each.auroc for each in found]), 0.5)
+    low, high = sampled.interval(np.array([estimate.auroc for estimate in found]), 0.5)
     return max(0.0, low), min(1.0, high)
 
 
@@ -153,6 +155,9 @@ def imprecise(found: Sequence[Usable], sampled: Sampled) -> str:
             f"without a record or user in common; {FEWEST} are needed, about {wanted} records "
             "(or users in proportion), or smaller batches"
         )
-    if not any(each.information for each in found) and auroc_interval(found, sampled)[0] > 0.5:
+    if (
+        not any(estimate.information for estimate in found)
+        and auroc_interval(found, sampled)[0] > 0.5
+    ):
         return "no repetition's probabilities beat the prior, though its ranking beats chance"
     return ""

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from gradaudit.families import family
 from gradaudit.families.base import Features, Fitted, FloatArray, IntArray, Training, log_mean
@@ -22,6 +21,7 @@ from gradaudit.inference.repetitions import Repetition
 from gradaudit.inference.scores import auroc, log_odds
 from gradaudit.progress import Advance
 from gradaudit.randomness import sequence
+from gradaudit.workers import one_thread
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def usable_information(
     ranks = {name: _ranks(each, sets) for name, each in said.items()}
     ranker = max(list(ranks)[1:] or [chosen], key=lambda name: ranks[name])
     gained = _gained(believed[chosen].score, sets.score, prior)
-    found = Usable(
+    usable = Usable(
         information=0.0 if chosen == IGNORANT else gained,
         entropy=entropy(prior),
         auroc=macro_auroc(said[ranker].score, sets.score.labels),
@@ -216,8 +216,8 @@ def usable_information(
         ranker=ranker,
     )
     if not curve:
-        return found
-    return replace(found, curve=_curve(found, families, believed[chosen], said[ranker], seed))
+        return usable
+    return replace(usable, curve=_curve(usable, families, believed[chosen], said[ranker], seed))
 
 
 def entropy(prior: FloatArray) -> float:
@@ -266,8 +266,8 @@ def _ranks(said: Said, sets: Sets) -> float:
 
 def _loss(log_probabilities: FloatArray, labels: IntArray, prior: FloatArray) -> float:
     """Log loss in nats of batches that weigh as the prior says."""
-    own = log_probabilities[np.arange(len(labels)), labels]
-    return float(-(class_weights(labels, prior) * own).mean())
+    of_labels = log_probabilities[np.arange(len(labels)), labels]
+    return float(-(class_weights(labels, prior) * of_labels).mean())
 
 
 Rows = NDArray[np.float32]
@@ -308,7 +308,7 @@ def estimate(
         for own, batches in zip(np.split(rows, ends), repetition.batches, strict=True)
     )
     sets = Sets(tuple(folds), score, repetition.independent)
-    with threadpool_limits(1):
+    with one_thread():
         usable = usable_information(
             sets,
             adversary.of(repetition),

@@ -66,7 +66,7 @@ class RowBasis:
     @property
     def rank(self) -> int:
         """Dimension of the row space."""
-        return len(self.rows)
+        return self.gap.rank
 
 
 def row_basis(matrix: Tensor) -> RowBasis:
@@ -135,7 +135,7 @@ class ReducedU:
         """Rows of Û, those that are zero or dependent by padding included."""
         return self._split + self.deltas.rank * self.width
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Elements of one filter."""
         return self.geometry.taps * self.geometry.channels
@@ -171,7 +171,7 @@ class ReducedU:
         matrix = self.apply_transposed(unit) if wide else self.apply(unit)
         return Gap.at(torch.linalg.svdvals(matrix) / self.geometry.scale, NULL)
 
-    @property
+    @cached_property
     def _split(self) -> int:
         return self.geometry.positions * self.filters.rank
 
@@ -181,26 +181,28 @@ class ReducedU:
         return self.geometry.live.repeat_interleave(self.geometry.channels)
 
     @cached_property
-    def _chunks(self) -> list[slice]:
+    def _chunks(self) -> list[tuple[slice, Tensor]]:
+        """Some output positions at a time, and the inputs that they read."""
         step = max(1, _PATCH_ELEMENTS // self.width)
-        positions = self.geometry.positions
-        return [slice(start, start + step) for start in range(0, positions, step)]
+        starts = range(0, self.geometry.positions, step)
+        chunks = [slice(start, start + step) for start in starts]
+        return [(chunk, self.geometry.sources[chunk].flatten()) for chunk in chunks]
 
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Views of (vectors, height): by (position, filter) and by (output channel, tap)."""
-        by_filter, by_channel = outputs.tensor_split([self._split], dim=1)
+        by_filter, by_channel = outputs[:, : self._split], outputs[:, self._split :]
         return (
-            by_filter.view(len(outputs), self.geometry.positions, self.filters.rank),
-            by_channel.view(len(outputs), self.deltas.rank, self.width),
+            by_filter.view(outputs.shape[0], self.geometry.positions, self.filters.rank),
+            by_channel.view(outputs.shape[0], self.deltas.rank, self.width),
         )
 
     def apply(self, inputs: Tensor) -> Tensor:
         """Û of every row of ``inputs`` (vectors, columns): (vectors, height)."""
-        return torch.stack([self._apply(vector) for vector in inputs])
+        return torch.stack([self._apply(vector) for vector in inputs.unbind()])
 
     def apply_transposed(self, outputs: Tensor) -> Tensor:
         """Ûᵀ of every row of ``outputs`` (vectors, height): (vectors, columns)."""
-        return torch.stack([self._apply_transposed(vector) for vector in outputs])
+        return torch.stack([self._apply_transposed(vector) for vector in outputs.unbind()])
 
     def _apply(self, vector: Tensor) -> Tensor:
         geometry, q_w, q_d = self.geometry, self.filters.rows, self.deltas.rows
@@ -208,8 +210,7 @@ class ReducedU:
         padded[:-1] = vector.view(geometry.size, geometry.channels)
         by_filter = vector.new_empty(geometry.positions, self.filters.rank)
         by_channel = vector.new_zeros(self.deltas.rank, self.width)
-        for chunk in self._chunks:
-            read = geometry.sources[chunk].flatten()
+        for chunk, read in self._chunks:
             patches = padded.index_select(0, read).view(-1, self.width)
             torch.mm(patches, q_w.T, out=by_filter[chunk])
             by_channel.addmm_(q_d[:, chunk], patches)
@@ -220,9 +221,8 @@ class ReducedU:
         (by_filter,), (by_channel,) = self.split(vector[None])
         by_channel = self.beside_filters(by_channel)
         padded = vector.new_zeros(geometry.size + 1, geometry.channels)
-        for chunk in self._chunks:
+        for chunk, read in self._chunks:
             patches = (by_filter[chunk] @ q_w).addmm_(q_d[:, chunk].T, by_channel)
-            read = geometry.sources[chunk].flatten()
             padded.index_add_(0, read, patches.view(-1, geometry.channels))
         return padded[:-1].flatten()
 

@@ -30,9 +30,9 @@ def with_others(
         UsageError: there are none in the pool.
         ValueError: what is drawn already is not of this shape.
     """
-    own = torch.from_numpy(np.asarray(batches, dtype=np.int64))[:, None]
+    alone = torch.from_numpy(np.asarray(batches, dtype=np.int64))[:, None]
     if not others:
-        return own
+        return alone
     if pool is None:
         pool = np.setdiff1d(np.arange(records), batches)
     if not len(pool):
@@ -44,9 +44,9 @@ def with_others(
     if pool.ndim > 1:
         if pool.shape != (count, others, size):
             raise ValueError(f"other clients' records of shape {pool.shape} for {batches.shape}")
-        return torch.cat([own, torch.from_numpy(pool)], dim=1)
+        return torch.cat([alone, torch.from_numpy(pool)], dim=1)
     drawn = rng(seed, "sharing", "others").integers(len(pool), size=(count, others, size))
-    return torch.cat([own, torch.from_numpy(pool[drawn])], dim=1)
+    return torch.cat([alone, torch.from_numpy(pool[drawn])], dim=1)
 
 
 def beside(batches: Indices, others: int, pool: Indices, generator: np.random.Generator) -> Indices:

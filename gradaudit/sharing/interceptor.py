@@ -54,6 +54,7 @@ class Interceptor:
         dtype: torch.dtype = torch.float32,
         memory: int = 1 << 30,
         seed: int = 0,
+        context: Context | None = None,
     ) -> None:
         """Look once whether the model can be run and its records have gradients of their own.
 
@@ -67,6 +68,7 @@ class Interceptor:
             dtype: of the computation.
             memory: bytes that gradients may take, besides the features of one layer.
             seed: of the elements that are seen and of what components are fitted on.
+            context: one of the same target, records, sharing, dtype and memory, if there is one.
 
         Raises:
             AuditError: the model cannot be run on the records.
@@ -81,7 +83,7 @@ class Interceptor:
         self.visibilities = {
             layer.name: Visibility.of(layer, sharing, asked, seed, memory) for layer in layers
         }
-        self._context = Context(target, records, sharing, dtype, memory)
+        self._context = context or Context(target, records, sharing, dtype, memory)
         self.note = self._context.note
         self._of_records = KnownProjections(self.visibilities, memory)
         self._of_updates = KnownProjections(self.visibilities, memory)
@@ -210,12 +212,12 @@ class Interceptor:
     ) -> dict[str, Tensor]:
         """Form updates, defend and reduce them."""
         context, size = self._context, clients.shape[2]
-        own = number(self.seed, "sharing", "fit")
+        drawn = number(self.seed, "sharing", "fit")
         projections = self._of_updates.of(
             layers,
             np.append(fitted, size).tobytes(),
             lambda: context.client_rows(
-                draws.batches_of(fitted, size, LARGEST_FIT, own), own, silent=context.parameters
+                draws.batches_of(fitted, size, LARGEST_FIT, drawn), drawn, silent=context.parameters
             ),
         )
         late = [layer for layer in layers if self._noise_is_last(layer)]

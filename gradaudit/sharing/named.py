@@ -90,10 +90,10 @@ class NamedUpdate:
 
     def layers(self) -> dict[str, tuple[str, ...]]:
         """The parameters of each layer: those whose names are alike up to the last dot."""
-        found: dict[str, list[str]] = {}
+        layers: dict[str, list[str]] = {}
         for name in self.after:
-            found.setdefault(name.rpartition(".")[0] or "(model)", []).append(name)
-        return {layer: tuple(names) for layer, names in found.items()}
+            layers.setdefault(name.rpartition(".")[0] or "(model)", []).append(name)
+        return {layer: tuple(names) for layer, names in layers.items()}
 
 
 def unit_of(array: Tensor, dtype: torch.dtype | None = None) -> float:

@@ -83,9 +83,13 @@ class SharingProtocol:
 
     def knowledge(self, records: int) -> str:
         """What an attacker is told of how so many records of all clients came to an update."""
-        each = records // self.clients
-        own = "gradient" if self.training is None else self.training.words(each)
-        return own if not self.others else f"mean over {self.clients} clients of {each}: {own}"
+        per_client = records // self.clients
+        update = "gradient" if self.training is None else self.training.words(per_client)
+        return (
+            update
+            if not self.others
+            else f"mean over {self.clients} clients of {per_client}: {update}"
+        )
 
     def visible(self, elements: int) -> int:
         """How many of a layer's elements are visible."""

@@ -168,8 +168,8 @@ class Factors:
     def mix(self, rows: Tensor, weights: Tensor, into: Tensor) -> None:
         """Weighted sums as ``Dense.mix`` gives them, as products of the stacked factors."""
         rows, weights = rows.to(self.device), weights.to(self.left)
-        each = (self.elements + rows.shape[1] * self.width) * self.left.element_size()
-        step = max(1, QUICK_BYTES // each)
+        bytes_each = (self.elements + rows.shape[1] * self.width) * self.left.element_size()
+        step = max(1, QUICK_BYTES // bytes_each)
         for start in range(0, len(rows), step):
             part = slice(start, start + step)
             left = _stacked(self.left[rows[part]] * weights[part, :, None, None])
@@ -255,9 +255,9 @@ class RecordRows:
         layers, engine = list(layers), self.gradients
         for start in range(0, len(engine), engine.batch):
             stop = min(start + engine.batch, len(engine))
-            found = engine.run(start, stop)
+            batch = engine.run(start, stop)
             for layer in layers:
-                for where, rows in self._of_batch(found, layer, start, stop):
+                for where, rows in self._of_batch(batch, layer, start, stop):
                     if layer.name in self.factors:
                         rows = rows.scaled(self.factors[layer.name][where])
                     yield where, layer, rows

@@ -168,10 +168,10 @@ class Clients:
         records, targets = view.cast(inputs), view.cast(labels)
         training = self.sharing.training
         if training is None:
-            found = mean_gradient(view, self.names, records, targets)
+            update = mean_gradient(view, self.names, records, targets)
         else:
-            found = local_training(view, self.names, records, targets, training, generator)
-        return {name: gradient.flatten() for name, gradient in found.items()}
+            update = local_training(view, self.names, records, targets, training, generator)
+        return {name: gradient.flatten() for name, gradient in update.items()}
 
     def updates(self, batches: Tensor, generators: Sequence[torch.Generator]) -> dict[str, Tensor]:
         """The updates of clients with these batches (clients, k): (clients, elements).
@@ -180,8 +180,8 @@ class Clients:
         """
         if not self._train_together:
             pairs = zip(batches, generators, strict=True)
-            each = [self.update(batch, draws) for batch, draws in pairs]
-            return {name: torch.stack([update[name] for update in each]) for name in self.names}
+            updates = [self.update(batch, draws) for batch, draws in pairs]
+            return {name: torch.stack([update[name] for update in updates]) for name in self.names}
         elements = sum(p.numel() for p in self.view.parameters.values())
         memory = min(QUICK_BYTES, self.memory // 2)
         some = max(1, memory // (_COPIES * elements * self.view.dtype.itemsize))
@@ -206,8 +206,8 @@ class Clients:
 
         start = {name: p.expand(len(batches), *p.shape) for name, p in view.parameters.items()}
         steps = [torch.stack(step).to(records.device) for step in zip(*orders, strict=True)]
-        found = training.update(start, steps, gradients)
-        return {name: found[name].flatten(1) for name in self.names}
+        trained = training.update(start, steps, gradients)
+        return {name: trained[name].flatten(1) for name in self.names}
 
     @cached_property
     def _train_together(self) -> bool:
@@ -233,8 +233,8 @@ class Clients:
         ):
             factors = factors_of({name: squared_norms(rows) for name, rows in chunk.items()})
             for name, rows in chunk.items():
-                each = factors[name].to(rows) if name in factors else rows.new_ones(len(rows))
-                total[name] += each @ rows / len(inputs)
+                factor = factors[name].to(rows) if name in factors else rows.new_ones(len(rows))
+                total[name] += factor @ rows / len(inputs)
         return {name: total[name] for name in self.names}
 
 
@@ -243,10 +243,10 @@ def _gradients(
 ) -> dict[str, Tensor]:
     """Of each client's loss at its weights (clients, …), for its records (clients, k, …)."""
     with sdpa_kernel(SDPBackend.MATH):
-        found: dict[str, Tensor] = torch.func.vmap(torch.func.grad(view.batch_loss))(
+        gradients: dict[str, Tensor] = torch.func.vmap(torch.func.grad(view.batch_loss))(
             weights, records, targets
         )
-    return found
+    return gradients
 
 
 def _expect_equal_weights(view: FunctionalModel, labels: Tensor, sharing: SharingProtocol) -> None:

@@ -10,6 +10,9 @@ The p-value of that is not theirs but that of permutations within groups. They l
 as it is wherever the values are independent and of one law in each group: exact for every law.
 """
 
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.fft import irfft, next_fast_len, rfft
@@ -38,13 +41,14 @@ def depends(series: ArrayLike, groups: ArrayLike, rng: np.random.Generator) -> b
     """
     groups = np.asarray(groups, bool)
     scores = np.concatenate([_scores(one, groups) for one in np.atleast_2d(series)])
-    observed = _rarity(scores, groups)
+    rarity = _Rarity.of(scores, groups)
+    observed = rarity(scores)
     order = np.arange(len(groups))
     members = np.flatnonzero(groups), np.flatnonzero(~groups)
     for _ in range(PERMUTATIONS):
         for group in members:
             order[group] = rng.permutation(group)
-        if _rarity(scores[:, order], groups) >= observed:
+        if rarity(scores[:, order]) >= observed:
             return False
     return True
 
@@ -60,17 +64,37 @@ def _scores(values: FloatArray, groups: NDArray[np.bool_]) -> FloatArray:
     return scores
 
 
-def _rarity(scores: FloatArray, groups: NDArray[np.bool_]) -> float:
-    """Largest z²/2 of a correlation, about −ln of its p-value, less the price of its lag."""
-    length = scores.shape[1]
-    lags = np.arange(1, length // 2 + 1)
-    coins = groups - groups.mean()
-    padded = next_fast_len(length + len(lags), real=True)
-    spectra, of_coins = rfft(scores, padded), rfft(coins, padded)
-    products = np.concatenate([np.abs(spectra) ** 2, np.conj(of_coins) * spectra[::2]])
-    power = np.mean(scores**2, axis=1)
-    scale = np.concatenate([power**2, np.mean(coins**2) * power[::2]])
-    varied = scale > 0
-    z_squared = irfft(products[varied], padded)[:, lags] ** 2 / scale[varied, np.newaxis]
-    rarity = z_squared / (2 * (length - lags)) - np.log(lags * (lags + 1))
-    return round(float(rarity.max(initial=0)), _DECIMALS)
+@dataclass(frozen=True)
+class _Rarity:
+    """How rare the order of scores is, with all that permutations within groups leave as it is.
+
+    ``padded`` is the length of the Fourier transforms, ``coins`` that of the groups, conjugate;
+    ``varied`` tells which of the correlations there are. A product's sum at lag k, squared,
+    times ``halves`` is z²/2, and ``price`` what it costs to look there.
+    """
+
+    padded: int
+    coins: NDArray[np.complex128]
+    varied: NDArray[np.bool_]
+    halves: FloatArray
+    price: FloatArray
+
+    @classmethod
+    def of(cls, scores: FloatArray, groups: NDArray[np.bool_]) -> Self:
+        """For these scores, (scores, n), and all their permutations within groups."""
+        length = scores.shape[1]
+        lags = np.arange(1, length // 2 + 1)
+        padded = next_fast_len(length + len(lags), real=True)
+        coins = groups - groups.mean()
+        power = np.mean(scores**2, axis=1)
+        scale = np.concatenate([power**2, np.mean(coins**2) * power[::2]])
+        varied = scale > 0
+        halves = 1 / (2 * scale[varied, np.newaxis] * (length - lags))
+        return cls(padded, np.conj(rfft(coins, padded)), varied, halves, np.log(lags * (lags + 1)))
+
+    def __call__(self, scores: FloatArray) -> float:
+        """Largest z²/2 of a correlation, about −ln of its p-value, less the price of its lag."""
+        spectra = rfft(scores, self.padded)
+        products = np.concatenate([np.abs(spectra) ** 2, self.coins * spectra[::2]])[self.varied]
+        sums = irfft(products, self.padded)[:, 1 : len(self.price) + 1]
+        return round(float((sums**2 * self.halves - self.price).max(initial=0)), _DECIMALS)

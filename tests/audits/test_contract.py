@@ -24,9 +24,16 @@ from gradaudit.report import Measurement
 from gradaudit.runner import run
 from gradaudit.units import Units
 
-ATTACK = {"batch_size": 5, "trials": 20, "batches": 20, "shadow": 40, "family": "logistic"}
-LATENT = {"batch_size": 2, "batches": 16, "repeats": 2, "family": ["logistic"]}
-IMAGINED = {"iterations": 1, "restarts": 3, "updates": 2, "guesses": 8, "together": [1, 2]}
+ATTACK = {
+    "batch_size": 5,
+    "trials": 20,
+    "batches": 20,
+    "shadow": 40,
+    "family": "logistic",
+    "repeats": 1,
+}
+LATENT = {"batch_size": 2, "batches": 10, "repeats": 2, "family": ["logistic"]}
+IMAGINED = {"iterations": 1, "restarts": 2, "updates": 1, "guesses": 2, "together": [1, 2]}
 
 
 def table() -> Subject:
@@ -63,15 +70,15 @@ def written(given: dict[str, Any], path: Path) -> dict[str, Any]:
 
 Case = tuple[Callable[[], Subject], dict[str, Any]]
 CASES: dict[str, list[Case]] = {
-    "attack attribute": [(table, ATTACK)],
-    "attack distribution": [(table, ATTACK)],
+    "attack attribute": [(table, {**ATTACK, "rounds": 2})],
+    "attack distribution": [(table, {**ATTACK, "rounds": 1})],
     "attack property": [(rounds, ATTACK)],
-    "attack user": [(table, ATTACK)],
+    "attack user": [(table, {**ATTACK, "rounds": 1})],
     "attack reconstruct": [
         (pictures, {"method": ["dlg", "closed-form"], "iterations": 1, "restarts": 1})
     ],
     "attack text": [(sentences.subject, {"batch_size": 2, "batches": 2, "decoys": 4})],
-    "attack tracing": [(pictures, {"participants": 3, "repeats": 3, "method": "dlg:iterations=2"})],
+    "attack tracing": [(pictures, {"participants": 2, "repeats": 2, "method": "dlg:iterations=1"})],
     "copa-metric": [(pictures, {})],
     "dp-audit": [
         (

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import mpmath
@@ -53,14 +54,20 @@ def one(rows: Iterable[Measurement], metric: str, layer: str, **variant: Any) ->
     return row
 
 
+@cache
+def jacobian(case: Case, record: int, parameter: str, by: str) -> tuple[Tensor, Tensor]:
+    """One record's gradient by one parameter, and its dense Jacobian."""
+    of = case.inputs[record], case.labels[record]
+    return dense_jacobians(case.target(), *of, (parameter,), by=by)
+
+
 def expected(case: Case, *, by: str, with_bias: bool) -> dict[tuple[str, str], list[float]]:
     """Every record's number, by layer and norm, from dense Jacobians."""
     numbers: dict[tuple[str, str], list[float]] = {}
     for layer in layers_of(case.make_model(), with_bias=with_bias):
-        for record, label in zip(case.inputs, case.labels, strict=True):
-            gradient, dense = dense_jacobians(
-                case.target(), record, label, layer.parameter_names, by=by
-            )
+        for record in range(len(case.inputs)):
+            parts = [jacobian(case, record, name, by) for name in layer.parameter_names]
+            gradient, dense = (torch.cat(part) for part in zip(*parts, strict=True))
             spread, size = float(gradient.max() - gradient.min()), len(gradient)
             found = {
                 "f": float(dense.square().sum().sqrt()) / math.sqrt(size),

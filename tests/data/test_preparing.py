@@ -1,6 +1,7 @@
 """What is done to pictures before the model sees them, and the order of its classes."""
 
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -11,10 +12,14 @@ from gradaudit.data import load_records
 from gradaudit.errors import DataError, UsageError
 from gradaudit.user_code import import_torchvision
 
-transforms = import_torchvision("transforms")
-
 PIXELS = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
 LABELS = np.array([0, 1, 2, 1])
+
+
+@pytest.fixture(scope="module")
+def transforms() -> ModuleType:
+    """Those of torchvision."""
+    return import_torchvision("transforms")
 
 
 @pytest.fixture
@@ -33,7 +38,9 @@ def folder(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["imagenet", "torchvision", "0.485,0.456,0.406,0.229,0.224,0.225"])
-def test_normalising_is_that_of_torchvision(archive: str, name: str) -> None:
+def test_normalising_is_that_of_torchvision(
+    transforms: ModuleType, archive: str, name: str
+) -> None:
     step = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     plain = torch.from_numpy(PIXELS).permute(0, 3, 1, 2).float() / 255
     records = load_records(f"{archive}x&normalize={name}")
@@ -58,7 +65,7 @@ def test_normalising_of_other_channels(archive: str, key: str, how: str, words: 
         load_records(f"{archive}{key}&normalize={how}")
 
 
-def test_the_transform_of_a_models_weights(folder: str) -> None:
+def test_the_transform_of_a_models_weights(transforms: ModuleType, folder: str) -> None:
     records = load_records(f"{folder}?transform=torchvision:resnet18")
     assert records.inputs.shape == (3, 3, 224, 224)
     steps = transforms.Compose(

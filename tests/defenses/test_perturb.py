@@ -24,6 +24,7 @@ ELEMENTS, CLASSES = 30, 3
 DRAWS = torch.Generator()
 
 
+@cache
 def updates(count: int = 300, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Gaussian updates of scale 0.01 around a centre for each class."""
     generator = torch.Generator().manual_seed(seed)
@@ -32,11 +33,16 @@ def updates(count: int = 300, seed: int = 0) -> tuple[Tensor, Tensor]:
     return centres[labels] + 0.01 * torch.randn(count, ELEMENTS, generator=generator), labels
 
 
+fit_once = cache(GradientClassifier.fit)
+
+
 @cache
 def fitted(spec: str = "perturb", towards: int | None = None) -> Perturb:
     defense = parse_defense(spec)
     assert isinstance(defense, Perturb)
-    return defense.prepare(*updates(), CLASSES, 0, towards=towards)
+    with pytest.MonkeyPatch.context() as patch:  # whatever is asked, the classifier is the same
+        patch.setattr(GradientClassifier, "fit", fit_once)
+        return defense.prepare(*updates(), CLASSES, 0, towards=towards)
 
 
 def apply(defense: Perturb, rows: Tensor) -> Tensor:

@@ -120,8 +120,9 @@ def test_ascent_never_ends_worse_and_survives_what_is_not_finite() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attribute", ["sex", "race", "age"])
-@pytest.mark.parametrize("where", ["feasible", "free"])
+@pytest.mark.parametrize(
+    ("attribute", "where"), [("sex", "feasible"), ("race", "free"), ("age", "feasible")]
+)
 def test_crafted_records_move_more_and_stay_in_their_domain(attribute: str, where: str) -> None:
     records = table()
     ground = sensitivity(attribute)
@@ -158,7 +159,7 @@ def test_no_feasible_record_moves_much_more(attribute: str) -> None:
 def every_record(records: Records, label: int) -> tuple[torch.Tensor, torch.Tensor]:
     """A grid of numbers with every combination of categories."""
     low, high = records.inputs.amin(0), records.inputs.amax(0)
-    ages, hours = (torch.linspace(float(low[i]), float(high[i]), 8) for i in (0, 3))
+    ages, hours = (torch.linspace(float(low[i]), float(high[i]), 5) for i in (0, 3))
     sexes, races, jobs = torch.eye(2), torch.eye(3), torch.eye(4)
     rows = [
         torch.cat([age[None], sex, hour[None], race, job])

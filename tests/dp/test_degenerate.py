@@ -129,7 +129,7 @@ def test_what_comes_round_within_half_of_the_looks_repeats(period: int, repeats:
 
 @pytest.mark.parametrize("function", [honest, coin, sparse, empty_batch, uneven])
 def test_what_is_random_is_not_judged(function: object) -> None:
-    for seed in range(5):
+    for seed in range(3):
         played = hypotheses(1.0, elements=ELEMENTS)
         assert verdict_without_trials(from_file(function), played, seed) is None
 
@@ -158,7 +158,7 @@ def test_a_common_random_scale_is_not_missing_noise(scale: object, elements: int
         return gradients.sum(0) + scale(generator) * noise(generator, elements)  # type: ignore[operator]
 
     played = hypotheses(1.0, elements=elements)
-    for seed in range(20):
+    for seed in range(8):
         assert verdict_without_trials(from_file(scaled), played, seed) is None
 
 
@@ -169,7 +169,7 @@ def test_heavy_tails_in_each_element_are_not_missing_noise(power: float) -> None
         return gradients.sum(0) + uniform**power * noise(generator).sign()
 
     played = hypotheses(1.0, elements=ELEMENTS)
-    for seed in range(20):
+    for seed in range(8):
         assert verdict_without_trials(from_file(heavy), played, seed) is None
 
 
@@ -217,7 +217,7 @@ def test_noise_along_the_gap_is_none_in_other_directions_but_hides_it(scale: obj
         loud = scale(generator) if scale else 1  # type: ignore[operator]
         return gradients.sum(0) + loud * noise(generator, 1) * gap
 
-    for seed in range(25):
+    for seed in range(10):
         assert verdict_without_trials(from_file(along_the_gap), played, seed) is None
 
 
@@ -282,7 +282,7 @@ def test_randomness_that_nobody_sees_shows_in_many_releases() -> None:
         truth = gradients.sum(0).sign()
         return -truth if random.Random().random() < 0.02 else truth
 
-    for seed in range(5):
+    for seed in range(3):
         played = hypotheses(1.0, elements=ELEMENTS)
         assert verdict_without_trials(from_file(response), played, seed) is None
 
@@ -304,7 +304,7 @@ def test_a_discrete_law_is_not_judged(elements: int, batched: bool) -> None:
             function.releases = lambda gradients, count, generator, one=function: torch.stack(  # type: ignore[attr-defined]
                 [one(gradients, generator) for _ in range(count)]
             )
-        for seed in range(10):
+        for seed in range(5):
             played = hypotheses(1.0, elements=elements)
             assert verdict_without_trials(from_file(function), played, seed) is None
 
@@ -314,7 +314,7 @@ def test_fresh_noise_in_few_elements_is_not_judged(elements: int) -> None:
     def few(gradients: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return gradients.sum(0) + noise(generator, elements)
 
-    for seed in range(5):
+    for seed in range(3):
         played = hypotheses(1.0, elements=elements)
         assert verdict_without_trials(from_file(few), played, seed) is None
 

@@ -1,4 +1,4 @@
-"""Jacobians of gradients the slow and obvious way, one element of the gradient after the other."""
+"""Jacobians of gradients the obvious way: each element of the gradient differentiated backwards."""
 
 import copy
 from collections.abc import Sequence
@@ -46,15 +46,29 @@ def jacobians(
             loss, [parameters[name] for name in names], create_graph=True, materialize_grads=True
         )
         elements = torch.cat([gradient.flatten() for gradient in gradients])
-        rows = [_row(element, moving[0]) for element in elements]
-    return elements.detach(), torch.stack(rows)
+        # Torch cannot batch the second derivative of a group norm.
+        several = 1 if any(isinstance(m, nn.GroupNorm) for m in model.modules()) else 10_000
+        rows = [_rows(some, elements, moving[0]) for some in _units(len(elements), several)]
+    return elements.detach(), torch.cat(rows)
 
 
-def _row(element: Tensor, moving: Tensor) -> Tensor:
-    if not element.requires_grad:
-        return torch.zeros(moving.numel(), dtype=torch.float64)
-    (row,) = torch.autograd.grad(element, moving, retain_graph=True, materialize_grads=True)
-    return row.flatten()
+def _units(count: int, several: int) -> Sequence[Tensor]:
+    return torch.eye(count, dtype=torch.float64).split(several)
+
+
+def _rows(some: Tensor, elements: Tensor, moving: Tensor) -> Tensor:
+    """(units, columns): the slopes of the elements that these unit vectors choose."""
+    if not elements.requires_grad:
+        return torch.zeros(len(some), moving.numel(), dtype=torch.float64)
+    (rows,) = torch.autograd.grad(
+        elements,
+        moving,
+        some if len(some) > 1 else some[0],
+        retain_graph=True,
+        materialize_grads=True,
+        is_grads_batched=len(some) > 1,
+    )
+    return rows.reshape(len(some), -1)
 
 
 def _move_first_embedding(model: nn.Module, moving: list[Tensor]) -> None:

@@ -1,6 +1,7 @@
 """Per-sample gradients against explicit autograd, one record at a time, in float64."""
 
 import copy
+from functools import cache
 
 import pytest
 import torch
@@ -23,19 +24,24 @@ COUPLING = pytest.mark.parametrize("case", [case for case in CASES if case.coupl
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
 
 
-def dense(case: Case, layers, *, model: nn.Module | None = None) -> dict[str, Tensor]:
-    """Each layer's gradients (records, elements) by one backward pass a record."""
-    model = model or case.make_model()
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    rows: dict[str, list[Tensor]] = {layer.name: [] for layer in layers}
+@cache
+def by_autograd(case: Case) -> dict[str, Tensor]:
+    """Each parameter's gradients (records, elements) by one backward pass a record."""
+    model = case.make_model()
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    rows: dict[str, list[Tensor]] = {name: [] for name in trained}
     for record, label in zip(case.inputs, case.labels, strict=True):
         loss = case.loss.per_record(model(record[None]), label[None])[0]
-        found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
-        gradients = dict(zip(parameters, found, strict=True))
-        for layer in layers:
-            parts = [gradients[name].flatten() for name in layer.parameter_names]
-            rows[layer.name].append(torch.cat(parts))
+        found = torch.autograd.grad(loss, list(trained.values()), materialize_grads=True)
+        for name, gradient in zip(trained, found, strict=True):
+            rows[name].append(gradient.flatten())
     return {name: torch.stack(gradients) for name, gradients in rows.items()}
+
+
+def dense(case: Case, layers) -> dict[str, Tensor]:
+    """Each layer's gradients (records, elements)."""
+    of = by_autograd(case)
+    return {layer.name: torch.cat([of[n] for n in layer.parameter_names], 1) for layer in layers}
 
 
 def joined(gradients: PerSampleGradients) -> dict[str, Tensor]:
@@ -49,6 +55,13 @@ def of_case(case: Case, **options) -> PerSampleGradients:
     return per_sample_gradients(case.target(), case.inputs, case.labels, layers, **options)
 
 
+@cache
+def whole(case: Case) -> tuple[PerSampleGradients, dict[str, Tensor]]:
+    """Of all records at once in double precision, for all who compare with it."""
+    gradients = of_case(case)
+    return gradients, joined(gradients)
+
+
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], **tolerance) -> None:
     assert list(found) == list(expected)
     for name in expected:
@@ -58,22 +71,26 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], **toleran
 @EACH
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_equal_autograd_record_by_record(case, with_bias):
-    layers = layers_of(case.make_model(), with_bias=with_bias)
-    gradients = per_sample_gradients(
-        case.target(), case.inputs, case.labels, layers, dtype=torch.float64
-    )
+    if with_bias:
+        gradients, found = whole(case)
+    else:
+        data = case.target(), case.inputs, case.labels
+        layers = layers_of(case.make_model())
+        gradients = per_sample_gradients(*data, layers, dtype=torch.float64)
+        found = joined(gradients)
     assert len(gradients) == RECORDS
-    assert_same(joined(gradients), dense(case, layers))
+    assert_same(found, dense(case, gradients.layers))
 
 
 @EACH
 def test_chunks_make_no_difference(case):
-    whole = of_case(case)
+    together, found = whole(case)
     single = of_case(case, memory=1)
-    assert whole.chunk == RECORDS
+    assert together.chunk == RECORDS
     assert single.chunk == 1
-    assert [len(next(iter(chunk.values()))) for chunk in single] == [1] * RECORDS
-    assert_same(joined(single), joined(whole))
+    chunks = list(single)
+    assert [len(next(iter(chunk.values()))) for chunk in chunks] == [1] * RECORDS
+    assert_same({name: torch.cat([chunk[name] for chunk in chunks]) for name in found}, found)
 
 
 @EACH
@@ -97,11 +114,11 @@ def test_vmap_gives_the_same(case, monkeypatch):
 
 @EACH
 def test_their_mean_is_the_batch_gradient(case):
-    gradients = of_case(case)
+    gradients, found = whole(case)
     batch = batch_gradient(
         case.target(), case.inputs, case.labels, gradients.layers, dtype=torch.float64
     )
-    means = {name: rows.mean(dim=0) for name, rows in joined(gradients).items()}
+    means = {name: rows.mean(dim=0) for name, rows in found.items()}
     assert_same(batch, means)
 
 
@@ -135,7 +152,7 @@ def test_the_model_is_left_as_it_was(case):
 
 
 def test_common_layers_are_taken_apart():
-    ways = {case.id: set(of_case(case).ways.values()) for case in CASES}
+    ways = {case.id: set(whole(case)[0].ways.values()) for case in CASES}
     for case in ("mlp-tanh", "conv-strided", "conv-grouped-dilated", "group-norm", "batch-norm"):
         assert ways[case] == {"factors"}
     assert ways["own-parameters"] == {"factors", "vmap"}

@@ -1,5 +1,7 @@
 """Every parameter's gradient, put together from its uses, is the one that autograd gives."""
 
+from functools import cache
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -27,6 +29,12 @@ def trace_of(target: Target, inputs: Tensor, labels: Tensor) -> Trace:
     return Trace.of(view, list(view.parameters), view.cast(inputs), view.cast(labels))
 
 
+@cache
+def trace_of_case(case: Case) -> Trace:
+    """For all who look at it."""
+    return trace_of(case.target(), case.inputs, case.labels)
+
+
 def by_autograd(case: Case, record: int) -> dict[str, Tensor]:
     model = case.make_model()
     record_at = slice(record, record + 1)
@@ -40,7 +48,7 @@ def by_autograd(case: Case, record: int) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradients_are_sums_over_uses(case: Case) -> None:
-    trace = trace_of(case.target(), case.inputs, case.labels)
+    trace = trace_of_case(case)
     assert set(trace.whole) == WHOLE.get(case.id, set())
     assert set(trace.uses) | set(trace.whole) == set(trace.view.parameters)
     for record in range(len(case.inputs)):
@@ -60,7 +68,7 @@ def test_gradients_are_sums_over_uses(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_plain_autograd_gives_the_same(case: Case) -> None:
-    trace = trace_of(case.target(), case.inputs, case.labels)
+    trace = trace_of_case(case)
     record = trace.point(case.inputs[:1])[0], case.labels[0], case.inputs[0]
     torch.testing.assert_close(trace.connected(*record), trace.gradients(*record))
 

@@ -4,41 +4,50 @@ So a row costs what its command does, and a crash, a hang and the memory are its
 program: ``forks.py JOBS RESULTS``, two JSON files; a job is ``[folder, words]``.
 """
 
-import gc
-import importlib
 import json
 import os
-import pkgutil
 import resource
 import signal
 import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import redirect_stderr, suppress
-from functools import cache
-from io import StringIO
+from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
+
+from warmed import run, warm
 
 SECONDS = 20
 ADDRESSES = 4 << 30
 """What a fork may use at most: processor seconds, and bytes beyond what it starts with."""
 
 _ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+_MODEL = "-m zoo:mlp?inputs=2&hidden=3&classes=2"
+_TABLE = f"{_MODEL} -d csv:table.csv?label=y"
 _WARMING = (
-    "gate /none.json",
-    "render /none.json",
-    "compare /none.json /none.json",
-    "scan --config /none.yaml",
-    "forward -m zoo:mlp?inputs=10 -d diabetes -c /none.pt",
-    "copa-metric -m zoo:mlp?inputs=10 -d diabetes -c /none.pt",
-    "attack reconstruct -m zoo:mlp?inputs=10 -d diabetes --update /none.pt",
-    "dp-audit -m zoo:mlp?inputs=10 -d diabetes -a sex --mechanism /none.py:noise",
-    "sweep forward -m zoo:mlp?inputs=10 -d images:/ --over seed=1",
+    "gate none.json -o out.json",
+    "render none.json",
+    "compare none.json none.json",
+    "scan --config none.yaml",
+    f"forward {_TABLE} -c none.pt -o out.json",
+    f"copa-metric {_TABLE} -c none.pt -o out.json",
+    f"attack reconstruct {_TABLE} --update none.pt -o out.json",
+    f"dp-audit {_TABLE} -a a --mechanism none.py:noise -o out.json",
+    f"sweep forward {_MODEL} -d images:none --over seed=1",
+    *(
+        f"forward {_MODEL} -d {data}"
+        for data in (
+            "images:none",
+            "npz:none.npz",
+            "parquet:none.parquet?label=y",
+            "hf-datasets:none?label=y",
+            "text:none.csv?text=text&label=y",
+        )
+    ),
 )
-"""Commands that fill what Python, Typer and the libraries keep for later."""
+"""Commands that fill what Python, Typer and the libraries keep for later; no file is there."""
 
 
 class Outcome(NamedTuple):
@@ -71,32 +80,19 @@ def run_all(jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[Outcome]:
 
 
 def _main(asked: Path, told: Path) -> None:
-    _import_everything()
-    gc.freeze()
+    import PIL.Image
+    import safetensors.torch  # noqa: F401 - imported for the forks
+
+    PIL.Image.init()
     nothing = Path(told).with_name("nothing")
     nothing.mkdir()
+    with chdir(nothing):
+        Path("table.csv").write_text("a,b,y\n" + "1,2,no\n3,5,yes\n" * 8)
+        warm(words.split() for words in _WARMING)
     baseline = _forked(nothing, ["--version"]).peak
     jobs = json.loads(asked.read_text())
     outcomes = [_forked(Path(folder), words) for folder, words in jobs]
     told.write_text(json.dumps([o._replace(peak=o.peak - baseline) for o in outcomes]))
-
-
-def _import_everything() -> None:
-    import PIL.Image
-    import safetensors.torch  # noqa: F401 - imported for the forks
-    import typer.main
-
-    import gradaudit.__main__
-
-    for module in pkgutil.walk_packages(gradaudit.__path__, "gradaudit."):
-        if ".integrations." not in module.name:  # frameworks that nothing here runs
-            importlib.import_module(module.name)
-    PIL.Image.init()
-    typer.main.get_command = cache(typer.main.get_command)
-    for words in _WARMING:
-        with redirect_stderr(StringIO()), suppress(SystemExit):
-            sys.argv = ["gradaudit", *words.split()]
-            gradaudit.__main__.main()
 
 
 def _forked(folder: Path, words: Sequence[str]) -> Outcome:
@@ -111,19 +107,13 @@ def _forked(folder: Path, words: Sequence[str]) -> Outcome:
 
 
 def _run(folder: Path, words: Sequence[str], streams: Sequence[Path]) -> int:
-    from gradaudit.__main__ import main
-
     for number, file in ((0, Path(os.devnull)), *enumerate(streams, start=1)):
         os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
     os.chdir(folder)
     os.environ["TMPDIR"] = str(folder)
     _limit()
-    sys.argv = ["gradaudit", *words]
     try:
-        main()
-        status = 0
-    except SystemExit as end:
-        status = int(end.code or 0)
+        status = run(words)
     except BaseException:
         traceback.print_exc()
         status = 1

@@ -23,6 +23,7 @@ from gradaudit.inference.usable import (
 from gradaudit.statistics.intervals import student
 
 UNIFORM = np.array([0.5, 0.5])
+SKEWED = np.array([0.85, 0.15])
 MEMBERS = ("forest", "logistic", "mlp")
 
 
@@ -64,8 +65,11 @@ def estimates(shift: float, repeats: int, **options: object) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize("shift", [0.8, 1.5, 3.0])
-@pytest.mark.parametrize("prior", [UNIFORM, np.array([0.85, 0.15])], ids=["even", "skewed"])
+@pytest.mark.parametrize(
+    ("shift", "prior"),
+    [(0.8, SKEWED), (1.5, UNIFORM), (3.0, SKEWED)],
+    ids=["near-skewed", "even", "far-skewed"],
+)
 def test_logistic_regression_recovers_the_information_of_gaussians(
     shift: float, prior: np.ndarray
 ) -> None:
@@ -83,7 +87,7 @@ def test_planted_nats_come_out(nats: float) -> None:
         usable_information(
             gaussian_sets(shift, seed, 600), UNIFORM, MEMBERS, np.random.SeedSequence(seed)
         ).information
-        for seed in range(4)
+        for seed in range(2)
     ]
     assert np.mean(found) == pytest.approx(nats, abs=0.05)
 
@@ -119,7 +123,7 @@ def test_a_perfect_predictor_of_four_values_has_their_entropy(member: str, seed:
 
 def test_what_score_batches_say_has_no_part_in_the_choice() -> None:
     """With the score values swapped, the same family is chosen, and it fails."""
-    sets = gaussian_sets(3.0, 0, 400)
+    sets = gaussian_sets(3.0, 0, 200)
     swapped = replace(sets, score=replace(sets.score, labels=1 - sets.score.labels))
     right, wrong = (
         usable_information(own, UNIFORM, MEMBERS, np.random.SeedSequence(0))
@@ -152,7 +156,7 @@ def test_no_fold_chooses_among_members_that_were_fitted_on_it() -> None:
 def test_of_nothing_little_is_lost() -> None:
     found = [
         usable_information(gaussian_sets(0.0, seed), UNIFORM, MEMBERS, np.random.SeedSequence(seed))
-        for seed in range(12)
+        for seed in range(6)
     ]
     values = np.array([each.information for each in found])
     assert -0.02 < values.mean() < 0.01
@@ -245,7 +249,7 @@ def test_the_prior_alone_is_a_family() -> None:
 
 def test_the_same_seed_gives_the_same_estimate() -> None:
     first, again = (
-        usable_information(gaussian_sets(1.0, 0), UNIFORM, MEMBERS, np.random.SeedSequence(5))
+        usable_information(gaussian_sets(1.0, 0, 60), UNIFORM, MEMBERS, np.random.SeedSequence(5))
         for _ in range(2)
     )
     assert first == again

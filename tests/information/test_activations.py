@@ -309,7 +309,7 @@ def gaussian_bits(dimensions: int, spread2: float, sigma2: float, alpha: float) 
 
 @pytest.mark.parametrize("alpha", [UPPER, LOWER])
 def test_many_points_of_a_gaussian_give_its_integral(alpha: float) -> None:
-    points = np.random.default_rng(6).normal(size=(3000, 2))
+    points = np.random.default_rng(6).normal(size=(2000, 2))
     found = information(pairs(points), 0.5, alpha)
     assert found.bits == pytest.approx(gaussian_bits(2, 1.0, 0.5, alpha), abs=0.05)
 

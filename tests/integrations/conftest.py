@@ -4,7 +4,11 @@ import pytest
 
 from gradaudit.user_code import import_torchvision
 
-import_torchvision("ops")
+
+@pytest.fixture(scope="session")
+def torchvision() -> None:
+    """Torchvision, ready to be imported."""
+    import_torchvision("ops")
 
 
 @pytest.fixture

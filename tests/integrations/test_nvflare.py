@@ -1,24 +1,29 @@
 """NVFlare's own filter chains, in process, and its simulator."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from nvflare.apis.dxo import DXO, DataKind, from_shareable
-from nvflare.apis.filter import ContentBlockedException, FilterChainType, FilterContextKey
-from nvflare.apis.fl_constant import FLContextKey, ProcessType, ReturnCode
-from nvflare.apis.fl_context import FLContext, FLContextManager
-from nvflare.apis.shareable import Shareable, make_reply
-from nvflare.app_common.filters.exclude_vars import ExcludeVars
+from late import Late
 from observer.training import model, state_of, trained
 
-from gradaudit.integrations.nvflare import META, ObserverFilter
 from gradaudit.report import Report
 
+if TYPE_CHECKING:
+    from nvflare.apis.dxo import DXO
+    from nvflare.apis.shareable import Shareable
+
+dxo, filters = Late("nvflare.apis.dxo"), Late("nvflare.apis.filter")
+constants, contexts = Late("nvflare.apis.fl_constant"), Late("nvflare.apis.fl_context")
+shareables = Late("nvflare.apis.shareable")
+others = Late("nvflare.app_common.filters.exclude_vars")
+observed = Late("gradaudit.integrations.nvflare")
 ROOT = Path(__file__).parents[2]
 NET = """
 from torch import nn
@@ -54,29 +59,29 @@ for site in ("site-1", "site-2"):
         job.to(seen, site, filter_type=chain, tasks=["train"])
 job.simulator_run("workspace")
 """
-CHAINS = {"in": FilterChainType.TASK_DATA_CHAIN, "out": FilterChainType.TASK_RESULT_CHAIN}
 
 
 class Site:
     """A site with a filter in each chain, as the framework sets them up."""
 
     def __init__(self, **options: Any) -> None:
-        self.contexts = FLContextManager(
+        self.contexts = contexts.FLContextManager(
             identity_name="site-1", public_stickers={}, private_stickers={}
         )
         self.filters = {}
-        for name, chain in CHAINS.items():
-            self.filters[name] = ObserverFilter(**options)
-            self.filters[name].set_prop(FilterContextKey.CHAIN_TYPE, chain)
+        chains = filters.FilterChainType
+        for name, chain in (("in", chains.TASK_DATA_CHAIN), ("out", chains.TASK_RESULT_CHAIN)):
+            self.filters[name] = observed.ObserverFilter(**options)
+            self.filters[name].set_prop(filters.FilterContextKey.CHAIN_TYPE, chain)
         self.filters["out"].observer.allowance.earn(1000)
 
     def receives(self, arrays: dict[str, Any]) -> Shareable:
-        return self._passes("in", DXO(DataKind.WEIGHTS, dict(arrays)).to_shareable())
+        return self._passes("in", dxo.DXO(dxo.DataKind.WEIGHTS, dict(arrays)).to_shareable())
 
-    def sends(self, kind: DataKind, arrays: dict[str, Any]) -> DXO:
-        shareable = DXO(kind, dict(arrays)).to_shareable()
+    def sends(self, kind: str, arrays: dict[str, Any]) -> DXO:
+        shareable = dxo.DXO(kind, dict(arrays)).to_shareable()
         shareable.set_header("current_round", 2)
-        return from_shareable(self._passes("out", shareable))
+        return dxo.from_shareable(self._passes("out", shareable))
 
     def _passes(self, chain: str, shareable: Shareable) -> Shareable:
         context = self.contexts.new_context()
@@ -88,15 +93,15 @@ def plain(state: dict[str, Any]) -> dict[str, Any]:
     return {name: tensor.numpy() for name, tensor in state.items()}
 
 
-@pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
+@pytest.mark.parametrize("kind", ["WEIGHTS", "WEIGHT_DIFF"])
 def test_a_filter_reports_at_the_site_and_sends_the_verdict_alone(
-    kind: DataKind, tmp_path: Path
+    kind: str, tmp_path: Path
 ) -> None:
     before = state_of(model())
     after, site = trained(before), Site(folder=str(tmp_path))
     site.receives(plain(before))
     difference = {name: after[name] - tensor for name, tensor in before.items()}
-    left = plain(after if kind == DataKind.WEIGHTS else difference)
+    left = plain(after if kind == dxo.DataKind.WEIGHTS else difference)
     sent = site.sends(kind, left)
     report = Report.from_file(tmp_path / "site-1-round-2.json")
     for row in report.select("observe.norm"):
@@ -106,19 +111,21 @@ def test_a_filter_reports_at_the_site_and_sends_the_verdict_alone(
     assert report.select("observe.labels_named")[0].value
     assert sent.data.keys() == left.keys()
     assert all(sent.data[name] is array for name, array in left.items())
-    assert sent.get_meta_prop(META)["gradaudit.observed"] == 1.0
+    assert sent.get_meta_prop(observed.META)["gradaudit.observed"] == 1.0
 
 
 def test_what_another_filter_kept_is_told(tmp_path: Path) -> None:
     before = state_of(model())
     site = Site(folder=str(tmp_path))
     site.receives(plain(before))
-    excluded = ExcludeVars(exclude_vars="^2\\.")
+    excluded = others.ExcludeVars(exclude_vars="^2\\.")
     kept = excluded.process_dxo(
-        DXO(DataKind.WEIGHTS, plain(trained(before))), Shareable(), FLContext()
+        dxo.DXO(dxo.DataKind.WEIGHTS, plain(trained(before))),
+        shareables.Shareable(),
+        contexts.FLContext(),
     )
     kept.data = {name: array for name, array in kept.data.items() if array is not None}
-    site.sends(DataKind.WEIGHTS, kept.data)
+    site.sends(dxo.DataKind.WEIGHTS, kept.data)
     report = Report.from_file(tmp_path / "site-1-round-2.json")
     assert {"2.weight", "2.bias"} & set(report.select("observe.beside")[0].details["kept"])
 
@@ -131,9 +138,9 @@ def test_a_policy_blocks_or_withholds(tmp_path: Path) -> None:
     blocking, holding = (Site(policy=str(policy), on_fail=how) for how in ("raise", "withhold"))
     for site in (blocking, holding):
         site.receives(plain(before))
-    with pytest.raises(ContentBlockedException, match="may not leave"):
-        blocking.sends(DataKind.WEIGHTS, after)
-    left = holding.sends(DataKind.WEIGHTS, after).data
+    with pytest.raises(filters.ContentBlockedException, match="may not leave"):
+        blocking.sends(dxo.DataKind.WEIGHTS, after)
+    left = holding.sends(dxo.DataKind.WEIGHTS, after).data
     assert all(np.array_equal(left[name], array) for name, array in plain(before).items())
 
 
@@ -145,7 +152,7 @@ def test_nothing_of_a_difference_that_is_withheld_is_left() -> None:
         name: np.full_like(array, np.nan) if array.dtype.kind == "f" else array
         for name, array in plain(before).items()
     }
-    left = site.sends(DataKind.WEIGHT_DIFF, broken).data
+    left = site.sends(dxo.DataKind.WEIGHT_DIFF, broken).data
     assert left.keys() == broken.keys()
     assert not any(array.any() for array in left.values())
 
@@ -154,10 +161,12 @@ def test_a_server_keeps_the_reports_of_its_clients_apart(tmp_path: Path) -> None
     before, server = state_of(model()), Site(folder=str(tmp_path))
     for name in ("site-1", "site-2"):
         context = server.contexts.new_context()
-        context.set_prop(FLContextKey.PROCESS_TYPE, ProcessType.SERVER_JOB, sticky=False)
-        context.set_peer_context(FLContextManager(identity_name=name).new_context())
+        context.set_prop(
+            constants.FLContextKey.PROCESS_TYPE, constants.ProcessType.SERVER_JOB, sticky=False
+        )
+        context.set_peer_context(contexts.FLContextManager(identity_name=name).new_context())
         for chain, state in (("in", before), ("out", trained(before))):
-            arrived = DXO(DataKind.WEIGHTS, plain(state)).to_shareable()
+            arrived = dxo.DXO(dxo.DataKind.WEIGHTS, plain(state)).to_shareable()
             server.filters[chain].process(arrived, context)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"from-site-1-round-0.json", "from-site-2-round-0.json"}
@@ -166,7 +175,7 @@ def test_a_server_keeps_the_reports_of_its_clients_apart(tmp_path: Path) -> None
 def test_a_client_that_fails_passes_as_it_is(tmp_path: Path) -> None:
     site = Site(folder=str(tmp_path))
     site.receives(plain(state_of(model())))
-    failed = make_reply(ReturnCode.EXECUTION_EXCEPTION)
+    failed = shareables.make_reply(constants.ReturnCode.EXECUTION_EXCEPTION)
     assert site._passes("out", failed) is failed
     assert not list(tmp_path.iterdir())
 

@@ -1,35 +1,47 @@
 """The trainers of Lightning and transformers, with their own loops."""
 
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-import lightning
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import pytest
 import torch
 from language_models import folder_of
+from late import Late
 from observer.training import model, records, state_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from transformers import GPT2LMHeadModel, Trainer, TrainingArguments
 
 from gradaudit.errors import UsageError
-from gradaudit.integrations import lightning as of_lightning
-from gradaudit.integrations import transformers as of_transformers
 from gradaudit.observer import Blocked, Observer
 from gradaudit.report import Report
 
+if TYPE_CHECKING:
+    from lightning import Callback, LightningModule
 
-class Module(lightning.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = model()
+lightning, transformers = Late("lightning"), Late("transformers")
+of_lightning = Late("gradaudit.integrations.lightning")
+of_transformers = Late("gradaudit.integrations.transformers")
+pytestmark = pytest.mark.usefixtures("torchvision")
 
-    def training_step(self, batch: list[Tensor]) -> Tensor:
-        inputs, labels = batch
-        return nn.functional.cross_entropy(self.inner(inputs), labels)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+@cache
+def module_class() -> type[LightningModule]:
+    class Module(lightning.LightningModule):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model()
+
+        def training_step(self, batch: list[Tensor]) -> Tensor:
+            inputs, labels = batch
+            return nn.functional.cross_entropy(self.inner(inputs), labels)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    return Module
 
 
 def generous(folder: Path | None = None, **options: Any) -> Observer:
@@ -38,7 +50,7 @@ def generous(folder: Path | None = None, **options: Any) -> Observer:
     return observer
 
 
-def fit(module: Module, callback: lightning.Callback, folder: Path) -> None:
+def fit(module: LightningModule, callback: Callback, folder: Path) -> None:
     trainer = lightning.Trainer(
         max_epochs=1,
         accelerator="cpu",
@@ -54,7 +66,7 @@ def fit(module: Module, callback: lightning.Callback, folder: Path) -> None:
 
 def test_lightning_shows_the_gradients_of_its_steps(tmp_path: Path) -> None:
     callback = of_lightning.ObserverCallback(generous(tmp_path / "reports"))
-    fit(Module(), callback, tmp_path)
+    fit(module_class()(), callback, tmp_path)
     assert callback.steps.steps == callback.steps.looked_at == 4
     assert callback.steps.worst is not None
     report = callback.steps.worst.report
@@ -68,8 +80,8 @@ def test_lightning_is_stopped_by_a_policy_or_skips_the_step(tmp_path: Path) -> N
     policy.write_text("rules:\n  - {metric: observe.labels_named, layers: '', max: 0}\n")
     blocking = of_lightning.ObserverCallback(generous(policy=policy, on_fail="raise"))
     with pytest.raises(Blocked):
-        fit(Module(), blocking, tmp_path)
-    module = Module()
+        fit(module_class()(), blocking, tmp_path)
+    module = module_class()()
     before = state_of(module)
     holding = generous(policy=policy, on_fail="withhold")
     fit(module, of_lightning.ObserverCallback(holding), tmp_path)
@@ -83,12 +95,12 @@ def test_options_beside_an_observer_are_refused() -> None:
 
 
 def test_transformers_shows_the_gradients_of_its_steps(tmp_path: Path) -> None:
-    language_model = GPT2LMHeadModel.from_pretrained(
+    language_model = transformers.GPT2LMHeadModel.from_pretrained(
         folder_of(tmp_path / "gpt2", "GPT2LMHeadModel")
     )
     texts = [{"input_ids": torch.arange(6) + k, "labels": torch.arange(6) + k} for k in range(4)]
     callback = of_transformers.ObserverCallback(generous(tmp_path / "reports"))
-    arguments = TrainingArguments(
+    arguments = transformers.TrainingArguments(
         output_dir=str(tmp_path / "out"),
         per_device_train_batch_size=2,
         num_train_epochs=1,
@@ -98,7 +110,9 @@ def test_transformers_shows_the_gradients_of_its_steps(tmp_path: Path) -> None:
         disable_tqdm=True,
         label_smoothing_factor=0.1,
     )
-    Trainer(language_model, arguments, train_dataset=texts, callbacks=[callback]).train()  # type: ignore[arg-type]
+    transformers.Trainer(
+        language_model, arguments, train_dataset=texts, callbacks=[callback]
+    ).train()
     assert callback.steps.steps == callback.steps.looked_at == 2
     assert callback.steps.observer.smoothing == 0.1
     assert callback.steps.worst is not None

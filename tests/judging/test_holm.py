@@ -103,7 +103,7 @@ def test_without_width_there_is_nothing_to_correct() -> None:
 
 def test_a_false_claim_is_rarely_granted_among_many() -> None:
     """All limits exceeded by a hair: some claim passes with probability α, not m·α."""
-    trials, m = 4000, 10
+    trials, m = 2000, 10
     draws = np.random.default_rng(0).normal(size=(trials, m))
     half = Z(0.975)
     wrong = plain = 0

@@ -62,6 +62,20 @@ def save(model: nn.Module, inputs: tuple[Tensor, ...], file: Path, *, dynamic: b
     return file
 
 
+@pytest.fixture(scope="module")
+def dropping(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of a model in eval mode."""
+    file = tmp_path_factory.mktemp("exported") / "dropping.pt2"
+    return save(Dropping().eval(), (torch.randn(4, 1, 5),), file)
+
+
+@pytest.fixture(scope="module")
+def chained(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
+    """Plain layers one after the other, and an archive of them."""
+    file = tmp_path_factory.mktemp("exported") / "chain.pt2"
+    return (model := chain()), save(model, (torch.rand(2, 2, 8, 8),), file)
+
+
 def single(model: nn.Module) -> nn.Module:
     """The model as people export it, in float32."""
     return copy.deepcopy(model).float()
@@ -85,6 +99,8 @@ def test_outputs_layers_and_per_sample_gradients_are_the_originals(
     assert [(layer.name, layer.parameter_names) for layer in layers_of(back)] == [
         (layer.name, layer.parameter_names) for layer in layers_of(original)
     ]
+    if case.id == "tied-weights":
+        assert back.get_parameter("encoder.weight") is back.get_parameter("decoder.weight")
     outputs = back(case.inputs)
     assert outputs.dtype == torch.float64
     torch.testing.assert_close(outputs, original(case.inputs), rtol=1e-12, atol=1e-12)
@@ -108,8 +124,8 @@ def compare_gradients(case: Case, *models: nn.Module) -> None:
         torch.testing.assert_close(found[name], gradient, rtol=1e-10, atol=1e-12)
 
 
-def test_modules_are_called_as_the_original_types(tmp_path: Path) -> None:
-    back = load_exported(save(Dropping().eval(), (torch.randn(4, 1, 5),), tmp_path / "m.pt2"))
+def test_modules_are_called_as_the_original_types(dropping: Path) -> None:
+    back = load_exported(dropping)
     assert [(layer.name, layer.kind) for layer in layers_of(back)] == [
         ("conv", "Conv1d"),
         ("norm", "BatchNorm1d"),
@@ -118,27 +134,25 @@ def test_modules_are_called_as_the_original_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exported_in_training", [True, False])
-@pytest.mark.parametrize("run_in_training", [True, False])
-def test_train_and_eval_are_those_of_the_run(
-    exported_in_training: bool, run_in_training: bool, tmp_path: Path
-) -> None:
+def test_train_and_eval_are_those_of_the_run(exported_in_training: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     original, x = Dropping(), torch.randn(6, 1, 5)
     original.norm.running_mean.normal_()  # type: ignore[union-attr]
     original.train(exported_in_training)
     back = load_exported(save(copy.deepcopy(original), (x,), tmp_path / "m.pt2"))
-    before = copy.deepcopy(back.state_dict())
-    outputs = []
-    for model in (original, back):
-        model.train(run_in_training)
-        torch.manual_seed(1)
-        outputs.append(model(x))
-    torch.testing.assert_close(outputs[1], outputs[0])
-    for name, value in original.state_dict().items():
-        if name != "norm.num_batches_tracked":
-            torch.testing.assert_close(back.state_dict()[name], value)
-        if not run_in_training:
-            assert torch.equal(back.state_dict()[name], before[name])
+    for run_in_training in (False, True):
+        before = copy.deepcopy(back.state_dict())
+        outputs = []
+        for model in (original, back):
+            model.train(run_in_training)
+            torch.manual_seed(1)
+            outputs.append(model(x))
+        torch.testing.assert_close(outputs[1], outputs[0])
+        for name, value in original.state_dict().items():
+            if name != "norm.num_batches_tracked":
+                torch.testing.assert_close(back.state_dict()[name], value)
+            if not run_in_training:
+                assert torch.equal(back.state_dict()[name], before[name])
 
 
 def test_an_export_for_one_record_runs_many(tmp_path: Path) -> None:
@@ -150,10 +164,10 @@ def test_an_export_for_one_record_runs_many(tmp_path: Path) -> None:
 
 
 def test_functional_layers_go_through_torch_nn_functional(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dropping: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = torch.randn(4, 1, 5)
-    back = load_exported(save(Dropping().eval(), (x,), tmp_path / "m.pt2"))
+    back = load_exported(dropping)
     linear = Mock(wraps=torch.nn.functional.linear)
     monkeypatch.setattr("torch.nn.functional.linear", linear)
     back(x)
@@ -161,15 +175,9 @@ def test_functional_layers_go_through_torch_nn_functional(
     assert linear.call_args.args[1] is back.get_parameter("fc.weight")
 
 
-def test_the_weights_of_tied_layers_are_one_parameter(tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.id == "tied-weights")
-    _, back = exported(case, tmp_path / "m.pt2")
-    assert back.get_parameter("encoder.weight") is back.get_parameter("decoder.weight")
-
-
-def test_copies_and_pickles_run_by_themselves(tmp_path: Path) -> None:
+def test_copies_and_pickles_run_by_themselves(dropping: Path) -> None:
     x = torch.randn(4, 1, 5)
-    back = load_exported(save(Dropping().eval(), (x,), tmp_path / "m.pt2")).eval()
+    back = load_exported(dropping).eval()
     for other in (copy.deepcopy(back), pickle.loads(pickle.dumps(back))):
         assert [layer.kind for layer in layers_of(other)] == ["Conv1d", "BatchNorm1d", "Linear"]
         assert torch.equal(other(x), back(x))
@@ -197,19 +205,18 @@ def test_infinite_arguments_and_dtypes_survive(tmp_path: Path) -> None:
     assert back(x.double())[:, 1].eq(0).all()
 
 
-def test_records_of_another_shape_are_refused(tmp_path: Path) -> None:
-    back = load_exported(save(Dropping().eval(), (torch.randn(4, 1, 5),), tmp_path / "m.pt2"))
+def test_records_of_another_shape_are_refused(dropping: Path) -> None:
+    back = load_exported(dropping)
     with pytest.raises(AuditError, match=r"exported for records of shape 1x5, these have 1x6"):
         back(torch.randn(4, 1, 6))
     with pytest.raises(AuditError, match=r"shape 1x5, these have 5"):
         back(torch.randn(4, 5))
 
 
-def test_load_model_takes_an_archive_and_no_options(tmp_path: Path) -> None:
-    file = save(Dropping().eval(), (torch.randn(4, 1, 5),), tmp_path / "m.pt2")
-    assert isinstance(load_model(str(file)), ExportedModel)
+def test_load_model_takes_an_archive_and_no_options(dropping: Path, tmp_path: Path) -> None:
+    assert isinstance(load_model(str(dropping)), ExportedModel)
     with pytest.raises(UsageError, match="unknown option 'classes'; it takes no options"):
-        load_model(f"{file}?classes=3")
+        load_model(f"{dropping}?classes=3")
     with pytest.raises(UsageError, match=r"none\.pt2: no such file"):
         load_model(str(tmp_path / "none.pt2"))
 
@@ -288,9 +295,8 @@ def chain() -> nn.Module:
     )
 
 
-def test_plain_layers_are_modules_of_torch_nn_again(tmp_path: Path) -> None:
-    original = chain()
-    back = load_exported(save(original, (torch.rand(2, 2, 8, 8),), tmp_path / "model.pt2"))
+def test_plain_layers_are_modules_of_torch_nn_again(chained: tuple[nn.Module, Path]) -> None:
+    original, back = chained[0], load_exported(chained[1])
     for name, layer in original.named_children():
         if not list(layer.parameters()):
             continue
@@ -303,7 +309,9 @@ def test_plain_layers_are_modules_of_torch_nn_again(tmp_path: Path) -> None:
     assert not [p for p in back.parameters() if p.is_meta]
 
 
-def test_the_rank_of_an_exported_convolution_is_the_original_s(tmp_path: Path) -> None:
+def test_the_rank_of_an_exported_convolution_is_the_original_s(
+    chained: tuple[nn.Module, Path],
+) -> None:
     from gradaudit.audits.copa_metric import CopaMetric, CopaOptions
     from gradaudit.data.records import Records
     from gradaudit.defenses.subject import Subject
@@ -311,8 +319,7 @@ def test_the_rank_of_an_exported_convolution_is_the_original_s(tmp_path: Path) -
     from gradaudit.models.target import Target
     from gradaudit.progress import Silent
 
-    original = chain()
-    back = load_exported(save(original, (torch.rand(2, 2, 8, 8),), tmp_path / "model.pt2"))
+    original, back = chained[0], load_exported(chained[1])
     records = Records(inputs=torch.rand(2, 2, 8, 8), labels=torch.tensor([0, 1]))
 
     def ranks(model: nn.Module) -> dict[tuple[str, str | None], object]:

@@ -6,7 +6,7 @@ from scipy.signal import lfilter
 from scipy.special import binom
 from scipy.stats import rankdata
 
-from gradaudit.statistics.serial import _rarity, _scores, depends
+from gradaudit.statistics.serial import _Rarity, _scores, depends
 
 N = 1000
 
@@ -92,4 +92,5 @@ def test_the_rarest_lag_by_a_plain_loop_over_pairs(n):
             scale = np.mean(early**2) * np.mean(late**2) * (n - lag)
             rarities.append(sum(pairs) ** 2 / scale / 2 - np.log(lag * (lag + 1)))
     assert max(rarities) > 0
-    assert _rarity(_scores(values, coins), coins) == pytest.approx(max(rarities), abs=1e-6)
+    scores = _scores(values, coins)
+    assert _Rarity.of(scores, coins)(scores) == pytest.approx(max(rarities), abs=1e-6)

@@ -15,7 +15,6 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from gradaudit.attacks.inference.game import Answers, InferenceGame
 from gradaudit.attacks.inference.observation import Observation
@@ -29,7 +28,7 @@ from gradaudit.progress import Advance
 from gradaudit.randomness import Seed, number
 from gradaudit.specs import suggest
 from gradaudit.text import listed
-from gradaudit.workers import shared_out
+from gradaudit.workers import one_thread, shared_out
 
 LABEL = "label"
 """The name by which the task label counts as a column, where no column is called so."""
@@ -234,5 +233,5 @@ def _answers(
     advance: Advance = lambda units: None,
 ) -> dict[str, Answers]:
     """What each family says, on one thread."""
-    with threadpool_limits(1):
+    with one_thread():
         return {name: game.answers(split, family(name), own, released, seed) for name in families}

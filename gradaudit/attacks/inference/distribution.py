@@ -136,8 +136,8 @@ def _drawn(
             f"{least} records of one kind in a set, and a batch takes up to {size} of them; give "
             "more records, a larger --shadow, or a smaller --batch-size"
         )
-    each = trials_of(np.full(design.bins, 1 / design.bins), batches)
-    bins = np.repeat(np.arange(design.bins), each)
+    per_bin = trials_of(np.full(design.bins, 1 / design.bins), batches)
+    bins = np.repeat(np.arange(design.bins), per_bin)
     low, high = counts_of(size, design.bins)
     having = generator.integers(low[bins], high[bins] + 1)
     without, with_it = (

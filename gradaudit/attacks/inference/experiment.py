@@ -189,8 +189,8 @@ class _Repetition:
     def units(self) -> int:
         """Looks at a round, and rounds that are trained."""
         count = _count_rounds(self.subject, self.design)
-        own = count - 1 if trains_rounds(self.subject) else 0
-        return count * (2 + self.adaptive) + own
+        others = count - 1 if trains_rounds(self.subject) else 0
+        return count * (2 + self.adaptive) + others
 
     def observations(self, advance: Advance) -> list[Observation]:
         targets = self._targets(_count_rounds(self.subject, self.design), advance)

@@ -268,8 +268,8 @@ def _balanced(
     if not len(pool):
         return no_batches(design.batch_size)
     values = len(secret.values)
-    each = max(batches // values, 1)
-    return draw_batches(secret.codes, pool, design.batch_size, each, generator, values=values)
+    per_value = max(batches // values, 1)
+    return draw_batches(secret.codes, pool, design.batch_size, per_value, generator, values=values)
 
 
 def _expect_shadow(secret: Secret, pool: IntArray, design: Design) -> None:

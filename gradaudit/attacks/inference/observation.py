@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from gradaudit.defenses.subject import seen_by_outsiders, with_other_secrets
 from gradaudit.errors import UsageError
 from gradaudit.models.target import Layer, Target
 from gradaudit.randomness import number, torch_rng
+from gradaudit.sharing.context import Context
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol, Visibility
 from gradaudit.sharing.reduction import parse_reduction
@@ -69,6 +71,8 @@ def prepared(
 FloatArray = NDArray[np.floating]
 _MOST = 1000
 """Updates that an adversary who does not know the defenses finds principal components on."""
+_KEPT_SHARE = 256
+"""One of so many parts of the memory is the most that a kept model may take."""
 
 
 class _Looked(NamedTuple):
@@ -148,6 +152,7 @@ class Observation:
             reduce=self.reduce,
             memory=self.memory,
             seed=self.seed,
+            context=self._kept,
         )
 
     @property
@@ -169,8 +174,10 @@ class Observation:
         released: Iterator[tuple[Layer, Tensor]] = iter(())
         if together:
             shadow = split.parts.shadow
-            own = self._mine(split).features(self._own(together, adaptive=adaptive), shadow)
-            released = self._theirs(split).features(self.interceptor(together), shadow)
+            clients, his = self.interceptor(together), self._adversarys(adaptive=adaptive)
+            mine = clients if his is self else his.interceptor(together)
+            own = self._mine(split).features(mine, shadow)
+            released = self._theirs(split).features(clients, shadow)
         for layer in self.layers:
             if layer in together:
                 yield layer, next(own)[1], next(released)[1]
@@ -201,7 +208,8 @@ class Observation:
         rows = max(self.memory // (16 * elements), components + 1)
         fit = len(split.shadow.labels)
         chosen = np.linspace(0, fit - 1, min(fit, _MOST, rows)).astype(np.int64)
-        own, released = plain._own((layer,), adaptive=False), plain.interceptor((layer,))
+        own = plain._adversarys(adaptive=False).interceptor((layer,))
+        released = plain.interceptor((layer,))
         mine, theirs = self._mine(split), self._theirs(split)
         sample = torch.cat(list(mine.pieces(own, rows, chosen)))
         centre = sample.mean(dim=0)
@@ -228,14 +236,29 @@ class Observation:
         seed = number(self.seed, "released updates")
         return _Looked(released.indices, seed, split.parts.test, released.labels)
 
-    def _own(self, layers: Sequence[Layer], *, adaptive: bool) -> Interceptor:
-        """What computes the adversary's own updates; the client's private part is not his."""
-        if adaptive:
-            draws = torch_rng(self.seed, "secrets")
-            return replace(self, target=with_other_secrets(self.target, draws)).interceptor(layers)
-        sharing = replace(self.sharing, defenses=())
+    def _adversarys(self, *, adaptive: bool) -> Observation:
+        """How the adversary computes his own updates; the client's private part is not his."""
+        return self._knowing if adaptive else self._unknowing
+
+    @cached_property
+    def _kept(self) -> Context | None:
+        """For all who look, where the model is so small that rounds of copies take no memory."""
+        size = sum(parameter.nbytes for parameter in self.target.model.parameters())
+        if size > self.memory // _KEPT_SHARE:
+            return None
+        return Context(self.target, self.records, self.sharing, torch.float32, self.memory)
+
+    @cached_property
+    def _knowing(self) -> Observation:
+        target = with_other_secrets(self.target, torch_rng(self.seed, "secrets"))
+        return self if target is self.target else replace(self, target=target)
+
+    @cached_property
+    def _unknowing(self) -> Observation:
         target = seen_by_outsiders(self.target)
-        return replace(self, target=target, sharing=sharing).interceptor(layers)
+        if target is self.target and not self.sharing.defenses:
+            return self
+        return replace(self, target=target, sharing=replace(self.sharing, defenses=()))
 
 
 def prepared_for(

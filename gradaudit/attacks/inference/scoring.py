@@ -25,8 +25,8 @@ class Scorer:
 
     def scores(self, posteriors: Sequence[FloatArray]) -> dict[str, Score]:
         """``METRICS`` of normalised log-posteriors (trials, values) of each repetition."""
-        found = self._scores.rates(posteriors)
-        return {**found, "advantage": self._advantage(found["asr"])}
+        rates = self._scores.rates(posteriors)
+        return {**rates, "advantage": self._advantage(rates["asr"])}
 
     def gains(self, scores: dict[str, Score], floor: dict[str, Score]) -> dict[str, Score]:
         """``GAINS``: how far scores are above those for the secret shuffled among the records.

@@ -132,8 +132,10 @@ def _shadow_batches(
     numbers = np.full(int(codes.max()) + 1, -1)
     numbers[users] = np.arange(len(users))
     pool = np.flatnonzero(numbers[codes] >= 0)
-    each = max(design.batches // len(users), 1)
-    return draw_batches(numbers[codes], pool, design.batch_size, each, generator, values=len(users))
+    per_user = max(design.batches // len(users), 1)
+    return draw_batches(
+        numbers[codes], pool, design.batch_size, per_user, generator, values=len(users)
+    )
 
 
 def _candidate_batches(

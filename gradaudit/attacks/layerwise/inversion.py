@@ -144,8 +144,8 @@ def _smallest(gram: Tensor) -> Tensor:
     for _ in range(0 if int(info) else _ROUNDS):
         vector = torch.cholesky_solve(vector, factor)
         vector = vector / vector.norm()
-    found: Tensor = vector[:, 0] / vector.norm()
-    return found
+    unit: Tensor = vector[:, 0] / vector.norm()
+    return unit
 
 
 def operations_a_product(model: FunctionalModel, layer: str, record: Tensor) -> float:

@@ -99,8 +99,8 @@ def linear_of(update: NamedUpdate, names: tuple[str, ...]) -> Linear | None:
 
 def head_of(update: NamedUpdate) -> tuple[str, Linear] | None:
     """The last fully connected layer, in the order in which arrays came."""
-    found = [(layer, linear_of(update, names)) for layer, names in update.layers().items()]
-    return next(((layer, linear) for layer, linear in reversed(found) if linear), None)
+    linears = [(layer, linear_of(update, names)) for layer, names in update.layers().items()]
+    return next(((layer, linear) for layer, linear in reversed(linears) if linear), None)
 
 
 def size_of(update: NamedUpdate, names: tuple[str, ...]) -> int:

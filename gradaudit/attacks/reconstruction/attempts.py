@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction import Method
@@ -18,6 +17,7 @@ from gradaudit.attacks.reconstruction.scores import assigned, labels_in_common, 
 from gradaudit.errors import NotApplicable
 from gradaudit.progress import Progress
 from gradaudit.randomness import torch_rng
+from gradaudit.workers import one_thread
 
 FloatArray = NDArray[np.float64]
 
@@ -144,7 +144,7 @@ def attack(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with threadpool_limits(1):
+        with one_thread():
             return method.run(view, count, generator, progress, jobs)
     finally:
         torch.set_num_threads(threads)

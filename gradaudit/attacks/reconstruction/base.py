@@ -182,8 +182,8 @@ class Candidates:
     def usable(self) -> Tensor:
         """(restarts,) those that ended with finite records and a finite score."""
         finite = self.inputs.flatten(1).isfinite().all(dim=1)
-        told = self.scores.isfinite() & ~self.diverged.to(self.scores.device)
-        return finite & told.to(finite.device)
+        scored = self.scores.isfinite() & ~self.diverged.to(self.scores.device)
+        return finite & scored.to(finite.device)
 
     @property
     def finite(self) -> Tensor:

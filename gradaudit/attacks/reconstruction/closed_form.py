@@ -65,9 +65,9 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
         layers = [reader for reader in readers(model, record) if reader.bias and reader.times == 1]
         if not layers or any(reader.of_record for reader in layers):
             return self.calls()
-        each = operations_a_product(model, layers[0].layer, record)
+        operations = operations_a_product(model, layers[0].layer, record)
         usual = float(_PRODUCTS_A_STEP * self.options.search_steps)
-        return min(usual, 1e9 * self.options.search_work / each)
+        return min(usual, 1e9 * self.options.search_work / operations)
 
     def run(
         self,
@@ -112,8 +112,8 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
         transpose for each row, is left unformed where that takes more than the search may.
         """
         start, read = starting_record(view, None), layer_input(view.model, layer)
-        each = operations_a_product(view.model, layer, start.reshape(1, *view.shape))
-        products = max(1, int(1e9 * self.options.search_work / each))
+        operations = operations_a_product(view.model, layer, start.reshape(1, *view.shape))
+        products = max(1, int(1e9 * self.options.search_work / operations))
         problems = [Inversion(read, wanted, view.shape) for wanted in inputs]
         first = self._search(problems[0], start.flatten().cpu().numpy(), products)
         second = first

@@ -92,7 +92,7 @@ class ThreatModel:
         outputs = model.loss.predictions(model.check(inputs, labels))
         classes = 0 if labels.is_floating_point() else _classes(outputs, labels)
         # class labels without their order in the batch, which an update does not have either
-        told = labels.sort().values if classes and labels.dim() == 1 else labels
+        known = labels.sort().values if classes and labels.dim() == 1 else labels
         view = AttackerView(
             model=model,
             update={name: part.to(model.device, model.dtype) for name, part in update.items()},
@@ -102,7 +102,7 @@ class ThreatModel:
             label_shape=tuple(labels.shape[1:]),
             discrete=batch.discrete,
             looked_up=batch.looked_up or looks_up(replace(model, mode="eval"), inputs[0]),
-            labels=told if self.known_labels else None,
+            labels=known if self.known_labels else None,
             bounds=value_range(batch),
             training=self.sharing.training,
             clients=self._apart(model, inputs, labels),

@@ -82,7 +82,7 @@ class LeastSquares(Solver):
         self, stage: Stage, system: System, before: Activation, previous: Stage | None
     ) -> Solved:
         """The shortest input among those that fit best."""
-        found = solve(*system.balanced(), iterations=self.iterations)
-        x = torch.from_numpy(found.x).to(stage.weight)
+        solution = solve(*system.balanced(), iterations=self.iterations)
+        x = torch.from_numpy(solution.x).to(stage.weight)
         outside = share_outside(before, x)
-        return Solved(stage.layer, x, None, found.residual, found.iterations, outside)
+        return Solved(stage.layer, x, None, solution.residual, solution.iterations, outside)

@@ -83,7 +83,7 @@ def similarities(
     Raises:
         NotApplicable: no attack says anything about any of the updates.
     """
-    own: dict[str, FloatArray] = {}
+    to_own: dict[str, FloatArray] = {}
     others: dict[str, FloatArray] = {}
     refused: dict[str, str] = {}
     truths = [batch.records for batch in observed]
@@ -93,14 +93,14 @@ def similarities(
             views = [replace(view, labels=None) for view in views]
         candidates, why = _candidates(method, views, restarts, seed, progress, jobs)
         if any(made is not None for made in candidates):
-            own[name] = _compared(truths, candidates, restarts)
+            to_own[name] = _compared(truths, candidates, restarts)
             others[name] = _compared(truths[1:] + truths[:1], candidates, restarts)
         else:
             refused[name] = why
-    if not own:
+    if not to_own:
         raise NotApplicable("; ".join(f"{name}: {why}" for name, why in refused.items()))
     beside = np.stack(list(others.values())) if len(observed) > 1 else None
-    return Similarities(tuple(own), np.stack(list(own.values())), beside, refused)
+    return Similarities(tuple(to_own), np.stack(list(to_own.values())), beside, refused)
 
 
 def guesses(observed: Sequence[Observed], count: int, seed: int) -> FloatArray:

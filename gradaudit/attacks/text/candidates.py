@@ -58,8 +58,8 @@ def candidates(view: TextView, structure: Structure) -> TokenCandidates | None:
     null, costs = _costs(view, structure, drawn), _costs(view, structure, tokens)
     limit = limit_of(null.flatten())
     certain = structure.first.clear and limit > SEPARATE
-    told = structure.first.whole and limit > SEPARATE
-    allowed = costs < limit if told else torch.zeros_like(costs, dtype=torch.bool)
+    separate = structure.first.whole and limit > SEPARATE
+    allowed = costs < limit if separate else torch.zeros_like(costs, dtype=torch.bool)
     best = costs.argsort(dim=0)[: 1 if certain else _RANKED]
     allowed.scatter_(0, best, value=True)
     costs = torch.where(allowed, costs, torch.inf)

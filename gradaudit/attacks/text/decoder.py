@@ -92,10 +92,10 @@ class Growing:
 
     def _end(self, count: int) -> None:
         """Take the best prefixes out as whole texts, none like another."""
-        found = _grown(self.alive, self.scores)
-        self.ended += apart(found, count)
+        longer = _grown(self.alive, self.scores)
+        self.ended += apart(longer, count)
         taken = {grown.tokens for grown in self.ended}
-        left = torch.tensor([grown.tokens not in taken for grown in found], dtype=torch.bool)
+        left = torch.tensor([grown.tokens not in taken for grown in longer], dtype=torch.bool)
         self.alive, self.scores = self.alive[left], self.scores[left]
 
 

@@ -58,20 +58,20 @@ class Search:
 
     def texts(self, advance: Advance) -> list[Grown]:
         """One text of each length, best first; the score of a text that fits is about zero."""
-        found: dict[int, Grown] = {}
+        best: dict[int, Grown] = {}
         limit, lengths = self._limit(), self.view.lengths
         order = sorted(range(len(lengths)), key=lambda number: lengths[number])
         for _ in range(ROUNDS):
             for number in order:
-                if number in found and found[number].score < limit:
+                if number in best and best[number].score < limit:
                     continue
                 grown = self._one(lengths[number], limit)
-                if number not in found or grown.score < found[number].score:
-                    found[number] = grown
+                if number not in best or grown.score < best[number].score:
+                    best[number] = grown
                 if grown.score < limit:
                     self.held.add(grown.tokens)
             advance(1)
-        return sorted(found.values(), key=lambda grown: grown.score)
+        return sorted(best.values(), key=lambda grown: grown.score)
 
     def _limit(self) -> float:
         """The mean logarithm of misfits, below which a text fits."""

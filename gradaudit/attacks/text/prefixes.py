@@ -81,8 +81,8 @@ class Continuations:
                 attention_mask=mask.expand(count, 1, -1, -1),
                 position_ids=ahead.clamp(max=length).expand(count, -1),
             )
-        found = [self.view.by_text(name, capture.seen[name], ids.shape) for name in names]
-        return [x[:, length:] for x in found]
+        captures = [self.view.by_text(name, capture.seen[name], ids.shape) for name in names]
+        return [x[:, length:] for x in captures]
 
     def _apart(self, prefixes: Tensor, candidates: Tensor) -> list[Tensor]:
         count, many = len(prefixes), len(candidates)

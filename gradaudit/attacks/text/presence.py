@@ -75,11 +75,11 @@ class Presence:
     def evidence(self, texts: Texts) -> dict[str, Tensor]:
         """How unlikely each text is to have been there, (texts,), by layer that tells."""
         telling = {layer: place for layer, place in self.places.items() if place.span is not None}
-        found = self._energies(texts, telling)
+        evidence = self._energies(texts, telling)
         rows = row_strengths(self.view)
         if self.table is not None and rows is not None:
-            found[self.table] = -mean_over(rows[texts.ids.cpu()], texts.lengths.cpu())
-        return found
+            evidence[self.table] = -mean_over(rows[texts.ids.cpu()], texts.lengths.cpu())
+        return evidence
 
     def _energies(self, texts: Texts, telling: Mapping[str, Place]) -> dict[str, Tensor]:
         names = [place.names[0] for place in telling.values()]

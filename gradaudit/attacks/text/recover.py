@@ -44,17 +44,17 @@ def recover(view: TextView, structure: Structure, seed: int, progress: Progress)
         seed: of starting points and of what chance is told by.
         progress: told of every position.
     """
-    found = candidates(view, structure)
-    if found is None:
+    tokens = candidates(view, structure)
+    if tokens is None:
         return Answer(facts={"search": "none: no span and no table of tokens is shared"})
-    facts: dict[str, JsonValue] = {"candidates": len(found.tokens), "certain": found.certain}
-    search = _search_for(structure, found)
+    facts: dict[str, JsonValue] = {"candidates": len(tokens.tokens), "certain": tokens.certain}
+    search = _search_for(structure, tokens)
     with progress.task("attack text", view.length if search is _grown else ROUNDS) as advance:
-        texts, method = search(view, structure, found, seed, advance)
+        texts, method = search(view, structure, tokens, seed, advance)
     if view.task == "next-token" and view.head in view.update and texts:
         texts = _completed(view, texts)
     facts |= {"search": method, "texts": len(texts)}
-    return Answer(tuple(texts), _bag(view, texts, found), facts)
+    return Answer(tuple(texts), _bag(view, texts, tokens), facts)
 
 
 Searching = Callable[

@@ -78,8 +78,8 @@ def cost(audit: InferenceAttack[Any], subject: Subject) -> Cost:
     if isinstance(audit, AttackAttribute) and not columns & set(subject.attributes):
         return Cost()
     options = audit.options
-    own = OWN_ROUNDS if trains_rounds(subject) else len(subject.targets)
-    looks = (options.rounds or own) * (2 + (bool(subject.defenses) and options.adaptive))
+    rounds = OWN_ROUNDS if trains_rounds(subject) else len(subject.targets)
+    looks = (options.rounds or rounds) * (2 + (bool(subject.defenses) and options.adaptive))
     looks *= len(games) * _repeats(audit)
     records = min(len(subject.records), options.shadow + (subject.samples or PRIVATE))
     sizes = features_of(subject, options.reduce)

@@ -72,20 +72,20 @@ class ScoredRows:
     ) -> Iterator[Measurement]:
         """Rows of one adversary: all rounds together with the details, and if asked each alone."""
         for scope in adversary[0]:
-            each = [guesses[scope] for guesses in adversary]
-            facts = {**details, "family": ", ".join(dict.fromkeys(x.family for x in each))}
+            guessed = [guesses[scope] for guesses in adversary]
+            facts = {**details, "family": ", ".join(dict.fromkeys(x.family for x in guessed))}
             if scope is None:  # the whole update, of which it may have read a part
-                facts["reads"] = dict(Counter(guess.source for guess in each))
-            yield from self.scores(scope, [guess.posterior for guess in each], facts)
-            score = self._loss(each)
+                facts["reads"] = dict(Counter(guess.source for guess in guessed))
+            yield from self.scores(scope, [guess.posterior for guess in guessed], facts)
+            score = self._loss(guessed)
             if score is None:
                 yield from self.rows.skipped(_UNCALIBRATED, ["log_loss"], [scope])
             else:
-                heats = [x.temperature.value for x in each if x.temperature is not None]
+                heats = [x.temperature.value for x in guessed if x.temperature is not None]
                 heat: Details = {"temperature": sum(heats) / len(heats)}
                 yield self._row("log_loss", scope, score, heat)
-            for number in range(len(each[0].rounds) if rounds else 0):
-                alone = [guess.rounds[number] for guess in each]
+            for number in range(len(guessed[0].rounds) if rounds else 0):
+                alone = [guess.rounds[number] for guess in guessed]
                 of_round = replace(self, rows=self.rows.of({"round": number}))
                 yield from of_round.scores(scope, alone, {})
 
@@ -102,8 +102,8 @@ class ScoredRows:
         """How far an adversary's scores are above those for the secret shuffled."""
         for scope in adversary[0]:
             ours, theirs = (
-                scorer.scores([guesses[scope].posterior for guesses in each])
-                for scorer, each in ((self.scorer, adversary), (below, shuffled))
+                scorer.scores([guesses[scope].posterior for guesses in repetitions])
+                for scorer, repetitions in ((self.scorer, adversary), (below, shuffled))
             )
             for metric, score in self.scorer.gains(ours, theirs).items():
                 yield self._row(metric, scope, score, details)

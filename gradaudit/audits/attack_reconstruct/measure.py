@@ -61,16 +61,16 @@ class Result:
 
     def rows(self, rows: Rows, facts: Details) -> Iterator[Measurement]:
         """All metrics of this method; the facts are of those that were tried."""
-        told = rows.of({}, facts)
+        explained = rows.of({}, facts)
         answered = [attempt for attempt in self.attempts if attempt.answer is not None]
         if not answered:
-            yield from told.failed("every restart diverged", METRICS)
+            yield from explained.failed("every restart diverged", METRICS)
             return
         for metric in SCORES:
             scored = [attempt for attempt in answered if metric in attempt.scores]
             if scored:
                 answers = np.array([a.scores[metric][a.answer] for a in scored])
-                yield self._score(metric, answers, told)
+                yield self._score(metric, answers, explained)
             else:
                 truth = any(attempt.scores for attempt in self.attempts)
                 yield from rows.skipped(NO_PICTURE if truth else NO_TRUTH, [metric])
@@ -78,11 +78,11 @@ class Result:
         if shares:
             count, hits = len(shares) * self.batch, round(sum(shares) * self.batch)
             interval = clopper_pearson(hits, count)
-            yield told.measured("label_accuracy", hits / count, interval=interval, n=count)
+            yield explained.measured("label_accuracy", hits / count, interval=interval, n=count)
         else:
             yield from rows.skipped(_NO_LABELS, ["label_accuracy"])
         scores = [float(a.candidates.scores[a.answer or 0]) for a in answered]
-        yield told.measured("attacker_score", float(np.mean(scores)), n=len(scores))
+        yield explained.measured("attacker_score", float(np.mean(scores)), n=len(scores))
 
     def _score(self, metric: str, answers: NDArray[np.float64], told: Rows) -> Measurement:
         details: dict[str, JsonValue] = {

@@ -117,19 +117,19 @@ class _Attack:
         scored = captured is None or bool(options.records)
         batches = self._batches(captured)
         count = len(batches) - 1 if len(batches) > 1 and not options.records else len(batches)
-        found, first = Answers(), None
+        answers, first = Answers(), None
         with progress.task("attack text", count) as advance:
             for number in range(count):
                 view = self._view(batches[number], number, captured)
                 first = first or view
                 others = batches[(number + 1) % len(batches)] if len(batches) > 1 else None
-                self._attack(found, view, batches[number], others, number, progress)
+                self._attack(answers, view, batches[number], others, number, progress)
                 advance(1)
-        rows = rows.of({}, _facts(found, view, captured))
-        yield from _of_model(rows, found, options, scored=scored)
-        yield from _of_adapters(rows, found)
+        rows = rows.of({}, _facts(answers, view, captured))
+        yield from _of_model(rows, answers, options, scored=scored)
+        yield from _of_adapters(rows, answers)
         yield from self._of_given(rows, first)
-        yield from _of_layers(rows, found, view, self.subject, scored=scored)
+        yield from _of_layers(rows, answers, view, self.subject, scored=scored)
 
     def _of_given(self, rows: Rows, view: TextView | None) -> Iterator[Measurement]:
         """Whether each text that was asked about is behind the first update."""
@@ -192,10 +192,10 @@ class _Attack:
             if others is not None:
                 found.floors.append(_scores(answer, others))
         presence = Presence(view, self.threat.layers)
-        for told, texts in ((found.presence, batch), (found.absence, others)):
+        for shares_of, texts in ((found.presence, batch), (found.absence, others)):
             if texts is not None:
                 for layer, shares in self._told(found, presence, texts, number).items():
-                    told.setdefault(layer, []).append(shares)
+                    shares_of.setdefault(layer, []).append(shares)
         found.tokens.append(sum(view.inner))
         for layer in presence.places:
             span = presence.span(layer)

@@ -94,14 +94,14 @@ def cost(audit: Vinfo, subject: Subject) -> Cost:
     fits = dict.fromkeys(options.members, played)
     if not alone:
         fits[options.attacker] = options.repeats
-    each = sum(
+    estimates = sum(
         family(name).seconds(rows, size) * count for name, count in fits.items() for size in sizes
     )
     local = options.trained(cases * played * rows * _ROLES, options.batch_size)
     return Cost(
         passes=cases * records * (played if turned else max(played / _TOGETHER, 2)) + local.passes,
         calls=local.calls,
-        seconds=cases * FOLDS * each,
+        seconds=cases * FOLDS * estimates,
         double=False,
     )
 

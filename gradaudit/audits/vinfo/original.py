@@ -294,8 +294,12 @@ class _Attacks:
     def _facts(self, chosen: LayerSet) -> dict[str, JsonValue]:
         """What every row of a set says."""
         knowledge = dict(self.campaign.observed[0].view.knowledge)
-        told = [text for text, method in self.methods.items() if not method.searches_labels]
-        labels = f"known to {', '.join(told)}" if self.options.known_labels and told else "unknown"
+        informed = [text for text, method in self.methods.items() if not method.searches_labels]
+        labels = (
+            f"known to {', '.join(informed)}"
+            if self.options.known_labels and informed
+            else "unknown"
+        )
         return {
             "knowledge": {
                 **knowledge,
