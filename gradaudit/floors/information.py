@@ -137,7 +137,8 @@ def measured(
         )
         for release in clips or (None,):
             chosen = _of_release(moved, layers, release)
-            for name, products in clipped(chosen, release.moving if release else None).items():
+            bound = release.moving if release and chosen else None
+            for name, products in clipped(chosen, bound).items():
                 zeros = products.new_zeros(2 * sample.units, *products.shape[1:])
                 kept = sums.setdefault(name, zeros)
                 kept.index_add_(0, sample.cells[at].to(kept.device), prior.kept(products))

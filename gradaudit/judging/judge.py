@@ -285,7 +285,9 @@ def _why_unmet(rule: Rule, glob: str, report: Report) -> str:
         return f"no row was measured in the setting {rule.setting!r}{_REMEDY.get(rule.setting, '')}"
     if candidates:
         layers = sorted({row.layer or "" for row in candidates})
-        return f"no row of a layer that matches {glob!r}{_suggestion(glob, layers)}"
+        words = f"no row of a layer that matches {glob!r}{_suggestion(glob, layers)}"
+        reasons = {row.reason for row in candidates}
+        return f"{words}: {reasons.pop()}" if len(reasons) == 1 and all(reasons) else words
     ids = sorted({row.id for row in report.measurements})
     if rule.metric in ids:
         return "no row of this variant" if rule.variant else "no headline row; name a variant"

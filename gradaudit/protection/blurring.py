@@ -1,7 +1,7 @@
 """Which layers to blur so that rules on floors hold, how much, and which to hide instead."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 
@@ -10,7 +10,6 @@ import numpy as np
 from gradaudit.protection.bounds import FloorBounds
 from gradaudit.protection.guards import HIDE, Guard, Protection
 from gradaudit.protection.levels import LEAST, MOST, Levels
-from gradaudit.statistics.laws import student_quantile
 
 _DIGITS = 3
 _CHEAPER = 1e-6
@@ -57,25 +56,6 @@ class Blurring:
             excess: how far beyond, over the limit's size.
         """
         self._reserve += max(excess, 0.0)
-
-    def vary(self, halves: Sequence[FloorBounds]) -> None:
-        """Keep as much distance as the floors of other records may differ (97.5 % of the time).
-
-        A floor stands on the prior fitted to the records. With v the variance that n records bring
-        with them, those of n/2 differ from their whole by v, and a new n/2 from it by 3v.
-
-        Args:
-            halves: the bounds by halves of the records, in the order of those of the whole.
-        """
-        names = sorted(self._bounds.layers - self._bounds.hopeless)
-        levels = self._levels(dict.fromkeys(names, -math.inf))
-        if not levels.layers or (x := levels.lifted(-levels.sizes)) is None:
-            return
-        noise = levels.noise(x)
-        whole = np.array([bound.margin(noise)[0] for bound in self._bounds.each])
-        parts = np.array([[b.margin(noise)[0] for b in half.each] for half in halves])
-        variance = np.square(parts - whole).mean(axis=0).max()
-        self.learn(student_quantile(len(halves)) * float(3 * variance) ** 0.5)
 
     def completed(self, protection: Protection) -> Protection | None:
         """The cheapest found that protects no layer less and keeps the bounds.

@@ -6,7 +6,7 @@ measured once, tell the floor of every protection (``gradaudit.floors.van_trees`
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Self
 
@@ -22,6 +22,7 @@ from gradaudit.judging import Rule
 from gradaudit.judging.policy import layer_matches
 from gradaudit.models.target import Layer
 from gradaudit.progress import Progress
+from gradaudit.statistics.laws import student_quantile
 
 Noise = Mapping[str, float]
 """Log of the deviation of each shared layer's noise."""
@@ -40,6 +41,8 @@ class FloorBound:
         functional: the number, of the information that layers give together.
         informations: of each layer that counts, at unit noise.
         prior: whose directions they are in.
+        halves: the same by independent halves of the records.
+        parts: k, into which as many other records are parted to verify a plan, each by itself.
     """
 
     row: str | None
@@ -48,6 +51,8 @@ class FloorBound:
     functional: Functional
     informations: Mapping[str, Information]
     prior: Prior
+    halves: tuple[Self, ...] = ()
+    parts: int = 2
 
     def margin(self, noise: Noise) -> tuple[float, dict[str, float]]:
         """That of the number of the mean information, and its slope by each layer's log σ."""
@@ -59,12 +64,25 @@ class FloorBound:
         return self._within(value), {n: -self.sign * s / self._size for n, s in slopes.items()}
 
     def safe(self, noise: Noise) -> float:
-        """That of the confidence interval's unfavourable end, on which a strict gate goes."""
+        """That of the interval's unfavourable end, less how far it may be on other records."""
         told = self._told(noise)
         if not told:
             return math.inf
         found = estimate(self.functional, sum_of_layers(told.values()), self.prior)
-        return self._within(found.interval[self.sign > 0])
+        return self._within(found.interval[self.sign > 0]) - self._drift(noise)
+
+    def _drift(self, noise: Noise) -> float:
+        """How far the margin of other records may be from this one, 97.5 % of the time.
+
+        A floor stands on the prior fitted to the records. With v the variance that n records bring
+        with them, those of n/2 differ from their whole by v, and k parts of n others by (k + 1) v.
+        """
+        if not self.halves:
+            return 0.0
+        own = self.margin(noise)[0]
+        squares = [(half.margin(noise)[0] - own) ** 2 for half in self.halves]
+        variance = (self.parts + 1) * sum(squares) / len(squares)
+        return student_quantile(len(squares)) * math.sqrt(variance)
 
     def _told(self, noise: Noise) -> dict[str, Information]:
         """The informations of what is shared under this noise."""
@@ -113,6 +131,14 @@ class FloorBounds:
         hopeless = {n for n in shown if n not in known and (n in asked or None in asked)}
         return cls(tuple(_bounds(case, known, shown, rules)), frozenset(hopeless))
 
+    def varied(self, halves: Sequence[Self], parts: int) -> Self:
+        """The same, each with those by halves of the records, in the same order; see there."""
+        by_half = zip(*(half.each for half in halves), strict=True)
+        each = zip(self.each, by_half, strict=True)
+        return replace(
+            self, each=tuple(replace(own, halves=other, parts=parts) for own, other in each)
+        )
+
     @property
     def layers(self) -> frozenset[str]:
         """The layers that some rule is about."""
@@ -143,8 +169,8 @@ def _bounds(
             for row in (row for row in (*shown, None) if _asks(rule, row)):
                 layers = case.layers if row is None else [by_name[row]]
                 told = {each.name for each in case.tied_to(layers)}
-                informations = {each: parts for each, parts in known.items() if each in told}
-                yield FloorBound(row, rule.limit, rule.sign, functional, informations, case.prior)
+                if own := {each: parts for each, parts in known.items() if each in told}:
+                    yield FloorBound(row, rule.limit, rule.sign, functional, own, case.prior)
 
 
 def _asks(rule: Rule, row: str | None) -> bool:

@@ -16,7 +16,7 @@ def parted(records: Records, rounds: int, seed: int) -> list[Records]:
     Raises:
         AuditError: there are fewer records, or users, than parts.
     """
-    owners = np.arange(len(records)) if records.users is None else _codes(records.users)
+    owners = _owners(records)
     order = rng(seed, "protection", "parts").permutation(owners.max() + 1)
     if len(order) < 2 * (rounds + 1):
         raise AuditError(f"{len(order)} records or users are too few for a search and {rounds}")
@@ -25,5 +25,15 @@ def parted(records: Records, rounds: int, seed: int) -> list[Records]:
     return [records.take(np.flatnonzero(np.isin(owners, group))) for group in groups]
 
 
-def _codes(users: NDArray[np.str_]) -> NDArray[np.int64]:
-    return np.unique(users, return_inverse=True)[1].astype(np.int64)
+def half_of(records: Records, seed: int, number: int) -> Records:
+    """Half of the records, drawn at random by users; another one for each number."""
+    owners = _owners(records)
+    order = rng(seed, "protection", "halves", number).permutation(owners.max() + 1)
+    return records.take(np.flatnonzero(np.isin(owners, order[: len(order) // 2])))
+
+
+def _owners(records: Records) -> NDArray[np.int64]:
+    """Whose each record is, by number; each its own where there are no users."""
+    if records.users is None:
+        return np.arange(len(records))
+    return np.unique(records.users, return_inverse=True)[1].astype(np.int64)

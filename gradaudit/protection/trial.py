@@ -13,14 +13,14 @@ from gradaudit.defenses import parse_defense
 from gradaudit.defenses.subject import Subject
 from gradaudit.gathering import AuditRows
 from gradaudit.judging import Policy, Rule, gate, known_metrics
-from gradaudit.models.target import Layer
+from gradaudit.models.target import Layer, shared_parameters
 from gradaudit.progress import Progress, Silent
 from gradaudit.protection.asking import asks, is_floor, judges
 from gradaudit.protection.guards import Guard, Protection
 from gradaudit.protection.lessons import Verdict
 from gradaudit.protection.settings import defense_specs
 from gradaudit.protection.updates import Updates
-from gradaudit.report import Finding, Key, Measurement, Report
+from gradaudit.report import Finding, Measurement, Report
 from gradaudit.runner import Outcome, Run, measured
 from gradaudit.units import NOTHING_KEPT, Units
 
@@ -83,13 +83,16 @@ class Bench:
         return judged
 
     def protected(self, protection: Protection) -> Subject:
-        """The subject with a protection."""
+        """The subject with a protection; a defense of nothing but hidden layers is left out."""
         specs = defense_specs(protection, self.updates)
+        hidden = (*self.subject.hidden, *protection.hidden)
+        names = shared_parameters(self.subject.target.model, hidden)
+        kept = [each for each in self.subject.defenses if any(map(each.defends, names))]
         return replace(
             self.subject,
             layers=_shared(self.subject.layers, protection),
-            hidden=(*self.subject.hidden, *protection.hidden),
-            defenses=(*self.subject.defenses, *map(parse_defense, specs)),
+            hidden=hidden,
+            defenses=(*kept, *map(parse_defense, specs)),
         )
 
     def _run(self, protection: Protection, seconds: float | None) -> Run:
@@ -151,34 +154,42 @@ def _shared(layers: Sequence[Layer], protection: Protection) -> tuple[Layer, ...
 def verdict_of(judged: Report, without: Collection[int] = ()) -> Verdict:
     """What a judged report says of the protection that it was measured under.
 
-    Where a floor does not apply there is none, and what is shared is beyond every limit of it.
+    Where a floor does not apply there is none, and what is shared is beyond every limit of it: the
+    layer itself, or one that it is clipped together with.
 
     Args:
         judged: with findings.
         without: numbers of rules that are not asked about.
     """
     shown = {layer.name for layer in judged.target.layers}
-    rows = judged.by_key()
-    lacking = [f for f in judged.findings if f.level == "error" and _lacks_floor(f, rows)]
+    lacking = floors_lacking(judged)
     faults = [f for f in judged.findings if f.says == "error" or f in lacking]
     faults = [f for f in faults if f.rule not in without]
     beyond = [f for f in faults if f.outcome in _JUDGED or f in lacking]
     relative = {name for name, metric in known_metrics().items() if metric.relative}
-    of_layers = [(f.layer, f.metric) for f in beyond if f.layer is not None and f.layer in shown]
+    measured = [f for f in beyond if f not in lacking]
+    of_layers = [(f.layer, f.metric) for f in measured if f.layer is not None and f.layer in shown]
     return Verdict(
         layers=frozenset(layer for layer, metric in of_layers if metric not in relative),
         relative=frozenset(layer for layer, metric in of_layers if metric in relative),
-        whole=any(f.layer not in shown for f in beyond),
+        whole=any(f.layer not in shown or f in lacking for f in beyond),
         broken="; ".join(str(f) for f in faults if f not in beyond),
         excess=_excess(judged),
         failed=tuple(str(f) for f in faults),
     )
 
 
-def _lacks_floor(finding: Finding, rows: Mapping[Key, Measurement]) -> bool:
-    """Whether a rule on a floor met a row of what is shared that says why it has none."""
-    row = rows.get(finding.key)
-    return is_floor(finding.metric) and row is not None and row.status == "skipped"
+def floors_lacking(judged: Report) -> list[Finding]:
+    """Of rules on floors, those that met a row of what is shared that says why it has none."""
+    rows = judged.by_key()
+    return [
+        finding
+        for finding in judged.findings
+        if finding.level == "error"
+        and is_floor(finding.metric)
+        and (row := rows.get(finding.key)) is not None
+        and row.status == "skipped"
+    ]
 
 
 def shortfall(judged: Report, numbers: Collection[int]) -> float:

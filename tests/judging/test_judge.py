@@ -100,6 +100,13 @@ def test_a_guarantee_that_nothing_gives_is_not_kept(metric: str, limit: dict[str
     assert not passed(judged)
 
 
+def test_a_row_that_is_not_there_is_missed_for_the_reason_of_the_others() -> None:
+    without = skipped_row("floor.mse_share", "fc1", "no noise")
+    rules = policy({"metric": "floor.mse_share", "layers": "", "min": 0.5})
+    (finding,) = gate(make_report(without, row("rank.deficit", "fc1", 1.0)), rules).findings
+    assert finding.message == "no row of a layer that matches '': no noise"
+
+
 @pytest.mark.parametrize(("of_policy", "of_rule", "effect"), SETTINGS)
 def test_what_becomes_of_the_unclear(
     of_policy: str | None, of_rule: str | None, effect: str

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
+from scipy.stats import t
 
 from gradaudit.floors.functionals import Functional, nats, share
 from gradaudit.floors.information import Information
@@ -155,3 +157,17 @@ def test_what_was_learned_keeps_more_distance() -> None:
     kept = Protection.uniform(LAYERS, after)
     assert float(numbers(share, precisions(kept))) == pytest.approx(0.6, abs=0.005)
     assert after > before
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_distance_that_is_kept_is_that_of_new_records(parts: int) -> None:
+    """Of two halves whose floors are 1 % more and less: of k parts (k + 1) times that variance."""
+    whole = bound(share, 0.5)
+    halves = [FloorBounds((replace(whole, limit=0.5 / (1 + d)),)) for d in (0.01, -0.01)]
+    bounds = FloorBounds((whole,)).varied(halves, parts)
+    blurring = Blurring(bounds, WEIGHTS, SIZES)
+    same = blurring.uniform(LAYERS)
+    assert same is not None
+    floor = float(numbers(share, precisions(Protection.uniform(LAYERS, same))))
+    reserve = t.ppf(0.975, 2) * math.sqrt(parts + 1) * 0.01
+    assert floor == pytest.approx(0.5 / (1 - reserve), rel=0.003)

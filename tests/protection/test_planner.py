@@ -23,7 +23,7 @@ from gradaudit.progress import Silent
 from gradaudit.protection import clock
 from gradaudit.protection.costs import costs
 from gradaudit.protection.guards import HIDE, OPEN, Guard, Protection
-from gradaudit.protection.parts import parted
+from gradaudit.protection.parts import half_of, parted
 from gradaudit.protection.planner import Planner
 from gradaudit.protection.settings import framework_settings, options
 from gradaudit.protection.trial import Bench, verdict_of
@@ -193,12 +193,45 @@ def test_noise_for_a_floor_passes_on_fresh_records_and_costs_less_than_uniform()
 
 
 def test_a_floor_without_noise_is_none(subject: Subject, updates: Updates) -> None:
-    """A scan skips it, which is no failure there; what is to be protected is not protected."""
+    """A layer may lack it for another's sake, so nothing is said of which is to be protected."""
     rules = policy({"metric": "floor.mse_share", "layers": "*", "min": 0.5})
     bench = Bench(subject, [size_of("floor")], rules, updates)
     verdict = verdict_of(bench.judged(Protection.uniform(["fc1", "fc2", "output"])))
-    assert verdict.layers == {"fc1", "fc2", "output"}
-    assert not verdict.passed
+    assert verdict.whole
+    assert not verdict.layers
+
+
+@pytest.mark.parametrize(
+    ("layers", "defenses"),
+    [("*", ()), ("*", ("dp:clip=1,sigma=0.3",)), ("", ("dp:clip=1,sigma=0.3,layers=output",))],
+)
+def test_what_lies_before_a_kink_is_hidden(layers: str, defenses: tuple[str, ...]) -> None:
+    """Whether the noise is the plan's, or there already, with a clip by which all lack a floor."""
+    subject = open_subject(
+        SubjectSettings(model=MODEL, data="diabetes", samples=12, defense=defenses)
+    )
+    rule = {"metric": "floor.mse_share", "layers": layers, "min": 0.1}
+    means = () if defenses else ("noise",)
+    plan = Planner(
+        subject,
+        [size_of("floor")],
+        policy(rule),
+        means=means,
+        left=lambda: 1e9,
+        progress=Silent(),
+    ).plan()
+    assert plan.verdict.passed
+    assert plan.protection.hidden == ("fc1", "fc2")
+
+
+def test_halves_share_no_user() -> None:
+    users = np.repeat([f"u{n}" for n in range(20)], 5)
+    records = Records(torch.arange(100.0)[:, None], torch.zeros(100, dtype=torch.long), users=users)
+    halves = [half_of(records, 0, number) for number in range(2)]
+    held = [set(half.users.tolist()) for half in halves if half.users is not None]
+    assert [len(half) for half in halves] == [50, 50]
+    assert [len(names) for names in held] == [10, 10]
+    assert held[0] not in (held[1], set(users.tolist()) - held[1])
 
 
 def test_settings_name_what_is_hidden_and_blurred(subject: Subject, updates: Updates) -> None:
