@@ -16,7 +16,7 @@ OPENED_IN = {
     "torch.hub.load": set(),
     "safe_open": {
         "gradaudit.models.checkpoint.safetensors_file",
-        "gradaudit.federation.canaries",
+        "gradaudit.federation.canary_scores",
         "gradaudit.federation.resume",
     },
     "pickle.load": set(),

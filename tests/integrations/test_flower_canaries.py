@@ -217,7 +217,12 @@ def test_clients_noise_is_the_canaries_too(tmp_path: Path) -> None:
 
     mods = [LocalDpMod(clipping_norm=0.5, sensitivity=0.1, epsilon=3, delta=1e-5)]
     strategy = CanaryStrategy(
-        Listening(fraction_evaluate=0.0), tmp_path, count=9, norm=2.0, mods=mods
+        Listening(fraction_evaluate=0.0),
+        tmp_path,
+        count=9,
+        norm=2.0,
+        mods=mods,
+        kind="weights",  # which noise on small weights would leave open
     )
     state = linear(5000)
     run(strategy, LocalGrid(apps(2, resting, mods)), state, 1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from gradaudit.accuracy import wilson
+from gradaudit.statistics.intervals import wilson
 from gradaudit.tradeoff.scores import cap, cap_interval, clipped, mean_interval, position
 
 
@@ -60,7 +60,7 @@ def test_the_interval_covers_what_it_says() -> None:
     for _ in range(400):
         ease = rng.random(tested)
         found = np.array([[(ease < 0.7).sum(), (ease < 0.5).sum()]])
-        ends = np.array([[wilson(int(n), tested) for n in row] for row in found])
+        ends = np.array([[wilson(n / tested, tested, 1.96) for n in row] for row in found])
         own = rng.normal(0, 0.15, batches)
         distances = np.stack([0.3 + own, 0.6 + own])[None]
         interval = cap_interval(found / tested, (ends[..., 1] - ends[..., 0]) / 2, distances, 1.0)
