@@ -20,7 +20,7 @@ from gradaudit.judging.policy import (
     layer_matches,
     read_policy,
 )
-from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Says
+from gradaudit.report import Finding, Key, Measurement, Outcome, Report, Says, Unclear
 from gradaudit.text import estimate
 
 _EXCUSED = {"failed": ("failed", "unclear"), "unclear": ("unclear",)}
@@ -229,7 +229,7 @@ def _verdict(case: Case, policy: Policy) -> Finding:
     outcome: Outcome = case.outcome
     more: dict[str, Any] = {"ends": case.ends} if case.corrected else {}
     if outcome == "unclear":
-        more |= {"unclear": case.rule.unclear or policy.unclear, "times": case.times}
+        more |= {"unclear": _of_unclear(case, policy), "times": case.times}
     if outcome != "passed" and case.ignore:
         until = f" until {case.ignore.until}" if case.ignore.until else ""
         words += f"; ignored{until}: {case.ignore.reason}"
@@ -242,10 +242,19 @@ def _verdict(case: Case, policy: Policy) -> Finding:
     return _finding(case.number, case.rule, case.row, outcome, words, **more)
 
 
-def _without_value(number: int, rule: Rule, row: Measurement) -> Finding:
+def _of_unclear(case: Case, policy: Policy) -> Unclear:
+    """The rule's own word, else the policy's; where neither says, a guarantee must be shown."""
+    silent = "unclear" not in policy.model_fields_set
+    return case.rule.unclear or ("fail" if silent and _promised(case.row) else policy.unclear)
+
+
+def _promised(row: Measurement) -> bool:
     metric = known_metrics().get(row.id)
-    promised = metric is not None and metric.guarantee
-    if row.status == "skipped" and not row.left_out and not promised:
+    return metric is not None and metric.guarantee
+
+
+def _without_value(number: int, rule: Rule, row: Measurement) -> Finding:
+    if row.status == "skipped" and not row.left_out and not _promised(row):
         return _finding(number, rule, row, "not-applicable", f"not applicable: {row.reason}")
     return _finding(number, rule, row, "unmeasured", f"could not be measured: {row.reason}")
 

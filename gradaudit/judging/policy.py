@@ -148,8 +148,9 @@ class Policy(_Entry):
     """Rules, exceptions, and whether intervals are corrected for the number of claims.
 
     ``unclear`` is what becomes of a row whose interval holds the limit, where a rule does not say
-    otherwise: it passes, is warned of, or fails as what is shown does. ``name`` is what a verdict
-    calls it; a file's is its name, unless it says another.
+    otherwise: it passes, is warned of, or fails as what is shown does; where neither says, a row of
+    a metric that is a guarantee fails. ``name`` is what a verdict calls it; a file's is its name,
+    unless it says another.
     """
 
     name: str = ""

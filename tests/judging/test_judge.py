@@ -100,6 +100,22 @@ def test_a_guarantee_that_nothing_gives_is_not_kept(metric: str, limit: dict[str
     assert not passed(judged)
 
 
+@pytest.mark.parametrize(
+    ("said", "effect"),
+    [({}, "fail"), ({"unclear": "warn"}, "warn"), ({"unclear": "pass"}, "pass")],
+    ids=["nothing", "warn", "pass"],
+)
+def test_a_guarantee_must_be_shown_unless_the_policy_says_otherwise(
+    said: dict[str, Any], effect: str
+) -> None:
+    near = row("floor.mse_share", "fc1", 0.5, interval=(0.4, 0.7))
+    rule = {"metric": "floor.mse_share", "min": 0.45}
+    (of_policy,) = gate(make_report(near), policy(rule, **said)).findings
+    (of_rule,) = gate(make_report(near), policy(rule | said)).findings
+    assert (of_policy.outcome, of_policy.unclear) == ("unclear", effect)
+    assert (of_rule.outcome, of_rule.unclear) == ("unclear", effect)
+
+
 def test_a_row_that_is_not_there_is_missed_for_the_reason_of_the_others() -> None:
     without = skipped_row("floor.mse_share", "fc1", "no noise")
     rules = policy({"metric": "floor.mse_share", "layers": "", "min": 0.5})

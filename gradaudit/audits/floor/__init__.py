@@ -63,9 +63,9 @@ class Floor(Audit[FloorOptions]):
     E_u ½ ln det(T⁻¹ + Ã_u), with T⁻¹ = I + 3 E[s sᵀ] and s = ∇_z ln ‖G‖² of other records.
 
     Layers' information adds up. The expectation is over ``--samples`` drawn records (64), and the
-    interval, Student's, is for it: its safe end stands on tangents of the functional at other
+    interval is for it: its safe end, Student's, stands on tangents of the functional at other
     records' information, which lie on the safe side of the truth on average, as does the value:
-    the floor's below, the information's above.
+    the floor's below, the information's above. Its other end (N. Gaffke 2005) is wide.
 
     What is done to an update after the noise only helps. A kink (ReLU, max pooling) makes gradients
     of the layers before it jump; there ``mse_share`` and ``nats`` are skipped. A floor says nothing
