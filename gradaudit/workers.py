@@ -162,6 +162,7 @@ class _Shared:
     def __init__(self, tasks: Sequence[Task[Any]], workers: int, advance: Advance) -> None:
         self.tasks, self.workers, self.advance = tasks, workers, advance
         self.values: dict[int, Any] = {}
+        self.advanced: dict[int, int] = {}
         self.lost: dict[int, list[BaseException]] = {number: [] for number in range(len(tasks))}
         self.told = 0
 
@@ -204,8 +205,11 @@ class _Shared:
                 future.cancel()
 
     def _tell(self) -> None:
-        """Advance by what was done since the last time; what was lost is taken back."""
-        now = int(self.units.sum())
+        """Advance by what was done since the last time; what was lost is taken back.
+
+        A cluster may do a task again whose value is here already, so that its count is no more.
+        """
+        now = sum(self.advanced.get(number, int(count)) for number, count in enumerate(self.units))
         self.advance(now - self.told)
         self.told = now
 
@@ -217,7 +221,7 @@ class _Shared:
             self.lost[number].append(error)
             self.units[number] = 0
             return
-        self.values[number], self.units[number] = _opened(given)
+        self.values[number], self.advanced[number] = _opened(given)
 
     def _expect_workers(self, cluster: Cluster) -> None:
         """Refuse to go on where a task was lost too often."""
@@ -244,6 +248,8 @@ def perform(task: bytes, counts: str, number: int, versions: dict[str, str]) -> 
     """
     reported: list[int] = []
     seen = np.memmap(counts, np.int64, "r+") if os.path.exists(counts) else None
+    if seen is not None:
+        seen[number] = 0  # of a worker that was lost
 
     def advance(more: int) -> None:
         reported.append(more)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -221,3 +222,28 @@ def test_an_executor_in_memory_is_used_as_it_is_and_left_open() -> None:
         assert {process for _, process in found} == {os.getpid()}
         assert executor.asked == 5
         assert executor.submit(len, "ab").result() == 2
+
+
+class Repeating(ThreadPoolExecutor):
+    """One thread, which does the first task again after the next one, as a cluster may."""
+
+    first: tuple[Any, ...] = ()
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        asked = super().submit(fn, *args, **kwargs)
+        if self.first:
+            super().submit(*self.first)
+        self.first = self.first or (fn, *args)
+        return asked
+
+
+def test_what_is_done_again_is_counted_once() -> None:
+    def slow(advance: Advance) -> None:
+        advance(7)
+        time.sleep(0.3)
+
+    units: list[int] = []
+    with Repeating(1) as executor:
+        employ(executor)
+        shared_out([slow, drawn(2), drawn(1)], 2, units.append)
+    assert sum(units) == 7 + 2 + 1
