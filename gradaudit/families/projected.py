@@ -19,7 +19,7 @@ from gradaudit.families.base import (
 
 _LOSS = 10.0
 """What a row's loss counts beside half the squared weights."""
-_STEPS = {"maxiter": 200, "gtol": 1e-4, "ftol": 1e-9}
+_STEPS = {"maxiter": 200, "gtol": 1e-2, "ftol": 1e-9}
 
 
 class Prior(Family):
