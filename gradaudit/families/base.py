@@ -116,7 +116,7 @@ class Projection:
     @staticmethod
     def seconds(rows: int, features: int) -> float:
         """About how long it takes to find one, on a core of a usual machine."""
-        return rows * features * (1e-7 + 1e-10 * min(rows, features))
+        return rows * features * (2e-8 + 1e-10 * min(rows, features))
 
     def __call__(self, features: Features) -> FloatArray:
         """(rows, directions); of the last matrices it is known, as other families ask too."""
