@@ -3,11 +3,12 @@
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
-from gradaudit.protection.cores import core
 from gradaudit.protection.guards import KINDS, OPEN, Guard, Kind, Protection
 from gradaudit.protection.lessons import Choices, Lesson, Price, Verdict
 
+T = TypeVar("T")
 Attempt = Callable[[Protection], Verdict]
 _EQUAL = 1e-7
 _FINE = 1.1
@@ -203,3 +204,28 @@ class Search:
         ]
         cost = self.choices.cost(passed) - _EQUAL
         return [each for each in {*singles, *swaps} if self.choices.cost(each) < cost]
+
+
+def core(too_much: Callable[[Sequence[T]], bool], elements: Sequence[T]) -> list[T]:
+    """Elements that are too much together and no longer so without any one of them.
+
+    Args:
+        too_much: monotone: what contains too much is too much. All ``elements`` are, and none is
+            not. It is asked about k log(n/k) times for k of n.
+        elements: those that come first are rather left out.
+
+    Source: U. Junker, "QuickXplain: preferred explanations and relaxations for over-constrained
+    problems" (2004), algorithm 1.
+    """
+
+    def needed(kept: list[T], grown: bool, left: Sequence[T]) -> list[T]:
+        if grown and too_much(kept):
+            return []
+        if len(left) == 1:
+            return list(left)
+        half = len(left) // 2
+        early, late = list(left[:half]), list(left[half:])
+        first = needed(kept + late, True, early)
+        return first + needed(kept + first, bool(first), late)
+
+    return needed([], False, elements) if elements else []
