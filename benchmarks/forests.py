@@ -1,6 +1,6 @@
 """Forests whose nodes try one cut a column, all grown at once, against Breiman's of scikit-learn.
 
-    python benchmarks/forests.py [--seeds 4] [--studies digits,adult] [--synthetic]
+    python benchmarks/forests.py [--seeds 3] [--studies digits,adult,ravdess] [--synthetic]
 
 A node of Breiman's trees finds the best cut of each of √columns columns; a node of ours tries one,
 half way between two of its rows. Both play the same games of the same seeds: V-information (Mo et
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -123,7 +124,10 @@ def fitted(way: str) -> Iterator[list[float]]:
         return call
 
     votes = timed(FittedForest.votes)
-    with patch.object(Forest, "_grown", timed(WAYS[way])), patch.object(FittedForest, "votes", votes):
+    with (
+        patch.object(Forest, "_grown", timed(WAYS[way])),
+        patch.object(FittedForest, "votes", votes),
+    ):
         yield seconds
 
 
@@ -191,31 +195,35 @@ def tell(name: str, found: dict[str, list[float]]) -> None:
     )
 
 
+def compare(name: str, game: str, seeds: int) -> None:
+    """A game of a study by both forests, in turn."""
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    seconds = dict.fromkeys(WAYS, 0.0)
+    for seed in range(seeds):
+        for way in WAYS:
+            with fitted(way) as each:
+                found[way].append(scores(played(STUDIES[name], game, seed)))
+            seconds[way] += sum(each)
+    print(
+        f"{name}, {game}: {seconds['breiman']:.1f} s Breiman, {seconds['ours']:.1f} s ours, "
+        f"{seconds['breiman'] / seconds['ours']:.1f} times",
+        flush=True,
+    )
+    for score in found["ours"][0]:
+        tell(score, {way: [each[score] for each in found[way]] for way in WAYS})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--studies", default=",".join(STUDIES))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--studies", default="digits,adult,ravdess", help=", ".join(STUDIES))
     parser.add_argument("--games", default=",".join(GAMES))
     parser.add_argument("--synthetic", action="store_true")
     given = parser.parse_args()
     if given.synthetic:
         synthetic(given.seeds)
-    for name, game in ((s, g) for s in given.studies.split(",") if s for g in given.games.split(",")):
-        found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
-        seconds = dict.fromkeys(WAYS, 0.0)
-        for seed in range(given.seeds):
-            for way in WAYS:
-                with fitted(way) as each:
-                    found[way].append(scores(played(STUDIES[name], game, seed)))
-                seconds[way] += sum(each)
-        ratio = seconds["breiman"] / seconds["ours"]
-        print(
-            f"{name}, {game}: {seconds['breiman']:.1f} s Breiman, {seconds['ours']:.1f} s ours, "
-            f"{ratio:.1f} times",
-            flush=True,
-        )
-        for score in found["ours"][0]:
-            tell(score, {way: [each[score] for each in found[way]] for way in WAYS})
+    for name, game in product(filter(None, given.studies.split(",")), given.games.split(",")):
+        compare(name, game, given.seeds)
 
 
 if __name__ == "__main__":

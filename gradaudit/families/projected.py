@@ -19,7 +19,8 @@ from gradaudit.families.base import (
 
 _LOSS = 10.0
 """What a row's loss counts beside half the squared weights."""
-_STEPS = {"maxiter": 200, "gtol": 1e-2, "ftol": 1e-9}
+_STEPS, _SLOPE = 200, 1e-2
+"""Steps at most, and the largest derivative at which to stop."""
 
 
 class Prior(Family):
@@ -84,8 +85,13 @@ class Logistic(Projected):
             value = (penalty * weights**2).sum() / 2 - (losses * known * said).sum()
             return float(value), np.asarray(wrong.T @ columns + penalty * weights).reshape(-1)
 
-        start = np.zeros(sides * len(unit))
-        found = minimize(objective, start, jac=True, method="L-BFGS-B", options=_STEPS)
+        found = minimize(
+            objective,
+            np.zeros(sides * len(unit)),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": _STEPS, "gtol": _SLOPE},
+        )
         *weights, bias = (found.x.reshape(sides, -1) * unit).T
         return lambda projected: np.asarray(projected @ np.reshape(weights, (-1, sides)) + bias)
 

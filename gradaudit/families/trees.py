@@ -18,7 +18,7 @@ from gradaudit.families.base import Features, FloatArray, IntArray
 _CELLS = 1 << 16
 """Rows times cuts that are tried at a time, so that they stay in the cache."""
 _TRIED = 3
-"""Cuts that a node tries for each of √columns: with one, it misses what few of many columns tell."""
+"""Cuts that a node tries for each of √columns: with one, it misses what few of many tell."""
 _PATIENCE = 5
 """Levels in a row that divide no node, after which those left are leaves."""
 Sums = NDArray[np.float32]
@@ -71,9 +71,9 @@ def grown(
 ) -> Trees:
     """Grow trees until the rows of a node have the same targets, or cannot be told apart.
 
-    A node tries 3√columns cuts, and takes the one that explains most of the targets' variance. A cut
-    lies in a random column, between two random rows of the node: so cuts are as dense as rows are,
-    and no heavy tail or outlier draws them away.
+    A node tries 3√columns cuts, and takes the one that explains most of the targets' variance. A
+    cut lies in a random column, between two random rows of the node: so cuts are as dense as rows
+    are, and no heavy tail or outlier draws them away.
 
     Args:
         columns: (columns, rows), contiguous.
@@ -182,9 +182,8 @@ class _Growing:
     def divided(self, level: _Level, cuts: _Cuts) -> _Level:
         """The children, and the nodes that none of their cuts divided."""
         new = self._nodes + np.arange(2 * cuts.divide.sum()).reshape(-1, 2)
-        self._inner.append(
-            (level.nodes[cuts.divide], *(each[cuts.divide] for each in cuts[1:]), new[:, 0])
-        )
+        which = cuts.divide
+        self._inner.append((level.nodes[which], cuts.columns[which], cuts.values[which], new[:, 0]))
         numbers = np.repeat(level.nodes[:, None], 2, axis=1)
         numbers[cuts.divide] = new
         node = np.repeat(np.arange(len(level.nodes)), level.sizes)
@@ -224,10 +223,9 @@ class _Growing:
         return cuts, np.where((often > 0) & (rest > 0), gains, 0)
 
     def _between(self, looked: Features, starts: IntArray, sizes: IntArray) -> Features:
-        """A place between two random rows of each node; ∞ where they are alike.
+        """Of values (cuts, entries) a place between two random rows of each node.
 
-        Args:
-            looked: (cuts, entries) values of the nodes' rows.
+        It is ∞ where they are alike.
         """
         shape = len(looked), len(sizes)
         place, further = self._generator.random((2, *shape))

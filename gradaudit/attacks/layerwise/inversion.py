@@ -94,11 +94,16 @@ class Inversion:
             any_left = torch.zeros_like(read, requires_grad=True)
             (pulled,) = torch.autograd.grad(read, record, any_left, create_graph=True)
         if len(z) <= _FEW:
+            along = torch.split(torch.eye(len(z)).to(record), _TOGETHER)
             columns = [
                 torch.autograd.grad(
-                    pulled, any_left, steps, retain_graph=True, is_grads_batched=True
+                    pulled,
+                    any_left,
+                    steps.reshape(-1, *record.shape),
+                    retain_graph=True,
+                    is_grads_batched=True,
                 )[0]
-                for steps in torch.eye(len(z)).to(record).reshape(-1, *record.shape).split(_TOGETHER)
+                for steps in along
             ]
             return aslinearoperator(float64(torch.cat(columns)).T)
 
