@@ -152,12 +152,12 @@ def _fitting(peaks: Sequence[int], memory: int, quick: int | None) -> int:
 def _traced(
     target: Target, view: FunctionalModel, layers: Sequence[Layer], inputs: Tensor, labels: Tensor
 ) -> Trace:
-    """A trace that is guarded in float64 and then computes in the precision of the view.
+    """A trace that is guarded in the target's precision and then computes in that of the view.
 
     Where the records (a few, and their labels) take different ways through the model, nothing in it
     is taken apart.
     """
-    exact = FunctionalModel.of(target, dtype=torch.float64, seed=view.seed)
+    exact = FunctionalModel.of(target, seed=view.seed)
     records, targets = exact.cast(inputs), exact.cast(labels)
     try:
         return replace(Trace.of(exact, names_of(layers), records, targets), view=view)

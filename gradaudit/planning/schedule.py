@@ -48,6 +48,8 @@ class _Course:
         self.estimates = [estimate(size) for size in sizes]
         self.pace: float | None = None
         """Seconds that it took, over what was estimated."""
+        self.telling = False
+        """Whether that tells of others: it was not cut short, nor done as soon as it began."""
         self.reached = -1
         self.open = len(sizes) - 1
         """The largest size that may still fit."""
@@ -107,6 +109,7 @@ class Schedule:
         index = course.sizes.index(turn.size)
         if estimate := course.estimates[index]:
             course.pace = max(seconds - MOMENT, min(seconds, estimate)) / estimate
+            course.telling = whole and seconds > MOMENT
         if whole:
             course.reached = index
         else:
@@ -126,7 +129,7 @@ class Schedule:
     @property
     def _usual(self) -> float:
         """What other audits took of their estimates."""
-        paces = [c.pace for c in self._courses if c.pace is not None and not c.cut]
+        paces = [c.pace for c in self._courses if c.pace is not None and c.telling]
         return min(max(statistics.median(paces), 1 / USUAL), USUAL) if paces else 1.0
 
     def _first(self, waiting: Sequence[_Course], left: float) -> Turn | None:

@@ -8,9 +8,10 @@ from fake_audit import Counting
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradaudit.audits.sizes import SIZES, Size
+from gradaudit.audits.sizes import Size, SizeName
 from gradaudit.planning.schedule import Schedule
 
+NAMES: tuple[SizeName, ...] = ("least", "quick", "plain")
 Seconds = Sequence[float]
 """What the sizes of an audit take, the least first."""
 
@@ -33,7 +34,10 @@ class Played:
 def played(truth: Sequence[Seconds], estimates: Sequence[Seconds], budget: float | None) -> Played:
     """Play a schedule whose audits take the truth, or are cut short, where others were told."""
     ladders = [
-        [Size(SIZES[i], Counting(Counting.Options(scale=1.0 + number))) for i in range(len(each))]
+        [
+            Size(name, Counting(Counting.Options(scale=1.0 + number)))
+            for name, _ in zip(NAMES, each, strict=False)
+        ]
         for number, each in enumerate(truth)
     ]
     told = {

@@ -66,7 +66,12 @@ class ThreatModel:
         again = torch.Generator(generator.device)
         again.set_state(generator.get_state())
         update = seen(
-            self.target, batch.inputs, batch.labels, self.sharing, generator, dtype=torch.float64
+            self.target,
+            batch.inputs,
+            batch.labels,
+            self.sharing,
+            generator,
+            dtype=self.target.precision,
         )
         view = self.view(batch, self.visible(update))
         return Observed(view, batch.inputs, batch.labels, self._clean(batch, again))
@@ -81,7 +86,13 @@ class ThreatModel:
         clipping = tuple(d for d in self.sharing.chain.acting if d.additive)
         sharing, target = replace(self.sharing, defenses=clipping), seen_by_outsiders(self.target)
         update = seen(
-            target, batch.inputs, batch.labels, sharing, generator, dtype=torch.float64, noise=False
+            target,
+            batch.inputs,
+            batch.labels,
+            sharing,
+            generator,
+            dtype=target.precision,
+            noise=False,
         )
         return self.visible(update)
 
