@@ -49,7 +49,9 @@ class Came(NamedTuple):
     lost: float
 
 
-def drawn(ladders: dict[str, list[float]], ratios: dict[str, list[float]], seed: int) -> list[Course]:
+def drawn(
+    ladders: dict[str, list[float]], ratios: dict[str, list[float]], seed: int
+) -> list[Course]:
     """A scan's courses with what they take, in the order of their turns."""
     draws = np.random.default_rng(seed)
     every = list(itertools.chain.from_iterable(ratios.values()))
@@ -63,13 +65,15 @@ def drawn(ladders: dict[str, list[float]], ratios: dict[str, list[float]], seed:
         names = ("least", "rough", "quick", "plain", "thorough")
         # a number apart, for equal sizes would be one
         sizes = [Size(each, name, number) for number, each in enumerate(names[: len(told)])]  # type: ignore[arg-type]
-        courses.append(Course(sizes, told, [t * ratio * s for t, s in zip(told, scatter)]))
+        courses.append(Course(sizes, told, list(ratio * np.array(told) * scatter)))
     return courses
 
 
 def played(courses: Sequence[Course], seconds: float) -> Came:
     """Play the schedule to its end."""
-    told = {size: t for course in courses for size, t in zip(course.sizes, course.told)}
+    told = {
+        size: t for course in courses for size, t in zip(course.sizes, course.told, strict=True)
+    }
     spent = lost = 0.0
     reached = [-1] * len(courses)
     plan = schedule.Schedule([c.sizes for c in courses], told.__getitem__, lambda: seconds - spent)
@@ -84,7 +88,7 @@ def played(courses: Sequence[Course], seconds: float) -> Came:
             lost += limit
         plan.done(turn, min(takes, limit), whole=takes <= limit)
     weights = PATIENCE ** np.arange(len(courses))
-    steps = np.array([(at + 1) / len(c.sizes) for at, c in zip(reached, courses)])
+    steps = np.array([(at + 1) / len(c.sizes) for at, c in zip(reached, courses, strict=True)])
     total = weights.sum()
     return Came(
         float(weights @ (np.array(reached) >= 0) / total),
@@ -125,10 +129,10 @@ def main() -> None:
     ]
     print(f"{len(scans)} scans\n{'CAUTION':>8}{'KNOWN':>8}{'USUAL':>8}  numbers  steps   lost")
     for values in itertools.product(*GRID.values()):
-        for name, value in zip(GRID, values):
+        for name, value in zip(GRID, values, strict=True):
             setattr(schedule, name, value)
         came = [played(*scan) for scan in scans]
-        means = [statistics.fmean(column) for column in zip(*came)]
+        means = [statistics.fmean(column) for column in zip(*came, strict=True)]
         print("".join(f"{value:8g}" for value in values) + "  {:7.3f}{:7.3f}{:7.3f}".format(*means))
 
 
