@@ -105,6 +105,16 @@ def test_an_estimate_that_is_far_too_low_costs_no_other_audit_its_turn() -> None
     assert came.best.keys() == {1, 2}
 
 
+def test_what_surely_fits_comes_before_what_may_not() -> None:
+    assert played([(200.0,), (10.0,)], [(50.0,), (10.0,)], 60).best == {1: "least"}
+
+
+def test_what_does_not_apply_tells_nothing_of_others() -> None:
+    truth = told = [(20.0,), (20.0,), (300.0,), (15.0,)]
+    came = played([(0.01,), (0.01,), *truth[2:]], told, 60)
+    assert 3 in came.best
+
+
 def test_an_estimate_that_is_too_high_is_corrected() -> None:
     truth, told = [(0.5, 2.0), (0.5, 2.0)], [(10.0, 40.0), (10.0, 40.0)]
     assert played(truth, told, 60).best == {0: "quick", 1: "quick"}
