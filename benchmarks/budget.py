@@ -90,15 +90,19 @@ def pictures(size: int, records: int = 5000) -> dict[str, object]:
     }
 
 
-def table(rows: int = 100_000, columns: int = 100) -> dict[str, object]:
-    """Rows of normal columns, some of them correlated with a label and with a group."""
+def table(rows: int = 100_000, columns: int = 100, users: int = 0) -> dict[str, object]:
+    """Rows of normal columns, some of them correlated with a label, a group and their user."""
     draws = torch.Generator().manual_seed(0)
     hidden = torch.randn(rows, 2, generator=draws)
     inputs = torch.randn(rows, columns, generator=draws)
     inputs[:, :20] += hidden[:, :1]
     inputs[:, 10:30] += hidden[:, 1:]
     label, group = (hidden + torch.randn(rows, 2, generator=draws) > 0).long().T
-    return {"inputs": inputs, "labels": label, "attributes": {"group": group.numpy()}}
+    made: dict[str, object] = {"labels": label, "attributes": {"group": group.numpy()}}
+    if users:
+        made["users"] = whose = torch.arange(rows) % users
+        inputs = inputs + torch.randn(users, columns, generator=draws)[whose]
+    return {"inputs": inputs, **made}
 
 
 def by_cpu_seconds(arguments: list[str]) -> None:

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -82,7 +83,7 @@ def _slowness(device: torch.device) -> float:
     seconds = {}
     for dtype in (torch.float32, torch.float64):
         matrix = torch.ones(_SIDE, _SIDE, dtype=dtype, device=device)
-        seconds[dtype] = _least_seconds(lambda matrix=matrix: matrix @ matrix, device)
+        seconds[dtype] = _least_seconds(partial(torch.matmul, matrix, matrix), device)
     return max(1.0, seconds[torch.float64] / seconds[torch.float32])
 
 
