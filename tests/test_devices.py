@@ -14,6 +14,12 @@ from gradaudit.audits import audits
 
 TESTS = Path(__file__).parent
 TABLE = {"model": "zoo:mlp?inputs=10&classes=2", "data": "diabetes", "attribute": ["sex"]}
+USERS = {"model": TABLE["model"].replace("10", "11"), "data": f"{TESTS}/device_subjects.py:users"}
+TEXTS = {
+    "model": f"{TESTS}/device_subjects.py:model_of_words",
+    "data": f"{TESTS}/device_subjects.py:words",
+}
+GAME = {"shadow": 40, "batches": 12, "trials": 12, "repeats": 1, "rounds": 1, "family": "logistic"}
 SAMPLE = TESTS.parent / "sample_models" / "models.py"
 PICTURES = {"model": f"{SAMPLE}:digits_cnn", "data": "digits"}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -42,17 +48,26 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         TABLE,
         {"batch_size": 6, "shadow": 12, "trials": 12, "repeats": 1, "family": ["logistic"]},
     ),
+    ("attack attribute", TABLE, {**GAME, "batch_size": 6}),
+    ("attack distribution", TABLE, {**GAME, "batch_size": 6}),
+    ("attack user", USERS, {**GAME, "batch_size": 4}),
+    ("attack text", TEXTS, {"batch_size": 2, "batches": 1, "decoys": 4}),
+    (
+        "tradeoff",
+        TABLE,
+        {
+            "defense": ["dp:clip=1e6,sigma=0.001|10,per=release"],
+            "iterations": 2,
+            "rounds": 4,
+            "clients": 2,
+            "batches": 2,
+            "participants": 2,
+        },
+    ),
     ("dp-audit", TABLE, {"mechanism": "dp:clip=1,sigma=1", "trials": 200, "iterations": 4}),
 ]
-ELSEWHERE = {
-    "attack text",
-    "attack user",
-    "attack attribute",
-    "attack distribution",
-    "tradeoff",
-    "observe",
-}
-"""Need language models, users or an update from a file, or are the code of others."""
+ELSEWHERE = {"observe"}
+"""Reads updates from files."""
 
 
 @pytest.fixture(scope="module")
