@@ -47,6 +47,10 @@ class Fake(Tensor):
         fake.raw = raw
         return fake
 
+    def data_ptr(self) -> int:
+        """Where it lies, as on any real device."""
+        return self.raw.data_ptr()
+
     @classmethod
     def __torch_dispatch__(
         cls, operation: Any, types: Any, args: Any = (), kwargs: Any = None
