@@ -6,6 +6,7 @@ It is a process of its own because torch takes one such device, and keeps it.
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,19 @@ from gradaudit.runner import measured
 from gradaudit.subject import open_subject
 
 DEVICE = "fake:0"
+_WAITS = {"_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select"} | {
+    "_unique2",
+    "unique_dim",
+    "unique_consecutive",
+    "linalg_eigh",
+    "_linalg_eigh",
+    "_linalg_svd",
+    "linalg_qr",
+    "_linalg_check_errors",
+}
+"""Whose result the CPU needs before it can go on; a copy from or to the CPU is another."""
+waits: Counter[str] = Counter()
+"""How often the CPU had to wait for the device, by the operation."""
 _MAY_MIX = {"copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_"}
 """What a real device takes beside tensors of its own: copies, and indices."""
 
@@ -61,6 +75,9 @@ class Fake(Tensor):
 def computed(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Compute on the CPU what was asked for on the device."""
     expect_one_device(operation, args, kwargs)
+    if _waits(operation, args, kwargs):
+        waits[operation.overloadpacket.__name__] += 1
+        spy()
     asked = kwargs.get("device")
     plain, named = tree_map(_bare, args), dict(tree_map(_bare, dict(kwargs)))
     if asked is not None:
@@ -86,6 +103,32 @@ def expect_one_device(operation: Any, args: Any, kwargs: Any) -> None:
     for tensor in tensors:
         if not isinstance(tensor, Fake) and tensor.dim():
             raise RuntimeError(f"{operation}: a tensor {tuple(tensor.shape)} is on the CPU")
+
+
+def _waits(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the CPU has to wait for what the device works on, as with CUDA."""
+    name = operation.overloadpacket.__name__
+    if name in {"index", "index_put", "index_put_", "_index_put_impl_"}:
+        return any(_is_mask(each) or not isinstance(each, Fake) for each in args[1] if each is not None)
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    places = {isinstance(tensor, Fake) for tensor in tensors}
+    if name == "_to_copy" and kwargs.get("device") is not None:
+        places.add(torch.device(kwargs["device"]).type != "cpu")
+    return name in _WAITS or (name in {"copy_", "_to_copy"} and len(places) > 1)
+
+
+def spy():
+    import traceback, os
+    if 'SPY' in os.environ:
+        for fr in reversed(traceback.extract_stack()):
+            if '/gradaudit/' in fr.filename:
+                where[f"{fr.filename.split('/gradaudit/')[-1]}:{fr.lineno} {fr.line}"] += 1
+                return
+where = Counter()
+
+
+def _is_mask(index: Tensor) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
 
 
 def _bare(value: Any) -> Any:
