@@ -25,17 +25,22 @@ from gradaudit.runner import measured
 from gradaudit.subject import open_subject
 
 DEVICE = "fake:0"
-_WAITS = {"_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select"} | {
-    "_unique2",
-    "unique_dim",
-    "unique_consecutive",
-    "linalg_eigh",
+_WAITS = {
+    "_linalg_check_errors",
     "_linalg_eigh",
     "_linalg_svd",
-    "linalg_qr",
-    "_linalg_check_errors",
+    "_local_scalar_dense",
+    "_unique2",
+    "equal",
+    "is_nonzero",
+    "masked_select",
+    "nonzero",
+    "unique_consecutive",
+    "unique_dim",
 }
-"""Whose result the CPU needs before it can go on; a copy from or to the CPU is another."""
+"""What the CPU needs to know before it goes on: numbers, sizes, whether an algorithm converged."""
+_COPIES = {"copy_", "_to_copy"}
+"""The CPU waits for these too, but for those to the device that need not be done at once."""
 waits: Counter[str] = Counter()
 """How often the CPU had to wait for the device, by the operation."""
 _MAY_MIX = {"copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_"}
@@ -77,7 +82,6 @@ def computed(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     expect_one_device(operation, args, kwargs)
     if _waits(operation, args, kwargs):
         waits[operation.overloadpacket.__name__] += 1
-        spy()
     asked = kwargs.get("device")
     plain, named = tree_map(_bare, args), dict(tree_map(_bare, dict(kwargs)))
     if asked is not None:
@@ -109,22 +113,21 @@ def _waits(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     """Whether the CPU has to wait for what the device works on, as with CUDA."""
     name = operation.overloadpacket.__name__
     if name in {"index", "index_put", "index_put_", "_index_put_impl_"}:
-        return any(_is_mask(each) or not isinstance(each, Fake) for each in args[1] if each is not None)
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    places = {isinstance(tensor, Fake) for tensor in tensors}
-    if name == "_to_copy" and kwargs.get("device") is not None:
-        places.add(torch.device(kwargs["device"]).type != "cpu")
-    return name in _WAITS or (name in {"copy_", "_to_copy"} and len(places) > 1)
+        indices = [index for index in args[1] if index is not None]
+        return any(_is_mask(index) or not isinstance(index, Fake) for index in indices)
+    if name not in _COPIES:
+        return name in _WAITS
+    sent, received = _ends(args, kwargs)
+    queued = not sent and (kwargs.get("non_blocking") or (name == "copy_" and True in args[2:]))
+    return sent != received and not queued
 
 
-def spy():
-    import traceback, os
-    if 'SPY' in os.environ:
-        for fr in reversed(traceback.extract_stack()):
-            if '/gradaudit/' in fr.filename:
-                where[f"{fr.filename.split('/gradaudit/')[-1]}:{fr.lineno} {fr.line}"] += 1
-                return
-where = Counter()
+def _ends(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether a copy is from the device, and whether to it."""
+    if len(args) > 1:  # copy_(to, from)
+        return isinstance(args[1], Fake), isinstance(args[0], Fake)
+    here, asked = isinstance(args[0], Fake), kwargs.get("device")
+    return here, here if asked is None else torch.device(asked).type != "cpu"
 
 
 def _is_mask(index: Tensor) -> bool:
