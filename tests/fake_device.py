@@ -70,6 +70,13 @@ class Fake(Tensor):
         """Where it lies, as on any real device."""
         return self.raw.data_ptr()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """Another; torch would copy a storage, which there is none of."""
+        copied: Tensor = Fake(self.raw.detach().clone())
+        if isinstance(self, nn.Parameter):
+            copied = nn.Parameter(copied, self.requires_grad)
+        return memo.setdefault(id(self), copied)
+
     @classmethod
     def __torch_dispatch__(
         cls, operation: Any, types: Any, args: Any = (), kwargs: Any = None
