@@ -39,6 +39,8 @@ class Memory:
     """(rows,) pairs kept."""
     ends: Tensor
     """(rows,) where the next pair goes."""
+    rows: Tensor
+    """(rows,) their numbers."""
     most: IntArray
     """(rows,) pairs that may be kept, as far as the CPU knows."""
 
@@ -55,6 +57,7 @@ class Memory:
             scale=start.new_ones(rows),
             counts=count,
             ends=count.clone(),
+            rows=torch.arange(rows, device=start.device),
             most=np.zeros(rows, dtype=np.int64),
         )
 
@@ -104,9 +107,8 @@ class Memory:
         curvature, bend = (moves * turns).sum(dim=1), turns.square().sum(dim=1)
         flat = curvature <= torch.finfo(moves.dtype).eps * bend
         good, end = ~flat & (curvature > 0), self.ends[at]
-        row = torch.arange(len(self.ends), device=end.device)[at]
         for ring, pairs in ((self.moves, moves), (self.turns, turns)):
-            ring[row, end] = pairs.where(good[:, None], 0)
+            ring[self.rows[at], end] = pairs.where(good[:, None], 0)
         self.scale[at] = torch.where(good, curvature / bend, self.scale[at])
         self.counts[at] = (self.counts[at] + good).clamp_(max=self._history)
         self.ends[at] = (end + good) % (self._history + 1)

@@ -101,7 +101,7 @@ class _Search:
         values, gradients = evaluate(start)
         fine = values.isfinite() & gradients.isfinite().all(dim=1)
         none, count = np.zeros(len(start)), np.zeros(len(start), dtype=np.int64)
-        numbers, finite = _numbers(values, fine)
+        numbers, finite = _numbers(values, fine.to(values))
         search = cls(
             points=start.clone(),
             gradients=gradients.clone(),
@@ -158,30 +158,30 @@ class _Search:
 
     def _tried(self, rows: IntArray, evaluate: Evaluation) -> tuple[End, Tensor]:
         """The ends of the next steps and the gradients there."""
-        at = self._at(rows)
+        at, new = self._at(rows), self.unread[rows]
         direction, ahead = self.directions[at], self.ahead[at]
-        step = self._column(np.where(self.unread[rows], np.nan, self.step[rows]))
-        step = torch.where(step.isnan(), ahead[:, 1:2], step)
+        step = ahead[:, 1:2] if new.all() else self._column(self.step[rows])
+        if new.any() and not new.all():
+            step = torch.where(self._column(new), ahead[:, 1:2], step)
         values, gradients = evaluate(self.points[at] + step * direction)
-        found = _numbers(values, (gradients * direction).sum(dim=1), *ahead.unbind(1))
-        self._read(rows, found[2:])
+        slopes = (gradients * direction).sum(dim=1)
+        found = _numbers(values, slopes, *(ahead.unbind(1) if new.any() else ()))
+        self._read(rows[new], found[2:, new])
         return End(self.step[rows], found[0], found[1]), gradients
 
     def _read(self, rows: IntArray, found: FloatArray) -> None:
-        """What is known of directions (5, chosen), where they are new."""
-        some = self.unread[rows]
-        new = rows[some]
-        if not len(new):
+        """What is known of new directions, (5, chosen)."""
+        if not len(rows):
             return
-        slope, self.step[new], self.furthest[new], self.size[new], straight = found[:, some]
-        self.start.slope[new] = slope
-        self.straight[new] = straight > 0
-        self.memory.most[new[straight > 0]] = 0
-        self.low.store(new, self.start.rows(new))
-        self.high.step[new] = np.inf
-        self.trials[new] = 0
-        self.done[new] |= slope == 0
-        self.unread[new] = False
+        slope, self.step[rows], self.furthest[rows], self.size[rows], straight = found
+        self.start.slope[rows] = slope
+        self.straight[rows] = straight > 0
+        self.memory.most[rows[straight > 0]] = 0
+        self.low.store(rows, self.start.rows(rows))
+        self.high.step[rows] = np.inf
+        self.trials[rows] = 0
+        self.done[rows] |= slope == 0
+        self.unread[rows] = False
 
     def _keep(self, rows: IntArray, take: BoolArray, gradients: Tensor) -> None:
         """Remember the gradients at the best steps so far."""
@@ -242,8 +242,11 @@ class _Search:
     def _at(self, rows: IntArray) -> slice | Tensor:
         return some_of(self.points, rows)
 
-    def _column(self, numbers: FloatArray) -> Tensor:
-        return torch.from_numpy(numbers).to(self.points, non_blocking=True)[:, None]
+    def _column(self, numbers: FloatArray | BoolArray) -> Tensor:
+        """(rows, 1) where the problem is, in its precision if they are no truth values."""
+        dtype = torch.bool if numbers.dtype == np.bool_ else self.points.dtype
+        column = torch.from_numpy(numbers)[:, None]
+        return column.to(self.points.device, dtype, non_blocking=True)
 
     def minimum(self) -> Minimum:
         like = self.points
@@ -260,7 +263,7 @@ class _Search:
 
 def _numbers(*columns: Tensor) -> FloatArray:
     """(columns, rows) in float64 on the CPU, in one transfer."""
-    return np.asarray(torch.stack([c.double() for c in columns]).cpu().numpy())
+    return np.asarray(torch.stack(columns).double().cpu().numpy())
 
 
 @dataclass
