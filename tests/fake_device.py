@@ -198,18 +198,26 @@ def there(subject: Subject) -> Subject:
 def rows_of(subject: Subject, audit: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Rows by what tells them apart, and why the audit broke off if it did."""
     kind = audits()[audit]
+    before = waits.total()
     outcome = measured(subject, kind(kind.Options(**options)), Silent())
     rows = {str(row.key): (row.status, row.value, row.reason) for row in outcome.part.rows}
-    return {"fault": outcome.fault, "rows": rows}
+    return {"fault": outcome.fault, "rows": rows, "waits": waits.total() - before}
 
 
 def main() -> None:
-    """Audit as the cases on standard input say: [{"subject", "audit", "options"}, …]."""
+    """Audit as the cases on standard input say.
+
+    They are [{"subject", "audit", "options", "only_there"}, …].
+    """
     cases = json.load(sys.stdin)
     chosen = [SubjectSettings(**case["subject"], device="cpu") for case in cases]
     work = [(case["audit"], case["options"]) for case in cases]
     plug_in()  # before torch starts its threads, one a device
-    here = [rows_of(open_subject(s), *each) for s, each in zip(chosen, work, strict=True)]
+    here = [
+        rows_of(open_subject(s), *each)
+        for s, each, case in zip(chosen, work, cases, strict=True)
+        if not case["only_there"]
+    ]
     with MadeThere():
         away = [
             rows_of(there(open_subject(s)), *each) for s, each in zip(chosen, work, strict=True)

@@ -114,9 +114,7 @@ class Memory:
         self.ends[at] = (end + good) % (self._history + 1)
         return good
 
-    def _note(
-        self, at: slice | Tensor, good: Tensor, of_moves: Tensor, of_turns: Tensor
-    ) -> None:
+    def _note(self, at: slice | Tensor, good: Tensor, of_moves: Tensor, of_turns: Tensor) -> None:
         """Products of the newest turn with what is kept (chosen, used), newest first."""
         used, row = of_moves.shape[1], good[:, None]
         for matrices, column in ((self.products, of_moves), (self.bends, of_turns)):
@@ -170,9 +168,7 @@ def _inner(pairs: Tensor, rows: IntArray, used: int, vectors: Tensor) -> Tensor:
     return torch.stack([vector @ pairs[row, :used].mT for row, vector in numbered])
 
 
-def _combined(
-    pairs: Tensor, rows: IntArray, used: int, places: Tensor, weights: Tensor
-) -> Tensor:
+def _combined(pairs: Tensor, rows: IntArray, used: int, places: Tensor, weights: Tensor) -> Tensor:
     """(chosen, n) of chosen rows' pairs, by weights (chosen, pairs) of those at ``places``."""
     placed = weights.new_zeros(len(weights), used).scatter_add_(1, places, weights)[:, None]
     if len(rows) == len(pairs):
