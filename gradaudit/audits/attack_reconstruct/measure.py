@@ -153,7 +153,7 @@ def cost(audit: AttackReconstruct, subject: Subject) -> Cost:
     options = audit.options
     methods, updates = _methods(options).values(), options.count(subject)
     steps = sum(m.steps(options.restarts if m.restarts else 1) for m in methods)
-    model = FunctionalModel.of(subject.target)
+    model = FunctionalModel.of(subject.target, dtype=torch.float32)
     record = model.cast(subject.records.inputs[:1])
     calls = sum(m.calls_on(model, record) for m in methods)
     size = options.batch_size

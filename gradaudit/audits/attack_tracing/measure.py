@@ -36,7 +36,7 @@ def cost(audit: AttackTracing, subject: Subject) -> Cost:
     likely = list(_methods(options, subject).values())[0 if options.batch_size == 1 else -1]
     attacks = options.participants * options.updates * options.repeats
     steps = likely.steps(options.restarts)
-    model = FunctionalModel.of(subject.target)
+    model = FunctionalModel.of(subject.target, dtype=torch.float32)
     calls = likely.calls_on(model, model.cast(subject.records.inputs[:1]))
     size = options.batch_size
     calls *= options.steps(size)
