@@ -12,6 +12,7 @@ from gradaudit.audits.subspace import Subspace
 from gradaudit.data.records import with_rare_merged
 from gradaudit.defenses.subject import Subject, defenses_note
 from gradaudit.errors import GradauditError, NotApplicable
+from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
 from gradaudit.subspaces.comparing import DISTANCES, Compared, Family, most_significant
@@ -35,6 +36,7 @@ def cost(audit: Subspace, subject: Subject) -> Cost:
     records = looked_at * len(subject.targets)
     return Cost(
         passes=_PASSES_A_RECORD * records * (2 if audit.options.reading == "mean" else 1),
+        calls=PREPARING * len(subject.targets),
         seconds=_SECONDS_A_PAIR * looked_at**2 * len(subject.layers) * len(subject.targets),
     )
 
