@@ -18,9 +18,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gradaudit.ranks.operator import MOST_ELEMENTS, Gap, ReducedU, RowBasis, row_space
+from gradaudit.ranks.operator import EPSILON, MOST_ELEMENTS, Gap, ReducedU, RowBasis, row_space
 
-_CLEAR = 1e-4
+_CLEAR = 1e-6
 """S is eliminated if its basis is exact: no singular value between rounding and this."""
 
 
@@ -46,6 +46,11 @@ class Equations:
     def gap(self) -> Gap:
         """What decided the dimension of S."""
         return self.basis.gap
+
+    @property
+    def rounding(self) -> float:
+        """How far the basis may be off, relative: rounding errors over the least singular value."""
+        return 8 * EPSILON / self.gap.smallest
 
     @property
     def projection_flops(self) -> float:
@@ -93,7 +98,7 @@ def equations_of(operator: ReducedU, flops: float) -> Equations | None:
     longest = float(placed.norm(dim=1).max())
     if not longest:
         return None
-    basis = row_space(placed, max(placed.shape) * torch.finfo(placed.dtype).eps)
+    basis = row_space(placed, max(placed.shape) * EPSILON)
     if basis.gap.smallest < _CLEAR:
         return None
     return Equations(operator, basis, longest * basis.gap.smallest / geometry.scale, cost)

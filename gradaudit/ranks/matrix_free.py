@@ -35,6 +35,7 @@ _FIRST_PROBES = 2
 _SPARE_PROBES = 8
 _MOST_PROBE_BYTES = 1 << 26
 _REFINEMENTS = 6
+_SIGMAS = 6.5
 _GLANCE = 8
 _SLACK = 2.0
 
@@ -165,7 +166,10 @@ def _enough(count: int) -> float:
 def _judge(side: Side, left: Residuals) -> Nullity:
     """The nullities that the residuals, rounding errors included, leave possible."""
     gain = float(torch.linalg.matrix_norm(left.coefficients, 2)) * side.operator.geometry.scale
-    probes, values = len(left.vectors), torch.linalg.svdvals(left.vectors) + _ROUNDING * gain
+    probes = len(left.vectors)
+    longest = math.sqrt(side.dimension) + math.sqrt(probes) + _SIGMAS  # of Gaussian probes
+    rounding = _ROUNDING * gain + side.rounding * longest
+    values = torch.linalg.svdvals(left.vectors) + rounding
     others = [0.0] * (probes - len(values))  # of more probes than there are dimensions
     high = largest_nullity([*values.tolist(), *others], ALPHA, side.dimension)
     smallest = None

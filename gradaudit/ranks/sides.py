@@ -239,6 +239,11 @@ class Side:
         return 2.0 * self.operator.flops + eliminating
 
     @property
+    def rounding(self) -> float:
+        """How far the space may be off, relative."""
+        return self.equations.rounding if self.equations else 0.0
+
+    @property
     def spent(self) -> float:
         """Floating-point operations that it took to prepare."""
         return self.equations.flops if self.equations else 0.0
