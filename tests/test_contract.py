@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from command_line import run
 
 from gradaudit.attacks.reconstruction import load_method, reconstructions
@@ -182,6 +183,7 @@ def test_every_metric_is_listed() -> None:
     assert declared == set(listed()["metrics"])
 
 
+@pytest.mark.slow
 @parts("audits")
 def test_its_name_is_its_command_and_help_shows_its_options(part: Part) -> None:
     module = part.cls.__module__.rpartition(".")[2]

@@ -68,7 +68,8 @@ class FunctionalModel:
 
     def cast(self, data: Tensor) -> Tensor:
         """Inputs or labels on the model's device, real numbers in its precision."""
-        return data.to(self.device, self.dtype if data.is_floating_point() else data.dtype)
+        dtype = self.dtype if data.is_floating_point() else data.dtype
+        return data.to(self.device, dtype, non_blocking=self.device.type != "cpu")
 
     def outputs(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """The model's outputs, (records, …).
