@@ -60,7 +60,7 @@ class Replayed:
 
     def _record(self, points: Tensor, direct: tuple[Tensor, Tensor]) -> Evaluation | None:
         recording = recorded(self.evaluate, -points)
-        return recording if recording and _agree(recording(points), direct) else None
+        return recording if recording and agree(recording(points), direct) else None
 
 
 def recorded(evaluate: Evaluation, points: Tensor) -> Evaluation | None:
@@ -187,7 +187,7 @@ def _fold(module: fx.GraphModule) -> None:
                     node.replace_all_uses_with(module.graph.get_attr(f"known_{node.name}"))
 
 
-def _agree(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> bool:
+def agree(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> bool:
     """Whether all numbers are the same to half of the digits."""
     for a, b in zip(left, right, strict=True):
         tolerance = torch.finfo(a.dtype).eps ** 0.5
