@@ -31,6 +31,7 @@ from gradaudit.errors import (
 )
 from gradaudit.fingerprint import fingerprint
 from gradaudit.gathering import AuditRows, gather
+from gradaudit.precision import full_single_precision
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 from gradaudit.stopping import TimeIsUp, within
@@ -117,7 +118,8 @@ def measured(
             if kept := done.kept():
                 trial.rows[:], took = kept
             else:
-                with within(None if seconds is None else seconds - spent()):
+                left = None if seconds is None else seconds - spent()
+                with within(left), full_single_precision():
                     trial.rows.extend(audit.run(work, progress))
                 took = spent()
                 done.keep((trial.rows, took))
@@ -170,6 +172,7 @@ class Run:
                 "hidden": list(subject.hidden),
                 "deployment": _described(subject),
                 "device": str(subject.target.device),
+                "tf32": False,
                 "threads": torch.get_num_threads(),
                 "started": self.started,
                 "finished": utc_now(),

@@ -6,6 +6,7 @@ It is a process of its own because torch takes one such device, and keeps it.
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,24 @@ from gradaudit.runner import measured
 from gradaudit.subject import open_subject
 
 DEVICE = "fake:0"
+_WAITS = {
+    "_linalg_check_errors",
+    "_linalg_eigh",
+    "_linalg_svd",
+    "_local_scalar_dense",
+    "_unique2",
+    "equal",
+    "is_nonzero",
+    "masked_select",
+    "nonzero",
+    "unique_consecutive",
+    "unique_dim",
+}
+"""What the CPU needs to know before it goes on: numbers, sizes, whether an algorithm converged."""
+_COPIES = {"copy_", "_to_copy"}
+"""The CPU waits for these too, but for those to the device that need not be done at once."""
+waits: Counter[str] = Counter()
+"""How often the CPU had to wait for the device, by the operation."""
 _MAY_MIX = {"copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_"}
 """What a real device takes beside tensors of its own: copies, and indices."""
 
@@ -47,6 +66,17 @@ class Fake(Tensor):
         fake.raw = raw
         return fake
 
+    def data_ptr(self) -> int:
+        """Where it lies, as on any real device."""
+        return self.raw.data_ptr()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """Another; torch would copy a storage, which there is none of."""
+        copied: Tensor = Fake(self.raw.detach().clone())
+        if isinstance(self, nn.Parameter):
+            copied = nn.Parameter(copied, self.requires_grad)
+        return memo.setdefault(id(self), copied)
+
     @classmethod
     def __torch_dispatch__(
         cls, operation: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -57,6 +87,8 @@ class Fake(Tensor):
 def computed(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Compute on the CPU what was asked for on the device."""
     expect_one_device(operation, args, kwargs)
+    if _waits(operation, args, kwargs):
+        waits[operation.overloadpacket.__name__] += 1
     asked = kwargs.get("device")
     plain, named = tree_map(_bare, args), dict(tree_map(_bare, dict(kwargs)))
     if asked is not None:
@@ -82,6 +114,31 @@ def expect_one_device(operation: Any, args: Any, kwargs: Any) -> None:
     for tensor in tensors:
         if not isinstance(tensor, Fake) and tensor.dim():
             raise RuntimeError(f"{operation}: a tensor {tuple(tensor.shape)} is on the CPU")
+
+
+def _waits(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the CPU has to wait for what the device works on, as with CUDA."""
+    name = operation.overloadpacket.__name__
+    if name in {"index", "index_put", "index_put_", "_index_put_impl_"}:
+        indices = [index for index in args[1] if index is not None]
+        return any(_is_mask(index) or not isinstance(index, Fake) for index in indices)
+    if name not in _COPIES:
+        return name in _WAITS
+    sent, received = _ends(args, kwargs)
+    queued = not sent and (kwargs.get("non_blocking") or (name == "copy_" and True in args[2:]))
+    return sent != received and not queued
+
+
+def _ends(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether a copy is from the device, and whether to it."""
+    if len(args) > 1:  # copy_(to, from)
+        return isinstance(args[1], Fake), isinstance(args[0], Fake)
+    here, asked = isinstance(args[0], Fake), kwargs.get("device")
+    return here, here if asked is None else torch.device(asked).type != "cpu"
+
+
+def _is_mask(index: Tensor) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
 
 
 def _bare(value: Any) -> Any:
@@ -141,18 +198,26 @@ def there(subject: Subject) -> Subject:
 def rows_of(subject: Subject, audit: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Rows by what tells them apart, and why the audit broke off if it did."""
     kind = audits()[audit]
+    before = waits.total()
     outcome = measured(subject, kind(kind.Options(**options)), Silent())
     rows = {str(row.key): (row.status, row.value, row.reason) for row in outcome.part.rows}
-    return {"fault": outcome.fault, "rows": rows}
+    return {"fault": outcome.fault, "rows": rows, "waits": waits.total() - before}
 
 
 def main() -> None:
-    """Audit as the cases on standard input say: [{"subject", "audit", "options"}, …]."""
+    """Audit as the cases on standard input say.
+
+    They are [{"subject", "audit", "options", "only_there"}, …].
+    """
     cases = json.load(sys.stdin)
     chosen = [SubjectSettings(**case["subject"], device="cpu") for case in cases]
     work = [(case["audit"], case["options"]) for case in cases]
     plug_in()  # before torch starts its threads, one a device
-    here = [rows_of(open_subject(s), *each) for s, each in zip(chosen, work, strict=True)]
+    here = [
+        rows_of(open_subject(s), *each)
+        for s, each, case in zip(chosen, work, cases, strict=True)
+        if not case["only_there"]
+    ]
     with MadeThere():
         away = [
             rows_of(there(open_subject(s)), *each) for s, each in zip(chosen, work, strict=True)

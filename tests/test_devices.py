@@ -14,6 +14,12 @@ from gradaudit.audits import audits
 
 TESTS = Path(__file__).parent
 TABLE = {"model": "zoo:mlp?inputs=10&classes=2", "data": "diabetes", "attribute": ["sex"]}
+USERS = {"model": TABLE["model"].replace("10", "11"), "data": f"{TESTS}/device_subjects.py:users"}
+TEXTS = {
+    "model": f"{TESTS}/device_subjects.py:model_of_words",
+    "data": f"{TESTS}/device_subjects.py:words",
+}
+GAME = {"shadow": 40, "batches": 12, "trials": 12, "repeats": 1, "rounds": 1, "family": "logistic"}
 SAMPLE = TESTS.parent / "sample_models" / "models.py"
 PICTURES = {"model": f"{SAMPLE}:digits_cnn", "data": "digits"}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -42,29 +48,110 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         TABLE,
         {"batch_size": 6, "shadow": 12, "trials": 12, "repeats": 1, "family": ["logistic"]},
     ),
+    ("attack attribute", TABLE, {**GAME, "batch_size": 6}),
+    ("attack distribution", TABLE, {**GAME, "batch_size": 6}),
+    ("attack user", USERS, {**GAME, "batch_size": 4}),
+    ("attack text", TEXTS, {"batch_size": 2, "batches": 1, "decoys": 4}),
+    (
+        "tradeoff",
+        TABLE,
+        {
+            "defense": ["dp:clip=1e6,sigma=0.001|10,per=release"],
+            "iterations": 2,
+            "rounds": 4,
+            "clients": 2,
+            "batches": 2,
+            "participants": 2,
+        },
+    ),
     ("dp-audit", TABLE, {"mechanism": "dp:clip=1,sigma=1", "trials": 200, "iterations": 4}),
 ]
-ELSEWHERE = {
-    "attack text",
-    "attack user",
-    "attack attribute",
-    "attack distribution",
-    "tradeoff",
-    "observe",
-}
-"""Need language models, users or an update from a file, or are the code of others."""
+MATCHING = {"restarts": 2, "batches": 1}
+LOOPS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], float]] = [
+    (
+        "attack reconstruct",
+        TABLE,
+        {**MATCHING, "method": ["dlg:optimiser=adam"], "iterations": 20},
+        {"iterations": 40},
+        0,
+    ),
+    (
+        "attack reconstruct",
+        PICTURES,
+        {**MATCHING, "method": ["inverting-gradients"], "iterations": 10},
+        {"iterations": 20},
+        0,
+    ),
+    (
+        "attack reconstruct",
+        TABLE,
+        {**MATCHING, "method": ["dlg"], "batch_size": 8, "iterations": 1},
+        {"iterations": 2},
+        35,
+    ),
+    (
+        "dp-audit",
+        TABLE,
+        {"mechanism": "dp:clip=1,sigma=1", "trials": 200, "iterations": 4},
+        {"iterations": 8, "trials": 400},
+        0,
+    ),
+    ("sensitivity", {**TABLE, "samples": 32}, {"probes": 8}, {"probes": 16}, 8),
+    ("floor", {**PICTURES, "samples": 8}, {"sigma": 0.1, "directions": 4}, {"directions": 8}, 0),
+    ("subspace", TABLE, {"permutations": 19}, {"permutations": 39}, 0),
+    (
+        "vinfo",
+        TABLE,
+        {"repeats": 2, "batches": 10, "batch_size": 4, "family": ["logistic"]},
+        {"repeats": 4, "batches": 20},
+        0,
+    ),
+    ("attack property", TABLE, {**GAME, "batch_size": 6}, {"batches": 24, "trials": 24}, 0),
+    ("attack text", TEXTS, {"batch_size": 2, "batches": 1, "decoys": 4}, {"decoys": 8}, 0),
+]
+"""Audit, subject, options, which of them are doubled, and how often the CPU may then wait more.
+
+L-BFGS waits once an evaluation, 20 to 30 times an outer step, as its line search is on the CPU.
+"""
+ELSEWHERE = {"observe"}
+"""Reads updates from files."""
 
 
 @pytest.fixture(scope="module")
 def both() -> dict[str, Any]:
     """The rows of every case, here and there."""
-    cases = [
-        {"audit": audit, "subject": {"samples": 100, **subject}, "options": options}
-        for audit, subject, options in CASES
+    return run([(*case, False) for case in CASES])
+
+
+@pytest.fixture(scope="module")
+def once_and_twice() -> list[tuple[int, int]]:
+    """How often the CPU waits for the device in every loop, and in one of double length."""
+    found = run(
+        [
+            (audit, subject, {**options, **more}, True)
+            for audit, subject, options, doubled, _ in LOOPS
+            for more in ({}, doubled)
+        ]
+    )["there"]
+    return [
+        (one["waits"], other["waits"]) for one, other in zip(found[::2], found[1::2], strict=True)
+    ]
+
+
+def run(cases: list[tuple[str, dict[str, Any], dict[str, Any], bool]]) -> dict[str, Any]:
+    """The rows of audits, here and there or there only."""
+    chosen = [
+        {
+            "audit": audit,
+            "subject": {"samples": 100, **subject},
+            "options": options,
+            "only_there": only_there,
+        }
+        for audit, subject, options, only_there in cases
     ]
     child = subprocess.run(
         [sys.executable, TESTS / "fake_device.py"],
-        input=json.dumps(cases),
+        input=json.dumps(chosen),
         capture_output=True,
         text=True,
         timeout=HANGS,
@@ -79,11 +166,22 @@ def test_every_audit_is_tried() -> None:
     assert {audit for audit, _, _ in CASES} | ELSEWHERE == set(audits())
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
+needs_a_device = pytest.mark.skipif(
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
     reason="this torch takes no device that is written in Python",
 )
+
+
+@pytest.mark.slow
+@needs_a_device
+@pytest.mark.parametrize("loop", range(len(LOOPS)), ids=lambda loop: LOOPS[loop][0])
+def test_no_loop_waits_for_the_device(once_and_twice: list[tuple[int, int]], loop: int) -> None:
+    once, twice = once_and_twice[loop]
+    assert 0 < once <= twice <= once + LOOPS[loop][-1]
+
+
+@pytest.mark.slow
+@needs_a_device
 @pytest.mark.parametrize("case", range(len(CASES)), ids=lambda case: CASES[case][0])
 def test_no_operation_mixes_devices_and_no_number_changes(both: dict[str, Any], case: int) -> None:
     here, there = both["here"][case], both["there"][case]

@@ -200,8 +200,9 @@ def ascend(objective: Objective, domain: Domain, starts: Tensor, iterations: int
     gradient. Starts (records, positions) are in the domain; of each the best that it came by is
     returned.
     """
-    rates = torch.tensor(RATES).to(starts)[torch.arange(len(starts)) % len(RATES), None]
-    steps = rates * domain.unit.to(starts)
+    domain = domain.to(starts)
+    rates = torch.tensor(RATES)[torch.arange(len(starts)) % len(RATES), None].to(starts)
+    steps = rates * domain.unit
     moving, best = starts, starts
     value, slope = _value_and_slope(objective, starts)
     first, second = torch.zeros_like(starts), torch.zeros_like(starts)

@@ -1,7 +1,7 @@
 """What a record of the game may look like: the values of its private column, and the rest of it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import numpy as np
@@ -145,13 +145,19 @@ class Domain:
             low, high = torch.zeros_like(low), torch.ones_like(high)
         return cls(low, high, unit, tuple(g for g in groups if unit[g].any()))
 
+    def to(self, like: Tensor) -> Self:
+        """The same in the precision and place of what is to be kept in it."""
+        groups = tuple(group.to(like.device) for group in self.groups)
+        low, high, unit = (part.to(like) for part in (self.low, self.high, self.unit))
+        return replace(self, low=low, high=high, unit=unit, groups=groups)
+
     def confine(self, scores: Tensor) -> Tensor:
         """What an ascent moves (…, positions), kept within reach of the domain.
 
         Numbers come into their range. Of a category the scores relative to the largest count, and
         none falls so far behind that it could not come back.
         """
-        confined = scores.clamp(self.low.to(scores), self.high.to(scores))
+        confined = scores.clamp(self.low, self.high)
         for group in self.groups:
             behind = scores[..., group] - scores[..., group].amax(dim=-1, keepdim=True)
             confined[..., group] = behind.clamp(min=-1)
@@ -162,7 +168,7 @@ class Domain:
 
         Numbers in their range, and of each group the category with the largest score.
         """
-        record = scores.clamp(self.low.to(scores), self.high.to(scores))
+        record = scores.clamp(self.low, self.high)
         for group in self.groups:
             chosen = scores[..., group].argmax(dim=-1)
             record[..., group] = F.one_hot(chosen, len(group)).to(record)

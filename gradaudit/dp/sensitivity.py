@@ -230,11 +230,14 @@ class RecordSensitivity:
 
         ``pairs`` are indices of the values, (records, 2), of records with these labels, (records,).
         """
-        values = self.column.values[pairs.T]
+        view = self.gradients.view
+        column = replace(self.column, positions=self.column.positions.to(view.device))
+        values = view.cast(self.column.values[pairs.T])
+        targets = view.cast(torch.cat([labels, labels]))
 
         def function(inputs: Tensor) -> Tensor:
-            both = torch.cat([self.column.put(inputs, value) for value in values])
-            first, second = self.gradients(both, torch.cat([labels, labels])).chunk(2)
+            both = torch.cat([column.put(inputs, value) for value in values])
+            first, second = self.gradients(both, targets).chunk(2)
             return distance(first, second)
 
         return function

@@ -4,6 +4,8 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import isfinite
+from operator import mul
 from typing import Any
 
 import torch
@@ -88,31 +90,34 @@ class Workplace:
             rows = next(iter(self._batches(len(client.records), draws)))
             clipped = self._of_clipped_records(client, rows, round_)
             with _thawed(self._own):
-                loss = self._differentiate(client, rows, round_)
+                loss = self._differentiate(client, rows)
             update = {name: _gradient(p) for name, p in self.shared.items()}
             with torch.no_grad():
                 for parameter in self._own:
                     parameter.sub_(self.options.rate * _gradient(parameter))
             self._keep_private(client)
             shared = clipped or self._defended(update, client, len(rows), round_)
-            return Contribution(shared, self._buffers(), len(client.records), loss)
+            (number,) = self._finite([loss], client, round_)
+            return Contribution(shared, self._buffers(), len(client.records), number)
 
     def training(self, client: Client, state: State, round_: int) -> Contribution:
         """``epochs`` passes over the client's records from the server's weights on."""
         before = {name: state[name].to(p.device) for name, p in self.shared.items()}
         with self._working(client, state, round_) as draws, _thawed(self._own):
             optimizer = make_optimizer([*self.shared.values(), *self._own], self.options)
-            sums, seen = 0.0, 0
+            losses, sizes = [], []
             for _ in range(self.options.epochs):
                 for rows in self._batches(len(client.records), draws):
-                    sums += self._differentiate(client, rows, round_) * len(rows)
-                    seen += len(rows)
+                    losses.append(self._differentiate(client, rows))
+                    sizes.append(len(rows))
                     optimizer.step()
+            numbers = self._finite(losses, client, round_)
+            mean = sum(map(mul, numbers, sizes)) / sum(sizes)
             rate = self.options.rate
             update = {n: (before[n] - p.detach()) / rate for n, p in self.shared.items()}
             self._keep_private(client)
             shared = self._defended(update, client, len(client.records), round_)
-            return Contribution(shared, self._buffers(), len(client.records), sums / seen)
+            return Contribution(shared, self._buffers(), len(client.records), mean)
 
     def _of_clipped_records(self, client: Client, rows: Tensor, round_: int) -> Update | None:
         """What is shared where single records' gradients are clipped; None where they are not."""
@@ -135,8 +140,8 @@ class Workplace:
         device = self.target.device
         return torch_rng(self.seed, "federation", "defense", round_, client.number, device=device)
 
-    def _differentiate(self, client: Client, rows: Tensor, round_: int) -> float:
-        """Leave the gradients of the rows' loss on the parameters; the loss."""
+    def _differentiate(self, client: Client, rows: Tensor) -> Tensor:
+        """Leave the gradients of the rows' loss on the parameters; the loss, where they are."""
         model, device = self.target.model, self.target.device
         dtype = next(iter(self.shared.values())).dtype
         model.zero_grad(set_to_none=True)
@@ -144,10 +149,17 @@ class Workplace:
         labels = _cast(client.records.labels[rows], device, dtype)
         given, named = arguments(self.target.parts, inputs)
         loss = self.target.loss.of_batch(unwrap(model(*given, **named)), labels)
-        if not loss.isfinite():
-            raise diverged(round_, self.options.rate, f"client {client.number}'s loss is {loss:g}")
         torch.autograd.backward(loss)
-        return float(loss.detach())
+        return loss.detach()
+
+    def _finite(self, losses: Sequence[Tensor], client: Client, round_: int) -> list[float]:
+        """The numbers, after all steps: reading one makes the CPU wait for a device."""
+        numbers: list[float] = torch.stack(list(losses)).tolist()
+        for loss in numbers:
+            if not isfinite(loss):
+                why = f"client {client.number}'s loss is {loss:g}"
+                raise diverged(round_, self.options.rate, why)
+        return numbers
 
     def _batches(self, records: int, draws: torch.Generator) -> Iterable[Tensor]:
         """One pass over a client's records in batches, in a fresh order.
@@ -229,7 +241,8 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def _cast(data: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return data.to(device, dtype if data.is_floating_point() else data.dtype)
+    dtype = dtype if data.is_floating_point() else data.dtype
+    return data.to(device, dtype, non_blocking=device.type != "cpu")
 
 
 class Server:
@@ -267,7 +280,7 @@ class Server:
     @property
     def finite(self) -> bool:
         """Whether all weights are."""
-        return all(bool(p.isfinite().all()) for p in self.parameters.values())
+        return bool(torch.stack([p.isfinite().all() for p in self.parameters.values()]).all())
 
     def memory(self) -> dict[str, Tensor]:
         """Weights, buffers and the optimizer's memory by name: all that a later round needs."""

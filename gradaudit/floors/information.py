@@ -128,10 +128,11 @@ def measured(
 ) -> dict[str, Information]:
     """That of a sample; see ``informations``."""
     batch = _batch(view, layers, sample)
-    way = fastest(batch, "point")
+    way, cells = fastest(batch, "point"), sample.cells.to(batch.points.device)
     sums: dict[str, Tensor] = {}
     for at in _chunks(batch, layers, prior, min(_WORKING_SET, memory // 4)):
-        probes = prior.probes(torch_rng(seed, "floor", "probes", at.start)).to(batch.points)
+        drawn = prior.probes(torch_rng(seed, "floor", "probes", at.start))
+        probes = drawn.to(batch.points, non_blocking=True)
         moved = pulls(
             batch.part(at), way, probes.reshape(-1, *batch.points.shape[1:]), layers, _AT_ONCE
         )
@@ -141,7 +142,7 @@ def measured(
             for name, products in clipped(chosen, bound).items():
                 zeros = products.new_zeros(2 * sample.units, *products.shape[1:])
                 kept = sums.setdefault(name, zeros)
-                kept.index_add_(0, sample.cells[at].to(kept.device), prior.kept(products))
+                kept.index_add_(0, cells[at], prior.kept(products))
         advance(at.stop - at.start)
     return {name: _averaged(kept.cpu(), sample) for name, kept in sums.items()}
 

@@ -117,7 +117,7 @@ Plan = Columns | Gaussian
 def gaussian(like: Tensor, seed: Seed, *words: Word) -> Tensor:
     """Standard normal numbers in the shape, type and place of ``like``; same on every device."""
     drawn = torch.from_numpy(rng(seed, *words).standard_normal(like.numel()))
-    return drawn.to(like).reshape(like.shape)
+    return drawn.to(like, non_blocking=True).reshape(like.shape)
 
 
 class Pass(NamedTuple):

@@ -41,6 +41,8 @@ AFFORDABLE = 2e11
 """Multiply-adds of forward passes that an exact measurement may take without being asked for."""
 PROBES = 64
 CONFIDENT = 0.999
+_TOGETHER = 16
+"""Records that the model is run on at a time, where it does not couple them."""
 
 
 @dataclass(frozen=True)
@@ -156,10 +158,10 @@ class Observed:
         view = FunctionalModel.of(target, seed=seed)
         inputs, labels = view.cast(records.inputs), view.cast(records.labels)
         coupling = view.coupling(inputs, labels)
-        outputs = []
-        for k in range(len(inputs)):
+        outputs, size = [], 1 if coupling else _TOGETHER
+        for some in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
             try:
-                outputs.append(view.check(inputs[k : k + 1], labels[k : k + 1]))
+                outputs.append(view.check(*some))
             except AuditError as error:
                 if coupling is None:
                     raise

@@ -162,10 +162,10 @@ class CrossEntropy(Loss):
                 f"{tuple(outputs.shape)}; try --loss bce or --loss mse"
             )
         kept = self.counting.kept(labels) if labels.dim() > 1 else labels
-        if len(kept) and not 0 <= int(kept.min()) <= int(kept.max()) < outputs.shape[1]:
+        low, high = torch.stack(kept.aminmax()).tolist() if kept.numel() else (0, 0)
+        if not 0 <= low <= high < outputs.shape[1]:
             raise AuditError(
-                f"labels run from {int(kept.min())} to {int(kept.max())}, "
-                f"but the model has {outputs.shape[1]} classes"
+                f"labels run from {low} to {high}, but the model has {outputs.shape[1]} classes"
             )
         if labels.dim() == 1:
             return _one_hot(labels, outputs)

@@ -20,44 +20,55 @@ IntArray = NDArray[np.int64]
 
 @dataclass
 class Memory:
-    """The last moves s and turns y of every row, in rings (rows, history, n)."""
+    """The last moves s and turns y of every row, in rings (rows, history + 1, n).
+
+    The CPU never reads what is kept, and so never waits for a device.
+    """
 
     moves: Tensor
+    """The place that the next pair goes to is free: a pair that is not kept is zero there."""
     turns: Tensor
     products: Tensor
-    """(rows, history, history) ⟨s_i, y_j⟩ for i ≥ j, newest pair first; 1 on the diagonal where
-    nothing is kept."""
+    """(rows, history, history) ⟨s_i, y_j⟩ for i ≥ j, newest pair first; nothing is meant by what
+    stands beyond the pairs that are kept, but that the diagonal is not zero."""
     bends: Tensor
     """(rows, history, history) ⟨y_i, y_j⟩, newest first."""
     scale: Tensor
     """(rows,) ⟨s, y⟩ / ⟨y, y⟩ of the newest pair."""
-    counts: IntArray
+    counts: Tensor
     """(rows,) pairs kept."""
-    ends: IntArray
+    ends: Tensor
     """(rows,) where the next pair goes."""
+    rows: Tensor
+    """(rows,) their numbers."""
+    most: IntArray
+    """(rows,) pairs that may be kept, as far as the CPU knows."""
 
     @classmethod
     def empty(cls, start: Tensor, history: int) -> Memory:
         """Nothing kept of rows that start at (rows, n)."""
         rows, size = start.shape
-        pairs = start.new_zeros(rows, history, size)
+        pairs, count = start.new_zeros(rows, history + 1, size), start.new_zeros(rows).long()
         return cls(
             moves=pairs,
             turns=pairs.clone(),
             products=torch.eye(history).to(start).repeat(rows, 1, 1),
             bends=start.new_zeros(rows, history, history),
             scale=start.new_ones(rows),
-            counts=np.zeros(rows, dtype=np.int64),
-            ends=np.zeros(rows, dtype=np.int64),
+            counts=count,
+            ends=count.clone(),
+            rows=torch.arange(rows, device=start.device),
+            most=np.zeros(rows, dtype=np.int64),
         )
 
-    def forget(self, rows: IntArray) -> None:
-        """Keep nothing of these rows."""
-        if not len(rows):
-            return
-        self.counts[rows] = self.ends[rows] = 0
-        self.products[rows] = torch.eye(self.products.shape[1]).to(self.products)
-        self.bends[rows] = 0
+    def forget(self, rows: IntArray, which: Tensor | None = None) -> None:
+        """Keep nothing of these rows, or of which of them (chosen,)."""
+        at = some_of(self.counts, rows)
+        if which is None:
+            self.counts[at] = self.ends[at] = self.most[rows] = 0
+        else:
+            self.counts[at] = self.counts[at].masked_fill(which, 0)
+            self.ends[at] = self.ends[at].masked_fill(which, 0)
 
     def directions(self, rows: IntArray, moves: Tensor, turns: Tensor, gradients: Tensor) -> Tensor:
         """Keep a pair of each row whose curvature is positive, and give −H g; −g without pairs.
@@ -68,81 +79,84 @@ class Memory:
             turns: (chosen, n) by how much it changed the gradient.
             gradients: (chosen, n) where it led to.
         """
-        good = self._keep(rows, moves, turns)
-        used = int(self.counts[rows].max(initial=0))
-        if not used:
-            return -gradients
-        kept = np.arange(used) < self.counts[rows, None]
-        places = np.where(kept, (self.ends[rows, None] - 1 - np.arange(used)) % self._history, 0)
-        order = torch.from_numpy(places).to(gradients.device)
-        within = torch.from_numpy(kept).to(gradients)
+        at = some_of(self.counts, rows)
+        good = self._keep(at, moves, turns)
+        self.most[rows] += 1
+        most = int(self.most[rows].max())
+        used, filled = min(most, self._history), min(most, self._history + 1)
+        newest = torch.arange(used, device=gradients.device)
+        free = newest >= self.counts[at, None]
+        order = ((self.ends[at, None] - 1 - newest) % (self._history + 1)).masked_fill_(free, 0)
         beside = torch.stack([turns, gradients], dim=1)
         of_moves, of_turns = (
-            _inner(pairs, rows, used, beside).gather(2, order[:, None].expand(-1, 2, -1))
-            * within[:, None]
+            _inner(pairs, rows, filled, beside)
+            .gather(2, order[:, None].expand(-1, 2, -1))
+            .masked_fill_(free[:, None], 0)
             for pairs in (self.moves, self.turns)
         )
-        self._note(rows[good], of_moves[_where(good), 0], of_turns[_where(good), 0])
-        alpha, delta = self._solved(rows, -of_moves[:, 1], -of_turns[:, 1])
+        self._note(at, good, of_moves[:, 0], of_turns[:, 0])
+        alpha, delta = self._solved(at, free, -of_moves[:, 1], -of_turns[:, 1])
         return (
-            -self._scale_of(rows) * gradients
-            - _combined(self.turns, rows, order, alpha)
-            + _combined(self.moves, rows, order, delta)
+            -self._scale_of(at) * gradients
+            - _combined(self.turns, rows, filled, order, alpha)
+            + _combined(self.moves, rows, filled, order, delta)
         )
 
-    def _keep(self, rows: IntArray, moves: Tensor, turns: Tensor) -> NDArray[np.bool_]:
+    def _keep(self, at: slice | Tensor, moves: Tensor, turns: Tensor) -> Tensor:
         """Put the pairs of positive curvature into the rings; (chosen,) which those are."""
         curvature, bend = (moves * turns).sum(dim=1), turns.square().sum(dim=1)
         flat = curvature <= torch.finfo(moves.dtype).eps * bend
-        good: NDArray[np.bool_] = (~flat & (curvature > 0)).cpu().numpy()
-        rows, chosen = rows[good], _where(good)
-        if not len(rows):
-            return good
-        at = self.ends[rows]
-        self.moves[rows, at], self.turns[rows, at] = moves[chosen], turns[chosen]
-        self.scale[rows] = curvature[chosen] / bend[chosen]
-        self.counts[rows] = np.minimum(self.counts[rows] + 1, self._history)
-        self.ends[rows] = (at + 1) % self._history
+        good, end = ~flat & (curvature > 0), self.ends[at]
+        for ring, pairs in ((self.moves, moves), (self.turns, turns)):
+            ring[self.rows[at], end] = pairs.where(good[:, None], 0)
+        self.scale[at] = torch.where(good, curvature / bend, self.scale[at])
+        self.counts[at] = (self.counts[at] + good).clamp_(max=self._history)
+        self.ends[at] = (end + good) % (self._history + 1)
         return good
 
-    def _note(self, rows: IntArray, of_moves: Tensor, of_turns: Tensor) -> None:
+    def _note(self, at: slice | Tensor, good: Tensor, of_moves: Tensor, of_turns: Tensor) -> None:
         """Products of the newest turn with what is kept (chosen, used), newest first."""
-        if not len(rows):
-            return
-        used = of_moves.shape[1]
+        used, row = of_moves.shape[1], good[:, None]
         for matrices, column in ((self.products, of_moves), (self.bends, of_turns)):
-            matrices[rows, 1:used, 1:used] = matrices[rows, : used - 1, : used - 1]
-            matrices[rows, :used, 0] = column
-        self.products[rows, 0, 1:used] = 0
-        self.bends[rows, 0, :used] = of_turns
+            older, newer = matrices[at, : used - 1, : used - 1], matrices[at, 1:used, 1:used]
+            matrices[at, 1:used, 1:used] = torch.where(row[:, None], older, newer)
+            matrices[at, :used, 0] = torch.where(row, column, matrices[at, :used, 0])
+        self.products[at, 0, 1:used] = self.products[at, 0, 1:used].masked_fill(row, 0)
+        self.bends[at, 0, :used] = torch.where(row, of_turns, self.bends[at, 0, :used])
 
-    def _solved(self, rows: IntArray, moves: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
+    def _solved(
+        self, at: slice | Tensor, free: Tensor, moves: Tensor, turns: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Weights γ α of the turns and δ of the moves, from S q and Y q for q = −g, newest first.
 
         With A the lower triangle of ⟨s_i, y_j⟩, the first loop of algorithm 7.4 solves A α = S q,
-        the second one Aᵀ δ = diag(A) α − Y r for r = γ (q − Yᵀ α); the direction is r + Sᵀ δ.
+        the second one Aᵀ δ = diag(A) α − Y r for r = γ (q − Yᵀ α); the direction is r + Sᵀ δ. What
+        is kept comes before what is free in A, so that zeros there keep the rest as it is.
         """
-        used, scale = moves.shape[1], self._scale_of(rows)
-        triangle = self.products[rows, :used, :used]
+        used, scale = moves.shape[1], self._scale_of(at)
+        triangle = self.products[at, :used, :used]
         alpha = torch.linalg.solve_triangular(triangle, moves[:, :, None], upper=False)
-        bent = torch.bmm(self.bends[rows, :used, :used], alpha)[:, :, 0]
+        alpha = alpha.masked_fill(free[:, :, None], 0)
+        bent = torch.bmm(self.bends[at, :used, :used], alpha)[:, :, 0]
         right = triangle.diagonal(dim1=1, dim2=2) * alpha[:, :, 0] - scale * (turns - bent)
+        right = right.masked_fill(free, 0)
         delta = torch.linalg.solve_triangular(triangle.mT, right[:, :, None], upper=True)
         return scale * alpha[:, :, 0], delta[:, :, 0]
 
-    def _scale_of(self, rows: IntArray) -> Tensor:
+    def _scale_of(self, at: slice | Tensor) -> Tensor:
         """(chosen, 1) γ; 1 where nothing is kept."""
-        bare = torch.from_numpy(self.counts[rows] == 0).to(self.scale.device)
-        return self.scale[rows].masked_fill_(bare, 1)[:, None]
+        return self.scale[at].masked_fill(self.counts[at] == 0, 1)[:, None]
 
     @property
     def _history(self) -> int:
-        return self.moves.shape[1]
+        return self.products.shape[1]
 
 
-def _where(mask: NDArray[np.bool_]) -> slice | Tensor:
-    """The index of masked rows; no copy where they are all."""
-    return slice(None) if mask.all() else torch.from_numpy(mask)
+def some_of(tensor: Tensor, rows: IntArray) -> slice | Tensor:
+    """The index of some of a tensor's rows, in its place; no copy where they are all."""
+    if len(rows) == len(tensor):
+        return slice(None)
+    return torch.from_numpy(rows).to(tensor.device, non_blocking=True)
 
 
 def _inner(pairs: Tensor, rows: IntArray, used: int, vectors: Tensor) -> Tensor:
@@ -154,10 +168,9 @@ def _inner(pairs: Tensor, rows: IntArray, used: int, vectors: Tensor) -> Tensor:
     return torch.stack([vector @ pairs[row, :used].mT for row, vector in numbered])
 
 
-def _combined(pairs: Tensor, rows: IntArray, places: Tensor, weights: Tensor) -> Tensor:
-    """(chosen, n) of chosen rows' pairs, by weights (chosen, used) of those at ``places``."""
-    used = weights.shape[1]
-    placed = torch.zeros_like(weights).scatter_add_(1, places, weights)[:, None]
+def _combined(pairs: Tensor, rows: IntArray, used: int, places: Tensor, weights: Tensor) -> Tensor:
+    """(chosen, n) of chosen rows' pairs, by weights (chosen, pairs) of those at ``places``."""
+    placed = weights.new_zeros(len(weights), used).scatter_add_(1, places, weights)[:, None]
     if len(rows) == len(pairs):
         return torch.bmm(placed, pairs[:, :used])[:, 0]
     numbered = zip(rows.tolist(), placed, strict=True)

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradaudit.attacks.reconstruction.curvature import IntArray, Memory
+from gradaudit.attacks.reconstruction.curvature import IntArray, Memory, some_of
 from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum
 
 FloatArray = NDArray[np.float64]
@@ -67,21 +67,32 @@ def minimise(
 
 @dataclass
 class _Search:
-    """The state of every row: vectors where the problem is, single numbers on the CPU."""
+    """The state of every row: vectors where the problem is, single numbers on the CPU.
+
+    These are read once an evaluation, all at once, as the CPU waits for a device meanwhile: what is
+    known of a new direction is read with the first trial of it.
+    """
 
     points: Tensor
     gradients: Tensor
     directions: Tensor
+    ahead: Tensor
+    """(rows, 5) of the direction: slope, first step, longest move and longest coordinate, and
+    whether it goes straight down."""
     best: Tensor
     memory: Memory
     start: End
     low: End
     high: End
     step: FloatArray
+    furthest: FloatArray
+    size: FloatArray
     trials: IntArray
     steps: IntArray
     seen: IntArray
     stalled: IntArray
+    unread: BoolArray
+    straight: BoolArray
     done: BoolArray
     broken: BoolArray
 
@@ -90,25 +101,32 @@ class _Search:
         values, gradients = evaluate(start)
         fine = values.isfinite() & gradients.isfinite().all(dim=1)
         none, count = np.zeros(len(start)), np.zeros(len(start), dtype=np.int64)
-        (numbers,) = _numbers(values)
+        numbers, finite = _numbers(values, fine.to(values))
         search = cls(
             points=start.clone(),
             gradients=gradients.clone(),
             directions=torch.zeros_like(start),
+            ahead=start.new_zeros(len(start), 5),
             best=gradients.clone(),
             memory=Memory.empty(start, HISTORY),
             start=End(none.copy(), numbers, none.copy()),
             low=End(none.copy(), numbers.copy(), none.copy()),
             high=End(none.copy(), none.copy(), none.copy()),
             step=none.copy(),
+            furthest=none.copy(),
+            size=none.copy(),
             trials=count.copy(),
             steps=count.copy(),
             seen=count + 1,
             stalled=count.copy(),
-            done=~fine.cpu().numpy(),
-            broken=~fine.cpu().numpy(),
+            unread=finite > 0,
+            straight=finite > 0,
+            done=finite == 0,
+            broken=finite == 0,
         )
-        search._set_out(np.arange(len(start)), -gradients, gradients)
+        every = np.arange(len(start))
+        search._set_out(every, -gradients, gradients)
+        search._read(every, _numbers(*search.ahead.unbind(1)))
         return search
 
     def spent(self, outer: int) -> int:
@@ -123,34 +141,60 @@ class _Search:
 
     def tick(self, evaluate: Evaluation) -> None:
         rows = np.flatnonzero(~self.done)
-        at, step = self._at(rows), self.step[rows]
-        direction = self.directions[at]
-        values, gradients = evaluate(self.points[at] + self._column(step) * direction)
+        trial, gradients = self._tried(rows, evaluate)
         self.seen[rows] += 1
         self.trials[rows] += 1
-        trial = End(step, *_numbers(values, (gradients * direction).sum(dim=1)))
         low, high, before = self.low.rows(rows), self.high.rows(rows), self.low.rows(rows)
         decision = judge(self.start.rows(rows), low, high, trial)
         take = decision.accepted | decision.better
         low.put(take, trial)
         self.low.store(rows, low)
         self.high.store(rows, high)
-        self.best[self._at(rows[take])] = gradients if take.all() else gradients[take]
+        self._keep(rows, take, gradients)
         self.step[rows] = next_step(before, low, high)
-        ended = decision.accepted.copy()
-        ended[~ended] = self._exhausted(rows[~ended])
+        ended = decision.accepted | self._exhausted(rows)
         self._finish(rows[ended & (low.step > 0)])
         self._give_up(rows[ended & (low.step <= 0)])
 
+    def _tried(self, rows: IntArray, evaluate: Evaluation) -> tuple[End, Tensor]:
+        """The ends of the next steps and the gradients there."""
+        at, new = self._at(rows), self.unread[rows]
+        direction, ahead = self.directions[at], self.ahead[at]
+        step = ahead[:, 1:2] if new.all() else self._column(self.step[rows])
+        if new.any() and not new.all():
+            step = torch.where(self._column(new), ahead[:, 1:2], step)
+        values, gradients = evaluate(self.points[at] + step * direction)
+        slopes = (gradients * direction).sum(dim=1)
+        found = _numbers(values, slopes, *(ahead.unbind(1) if new.any() else ()))
+        self._read(rows[new], found[2:, new])
+        return End(self.step[rows], found[0], found[1]), gradients
+
+    def _read(self, rows: IntArray, found: FloatArray) -> None:
+        """What is known of new directions, (5, chosen)."""
+        if not len(rows):
+            return
+        slope, self.step[rows], self.furthest[rows], self.size[rows], straight = found
+        self.start.slope[rows] = slope
+        self.straight[rows] = straight > 0
+        self.memory.most[rows[straight > 0]] = 0
+        self.low.store(rows, self.start.rows(rows))
+        self.high.step[rows] = np.inf
+        self.trials[rows] = 0
+        self.done[rows] |= slope == 0
+        self.unread[rows] = False
+
+    def _keep(self, rows: IntArray, take: BoolArray, gradients: Tensor) -> None:
+        """Remember the gradients at the best steps so far."""
+        if take.all():
+            self.best[self._at(rows)] = gradients
+        elif take.any():
+            chosen = some_of(gradients, np.flatnonzero(take))
+            self.best[self._at(rows[take])] = gradients[chosen]
+
     def _exhausted(self, rows: IntArray) -> BoolArray:
         """Line searches that cannot go on: too many trials, or a bracket of no width."""
-        if not len(rows):
-            return np.zeros(0, dtype=np.bool_)
-        furthest, size = _numbers(
-            self.directions[rows].abs().amax(dim=1), self.points[rows].abs().amax(dim=1)
-        )
-        moved = np.abs(self.high.step - self.low.step)[rows] * furthest
-        least = torch.finfo(self.points.dtype).eps * np.maximum(size, 1e-8)
+        moved = np.abs(self.high.step - self.low.step)[rows] * self.furthest[rows]
+        least = torch.finfo(self.points.dtype).eps * np.maximum(self.size[rows], 1e-8)
         return np.asarray((self.trials[rows] >= MOST_TRIALS) | (moved <= least))
 
     def _finish(self, rows: IntArray) -> None:
@@ -175,38 +219,34 @@ class _Search:
         """No step goes down: forget the curvature, or end where there was none."""
         if not len(rows):
             return
-        self.done[rows] |= self.memory.counts[rows] == 0
+        self.done[rows] |= self.straight[rows]
         self.memory.forget(rows)
-        gradients = self.gradients[rows]
+        gradients = self.gradients[self._at(rows)]
         self._set_out(rows, -gradients, gradients)
 
     def _set_out(self, rows: IntArray, directions: Tensor, gradients: Tensor) -> None:
         """First trial steps in new directions; straight down where these do not descend."""
-        slopes, lengths, squares = _numbers(
-            (directions * gradients).sum(dim=1),
-            gradients.abs().sum(dim=1),
-            gradients.square().sum(dim=1),
-        )
+        at = self._at(rows)
+        slopes = (directions * gradients).sum(dim=1)
         wrong = ~(slopes < 0)
-        if wrong.any():
-            self.memory.forget(rows[wrong])
-            directions[wrong] = -gradients[wrong]
-        self.directions[self._at(rows)] = directions
-        self.start.slope[rows] = slopes = np.where(wrong, -squares, slopes)
-        fresh = self.memory.counts[rows] == 0
-        with np.errstate(divide="ignore"):
-            self.step[rows] = np.where(fresh, np.minimum(1 / lengths, 1.0), 1.0)
-        self.low.store(rows, self.start.rows(rows))
-        self.high.step[rows] = np.inf
-        self.trials[rows] = 0
-        self.done[rows] |= slopes == 0
+        self.memory.forget(rows, wrong)
+        directions = torch.where(wrong[:, None], -gradients, directions)
+        slopes = torch.where(wrong, -gradients.square().sum(dim=1), slopes)
+        straight = self.memory.counts[at] == 0
+        first = torch.where(straight, gradients.abs().sum(dim=1).reciprocal().clamp(max=1), 1)
+        longest = directions.abs().amax(dim=1), self.points[at].abs().amax(dim=1)
+        self.ahead[at] = torch.stack([slopes, first, *longest, straight.to(slopes)], dim=1)
+        self.directions[at] = directions
+        self.unread[rows] = True
 
-    def _at(self, rows: IntArray) -> slice | IntArray:
-        """An index of some rows; no copy where they are all."""
-        return slice(None) if len(rows) == len(self.points) else rows
+    def _at(self, rows: IntArray) -> slice | Tensor:
+        return some_of(self.points, rows)
 
-    def _column(self, numbers: FloatArray) -> Tensor:
-        return torch.from_numpy(numbers).to(self.points)[:, None]
+    def _column(self, numbers: FloatArray | BoolArray) -> Tensor:
+        """(rows, 1) where the problem is, in its precision if they are no truth values."""
+        dtype = torch.bool if numbers.dtype == np.bool_ else self.points.dtype
+        column = torch.from_numpy(numbers)[:, None]
+        return column.to(self.points.device, dtype, non_blocking=True)
 
     def minimum(self) -> Minimum:
         like = self.points

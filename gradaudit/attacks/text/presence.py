@@ -82,19 +82,20 @@ class Presence:
         return evidence
 
     def _energies(self, texts: Texts, telling: Mapping[str, Place]) -> dict[str, Tensor]:
-        names = [place.names[0] for place in telling.values()]
+        names, device = [place.names[0] for place in telling.values()], self.view.model.device
         parts: dict[str, list[Tensor]] = {layer: [] for layer in telling}
         inner = texts.lengths - (1 if self.view.task == "next-token" else 0)
         blocks = zip(
-            *(torch.split(x, _CHUNK) for x in (texts.ids, texts.lengths, inner)), strict=True
+            *(torch.split(x.to(device), _CHUNK) for x in (texts.ids, texts.lengths, inner)),
+            strict=True,
         )
         for ids, lengths, counted in blocks if names else ():
             seen = self.view.seen(names, ids, lengths)
             for layer, place in telling.items():
                 assert place.span is not None
                 energies = place.span.energy(seen[place.names[0]])
-                parts[layer].append(mean_over(energies, counted).cpu())
-        return {layer: torch.cat(found) for layer, found in parts.items()}
+                parts[layer].append(mean_over(energies, counted))
+        return {layer: torch.cat(found).cpu() for layer, found in parts.items()}
 
 
 def mean_over(values: Tensor, lengths: Tensor) -> Tensor:

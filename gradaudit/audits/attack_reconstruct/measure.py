@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
@@ -39,6 +40,8 @@ from gradaudit.statistics.intervals import clopper_pearson, student
 
 SCORES = ("mse", "relative_error", "psnr", "ssim")
 METRICS = (*SCORES, "label_accuracy", "attacker_score")
+_PREPARING = 5
+"""Passes of a record that it takes to look at an update, before it is attacked."""
 _RANGES = {"psnr": (-math.inf, math.inf), "ssim": (-1.0, 1.0)}
 _FEWEST = 5
 """Values, below which an interval of their mean would say nothing."""
@@ -153,12 +156,13 @@ def cost(audit: AttackReconstruct, subject: Subject) -> Cost:
     options = audit.options
     methods, updates = _methods(options).values(), options.count(subject)
     steps = sum(m.steps(options.restarts if m.restarts else 1) for m in methods)
-    model = FunctionalModel.of(subject.target)
+    model = FunctionalModel.of(subject.target, dtype=torch.float32)
     record = model.cast(subject.records.inputs[:1])
     calls = sum(m.calls_on(model, record) for m in methods)
     size = options.batch_size
     times = options.steps(size) * (1 + options.others)
-    return Cost(steps * options.passes(size) * updates, calls * times * updates)
+    calls = calls * times + _PREPARING
+    return Cost(steps * options.passes(size) * updates, calls * updates)
 
 
 def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Iterator[Measurement]:

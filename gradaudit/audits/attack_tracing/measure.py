@@ -36,7 +36,7 @@ def cost(audit: AttackTracing, subject: Subject) -> Cost:
     likely = list(_methods(options, subject).values())[0 if options.batch_size == 1 else -1]
     attacks = options.participants * options.updates * options.repeats
     steps = likely.steps(options.restarts)
-    model = FunctionalModel.of(subject.target)
+    model = FunctionalModel.of(subject.target, dtype=torch.float32)
     calls = likely.calls_on(model, model.cast(subject.records.inputs[:1]))
     size = options.batch_size
     calls *= options.steps(size)
@@ -94,7 +94,7 @@ def _repetition(
     """Whether each record was traced to its participant, and to itself: (2, records)."""
     campaign = _campaign(options, subject, number)
     method, answers = _answers(campaign, _methods(options, subject), progress)
-    truth = torch.cat([batch.records.cpu() for batch in campaign.observed])
+    truth = torch.cat([batch.inputs.cpu() for batch in campaign.drawn])
     items = own_items(truth, torch.cat(answers), len(answers))
     owners = np.arange(len(truth)) // (options.updates * campaign.batch)
     traced = trace(truth, items, owners)

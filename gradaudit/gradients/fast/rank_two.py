@@ -50,8 +50,8 @@ def rank_two_norms(
     entries = [norm for norm in wanted if norm != "f"]
     if entries and a.shape[1] * d.shape[1] <= _FORMED_UP_TO:
         records = []
-        for part in zip(*parts, strict=True):
-            blocks, rest = _formed(*part)
+        for part, places in zip(zip(*parts, strict=True), _places(*parts), strict=True):
+            blocks, rest = _formed(*part, *places)
             records.append(joined([side_by_side([norms_of(x, entries) for x in blocks]), rest]))
         return norms | one_after_the_other(records)
     if "1" in wanted:
@@ -92,15 +92,35 @@ def _upper_half(vectors: Tensor) -> tuple[Tensor, Tensor]:
     return torch.atan2(turned[..., 1], turned[..., 0]), turned
 
 
-def _formed(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> tuple[Iterator[Tensor], Norms]:
+def _places(a: Tensor, d: Tensor, a_dot: Tensor, d_dot: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Of each record, where ȧ moves, where it does not, and where δ or δ̇ is not zero.
+
+    All records are looked at together, as each look makes the CPU wait for a device.
+    """
+    moving = (a_dot != 0).any(1)
+    live = (d != 0) | (d_dot != 0).any(1)
+    moving[:, 0] = live[:, 0] = True
+    return zip(*(_true_in(mask) for mask in (moving, ~moving, live)), strict=True)
+
+
+def _true_in(masks: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(masks.nonzero()[:, 1], masks.sum(1).tolist())
+
+
+def _formed(
+    a: Tensor,
+    d: Tensor,
+    a_dot: Tensor,
+    d_dot: Tensor,
+    moving: Tensor,
+    resting: Tensor,
+    live: Tensor,
+) -> tuple[Iterator[Tensor], Norms]:
     """One record's tangents (1, directions, out, in) in blocks, and the norms of what they omit.
 
     Where ȧ stands still in all directions the entries are those of a δ̇ᵀ, and need not be formed.
     """
-    moving = (a_dot != 0).any(0)
-    live = (d != 0) | (d_dot != 0).any(0)
-    moving[0] = live[0] = True
-    still, sizes = a[~moving].abs(), d_dot.abs()
+    still, sizes = a[resting].abs(), d_dot.abs()
     a, d, a_dot, d_dot = a[moving], d[live], a_dot[:, moving], d_dot[:, live]
     size = max(1, _BLOCK // (len(a) * len(d)))
     blocks = (

@@ -34,7 +34,7 @@ class Block(nn.Module):
         heads = self.qkv(self.before(x)).unflatten(2, (3, 2, -1)).permute(2, 0, 3, 1, 4)
         scores = heads[0] @ heads[1].mT / heads.shape[-1] ** 0.5
         if self.causal:
-            later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+            later = scores.new_ones(scores.shape[-2:], dtype=torch.bool).triu(1)
             scores = scores.masked_fill(later, -torch.inf)
         x = x + self.out((scores.softmax(-1) @ heads[2]).transpose(1, 2).flatten(2))
         return x + self.narrow(F.gelu(self.wide(self.between(x))))
@@ -63,7 +63,7 @@ class Transformer(nn.Module):
 
 def transformer(*, causal: bool = True, tied: bool = False, width: int = WIDTH) -> nn.Module:
     """A model with the same weights every time."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=()):
         torch.manual_seed(3)
         return Transformer(causal=causal, tied=tied, width=width).eval()
 
@@ -114,7 +114,7 @@ def low_rank_view(
     if rank is None:
         return view(count, seed=seed)
     model = transformer().requires_grad_(False)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=()):
         torch.manual_seed(4)
         for block in cast("nn.Sequential", model.blocks):
             block.qkv = LowRank(block.qkv, rank)

@@ -1,0 +1,38 @@
+"""Audits compute in full single precision, and leave torch as it was."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from dp_subject import subject
+from torch.backends import cuda, cudnn
+
+from gradaudit.audits.forward import Forward
+from gradaudit.precision import full_single_precision
+from gradaudit.progress import Silent
+from gradaudit.report import Measurement
+from gradaudit.runner import measured
+
+
+def set_now() -> list[str]:
+    return [place.fp32_precision for place in (cuda.matmul, cudnn.conv, cudnn.rnn)]
+
+
+def test_what_was_set_comes_back_even_after_an_error() -> None:
+    before = set_now()
+    with pytest.raises(ZeroDivisionError), full_single_precision():
+        assert set_now() == ["ieee"] * 3
+        1 / 0  # noqa: B018
+    assert set_now() == before
+
+
+def test_an_audit_runs_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+
+    def run(*_: object) -> Iterator[Measurement]:
+        seen.append(set_now())
+        yield from ()
+
+    monkeypatch.setattr(Forward, "run", run)
+    measured(subject(), Forward(Forward.Options()), Silent())
+    assert seen == [["ieee"] * 3]
