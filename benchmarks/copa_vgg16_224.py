@@ -1,8 +1,8 @@
 """How far the ranks of VGG16's convolutions at 224×224 go within a given work, layer by layer.
 
 The network is torchvision's VGG16 with a single fully connected layer behind its convolutions, so
-that memory goes to them. Prints n, the rank or its bracket, the method, seconds and the peak memory
-of the process so far. ``--work`` is what a layer may cost, in billions of floating-point
+that memory goes to them. Prints n, the rank or its bracket, the method, CPU seconds and the peak
+memory of the process so far. ``--work`` is what a layer may cost, in billions of floating-point
 operations, and stands for a limit on time.
 
 Run as ``python benchmarks/copa_vgg16_224.py --threads 1 --work 2000``.

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -23,6 +24,8 @@ IntArray = NDArray[np.intp]
 
 _QUICK_BYTES = 1 << 20
 """Releases of a chunk on the CPU: what its caches hold."""
+_BLOCK = 1 << 14
+"""Elements whose float32 sums go into one float64 sum."""
 _WORKING_COPIES = 6
 """Bytes that scoring takes for each byte of a chunk's releases, at most."""
 
@@ -62,9 +65,9 @@ def releases_interleaved(
     """
     if not mechanism.foreign:
         for index, batch in enumerate(batches):
-            which = np.flatnonzero(order == index)
+            which, released = np.flatnonzero(order == index), mechanism.sampler(batch)
             for start, rows in _chunks(mechanism, batch, len(which), memory):
-                yield which[start : start + rows], mechanism.releases(batch, rows, generator)
+                yield which[start : start + rows], released(rows, generator)
         return
     for start, rows in _chunks(mechanism, batches[0], len(order), memory):
         turns = [
@@ -192,11 +195,46 @@ class Ruler:
         return offsets @ (self.towards / length)
 
     def scores(self, releases: Tensor) -> FloatArray:
-        """Projection and distance of releases (count, elements), as an array (2, count)."""
+        """Projection and distance of releases (count, elements), as an array (2, count).
+
+        Those in float32 are scored in blocks of float32 with float64 sums: subtracting a centre is
+        exact where a release is near it, and what the centre's own rounding moves the projection
+        by is put back. Of 10⁴ to 10⁷ elements errors are below 3·10⁻⁶ of the spread of a
+        projection and 10⁻⁴ of a distance's (3·10⁻³ where a centre is 10⁴ times the noise, which
+        the releases' own rounding is as well). Whatever is scored, it is a fixed function of a
+        release, so that bounds hold. Differences of absolute values, for Laplace noise, cancel:
+        they are taken in float64.
+        """
+        quick = self.laplace is None and releases.dtype == torch.float32
+        found = self._in_blocks(releases) if quick else self._exactly(releases)
+        both: FloatArray = found.cpu().numpy()
+        return both
+
+    def _exactly(self, releases: Tensor) -> Tensor:
         offsets = releases.to(self.centre.dtype, copy=True).sub_(self.centre)
         distance = torch.linalg.vector_norm(offsets, dim=1)
-        both: FloatArray = torch.stack([self.projection(offsets), distance]).cpu().numpy()
-        return both
+        return torch.stack([self.projection(offsets), distance])
+
+    def _in_blocks(self, releases: Tensor) -> Tensor:
+        ways, centres, moved = self._blocks
+        parts = []
+        for block, way, centre in zip(
+            torch.split(releases, _BLOCK, dim=1), ways, centres, strict=True
+        ):
+            offsets = block - centre
+            projected = torch.linalg.vecdot(offsets, way)  # alike for any number of rows
+            parts.append(torch.stack([projected, torch.linalg.vector_norm(offsets, dim=1)]))
+        projections, lengths = torch.stack(parts).to(torch.float64).unbind(dim=1)
+        distance = torch.linalg.vector_norm(lengths, dim=0)
+        return torch.stack([projections.sum(dim=0) + moved, distance])
+
+    @cached_property
+    def _blocks(self) -> tuple[Sequence[Tensor], Sequence[Tensor], float]:
+        """Direction and centre in float32, and how far that moves the projection of the centre."""
+        direction = self.towards / torch.linalg.vector_norm(self.towards)
+        way, centre = direction.float(), self.centre.float()
+        moved = float((centre.double() - self.centre.double()) @ direction.double())
+        return torch.split(way, _BLOCK), torch.split(centre, _BLOCK), moved
 
 
 def shifts(law: ReleaseLaw, hypotheses: Hypotheses) -> Tensor:

@@ -20,25 +20,45 @@ from gradaudit.dp.mechanisms.clipped_noise import ClippedNoise
 SEED = 5
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
-def test_scores_are_the_definitions(noise: str) -> None:
+def test_scores_are_the_definitions(noise: str, dtype: torch.dtype) -> None:
     played = hypotheses(1.0, companions=2)
     mechanism = ClippedNoise(clip=0.8, sigma=0.5, noise=noise)
     null, other = (
         mechanism.mean(torch.cat([row[None], played.companions])).numpy()
         for row in (played.null, played.alternatives[0])
     )
-    releases = torch.randn(9, 40, generator=torch.Generator().manual_seed(1))
+    releases = torch.randn(9, 40, generator=torch.Generator().manual_seed(1)).to(dtype)
     projection, distance = known_ruler(mechanism.law(played.records), played).scores(releases)
     rows = releases.double().numpy()
-    np.testing.assert_allclose(distance, np.linalg.norm(rows - null, axis=1), rtol=1e-12)
+    single = noise == "gaussian" and dtype == torch.float32
+    np.testing.assert_allclose(
+        distance, np.linalg.norm(rows - null, axis=1), rtol=1e-6 if single else 1e-12
+    )
     if noise == "gaussian":
         direction = (other - null) / np.linalg.norm(other - null)
         expected = (rows - null) @ direction
     else:
         scale = 0.5 / 3
         expected = (np.abs(rows - null) - np.abs(rows - other)).sum(axis=1) / scale
-    np.testing.assert_allclose(projection, expected, rtol=1e-9, atol=1e-12)
+    atol = 2e-6 if single else 1e-12
+    np.testing.assert_allclose(projection, expected, rtol=1e-9, atol=atol)
+
+
+@pytest.mark.parametrize("tiny", [1.0, 1e-7])
+def test_scores_of_single_precision_err_by_little_of_their_spread(tiny: float) -> None:
+    """Around a centre of a thousand times the noise, that float32 does not hold; in many blocks."""
+    generator = torch.Generator().manual_seed(1)
+    centre, towards, noise = (
+        torch.randn(count, 70_000, generator=generator, dtype=torch.float64) for count in (1, 1, 8)
+    )
+    ruler = Ruler(1e3 * centre[0], tiny * towards[0])
+    releases = (1e3 * centre + noise).float()
+    single, double = ruler.scores(releases), ruler.scores(releases.double())
+    error = np.abs(single - double).max(axis=1)
+    assert error[0] < 1e-4, "of a spread of 1"
+    assert error[1] < 1e-3, "of a spread of 0.7"
 
 
 def test_a_mixture_is_ruled_by_the_mean_of_its_shifts() -> None:

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -25,6 +26,9 @@ Unit = Literal["client", "record"]
 Noiseless = Callable[[Tensor, Tensor], Tensor]
 """The release without noise, differentiable in the record: of its variants' gradients (…, elements)
 and those of its companions (others, elements) to (…, elements)."""
+
+Sampler = Callable[[int, Generator], Tensor]
+"""So many releases, (count, elements)."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,10 @@ class Mechanism(ABC):
     def releases(self, per_sample_gradients: Tensor, count: int, generator: Generator) -> Tensor:
         """Release ``count`` times from the same gradients, (count, elements)."""
         return torch.stack([self.release(per_sample_gradients, generator) for _ in range(count)])
+
+    def sampler(self, per_sample_gradients: Tensor) -> Sampler:
+        """Releases from the same gradients; what does not differ between them is computed once."""
+        return partial(self.releases, per_sample_gradients)
 
     def elements_drawn(self, records: int, elements: int) -> int:
         """How many numbers one release holds in memory at a time."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from gradaudit.dp.mechanisms import Mechanism, Promise, ReleaseLaw
+from gradaudit.dp.mechanisms import Mechanism, Promise, ReleaseLaw, Sampler
 from gradaudit.dp.theory import Relation, epsilon_gaussian, epsilon_laplace, mu_of_mechanism
 from gradaudit.errors import UsageError
 from gradaudit.gradients.noise import clipped, draw_each, draw_noise
@@ -100,13 +100,20 @@ class ClippedNoise(Mechanism):
 
     def releases(self, per_sample_gradients: Tensor, count: int, generator: Generator) -> Tensor:
         """Clip once, add fresh noise ``count`` times: (count, elements)."""
-        mean = self.mean(per_sample_gradients)
-        records = len(per_sample_gradients)
-        if self.per != "record":
+        return self.sampler(per_sample_gradients)(count, generator)
+
+    def sampler(self, per_sample_gradients: Tensor) -> Sampler:
+        """With the clipped mean of the gradients computed once."""
+        mean, records = self.mean(per_sample_gradients), len(per_sample_gradients)
+
+        def released(count: int, generator: Generator) -> Tensor:
+            if self.per == "record":
+                noise = draw_each(self.noise, mean, count, records, generator)
+                return noise.mul_(self.sigma).add_(mean)
             noise = draw_noise(self.noise, mean, count, generator)
             return noise.mul_(noise_scale(self.per, self.sigma, records)).add_(mean)
-        noise = draw_each(self.noise, mean, count, records, generator)
-        return noise.mul_(self.sigma).add_(mean)
+
+        return released
 
     def elements_drawn(self, records: int, elements: int) -> int:
         """One row of noise, or one for each record."""
