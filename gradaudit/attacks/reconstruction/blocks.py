@@ -28,7 +28,7 @@ from gradaudit.workers import shared_out
 
 MEMORY = 1 << 30
 """Bytes that the blocks which are worked on at one time may take."""
-_LEAST_ROWS, _MOST_ROWS, _MOST_ROWS_ON_A_GPU = 4, 8, 32
+_LEAST_ROWS, _MOST_ROWS, _MOST_ROWS_ON_A_GPU = 8, 16, 32
 _COSTS_OF_WORKERS = 10.0
 """Seconds of work below which starting workers may not pay."""
 _FEW = 2

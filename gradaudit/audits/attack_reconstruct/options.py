@@ -59,9 +59,7 @@ class AttackOptions(ClientOptions):
     box: bool | None = Field(None, description="keep candidates in the known range of values")
     optimiser: Literal["lbfgs", "adam", "signed-adam"] | None = Field(None, description="optimiser")
     learning_rate: float | None = Field(None, gt=0, description="learning rate of Adam")
-    decay: bool | None = Field(
-        None, description="let Adam's rate fall to a tenth at 3/8, 5/8 and 7/8 of the iterations"
-    )
+    decay: bool | None = Field(None, description="let Adam's rate fall along half a cosine")
     init: Literal["normal", "uniform", "pattern", "given"] | None = Field(
         None, description="where the attack starts"
     )

@@ -32,7 +32,7 @@ OUTER = 1
 
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many workers every attack had; they are started however short the work is."""
+    """How many workers every attack had; they are started however short and small the work is."""
     asked: list[int] = []
     share = blocks.shared_out
 
@@ -41,6 +41,8 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return share(tasks, workers, advance)
 
     monkeypatch.setattr(blocks, "_COSTS_OF_WORKERS", 0.0)
+    monkeypatch.setattr(blocks, "_LEAST_ROWS", 4)
+    monkeypatch.setattr(blocks, "_MOST_ROWS", 8)
     monkeypatch.setattr(blocks, "shared_out", counting)
     return asked
 

@@ -156,10 +156,10 @@ def test_adam_walks_as_torch_does() -> None:
         assert float(found.values[row]) == pytest.approx(best, rel=1e-9)
 
 
-def test_the_rate_falls_at_three_milestones() -> None:
-    pace = StepSize(1.0)
-    rates = [pace.at(iteration, 80) for iteration in (0, 29, 30, 49, 50, 69, 70, 79)]
-    assert rates == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
+def test_the_rate_falls_along_half_a_cosine() -> None:
+    pace = StepSize(2.0)
+    rates = [pace.at(iteration, 60) for iteration in (0, 10, 20, 30, 40, 60)]
+    assert rates == pytest.approx([2, 1 + 3**0.5 / 2, 1.5, 1, 0.5, 0])
     assert StepSize(1.0, decay=False).at(79, 80) == 1
 
 
