@@ -154,7 +154,7 @@ def _factored_rows(
     if positions * (rows + columns) > rows * columns:
         return None
     delta, seen = delta.double(), seen.double()
-    squares = (delta @ (seen.mT @ seen) * delta).sum(dim=2)
+    squares: Tensor = (delta @ (seen.mT @ seen) * delta).sum(dim=2)
     return squares.clamp(min=0).sqrt()
 
 
