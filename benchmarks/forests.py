@@ -123,7 +123,10 @@ def fitted(way: str) -> Iterator[list[float]]:
         return call
 
     votes = timed(FittedForest.votes)
-    with patch.object(Forest, "_grown", timed(WAYS[way])), patch.object(FittedForest, "votes", votes):
+    with (
+        patch.object(Forest, "_grown", timed(WAYS[way])),
+        patch.object(FittedForest, "votes", votes),
+    ):
         yield seconds
 
 
@@ -200,7 +203,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.synthetic:
         synthetic(given.seeds)
-    for name, game in ((s, g) for s in given.studies.split(",") if s for g in given.games.split(",")):
+    for name, game in (
+        (s, g) for s in given.studies.split(",") if s for g in given.games.split(",")
+    ):
         found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
         seconds = dict.fromkeys(WAYS, 0.0)
         for seed in range(given.seeds):

@@ -92,9 +92,7 @@ class Forest(Family):
     ) -> Trees:
         """Trees for targets (rows, targets)."""
         times = times_drawn(training.labels, training.prior, generator, self.bootstrap)
-        trees = grown(
-            training.rows.varying, targets, times, generator, halfway=self.bootstrap
-        )
+        trees = grown(training.rows.varying, targets, times, generator, halfway=self.bootstrap)
         return trees.of_columns(np.flatnonzero(training.scale.kept))
 
     def seconds(self, rows: int, features: int) -> float:

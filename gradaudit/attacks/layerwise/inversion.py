@@ -98,7 +98,10 @@ class Inversion:
                 torch.autograd.grad(
                     pulled, any_left, steps, retain_graph=True, is_grads_batched=True
                 )[0]
-                for steps in torch.eye(len(z)).to(record).reshape(-1, *record.shape).split(_TOGETHER)
+                for steps in torch.eye(len(z))
+                .to(record)
+                .reshape(-1, *record.shape)
+                .split(_TOGETHER)
             ]
             return aslinearoperator(float64(torch.cat(columns)).T)
 
