@@ -6,7 +6,7 @@ Of scans of the models of ``budget.py`` was recorded what every size of every au
 take, and what those that were run took (``schedule.json`` beside this script; ``--record`` makes it
 of such scans' logs). A scan is played with the estimates of one model. What an audit takes is its
 estimate times a ratio that is drawn from those recorded, of its own or of any audit, times one of
-each size (log-normal, 0.3) and one of the scan (log-normal, 0.5). Each time is 60 or 300 seconds, of which starting took a part.
+each size (log-normal, 0.3) and one of the scan (log-normal, 0.5). 60 or 300 seconds are left.
 
 Printed for every choice of the constants of ``gradaudit.planning.schedule``: the share of audits
 that have numbers, the steps on their ladders that they reached (1 for all), and the share of the
