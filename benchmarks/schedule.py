@@ -6,7 +6,7 @@ Of scans of the models of ``budget.py`` was recorded what every size of every au
 take, and what those that were run took (``schedule.json`` beside this script; ``--record`` makes it
 of such scans' logs). A scan is played with the estimates of one model. What an audit takes is its
 estimate times a ratio that is drawn from those recorded, of its own or of any audit, times one of
-each size (log-normal, 0.3). Each time is 60 or 300 seconds, of which starting took a part.
+each size (log-normal, 0.3) and one of the scan (log-normal, 0.5). 60 or 300 seconds are left.
 
 Printed for every choice of the constants of ``gradaudit.planning.schedule``: the share of audits
 that have numbers, the steps on their ladders that they reached (1 for all), and the share of the
@@ -29,8 +29,8 @@ from gradaudit.planning import schedule
 
 RECORDED = Path(__file__).with_name("schedule.json")
 BUDGETS = (60.0, 300.0)
-SCATTER, PATIENCE = 0.3, 0.9
-GRID = {"CAUTION": (1.0, 1.5, 2.0, 3.0), "KNOWN": (1.0, 1.2, 1.5), "USUAL": (1.0, 3.0, 10.0)}
+TOGETHER, SCATTER, PATIENCE = 0.5, 0.3, 0.9
+GRID = {"CAUTION": (1.0, 2.0, 3.0, 5.0), "KNOWN": (1.0, 1.2, 1.5), "USUAL": (1.0, 3.0, 10.0)}
 
 
 class Course(NamedTuple):
@@ -56,6 +56,7 @@ def drawn(
     draws = np.random.default_rng(seed)
     every = list(itertools.chain.from_iterable(ratios.values()))
     known = audits()
+    common = np.exp(TOGETHER * draws.standard_normal())
     courses = []
     for name in sorted(ladders, key=lambda name: known[name].priority):
         told = ladders[name]
@@ -65,7 +66,7 @@ def drawn(
         names = ("least", "rough", "quick", "plain", "thorough")
         # a number apart, for equal sizes would be one
         sizes = [Size(each, name, number) for number, each in enumerate(names[: len(told)])]  # type: ignore[arg-type]
-        courses.append(Course(sizes, told, list(ratio * np.array(told) * scatter)))
+        courses.append(Course(sizes, told, list(common * ratio * np.array(told) * scatter)))
     return courses
 
 

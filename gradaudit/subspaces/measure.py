@@ -136,7 +136,7 @@ class Comparison:
                 self.records.labels,
                 [layer for layer in self.layers if layer.name in key],
                 dtype=self.target.precision,
-                memory=self.memory,
+                memory=self.memory // 8,
                 seed=self.seed,
             )
         return self._streams[key]

@@ -134,7 +134,8 @@ def _formed_rows(target: Target, whole: Tensor, layer: Layer) -> Tensor:
     """(records, rows) norms of the rows of gradients (records, elements)."""
     matrix = whole.reshape(len(whole), *target.model.get_parameter(_name(layer)).shape)
     rows = matrix.transpose(1, 2) if _turned(target, layer) else matrix
-    return rows.flatten(2).norm(dim=2).double()
+    norms: Tensor = rows.flatten(2).norm(dim=2)
+    return norms.double()
 
 
 def _factored_rows(
@@ -154,7 +155,7 @@ def _factored_rows(
     if positions * (rows + columns) > rows * columns:
         return None
     delta, seen = delta.double(), seen.double()
-    squares = (delta @ (seen.mT @ seen) * delta).sum(dim=2)
+    squares: Tensor = (delta @ (seen.mT @ seen) * delta).sum(dim=2)
     return squares.clamp(min=0).sqrt()
 
 
