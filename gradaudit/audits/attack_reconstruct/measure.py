@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
