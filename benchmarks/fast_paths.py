@@ -84,7 +84,7 @@ def products(rounds: int) -> None:
         return blocks._alone(objective, points[0])
 
     def without(points: Tensor) -> tuple[Tensor, Tensor]:
-        with patch.object(blocks, "SmallConvolutionsAsProducts", nullcontext):
+        with patch.object(blocks, "ConvolutionsAsProducts", nullcontext):
             return blocks._alone(objective, points[0])
 
     ways = without, with_products

@@ -28,7 +28,7 @@ from gradaudit.statistics.laws import binomial_at_least
 from gradaudit.text import listed
 
 MOST_RECORDS = 10_000
-FEWEST_RECORDS = 16
+FEWEST_RECORDS = 8
 FLOPS = 2e11
 """Floating-point operations that the accuracy may cost: some seconds on one core."""
 
@@ -109,7 +109,7 @@ def task_accuracy(
 
 
 def affordable(target: Target, records: Records) -> int:
-    """How many records the model may be run on: 16 to 10,000, ``FLOPS`` at most in between.
+    """How many records the model may be run on: 8 to 10,000, ``FLOPS`` at most in between.
 
     It depends on the model and the records' shape alone, not on the machine. Of a model whose
     operations cannot be counted it is 10,000.

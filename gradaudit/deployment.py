@@ -169,8 +169,8 @@ def read_deployment(path: str | Path) -> Deployment:
             fit.
     """
     schema = "gradaudit schema deployment"
-    found = read_yaml(Path(path), Deployment, schema)
-    if all(getattr(found, name) is None for name in found.model_fields_set):
+    deployment = read_yaml(Path(path), Deployment, schema)
+    if all(getattr(deployment, name) is None for name in deployment.model_fields_set):
         keys = ", ".join(map(_key, Deployment.model_fields))
         raise UsageError(f"{path}: says nothing of a federation; keys are: {keys} (see `{schema}`)")
-    return found
+    return deployment

@@ -49,7 +49,7 @@ def fingerprint(subject: Subject, audit: Audit[Any]) -> str:
 
 
 def _of_target(target: Target) -> Iterator[object]:
-    yield from (str(target.model), target.mode, str(target.device))
+    yield from (str(target.model), target.mode, str(target.device), str(target.precision))
     yield from (_with_code(target.description), _with_code(target.loss.name))
     yield _of_weights(target.model)
 

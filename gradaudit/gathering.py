@@ -60,14 +60,14 @@ def members(row: Measurement, report: Report) -> list[Measurement]:
         return [row]
     keys = {*row.variant, *map(str, by)}
     matching = [
-        each
-        for each in report.measurements
-        if (each.id, each.layer) == (row.id, row.layer)
-        and each.variant.keys() == keys
-        and row.variant.items() <= each.variant.items()
-        and (each.status != "skipped" or each.left_out)
+        other
+        for other in report.measurements
+        if (other.id, other.layer) == (row.id, row.layer)
+        and other.variant.keys() == keys
+        and row.variant.items() <= other.variant.items()
+        and (other.status != "skipped" or other.left_out)
     ]
-    return [each for one in matching for each in members(one, report)] or [row]
+    return [other for one in matching for other in members(one, report)] or [row]
 
 
 def member_of(row: Measurement) -> str:

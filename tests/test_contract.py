@@ -8,10 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from command_line import run
 
 from gradaudit.attacks.reconstruction import load_method, reconstructions
 from gradaudit.audits import audits
+from gradaudit.audits.sizes import OF_SUBJECT, SIZES
 from gradaudit.data import adapters
 from gradaudit.defenses import defenses, parse_defense
 from gradaudit.dp.mechanisms import load_mechanism, mechanisms
@@ -140,8 +142,8 @@ def test_it_answers_a_question_and_its_paper_can_be_read(part: Part) -> None:
 
 @parts("audits")
 def test_presets_are_options(part: Part) -> None:
-    for preset in (part.cls.least, part.cls.quick, part.cls.plain, part.cls.thorough):
-        options = {name: value for name, value in preset.items() if name != "samples"}
+    for preset in (getattr(part.cls, size) or {} for size in SIZES):
+        options = {name: value for name, value in preset.items() if name not in OF_SUBJECT}
         part.cls.Options.model_validate(options)
 
 
@@ -181,6 +183,7 @@ def test_every_metric_is_listed() -> None:
     assert declared == set(listed()["metrics"])
 
 
+@pytest.mark.slow
 @parts("audits")
 def test_its_name_is_its_command_and_help_shows_its_options(part: Part) -> None:
     module = part.cls.__module__.rpartition(".")[2]

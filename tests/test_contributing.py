@@ -72,6 +72,7 @@ def test_there_is_a_recipe_for_each_folder() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("offered")
 def test_they_are_listed() -> None:
     listed = json.loads(run("list", "-f", "json").out)

@@ -143,6 +143,7 @@ def test_all_attacks_are_told_and_no_other_audit() -> None:
     assert told == {*names, "vinfo"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "setting"),
     [

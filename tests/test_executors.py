@@ -177,6 +177,7 @@ def test_an_extra_that_is_missing_is_named(kind: str, monkeypatch: pytest.Monkey
         load_cluster(f"{kind}:").open(2)
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="Dask is not installed: gradaudit[dask]")
     monkeypatch.setattr(dask, "_PATIENCE", 0.2)

@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parents[1] / "gradaudit"
 TREES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): ast.parse(path.read_text())
@@ -51,6 +53,7 @@ def called_in(tree: ast.Module) -> set[str]:
     return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
 
 
+@pytest.mark.slow
 def test_each_kind_of_file_is_opened_in_one_place() -> None:
     calls = {name: called_in(tree) for name, tree in TREES.items()}
     found = {
@@ -60,6 +63,7 @@ def test_each_kind_of_file_is_opened_in_one_place() -> None:
     assert found == OPENED_IN
 
 
+@pytest.mark.slow
 def test_what_opens_files_of_people_is_imported_by_no_other_name() -> None:
     """So that the calls above are all there are."""
     owners = {"torch.serialization", "pickle", "marshal", "shelve", "dill", "tarfile", "joblib"}

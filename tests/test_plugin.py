@@ -43,6 +43,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     sys.modules.pop("gradaudit_rounding", None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_it_is_a_defense_like_any_other() -> None:
     listed = json.loads(run("list", "defenses", "-f", "json").out)["defenses"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -106,6 +107,7 @@ def test_any_defense_is_understood_or_refused(name: str, rest: str) -> None:
     given_or_refused(lambda: parse_defense(name + rest))
 
 
+@pytest.mark.slow
 @FUZZ
 @given(DOCUMENTS)
 def test_any_config_is_read_or_refused(document: Any) -> None:
@@ -118,6 +120,7 @@ def test_any_text_is_a_config_or_refused(text: str) -> None:
     in_file(text, read_file)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(DOCUMENTS | st.fixed_dictionaries({"rules": st.lists(DOCUMENTS, max_size=2)}))
 def test_any_policy_is_read_or_refused_and_what_is_read_can_judge(document: Any) -> None:
@@ -133,6 +136,7 @@ def intervals(draw: st.DrawFn) -> Measurement:
     return row("leak.nats", "fc", value, interval=(low, high), n=20)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(intervals(), LIMITS, st.floats(0, 5), st.booleans())
 def test_a_laxer_limit_never_fails_what_a_tighter_one_passes(
@@ -176,6 +180,7 @@ def mutilated_reports(draw: st.DrawFn) -> Any:
     return document
 
 
+@pytest.mark.slow
 @FUZZ
 @given(mutilated_reports())
 def test_any_report_is_read_and_shown_the_same_again_or_refused(document: Any) -> None:

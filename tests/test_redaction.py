@@ -53,6 +53,7 @@ DP_AUDIT = (
 SCAN = ("scan", "--audits", "sensitivity", "--audits", "copa-metric", "--samples", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [DP_AUDIT, SCAN], ids=["dp-audit", "scan"])
 def test_no_private_word_remains(
     arguments: tuple[object, ...], table: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,6 +69,7 @@ def test_no_private_word_remains(
     assert "file-1" in redacted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [DP_AUDIT, SCAN], ids=["dp-audit", "scan"])
 def test_numbers_and_keys_stay(
     arguments: tuple[object, ...], table: Path, monkeypatch: pytest.MonkeyPatch
@@ -86,6 +88,7 @@ def test_numbers_and_keys_stay(
     assert redact(hidden).measurements == hidden.measurements
 
 
+@pytest.mark.slow
 def test_a_saved_report_is_redacted_by_render(
     table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

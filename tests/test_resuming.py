@@ -291,6 +291,7 @@ def test_workers_and_memory_are_not_in_the_fingerprint() -> None:
     assert fingerprint(other, audit) == fingerprint(audited, audit)
 
 
+@pytest.mark.slow
 def test_units_of_another_run_are_left_alone(tmp_path: Path) -> None:
     audit = Sensitivity(SensitivityOptions(probes=8))
     units = Units(tmp_path)

@@ -28,6 +28,7 @@ REPORT = gate(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_schema_is_a_schema(name: str) -> None:
     schema = schema_of(name)
@@ -129,6 +130,7 @@ def test_policies(two_audits: None) -> None:
         assert faults("policy", wrong), wrong
 
 
+@pytest.mark.slow
 def test_config_files() -> None:
     assert faults("config", {"model": "zoo:lenet", "layer": ["fc*"], "seed": 1}) == []
     assert faults("config", {"modell": "zoo:lenet"})

@@ -154,8 +154,11 @@ class Audit(Generic[O]):
     least: ClassVar[Mapping[str, JsonValue]] = {}
     """Options of the smallest size that says anything, for large models and little time.
 
-    Here and below ``samples`` is how many records it looks at, where the user does not say.
+    Here and below ``samples`` is how many records it looks at, where the user does not say, and
+    ``single`` whether gradients are taken in single precision.
     """
+    rough: ClassVar[Mapping[str, JsonValue] | None] = None
+    """Options of a size between that and ``quick``; None where there is none."""
     quick: ClassVar[Mapping[str, JsonValue]] = {}
     """Options that ``scan --quick`` sets: a rough answer at a fraction of the cost."""
     plain: ClassVar[Mapping[str, JsonValue]] = {}

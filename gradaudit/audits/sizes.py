@@ -5,9 +5,11 @@ from typing import Any, Literal, get_args
 
 from gradaudit.audits.base import Audit
 
-SizeName = Literal["least", "quick", "plain", "thorough"]
+SizeName = Literal["least", "rough", "quick", "plain", "thorough"]
 SIZES: tuple[SizeName, ...] = get_args(SizeName)
-"""Each is the name of a preset of every audit."""
+"""Each is the name of a preset of every audit, or of most."""
+OF_SUBJECT = ("samples", "single")
+"""What a preset says of the subject, and not of the audit's options."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +20,10 @@ class Size:
         name: of the preset.
         audit: with the options of it.
         samples: records that it looks at, where the user does not say; None for its own default.
+        single: whether gradients are taken in single precision, where the audit asks for none.
     """
 
     name: SizeName
     audit: Audit[Any]
     samples: int | None = None
+    single: bool = False

@@ -155,9 +155,9 @@ def _table(plan: Plan, page: Page) -> Iterator[Text]:
     done = [f"{_DONE[g.kind]} {g.amount:g}" if g.amount else _DONE[g.kind] for _, g in rows]
     lost = [plan.prices[layer] * plan.updates.lost(layer, guard) for layer, guard in rows]
     columns = [
-        Column("protection", [page.text(each) for each in done]),
+        Column("protection", [page.text(cell) for cell in done]),
         Column("cost of\nhiding", [page.text(f"{plan.prices[n]:.1%}") for n, _ in rows], True),
-        Column("cost", [page.text(f"{each:.1%}") for each in lost], True),
+        Column("cost", [page.text(f"{cell:.1%}") for cell in lost], True),
     ]
     yield from grid(
         [Column("layer", [page.text(n) for n, _ in rows])], columns, page.width, page.rule
@@ -169,10 +169,10 @@ def _told(plan: Plan, report: Report, settings: PlanSettings) -> Iterator[str]:
     naive = ", ".join(f"{name} {cost:.1%}" for name, (_, cost) in plan.naive.items())
     beside = f"; simple strategies: {naive}" if naive else ""
     yield f"cost {plan.cost:.1%} of {settings.cost}, at least {plan.least:.1%}{beside}"
-    told = report.provenance["protection"]
-    assert isinstance(told, dict)  # as it was made
-    if told["options"]:
-        yield f"options: {told['options']}"
+    summary = report.provenance["protection"]
+    assert isinstance(summary, dict)  # as it was made
+    if summary["options"]:
+        yield f"options: {summary['options']}"
     if not plan.verdict.passed:
         yield from (f"still beyond: {words}" for words in plan.verdict.failed)
         return

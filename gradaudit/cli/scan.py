@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gradaudit.audits import Audit, audits
-from gradaudit.audits.sizes import SIZES, Size, SizeName
+from gradaudit.audits.sizes import OF_SUBJECT, SIZES, Size, SizeName
 from gradaudit.cli.options import CONFIG, configured, options_of, with_options
 from gradaudit.cli.perform import (
     GATE_FAILED,
@@ -157,10 +157,13 @@ def sizes_of(audit: type[Audit[Any]], most: SizeName, given: Mapping[str, Any]) 
     sizes: dict[object, Size] = {}
     for name in SIZES[: SIZES.index(most) + 1]:
         preset = getattr(audit, name)
+        if preset is None:
+            continue
         options = settle(audit.Options, {}, {**preset, **given})
-        key = (options, preset.get("samples"))
+        looked_at = {key: preset[key] for key in OF_SUBJECT if key in preset}
+        key = (options, *looked_at.items())
         sizes.pop(key, None)
-        sizes[key] = Size(name, audit(options), preset.get("samples"))
+        sizes[key] = Size(name, audit(options), **looked_at)
     return tuple(sizes.values())
 
 

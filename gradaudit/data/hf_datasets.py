@@ -1,22 +1,125 @@
-"""Folders that Hugging Face's ``datasets`` wrote by ``save_to_disk``."""
+"""Folders that Hugging Face's ``datasets`` wrote by ``save_to_disk``, as untrusted data.
 
-from collections.abc import Iterator
+``state.json`` names the Arrow files beside it, ``dataset_info.json`` tells the features' types, and
+``dataset_dict.json`` the splits, each a folder of this kind.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gradaudit.data.common.arrays import as_inputs
+from gradaudit.data.common.arrow import read_frames
 from gradaudit.data.common.arrow_frame import Frame
 from gradaudit.data.common.checks import choose, quote
 from gradaudit.data.common.class_order import in_order
 from gradaudit.data.common.columns import Inputs, numeric_features
-from gradaudit.data.common.hf_folder import IMAGE, open_folder
 from gradaudit.data.common.picture_adapter import PictureAdapter
 from gradaudit.data.common.pictures import Picture
 from gradaudit.data.common.roles import assemble, labels_of
 from gradaudit.data.common.tabular import Tabular
 from gradaudit.data.records import Records
-from gradaudit.errors import DataError
+from gradaudit.errors import DataError, UsageError
+from gradaudit.files import read_file
+
+IMAGE, CLASS_LABEL = "Image", "ClassLabel"
+_MAX_BYTES = 16 << 20
+_MAX_FILES = 10_000
+_MOST_CLASSES = 1000
+_STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A saved data set.
+
+    Attributes:
+        frame: its columns.
+        features: what ``datasets`` knows of them, by name.
+    """
+
+    frame: Frame
+    features: Mapping[str, Mapping[str, Any]]
+
+    def of_kind(self, kind: str) -> list[str]:
+        """The columns of a type of ``datasets``."""
+        return [name for name in self.frame.schema.names if _kind(self.features.get(name)) == kind]
+
+    def class_names(self, column: str) -> tuple[str, ...]:
+        """The names of a column's classes by number: its own, or the numbers; empty for text."""
+        if column in self.frame.names:
+            return tuple(self.frame.names[column])
+        largest = self.frame.largest(column)
+        return tuple(map(str, range(largest + 1))) if 0 <= largest < _MOST_CLASSES else ()
+
+
+def open_folder(folder: Path, split: str | None) -> Saved:
+    """What is in the folder, or in that of a split of it.
+
+    Raises:
+        UsageError: there is no such folder or split, or the library is not installed.
+        DataError: it is none that ``save_to_disk`` wrote, or a file in it is damaged.
+    """
+    folder = folder.expanduser()
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: there is no such folder")
+    if (folder / _SPLITS).exists():
+        splits = _plain_names(_json(folder / _SPLITS).get("splits"), folder / _SPLITS)
+        folder = folder / choose(split or "test", splits, str(folder), "split")
+    elif split is not None:
+        raise UsageError(f"{folder}: has no splits; leave out split=")
+    state = folder / _STATE
+    if not state.exists():
+        raise DataError(f"{folder}: is no folder that datasets wrote by save_to_disk; no {_STATE}")
+    files = _json(state).get("_data_files")
+    entries = files if isinstance(files, list) else []
+    listed = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
+    features = _features(folder / _INFO)
+    named = {name: _labels(feature) for name, feature in features.items()}
+    paths = [folder / name for name in _plain_names(listed, state)]
+    names = {name: labels for name, labels in named.items() if labels}
+    return Saved(read_frames(paths, "datasets", str(folder), names), features)
+
+
+def _features(path: Path) -> dict[str, Mapping[str, Any]]:
+    features = _json(path).get("features") if path.exists() else {}
+    if not isinstance(features, dict):
+        return {}
+    return {name: feature for name, feature in features.items() if isinstance(feature, dict)}
+
+
+def _kind(feature: Mapping[str, Any] | None) -> object:
+    return feature.get("_type") if feature else None
+
+
+def _labels(feature: Mapping[str, Any]) -> list[str]:
+    names = feature.get("names") if _kind(feature) == CLASS_LABEL else None
+    plain = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return list(names) if plain and names and len(set(names)) == len(names) else []
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(read_file(path, _MAX_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{path}: is damaged ({type(error).__name__}); save the data again"
+        ) from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: is not what datasets writes; save the data again")
+    return content
+
+
+def _plain_names(names: object, path: Path) -> list[str]:
+    """Names of files or folders beside the one that lists them."""
+    if not isinstance(names, list) or not 0 < len(names) <= _MAX_FILES:
+        raise DataError(f"{path}: names no files; save the data again")
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or name in ("", ".."):
+            raise DataError(f"{path}: {quote(str(name))} is not beside it; files have no folder")
+    return names
 
 
 @dataclass(frozen=True, kw_only=True)

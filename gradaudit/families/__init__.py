@@ -18,7 +18,7 @@ def family(name: str) -> Family:
     Raises:
         UsageError: there is none.
     """
-    known = families()
-    if name not in known:
-        raise UsageError(f"no predictive family {name!r}; there are: {', '.join(known)}")
-    return known[name]()
+    found = discover("gradaudit.families", Family, name)
+    if name not in found:
+        raise UsageError(f"no predictive family {name!r}; there are: {', '.join(families())}")
+    return found[name]()

@@ -49,44 +49,32 @@ class Scale:
         """Fit on rows (rows, features)."""
         width = features.shape[1]
         unit, centre, deviation = np.ones((3, width))
-        for block in _blocks(np.arange(width), len(features)):
+        for block in _blocks(width, len(features)):
             values = features[:, block].astype(np.float64)
-            largest = np.abs(values).max(axis=0)
+            largest = np.maximum(values.max(axis=0), -values.min(axis=0))
             unit[block] = np.where(largest > 0, largest, 1)
             values /= unit[block]
             centre[block] = values.mean(axis=0)
-            deviation[block] = values.std(axis=0)
+            values -= centre[block]
+            deviation[block] = np.sqrt(np.einsum("ij,ij->j", values, values) / len(values))
         kept = deviation > _FLAT
         return cls(kept, (centre * unit)[kept], (deviation * unit)[kept])
 
-    def __call__(self, features: Features) -> FloatArray:
-        """Rows in units of deviations, (rows, kept)."""
-        values = features[:, self.kept].astype(np.float64)
-        values -= self.centre
-        values /= self.deviation
-        return np.asarray(values)
+    def __call__(self, features: Features) -> Features:
+        """Rows in units of deviations, (rows, kept), as precise as they are given.
 
-    def columns(self, features: Features, read: IntArray | None = None) -> NDArray[np.float32]:
-        """The same in single precision and column after column in memory, as trees read it.
-
-        Args:
-            features: (rows, features).
-            read: those of the kept columns that are looked at; the others hold anything.
+        What rounding takes off the centre is taken off every row alike.
         """
-        places = np.flatnonzero(self.kept)
-        columns = np.empty((len(features), len(places)), dtype=np.float32, order="F")
-        for block in _blocks(np.arange(len(places)) if read is None else read, len(features)):
-            values = features[:, places[block]].astype(np.float64)
-            values -= self.centre[block]
-            values /= self.deviation[block]
-            columns[:, block] = values
-        return columns
+        rows = features if self.kept.all() else features[:, self.kept]
+        values = rows - self.centre.astype(rows.dtype)
+        values /= self.deviation.astype(rows.dtype)
+        return values
 
 
-def _blocks(columns: IntArray, rows: int) -> Iterator[IntArray]:
+def _blocks(width: int, rows: int) -> Iterator[slice]:
     """Columns, as many at a time as go into the cache."""
     size = max(1, _IN_CACHE // max(rows, 1))
-    return (columns[start : start + size] for start in range(0, len(columns), size))
+    return (slice(start, start + size) for start in range(0, width, size))
 
 
 @dataclass(frozen=True)
@@ -97,11 +85,14 @@ class Projection:
     weights lie in that span.
 
     Attributes:
-        basis: (kept, directions), largest spread first.
+        against: (kept, vectors) that span it: the fitted rows themselves, where there are fewer of
+            them than columns.
+        turn: (vectors, directions) to the basis, largest spread first.
     """
 
     scale: Scale
-    basis: FloatArray
+    against: Features
+    turn: FloatArray
     _known: list[tuple[Features, FloatArray]] = field(default_factory=list, repr=False)
 
     @classmethod
@@ -109,29 +100,37 @@ class Projection:
         """Fit on rows (rows, features), whose scale may be known."""
         scale = scale or Scale.of(features)
         rows = scale(features)
-        if not rows.shape[1]:
-            return cls(scale, np.zeros((0, 0)))
-        narrow = rows.T @ rows if rows.shape[1] <= len(rows) else rows @ rows.T
-        energies, vectors = np.linalg.eigh(narrow)
-        kept = (energies > energies[-1] * 1e-10).nonzero()[0][::-1]
-        basis = vectors[:, kept]
-        if rows.shape[1] > len(rows):
-            basis = rows.T @ basis / np.sqrt(energies[kept])
-        return cls(scale, basis / np.sqrt(rows.shape[1]))
+        count, width = rows.shape
+        if not width:
+            return cls(scale, rows.T, np.zeros((count, 0)))
+        wide = width > count
+        products = rows @ rows.T if wide else rows.T @ rows
+        energies, vectors = np.linalg.eigh(products.astype(np.float64))
+        kept = (energies > energies[-1] * _negligible(rows.dtype)).nonzero()[0][::-1]
+        turn = vectors[:, kept] / np.sqrt(width)
+        if not wide:
+            return cls(scale, turn.astype(rows.dtype), np.eye(len(kept)))
+        known = products @ turn / np.sqrt(energies[kept])
+        return cls(scale, rows.T, turn / np.sqrt(energies[kept]), [(features, known)])
 
     @staticmethod
     def seconds(rows: int, features: int) -> float:
         """About how long it takes to find one, on a core of a usual machine."""
-        return rows * features * (1e-7 + 1e-10 * min(rows, features))
+        return rows * features * (2e-8 + 1e-10 * min(rows, features))
 
     def __call__(self, features: Features) -> FloatArray:
         """(rows, directions); of the last matrices it is known, as other families ask too."""
         for asked, product in self._known:
             if asked is features:
                 return product
-        product = np.asarray(self.scale(features) @ self.basis)
+        product = np.asarray(self.scale(features) @ self.against @ self.turn)
         self._known[:] = [*self._known[1 - _MATRICES :], (features, product)]
         return product
+
+
+def _negligible(dtype: np.dtype[np.floating]) -> float:
+    """Share of the largest spread below which a direction is rounding."""
+    return max(1e-10, 10 * float(np.finfo(dtype).eps))
 
 
 class Fitted(ABC):
@@ -175,6 +174,15 @@ class Standardised:
     def projection(self) -> Projection:
         """The rows standardised, in a basis of their span."""
         return Projection.of(self.features, self.scale)
+
+    @cached_property
+    def varying(self) -> Features:
+        """What varies, as it is, and column after column in memory, (kept, rows)."""
+        places = np.flatnonzero(self.scale.kept)
+        columns = np.empty((len(places), len(self.features)), dtype=self.features.dtype)
+        for block in _blocks(len(places), len(self.features)):
+            columns[block] = self.features[:, places[block]].T
+        return columns
 
 
 @dataclass(frozen=True)
@@ -313,6 +321,11 @@ def normalised(scores: FloatArray) -> FloatArray:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
+def of_both(scores: FloatArray) -> FloatArray:
+    """Scores (rows, classes), where those of two classes may be the second's alone."""
+    return np.hstack([0 * scores, scores]) if scores.shape[1] == 1 else scores
+
+
 def log_mean(log_probabilities: FloatArray) -> FloatArray:
     """The log of members' mean probabilities: (members, rows, classes) to (rows, classes)."""
     return np.asarray(
@@ -365,5 +378,4 @@ class FittedScores(Fitted):
     def log_probabilities(self, features: Features) -> FloatArray:
         """Logs of the softmax, (rows, classes)."""
         scores = np.asarray(self.scores(self.projection(features)))
-        scores = scores.reshape(len(scores), -1)
-        return normalised(np.hstack([0 * scores, scores]) if scores.shape[1] == 1 else scores)
+        return normalised(of_both(scores.reshape(len(scores), -1)))

@@ -61,9 +61,9 @@ class CanaryClients(Canaries):
 def longest(sharing: SharingProtocol) -> float | None:
     """How long a client's update may be after clipping; None where nothing clips it."""
     endless = torch.tensor([_ENDLESS], dtype=torch.float64)
-    found = (
+    factors_of = (
         defense.record_factors(endless) if defense.of_records else defense.batch_factors(endless)
         for defense in sharing.chain.acting
     )
-    lengths = [float(factors * _ENDLESS) for factors in found if factors is not None]
+    lengths = [float(factors * _ENDLESS) for factors in factors_of if factors is not None]
     return min(lengths, default=None)

@@ -195,7 +195,7 @@ def _claimed(path: Path, summary: RunRecord) -> RunRecord:
         return summary
     kept = _read(path / SUMMARY)
     for key in dict.fromkeys([*summary.settings, *kept.settings]):
-        now, before = (told.settings.get(key, _EARLIER.get(key)) for told in (summary, kept))
+        now, before = (record.settings.get(key, _EARLIER.get(key)) for record in (summary, kept))
         if now != before and key != _MAY_GROW:
             raise UsageError(
                 f"--out {path}: holds another run ({key} was {before!r}, now {now!r}); name "

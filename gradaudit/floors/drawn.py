@@ -91,8 +91,8 @@ def _drawn(prior: Prior, genie: Genie, units: Tensor, generator: torch.Generator
     count = int(units[-1]) + 1
     shared = torch.randn(count, prior.leading, generator=generator, dtype=torch.float64)
     axes = prior.axes[: prior.leading]
-    own = normal @ axes.mT
-    return prior.at(normal + (genie.mixed(own, shared[units]) - own) @ axes)
+    leading = normal @ axes.mT
+    return prior.at(normal + (genie.mixed(leading, shared[units]) - leading) @ axes)
 
 
 def _expect_own_gradients(view: FunctionalModel, inputs: Tensor, labels: Tensor) -> None:

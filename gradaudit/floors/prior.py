@@ -105,8 +105,8 @@ class Prior:
         """The variance that each probe stands for, (probes,); of a group its least, each."""
         least = [float(self.variances[group].min()) for group in self.groups]
         beyond = [self.rest] if self.size > len(self.axes) else []
-        each = [*self.variances[: self.leading].tolist(), *least, *beyond]
-        return torch.tensor(each, dtype=torch.float64) * self.counts
+        variances = [*self.variances[: self.leading].tolist(), *least, *beyond]
+        return torch.tensor(variances, dtype=torch.float64) * self.counts
 
     @property
     def leaders(self) -> Tensor:

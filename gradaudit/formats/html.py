@@ -1,8 +1,9 @@
 """The report as one HTML page: everything in it, nothing fetched, nothing run."""
 
+import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,15 +12,30 @@ from markupsafe import Markup, escape
 from pydantic import JsonValue
 
 from gradaudit.formats.base import Format
-from gradaudit.formats.examples import examples_of
 from gradaudit.formats.strips import axis_of, ruler, shape, strip
 from gradaudit.judging import Policy
+from gradaudit.judging.policy import known_metrics
 from gradaudit.report import Report
 from gradaudit.text import marked, printable, variant_text
 from gradaudit.view import MetricColumn, View, view
-from gradaudit.view.glossary import glossary
 from gradaudit.view.signoff import sign_off
 
+_WORDS = {
+    "high, medium": "a whole interval lies beyond the limit of an error rule, of a warning rule",
+    "high?, medium?": "the limit lies inside an interval: neither shown nor excluded",
+    "low": "no limit is exceeded, and what could exceed one was measured; no proof of privacy",
+    "unknown": "something that a rule asks for could not be measured",
+    "not tested": "nothing tried to learn anything from the layer's gradient",
+    "[low, high]": "the interval that holds the true value at the stated confidence",
+    "permuted": "the same number for the attribute shuffled among the records: what nothing is",
+    "chance": "what the number is where nothing is given away",
+    "game": "how many records are in the update that is attacked",
+    "hidden": "a layer whose gradient is never shared",
+}
+MOST_EXAMPLES = 8
+MOST_BYTES = 100_000
+_NAME = re.compile(r"[a-z][a-z0-9-]*-\d\d\.png")
+_PNG = b"\x89PNG\r\n\x1a\n"
 MOST_ROWS = 1000
 """Rows of the list of all measurements; a sweep may have many thousands."""
 MOST_LAYERS = 50
@@ -129,3 +145,39 @@ def _harmless(value: Any) -> Any:
     """Text without control characters; what is markup already stays."""
     plain = isinstance(value, str) and not hasattr(value, "__html__")
     return printable(value, limit=None) if plain else value
+
+
+def glossary(shown: View) -> dict[str, str]:
+    """The words that every report has, and the metrics that this one shows."""
+    known = known_metrics()
+    shown_metrics = [x.metric for x in shown.layers.columns] + [x.metric for x in shown.model]
+    metrics = {
+        name: f"{known[name].title}{f' ({unit})' if (unit := known[name].unit) else ''}"
+        for name in dict.fromkeys(shown_metrics)
+        if name in known
+    }
+    return {**_WORDS, **metrics}
+
+
+def examples_of(report: Report) -> Iterator[tuple[str, str]]:
+    """Name and ``data:`` address of each picture that still lies where the report says.
+
+    A report names any folder it likes: only small PNG files, named as reconstructions are, are
+    taken.
+    """
+    folder = _folder(report)
+    if folder is None or not folder.is_dir():
+        return
+    files = [path for path in sorted(folder.glob("*.png")) if _NAME.fullmatch(path.name)]
+    for path in files[:MOST_EXAMPLES]:
+        if path.is_file() and not path.is_symlink() and path.stat().st_size <= MOST_BYTES:
+            content = path.read_bytes()
+            if content.startswith(_PNG):
+                yield path.stem, f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+def _folder(report: Report) -> Path | None:
+    audits = report.provenance.get("audits")
+    options = audits.get("attack reconstruct") if isinstance(audits, dict) else None
+    folder = options.get("save_examples") if isinstance(options, dict) else None
+    return Path(folder) if isinstance(folder, str) and folder else None

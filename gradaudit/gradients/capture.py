@@ -106,11 +106,14 @@ class Capture(TorchFunctionMode):
         call = dict(zip(signature, args, strict=False)) | kwargs
         weight = self._names.get(id(call.get("weight")))
         bias = self._names.get(id(call.get("bias")))
-        applied = handler(func, call) if weight or bias else None
+        applied = self._called(handler, func, call) if weight or bias else None
         if applied is None:
             return func(*args, **kwargs)
         uses = ((weight, applied.weight), (bias, applied.bias))
         return self._record(applied, tuple((name, use) for name, use in uses if name and use))
+
+    def _called(self, handler: "Handler", func: Callable[..., Any], call: Call) -> Applied | None:
+        return handler(func, call)
 
     def _record(self, applied: Applied, uses: tuple[tuple[str, Operation], ...]) -> Tensor:
         tokens = not applied.seen.is_floating_point()
@@ -213,8 +216,8 @@ _ADDED = ("bias", "input", "weight")
 _CONVOLUTION = (*_WEIGHTED, "stride", "padding", "dilation", "groups")
 _READ = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 _RUNNING = ("input", "running_mean", "running_var", "weight", "bias")
-_Handler = Callable[[Callable[..., Any], Call], Applied | None]
-_HANDLERS: dict[Callable[..., Any], tuple[tuple[str, ...], _Handler]] = {
+Handler = Callable[[Callable[..., Any], Call], Applied | None]
+_HANDLERS: dict[Callable[..., Any], tuple[tuple[str, ...], Handler]] = {
     F.linear: (_WEIGHTED, _linear),
     torch.addmm: (_ADDED, _transposed),
     F.conv1d: (_CONVOLUTION, _convolution),

@@ -47,10 +47,13 @@ class FunctionalModel:
     parts: tuple[InputPart, ...] = ()
 
     @classmethod
-    def of(cls, target: Target, *, dtype: torch.dtype = torch.float64, seed: int = 0) -> Self:
-        """A functional copy of the target on its device (in float32 where that has no float64)."""
+    def of(cls, target: Target, *, dtype: torch.dtype | None = None, seed: int = 0) -> Self:
+        """A functional copy of the target on its device (in float32 where that has no float64).
+
+        In the target's own precision, where no other is asked for.
+        """
         device = target.device
-        dtype = torch.float32 if device.type == "mps" else dtype
+        dtype = torch.float32 if device.type == "mps" else dtype or target.precision
         model = target.model
         trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         fixed = {name: p for name, p in model.named_parameters() if not p.requires_grad}
@@ -186,14 +189,17 @@ class FunctionalModel:
                 together = self.outputs({}, pair)[:1]
             except Exception:  # the model cannot be run on these inputs at all: ``check`` tells why
                 return None
-            if len(pair) < 2 or self.stochastic(pair):
+            if len(pair) < 2:
                 return None
             try:
                 alone = self.outputs({}, pair[:1])
             except Exception as error:
-                return f"the model cannot be run on one record alone: {_first_line(error)}"
+                reason = f"the model cannot be run on one record alone: {_first_line(error)}"
+                return None if self.stochastic(pair) else reason
         tolerance = torch.finfo(alone.dtype).eps ** 0.5
         if torch.allclose(together, alone, rtol=tolerance, atol=tolerance, equal_nan=True):
+            return None
+        if self.stochastic(pair):
             return None
         return "a record's output changes with the other records of its batch"
 

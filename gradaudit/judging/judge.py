@@ -143,8 +143,8 @@ def gate(
     judged = _judged(report, policy, today)
     if baseline is not None:
         judged = excuse_known(judged, _judged(baseline, policy, today))
-    told = {"verdict": verdict(judged)}
-    return judged.model_copy(update={"provenance": {**judged.provenance, **told}})
+    summary = {"verdict": verdict(judged)}
+    return judged.model_copy(update={"provenance": {**judged.provenance, **summary}})
 
 
 def passed(judged: Report) -> bool:

@@ -40,7 +40,8 @@ class Target:
 
     The model is never changed by an audit: engines work on functional copies of its parameters
     and buffers. It is called with the ``parts`` of the records' inputs, by name, or with the inputs
-    as they are where there are none.
+    as they are where there are none. Gradients are taken in its ``precision`` where a measure asks
+    for no other.
     """
 
     model: nn.Module
@@ -49,6 +50,7 @@ class Target:
     description: str = ""
     parts: tuple[InputPart, ...] = ()
     checkpoint: CheckpointRecord | None = None
+    precision: torch.dtype = torch.float64
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:

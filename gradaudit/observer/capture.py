@@ -81,10 +81,10 @@ def save_update(path: Path, update: NamedUpdate, scale: float = 1.0) -> None:
     tensors = {name: update.change(name) / scale for name in update.after}
     _expect_finite(tensors)
     plain = {name: array.detach().cpu().contiguous() for name, array in tensors.items()}
-    told = {"kind": update.kind, "scale": repr(scale)}
+    metadata = {"kind": update.kind, "scale": repr(scale)}
     if update.records is not None:
-        told["records"] = str(update.records)
-    write_atomically(path, save(plain, metadata={"gradaudit": "update", **told}))
+        metadata["records"] = str(update.records)
+    write_atomically(path, save(plain, metadata={"gradaudit": "update", **metadata}))
 
 
 def _expect_finite(tensors: Mapping[str, Tensor]) -> None:

@@ -170,14 +170,14 @@ class Observer:
         todo = list(pieces(update))
         self._rows = sum(len(piece.metrics) for piece in todo)
         reserved = spent() + self._rows * self._pace.expected("row", 0)
-        told = list(self._told(todo, self.allowance.left - reserved))
+        rows = list(self._told(todo, self.allowance.left - reserved))
         read = spent()
         facts: dict[str, JsonValue] = {
             "started": started,
             "finished": utc_now(),
             "observed": {"label": label, "trained_seconds": seconds, "read_seconds": read},
         }
-        judged = gate(self._report(update, told, facts), self.policy)
+        judged = gate(self._report(update, rows, facts), self.policy)
         file = None if self.folder is None else self.folder / f"{label}.json"
         if file is not None:
             judged.save(file)
@@ -204,11 +204,11 @@ class Observer:
         update = named_update(None, toy, kind="gradient")
         for _ in range(2):  # the first time builds what the second one is measured with
             took = stopwatch()
-            told = [each for piece in pieces(update) for each in piece.look(1.0)]
-            judged = gate(self._report(update, told, {}), self.policy)
+            rows = [row for piece in pieces(update) for row in piece.look(1.0)]
+            judged = gate(self._report(update, rows, {}), self.policy)
             format_for(Path("report.json")).render(judged)
             seconds = took()
-        self._pace.took("row", seconds / len(told))
+        self._pace.took("row", seconds / len(rows))
 
     def _told(self, todo: Iterable[Piece], left: float) -> Iterator[Told]:
         """All readings, as long as there is time."""

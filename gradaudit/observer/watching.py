@@ -145,8 +145,8 @@ class Watch:
 
     def _on_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Look at a step of an optimiser that has parameters of this model."""
-        own = {id(parameter) for parameter in self.model.parameters()}
-        if any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+        parameters = {id(parameter) for parameter in self.model.parameters()}
+        if any(id(p) in parameters for group in optimizer.param_groups for p in group["params"]):
             self.steps.step(self.model, self.records)
             self._observation = self.steps.worst
 

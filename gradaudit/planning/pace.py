@@ -2,7 +2,9 @@
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -16,8 +18,10 @@ log = logging.getLogger(__name__)
 
 _TIMES, _FEWEST, _TOGETHER = 5, 4, 32
 """Passes that are timed, at most, and records in one of those that are passed together."""
-_LONG = 1.0
+_LONG = 0.5
 """Seconds of a single pass after which no other is timed."""
+_SIDE = 1024
+"""Of the matrices whose product tells how precision slows arithmetic."""
 _ENOUGH = 0.5
 """Seconds of passes after which no more are timed."""
 
@@ -34,6 +38,10 @@ class Passes:
     alone: float
     together: float
 
+    def slower(self, times: float) -> Self:
+        """The same where everything takes so many times as long."""
+        return replace(self, alone=self.alone * times, together=self.together * times)
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -49,7 +57,10 @@ class Pace:
         Raises:
             AuditError: the model cannot be run on the records.
         """
-        return cls(_timed(subject, torch.float32), _timed(subject, torch.float64))
+        single = _timed(subject, torch.float32)
+        if single.alone > _LONG:
+            return cls(single, single.slower(_slowness(subject.target.device)))
+        return cls(single, _timed(subject, torch.float64))
 
     def seconds(self, audit: Audit[Any], subject: Subject) -> float:
         """About how long an audit takes; zero where there is nothing to do, or nothing is known."""
@@ -60,8 +71,20 @@ class Pace:
             return 0.0
         if not cost.passes:
             return 0.0
-        passes = self.double if cost.double else self.single
+        double = cost.double and subject.target.precision is torch.float64
+        passes = self.double if double else self.single
         return passes.together * cost.passes + passes.alone * cost.calls + cost.seconds
+
+
+def _slowness(device: torch.device) -> float:
+    """How much longer arithmetic takes in double precision: what long passes are made of."""
+    if device.type == "mps":
+        return 1.0  # has single precision alone
+    seconds = {}
+    for dtype in (torch.float32, torch.float64):
+        matrix = torch.ones(_SIDE, _SIDE, dtype=dtype, device=device)
+        seconds[dtype] = _least_seconds(partial(torch.matmul, matrix, matrix), device)
+    return max(1.0, seconds[torch.float64] / seconds[torch.float32])
 
 
 def _timed(subject: Subject, dtype: torch.dtype) -> Passes:
@@ -83,12 +106,17 @@ def _seconds(subject: Subject, records: int, dtype: torch.dtype) -> float:
     inputs, labels = model.cast(taken.inputs), model.cast(taken.labels)
     model.check(inputs, labels)
     gradient = torch.func.grad(lambda weights: model.losses(weights, inputs, labels).sum())
+    return _least_seconds(lambda: gradient(model.parameters), model.device)
+
+
+def _least_seconds(function: Callable[[], object], device: torch.device) -> float:
+    """The least time of some calls, of one where that is long."""
     durations: list[float] = []
     while len(durations) <= _TIMES and sum(durations[1:]) < _ENOUGH:
         begun = time.perf_counter()
-        gradient(model.parameters)
-        if model.device.type == "cuda":
-            torch.cuda.synchronize(model.device)
+        function()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         durations.append(time.perf_counter() - begun)
         if durations[0] > _LONG:
             break

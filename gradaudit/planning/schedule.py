@@ -5,11 +5,18 @@ the others took of their estimates tells of those that were not run. While the e
 audits fit into the time, each is made as exactly as was asked. Where they do not, each gets its
 share: the largest size that fits into it, the least if none does. What time is left then goes into
 larger sizes, in the same order.
+
+The constants and the order of turns are those of ``benchmarks/schedule.py``, which plays scans with
+what audits were recorded to take of their estimates: 63 % of the audits that fit have numbers, and
+23 % of the time goes into what is cut short. Without caution it is 51 and 50 %, with what may fit
+in its turn before what surely does 59 and 28 %; more caution and less trust in what others took
+change neither by more than 3 points, a limit on each turn at three times its estimate nothing.
 """
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from gradaudit.audits.sizes import Size
 
@@ -48,6 +55,8 @@ class _Course:
         self.estimates = [estimate(size) for size in sizes]
         self.pace: float | None = None
         """Seconds that it took, over what was estimated."""
+        self.telling = False
+        """Whether that tells of others: it was not cut short, nor done as soon as it began."""
         self.reached = -1
         self.open = len(sizes) - 1
         """The largest size that may still fit."""
@@ -107,6 +116,7 @@ class Schedule:
         index = course.sizes.index(turn.size)
         if estimate := course.estimates[index]:
             course.pace = max(seconds - MOMENT, min(seconds, estimate)) / estimate
+            course.telling = whole and seconds > MOMENT
         if whole:
             course.reached = index
         else:
@@ -126,19 +136,22 @@ class Schedule:
     @property
     def _usual(self) -> float:
         """What other audits took of their estimates."""
-        paces = [c.pace for c in self._courses if c.pace is not None and not c.cut]
+        paces = [c.pace for c in self._courses if c.pace is not None and c.telling]
         return min(max(statistics.median(paces), 1 / USUAL), USUAL) if paces else 1.0
 
     def _first(self, waiting: Sequence[_Course], left: float) -> Turn | None:
-        """The first audit that has no numbers yet, at the size that its share allows."""
+        """The first audit that has no numbers yet, at the size that its share allows.
+
+        What fits with caution comes before what fits without.
+        """
         enough = sum(self._seconds(course, course.open) for course in waiting) <= left
-        for number, course in enumerate(waiting):
+        for caution, (number, course) in product((CAUTION, 1.0), enumerate(waiting)):
             share = left / (len(waiting) - number)
             fitting = [
                 i for i in range(course.open + 1) if self._seconds(course, i, CAUTION) <= share
             ]
             index = course.open if enough else max(fitting, default=0)
-            if self._seconds(course, index) <= left:
+            if self._seconds(course, index, caution) <= left:
                 spare = left - self._seconds(course, index, CAUTION)
                 return self._turn(course, index, left - self._least(waiting[number + 1 :], spare))
         return None

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from pydantic import JsonValue
 
 from gradaudit.audits import Audit
@@ -158,7 +159,9 @@ class Survey:
 
 def _sampled(subject: Subject, size: Size) -> Subject:
     """The subject as an audit of this size looks at it."""
-    return replace(subject, samples=subject.samples or size.samples)
+    precision = torch.float32 if size.single else torch.float64
+    targets = tuple(replace(target, precision=precision) for target in subject.targets)
+    return replace(subject, targets=targets, samples=subject.samples or size.samples)
 
 
 def _worth(outcome: Outcome) -> tuple[bool, bool]:

@@ -71,10 +71,10 @@ class Blurring:
             if name in about - self._bounds.hopeless
         }
         rest = protection.hiding(about)
-        found = self._best(least, may_be_empty=bool(rest.shared))
-        if found is None:
+        blurred = self._best(least, may_be_empty=bool(rest.shared))
+        if blurred is None:
             return None
-        for name, x in found.x.items():
+        for name, x in blurred.x.items():
             if x < _DROWNED:
                 rest = rest.with_guard(name, self._guard(name, x))
         return rest if rest.shared else None
@@ -100,10 +100,10 @@ class Blurring:
 
     def _best(self, least: Mapping[str, float], *, may_be_empty: bool) -> _Blurred | None:
         """From all layers shared to what is cheapest by single steps."""
-        found = self._solved(least, least.keys(), None)
-        while better := self._better(least, found, may_be_empty=may_be_empty):
-            found = better
-        return found
+        best = self._solved(least, least.keys(), None)
+        while better := self._better(least, best, may_be_empty=may_be_empty):
+            best = better
+        return best
 
     def _better(
         self, least: Mapping[str, float], found: _Blurred | None, *, may_be_empty: bool
@@ -125,17 +125,17 @@ class Blurring:
     ) -> _Blurred | None:
         """The best noise on these layers, with the others of ``least`` hidden."""
         hidden = sum(self._weights[name] for name in least.keys() - set(shared))
-        own = {name: x for name, x in least.items() if name in shared}
-        if not own:
+        levels_least = {name: x for name, x in least.items() if name in shared}
+        if not levels_least:
             return _Blurred({}, hidden)
-        levels = self._levels(own).boxed()
+        levels = self._levels(levels_least).boxed()
         if levels is None:
             return None
-        starts = [np.array([warm.x.get(name, MOST) for name in own])] if warm else []
+        starts = [np.array([warm.x.get(name, MOST) for name in levels_least])] if warm else []
         x = levels.cheapest(starts)
         if x is None:
             return None
-        return _Blurred(dict(zip(own, x.tolist(), strict=True)), hidden + levels.cost(x))
+        return _Blurred(dict(zip(levels_least, x.tolist(), strict=True)), hidden + levels.cost(x))
 
     def _levels(self, least: Mapping[str, float]) -> Levels:
         return Levels.of(self._bounds, least, self._weights, self._sizes, self._reserve)

@@ -56,20 +56,20 @@ class FloorBound:
 
     def margin(self, noise: Noise) -> tuple[float, dict[str, float]]:
         """That of the number of the mean information, and its slope by each layer's log σ."""
-        told = self._told(noise)
-        if not told:
+        parts = self._told(noise)
+        if not parts:
             return math.inf, {}
-        value, slope = self.functional(sum_of_layers(told.values()).mean, self.prior)
-        slopes = {name: -2 * float((slope * part.mean).sum()) for name, part in told.items()}
+        value, slope = self.functional(sum_of_layers(parts.values()).mean, self.prior)
+        slopes = {name: -2 * float((slope * part.mean).sum()) for name, part in parts.items()}
         return self._within(value), {n: -self.sign * s / self._size for n, s in slopes.items()}
 
     def safe(self, noise: Noise) -> float:
         """That of the interval's unfavourable end, less how far it may be on other records."""
-        told = self._told(noise)
-        if not told:
+        parts = self._told(noise)
+        if not parts:
             return math.inf
-        found = estimate(self.functional, sum_of_layers(told.values()), self.prior)
-        return self._within(found.interval[self.sign > 0]) - self._drift(noise)
+        floor = estimate(self.functional, sum_of_layers(parts.values()), self.prior)
+        return self._within(floor.interval[self.sign > 0]) - self._drift(noise)
 
     def _drift(self, noise: Noise) -> float:
         """How far the margin of other records may be from this one, 97.5 % of the time.
@@ -79,8 +79,8 @@ class FloorBound:
         """
         if not self.halves:
             return 0.0
-        own = self.margin(noise)[0]
-        squares = [(half.margin(noise)[0] - own) ** 2 for half in self.halves]
+        margin = self.margin(noise)[0]
+        squares = [(half.margin(noise)[0] - margin) ** 2 for half in self.halves]
         variance = (self.parts + 1) * sum(squares) / len(squares)
         return student_quantile(len(squares)) * math.sqrt(variance)
 
@@ -103,11 +103,11 @@ class FloorBounds:
     """All rules on floors.
 
     Attributes:
-        each: the bounds.
+        floors: the bounds.
         hopeless: layers that a rule is about and that have no floor whatever the noise.
     """
 
-    each: tuple[FloorBound, ...] = ()
+    floors: tuple[FloorBound, ...] = ()
     hopeless: frozenset[str] = frozenset()
 
     @classmethod
@@ -133,16 +133,16 @@ class FloorBounds:
 
     def varied(self, halves: Sequence[Self], parts: int) -> Self:
         """The same, each with those by halves of the records, in the same order; see there."""
-        by_half = zip(*(half.each for half in halves), strict=True)
-        each = zip(self.each, by_half, strict=True)
+        by_half = zip(*(half.floors for half in halves), strict=True)
+        bounds = zip(self.floors, by_half, strict=True)
         return replace(
-            self, each=tuple(replace(own, halves=other, parts=parts) for own, other in each)
+            self, floors=tuple(replace(bound, halves=other, parts=parts) for bound, other in bounds)
         )
 
     @property
     def layers(self) -> frozenset[str]:
         """The layers that some rule is about."""
-        return self.hopeless.union(*(bound.informations for bound in self.each))
+        return self.hopeless.union(*(bound.informations for bound in self.floors))
 
 
 def _expect_protectable(shared: Sequence[Layer], shown: Sequence[Layer]) -> None:
@@ -168,9 +168,11 @@ def _bounds(
         for functional in numbers:
             for row in (row for row in (*shown, None) if _asks(rule, row)):
                 layers = case.layers if row is None else [by_name[row]]
-                told = {each.name for each in case.tied_to(layers)}
-                if own := {each: parts for each, parts in known.items() if each in told}:
-                    yield FloorBound(row, rule.limit, rule.sign, functional, own, case.prior)
+                names = {tied.name for tied in case.tied_to(layers)}
+                if information := {name: known[name] for name in known if name in names}:
+                    yield FloorBound(
+                        row, rule.limit, rule.sign, functional, information, case.prior
+                    )
 
 
 def _asks(rule: Rule, row: str | None) -> bool:

@@ -105,7 +105,7 @@ class Choices:
         touched = np.array([guard.kind != "open" for guard in self.guards]) * _TIE
         shape = self.prices.shape
         may = np.tile([guard.kind in kinds for guard in self.guards], shape[0])
-        found = milp(
+        solution = milp(
             (self.prices + touched).ravel(),
             integrality=np.ones(self.prices.size, dtype=np.int64),
             bounds=Bounds(0, may.astype(float)),
@@ -115,9 +115,9 @@ class Choices:
             ],
             options={"mip_rel_gap": 0.0},
         )
-        if found.x is None:
+        if solution.x is None:
             return None
-        chosen = np.asarray(found.x).reshape(shape).argmax(axis=1)
+        chosen = np.asarray(solution.x).reshape(shape).argmax(axis=1)
         return Protection(self.layers, tuple(self.guards[place] for place in chosen))
 
     def _one_each(self) -> np.ndarray:
@@ -131,12 +131,12 @@ class Choices:
     def _rows(self, lesson: Lesson) -> Iterator[tuple[np.ndarray, float]]:
         """Coefficients of the variables, and what their sum is at least."""
         mine = lesson.protection
-        beyond = np.array([[not own.covers(g) for g in self.guards] for own in mine.guards])
-        below = np.array([[not g.covers(own) for g in self.guards] for own in mine.guards])
+        beyond = np.array([[not guard.covers(g) for g in self.guards] for guard in mine.guards])
+        below = np.array([[not g.covers(guard) for g in self.guards] for guard in mine.guards])
         if lesson.verdict.whole:
             yield beyond.astype(float).ravel(), 1.0
         if lesson.verdict.broken:
-            same = np.array([[g == own for g in self.guards] for own in mine.guards])
+            same = np.array([[g == guard for g in self.guards] for guard in mine.guards])
             yield (~same).astype(float).ravel(), 1.0
         for place, layer in enumerate(self.layers):
             if layer in lesson.verdict.layers | lesson.verdict.relative:

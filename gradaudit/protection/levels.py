@@ -68,18 +68,18 @@ class Levels:
         """Those of the layers of ``least``, with all bounds that count one of them."""
         names = tuple(least)
         weighing, scales, low = (np.array([by[n] for n in names]) for by in (weights, sizes, least))
-        touching = (bound for bound in bounds.each if _touched(bound, names))
+        touching = (bound for bound in bounds.floors if _touched(bound, names))
         return cls(names, weighing, scales, low, tuple(touching), reserve)
 
     def boxed(self) -> Self | None:
         """The same with bounds of single layers turned into ``least``; None where one cannot."""
         least = self.least.copy()
         for bound in self.bounds:
-            if len(own := _touched(bound, self.layers)) == 1:
-                alone = self._of(own, bound)
+            if len(touched := _touched(bound, self.layers)) == 1:
+                alone = self._of(touched, bound)
                 if (x := alone.lifted(alone.least)) is None:
                     return None
-                place = self.layers.index(own[0])
+                place = self.layers.index(touched[0])
                 least[place] = max(least[place], x[0])
         joint = tuple(bound for bound in self.bounds if len(_touched(bound, self.layers)) > 1)
         return replace(self, least=least, bounds=joint)
@@ -99,8 +99,8 @@ class Levels:
             starts: more x to begin from, (layers,) each.
         """
         begun = [x for start in (*self._starts(), *starts) if (x := self.lifted(start)) is not None]
-        found = [x for start in begun for x in self._improved(start)]
-        return min(found, key=self.cost, default=None)
+        points = [x for start in begun for x in self._improved(start)]
+        return min(points, key=self.cost, default=None)
 
     def lifted(self, start: Floats) -> Floats | None:
         """The least of all ``start + shift``, none below ``least``, that keeps every bound.
@@ -147,14 +147,14 @@ class Levels:
 
     def _starts(self) -> list[Floats]:
         """The same noise, the same loss, and about the same information from all."""
-        told = np.zeros(len(self.layers))
+        energy = np.zeros(len(self.layers))
         for bound in self.bounds:
             for place, name in enumerate(self.layers):
                 if (parts := bound.informations.get(name)) is not None:
                     trace = float(parts.mean.trace())
-                    told[place] = max(told[place], trace)
-        told = np.log(np.maximum(told, told.max() * _FAINT) + _TINY) / 2
-        return [-self.sizes, np.zeros(len(self.layers)), told - self.sizes]
+                    energy[place] = max(energy[place], trace)
+        energy = np.log(np.maximum(energy, energy.max() * _FAINT) + _TINY) / 2
+        return [-self.sizes, np.zeros(len(self.layers)), energy - self.sizes]
 
     def _improved(self, start: Floats) -> list[Floats]:
         """Where it was begun, and what searches from there come to.
@@ -177,7 +177,7 @@ class Levels:
             return self.least
         noise = self.noise(start)
         gaps = np.array([b.margin(noise)[0] - b.safe(noise) + self.reserve for b in self.bounds])
-        found = minimize(
+        solution = minimize(
             self.cost,
             start,
             jac=self._prices,
@@ -186,7 +186,7 @@ class Levels:
             constraints=NonlinearConstraint(self._margins, gaps, np.inf, jac=self._slopes),
             options={"maxiter": 100, "ftol": 1e-7},
         )
-        return np.asarray(found.x)
+        return np.asarray(solution.x)
 
     def _prices(self, x: Floats) -> Floats:
         """Slope of the cost."""

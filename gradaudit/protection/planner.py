@@ -82,7 +82,7 @@ class Planner:
         self._floors = _by_formula(self._bench, means)
         others = [r for n, r in enumerate(policy.rules, start=1) if n not in self._floors]
         self._measured = self._bench.of(others)
-        means = [each for each in means if not (each == "prune" and self._floors)]
+        means = [kind for kind in means if not (kind == "prune" and self._floors)]
         self._guards = (OPEN, HIDE, *_levels(means, self._updates.scale))
         self._search = Search(
             self._open.layers, self._guards, cache(self._price), self._attempt, self._clock.more
@@ -91,7 +91,7 @@ class Planner:
         with self._clock.opening():
             self._expect_rules()
             bounds = self._bounds(searched) if self._floors else FloorBounds()
-        if bounds.each:
+        if bounds.floors:
             bounds = bounds.varied(list(self._halves()), rounds)
         self._blurring = Blurring(bounds, self._weights, roots, self._clock.more)
 
@@ -104,12 +104,12 @@ class Planner:
         self._search.best(("open", "hide"))
         self._probe()
         for number, records in enumerate(self._fresh, start=1):
-            found = self._search.best()
-            protection = found and self._cheapest(found.protection)
-            if not (found and protection):
+            best = self._search.best()
+            protection = best and self._cheapest(best.protection)
+            if not (best and protection):
                 return self._nothing()
             judged, verdict = self._verified(protection, records)
-            plan = self._plan(protection, found.least, judged, verdict, number)
+            plan = self._plan(protection, best.least, judged, verdict, number)
             self._progress.say(f"on fresh records: {_words(verdict)}")
             if verdict.passed:
                 return plan
@@ -126,34 +126,34 @@ class Planner:
             if not strongest.hidden and self._clock.more():
                 self._search.attempt(strongest)
 
-    def _cheapest(self, found: Protection) -> Protection | None:
+    def _cheapest(self, passed: Protection) -> Protection | None:
         """With the floors' noise, and cheaper where that makes other guards needless.
 
         No simple strategy that passes is cheaper.
         """
         cost = self._search.choices.cost
-        for layer, guard in found:
+        for layer, guard in passed:
             if guard.kind == "noise":
-                found = self._search.eased(found, [layer])
-        plan = self._blurring.completed(found)
-        naive = [each for each, _ in self._naive().values() if each.shared]
+                passed = self._search.eased(passed, [layer])
+        plan = self._blurring.completed(passed)
+        naive = [protection for protection, _ in self._naive().values() if protection.shared]
         plan = min([*([plan] if plan else []), *naive], key=cost, default=None)
         if not self._floors or plan is None:
             return plan
-        for layer in [name for name, guard in found if guard != OPEN]:
-            other = self._blurring.completed(found.with_guard(layer, OPEN))
+        for layer in [name for name, guard in passed if guard != OPEN]:
+            other = self._blurring.completed(passed.with_guard(layer, OPEN))
             if other and cost(other) < cost(plan) and self._search.passes(other):
-                found, plan = found.with_guard(layer, OPEN), other
+                passed, plan = passed.with_guard(layer, OPEN), other
         return plan
 
     def _naive(self) -> dict[str, tuple[Protection, float]]:
         """What simple strategies come to, as far as there is time."""
         costs, kept = self._search.choices.cost, {}
         for name, chain in self._chains():
-            if found := self._search.cheapest_of(chain):
-                if found.guards[0].kind == "noise" and not self._floors:
-                    found = self._search.eased(found, found.layers)
-                kept[name] = (found, costs(found))
+            if cheapest := self._search.cheapest_of(chain):
+                if cheapest.guards[0].kind == "noise" and not self._floors:
+                    cheapest = self._search.eased(cheapest, cheapest.layers)
+                kept[name] = (cheapest, costs(cheapest))
         return kept
 
     def _chains(self) -> Iterator[tuple[str, list[Protection]]]:
@@ -162,7 +162,7 @@ class Planner:
         The most may be to share nothing.
         """
         for name, chain in self._strategies():
-            if kept := [each for each in chain if self._blurring.holds(each)]:
+            if kept := [protection for protection in chain if self._blurring.holds(protection)]:
                 yield name, kept
 
     def _strategies(self) -> Iterator[tuple[str, list[Protection]]]:
@@ -253,7 +253,7 @@ class Planner:
             return
         judged = self._measured.judged(self._open)
         lacking = floors_lacking(judged)
-        for finding in (each for each in judged.findings if each not in lacking):
+        for finding in (rule for rule in judged.findings if rule not in lacking):
             if finding.rule and finding.says == "error" and finding.outcome == "unmeasured":
                 raise UsageError(f"{policy.name}: {finding}; correct the rule, or name the audit")
         outcomes = {finding.outcome for finding in judged.findings}

@@ -33,7 +33,7 @@ def plan_report(
         ),
         _naive_row(plan, cost, naive),
     ]
-    told: dict[str, JsonValue] = {
+    summary: dict[str, JsonValue] = {
         "guards": {
             layer: [guard.kind, guard.amount] for layer, guard in plan.protection if guard != OPEN
         },
@@ -44,7 +44,7 @@ def plan_report(
     return plan.judged.model_copy(
         update={
             "measurements": [*plan.judged.measurements, *rows],
-            "provenance": {**plan.judged.provenance, **provenance, "protection": told},
+            "provenance": {**plan.judged.provenance, **provenance, "protection": summary},
         }
     )
 

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
-from gradaudit.protection.cores import core
 from gradaudit.protection.guards import KINDS, OPEN, Guard, Kind, Protection
 from gradaudit.protection.lessons import Choices, Lesson, Price, Verdict
 
+T = TypeVar("T")
 Attempt = Callable[[Protection], Verdict]
 _EQUAL = 1e-7
 _FINE = 1.1
@@ -89,7 +90,7 @@ class Search:
         Found by bisection; None where the last fails, or there is no time to try it. What covers
         a protection that passed is taken to pass.
         """
-        left = [each for each in chain if self.allowed(each)]
+        left = [protection for protection in chain if self.allowed(protection)]
         if not left or not self._implied(left[-1]):
             return None
         low, high = 0, len(left) - 1
@@ -128,9 +129,9 @@ class Search:
 
         By bisection down to the next level below, as far as there is time.
         """
-        (own,) = {guard for layer, guard in passed if layer in layers}
-        below = [g.amount for g in self.choices.guards if g.kind == "noise" and g < own]
-        low, high = max(below, default=own.amount), own.amount
+        (noise,) = {guard for layer, guard in passed if layer in layers}
+        below = [g.amount for g in self.choices.guards if g.kind == "noise" and g < noise]
+        low, high = max(below, default=noise.amount), noise.amount
         while high > _FINE * low and self._more():
             amount = float(f"{(low * high) ** 0.5:.3g}")
             other = passed
@@ -155,8 +156,8 @@ class Search:
 
     def _implied(self, protection: Protection) -> bool:
         """Whether it passes as something passed that it covers; else it is tried."""
-        passed = (each for each, verdict in self.tried.items() if verdict.passed)
-        covered = any(protection.covers(each) and self.allowed(each) for each in passed)
+        passed = (other for other, verdict in self.tried.items() if verdict.passed)
+        covered = any(protection.covers(other) and self.allowed(other) for other in passed)
         return covered or self.passes(protection)
 
     def _sharpen(self, failed: Protection) -> None:
@@ -202,4 +203,31 @@ class Search:
             if own == OPEN
         ]
         cost = self.choices.cost(passed) - _EQUAL
-        return [each for each in {*singles, *swaps} if self.choices.cost(each) < cost]
+        return [
+            neighbour for neighbour in {*singles, *swaps} if self.choices.cost(neighbour) < cost
+        ]
+
+
+def core(too_much: Callable[[Sequence[T]], bool], elements: Sequence[T]) -> list[T]:
+    """Elements that are too much together and no longer so without any one of them.
+
+    Args:
+        too_much: monotone: what contains too much is too much. All ``elements`` are, and none is
+            not. It is asked about k log(n/k) times for k of n.
+        elements: those that come first are rather left out.
+
+    Source: U. Junker, "QuickXplain: preferred explanations and relaxations for over-constrained
+    problems" (2004), algorithm 1.
+    """
+
+    def needed(kept: list[T], grown: bool, left: Sequence[T]) -> list[T]:
+        if grown and too_much(kept):
+            return []
+        if len(left) == 1:
+            return list(left)
+        half = len(left) // 2
+        early, late = list(left[:half]), list(left[half:])
+        first = needed(kept + late, True, early)
+        return first + needed(kept + first, bool(first), late)
+
+    return needed([], False, elements) if elements else []

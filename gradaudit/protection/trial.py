@@ -87,7 +87,7 @@ class Bench:
         specs = defense_specs(protection, self.updates)
         hidden = (*self.subject.hidden, *protection.hidden)
         names = shared_parameters(self.subject.target.model, hidden)
-        kept = [each for each in self.subject.defenses if any(map(each.defends, names))]
+        kept = [defense for defense in self.subject.defenses if any(map(defense.defends, names))]
         return replace(
             self.subject,
             layers=_shared(self.subject.layers, protection),
@@ -196,8 +196,8 @@ def shortfall(judged: Report, numbers: Collection[int]) -> float:
     """How far the unfavourable ends of what these rules judge are beyond, over the limit's size."""
     rows = judged.by_key()
     asked = (f for f in judged.findings if f.rule in numbers and f.key in rows)
-    found = ((f, rows[f.key].interval) for f in asked)
-    ends = (_beyond(f, ends[f.max is not None]) for f, ends in found if ends is not None)
+    intervals = ((f, rows[f.key].interval) for f in asked)
+    ends = (_beyond(f, ends[f.max is not None]) for f, ends in intervals if ends is not None)
     return max(ends, default=0.0)
 
 
@@ -220,7 +220,7 @@ def unlooked(before: Report, now: Report) -> str:
 def _excess(judged: Report) -> float | None:
     """How far the worst row is beyond the limit of a rule of level error."""
     rows = judged.by_key()
-    found = [
+    shares = [
         _beyond(finding, row.number)
         for finding in judged.findings
         if finding.level == "error"
@@ -228,7 +228,7 @@ def _excess(judged: Report) -> float | None:
         and (row := rows.get(finding.key)) is not None
         and row.number is not None
     ]
-    return max(found, default=None)
+    return max(shares, default=None)
 
 
 def _beyond(finding: Finding, value: float) -> float:

@@ -57,11 +57,11 @@ class Updates:
 
     def norm(self, layer: str) -> float:
         """L2 norm of the longest update of a layer."""
-        return max(float(torch.cat([*each[layer].values()]).norm()) for each in self.batches)
+        return max(float(torch.cat([*batch[layer].values()]).norm()) for batch in self.batches)
 
     def mean_energy(self, layer: str) -> float:
         """Squared L2 norm of the mean update of a layer."""
-        rows = [torch.cat([*each[layer].values()]) for each in self.batches]
+        rows = [torch.cat([*batch[layer].values()]) for batch in self.batches]
         return float(torch.stack(rows).mean(dim=0).square().sum())
 
     def size(self, layer: str) -> float:
@@ -94,14 +94,16 @@ class Updates:
         return {layer: self._measured(layer) for layer in self.layers}
 
     def _measured(self, layer: str) -> float:
-        squares = (t.double().square().sum() for each in self.batches for t in each[layer].values())
+        squares = (
+            t.double().square().sum() for batch in self.batches for t in batch[layer].values()
+        )
         return float(sum(squares)) / len(self.batches)
 
     def _kept(self, layer: str, share: float) -> float:
         """Mean squared norm of what pruning leaves, tensor by tensor."""
         kept = 0.0
-        for each in self.batches:
-            for tensor in each[layer].values():
+        for batch in self.batches:
+            for tensor in batch[layer].values():
                 count = tensor.numel() - round(share * tensor.numel())
                 kept += float(keep_largest(tensor[None], count).double().square().sum())
         return kept / len(self.batches)
@@ -113,8 +115,8 @@ def _update(subject: Subject, records: Records, number: int) -> dict[str, dict[s
     generator = torch_rng(subject.seed, "protection", "update", number, device=target.device)
     sharing = SharingProtocol(hidden=subject.hidden)
     shared = share(target, records.inputs, records.labels, sharing, generator)
-    found: dict[str, dict[str, Tensor]] = {layer.name: {} for layer in subject.layers}
+    update: dict[str, dict[str, Tensor]] = {layer.name: {} for layer in subject.layers}
     for name, gradient in shared.items():
-        if (layer := module_of(name)) in found:
-            found[layer][name] = gradient.detach().flatten().cpu()
-    return found
+        if (layer := module_of(name)) in update:
+            update[layer][name] = gradient.detach().flatten().cpu()
+    return update

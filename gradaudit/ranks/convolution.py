@@ -1,6 +1,8 @@
 """Rank of U = [W; ∇_Z J] of a convolution: of each group by the method that suits it, summed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 from torch import Generator, Tensor
@@ -22,7 +24,8 @@ class GroupRank:
     """Rank of U of one group, or the bracket it lies in.
 
     Attributes:
-        low: the rank is not smaller (for ``craig`` and brackets, but for a probability).
+        low: the rank is not smaller (for ``craig`` and brackets, but for a probability; for
+            ``generic``, for almost all such weights).
         high: the rank is not larger.
         method: ``exact``, a theorem; ``dense``, singular values of Û; ``craig``, probes;
             ``generic``, ``high`` is met by almost all weights of the real zeros and ties;
@@ -31,7 +34,8 @@ class GroupRank:
         touched: inputs that are read at all.
         filters: what decided the rank of the filters.
         deltas: what decided the rank of the output gradients.
-        spectrum: what decided the rank of Û, where it was ``dense``.
+        spectrum: what decided the rank of Û, where it was ``dense``, or of the equations of output
+            gradients alone, where they leave nothing open (``exact``).
         search: what the probes showed, where some were followed.
     """
 
@@ -113,15 +117,20 @@ def _group_rank(
         return _with_facts(rows, rows.bound, rows.bound, "generic", rows.bound)
     if method != "structured" and rows.operator.dense_flops <= _CHEAP_FLOPS:
         return _dense(rows)
-    probed = _by_probes(rows, flops, generator)
+    dense = rows.operator.dense_flops <= flops
+    generic = cache(lambda: confirmed(filters, rows))
+    probed = _by_probes(
+        rows, flops, generator, lambda: method == "auto" and not dense and generic()
+    )
     smallest = probed.search.smallest if probed.search else None
     settled = probed.low == probed.high and (smallest is None or smallest > NULL)
     if method == "structured" or settled:  # without singular values that another method drops
         return probed
-    if rows.operator.dense_flops <= flops:
+    if dense:
         return _dense(rows)
-    generic = probed.low < probed.high and confirmed(filters, rows)
-    return replace(probed, method="generic") if generic else probed
+    if probed.low < probed.high and generic():
+        return replace(probed, low=rows.bound, high=rows.bound, method="generic")
+    return probed
 
 
 def _with_facts(rows: RowSpace, low: int, high: int, method: Evidence, bound: int) -> GroupRank:
@@ -157,9 +166,16 @@ def _dense(rows: RowSpace) -> GroupRank:
     return replace(_with_facts(rows, gap.rank, gap.rank, "dense", rows.bound), spectrum=gap)
 
 
-def _by_probes(rows: RowSpace, flops: float, generator: Generator) -> GroupRank:
-    side = smaller_side(rows)
-    left = nullity(side, least=side.dimension - rows.bound, flops=flops, generator=generator)
-    low, high = side.dimension - left.high, side.dimension - left.low
+def _by_probes(
+    rows: RowSpace, flops: float, generator: Generator, dispensable: Callable[[], bool]
+) -> GroupRank:
+    side = smaller_side(rows, flops)
+    if not side.dimension and side.equations:
+        known = _with_facts(rows, side.known, side.known, "exact", rows.bound)
+        return replace(known, spectrum=side.equations.gap)
+    dimension = side.known + side.dimension
+    least, flops = dimension - rows.bound, flops - side.spent
+    left = nullity(side, least=least, flops=flops, generator=generator, dispensable=dispensable)
+    low, high = dimension - left.high, dimension - left.low
     method: Evidence = "craig" if low == high else "bracket"
     return replace(_with_facts(rows, low, high, method, rows.bound), search=left)

@@ -16,8 +16,8 @@ Small residuals therefore exclude a large ν, by two laws that hold at once:
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from scipy.special import gammainc, gammaincinv
@@ -35,6 +35,9 @@ _FIRST_PROBES = 2
 _SPARE_PROBES = 8
 _MOST_PROBE_BYTES = 1 << 26
 _REFINEMENTS = 6
+_SIGMAS = 6.5
+_GLANCE = 8
+_SLACK = 2.0
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,61 @@ class Residuals:
     iterations: int
 
 
-def nullity(side: Side, *, least: int, flops: float, generator: Generator) -> Nullity:
+@dataclass
+class Course:
+    """How far the residuals of some probes have come, and whether to go on.
+
+    Residuals of a Frobenius norm of ``enough`` are short enough, and B and Bᵀ are applied to every
+    probe ``iterations`` times at most. Where at their pace it took more than ``_SLACK`` times as
+    many, ``dispensable`` is asked once whether to give up.
+    """
+
+    enough: float
+    iterations: int
+    dispensable: Callable[[], bool] = lambda: False
+    norms: list[float] = field(default_factory=list)
+    given_up: bool = False
+
+    @property
+    def taken(self) -> int:
+        """Iterations until now."""
+        return len(self.norms)
+
+    @property
+    def over(self) -> bool:
+        """Whether no iteration is left."""
+        return self.given_up or self.taken >= self.iterations
+
+    def follow(self, norm: float) -> bool:
+        """Whether residuals of this norm after one more iteration are short enough."""
+        self.norms.append(norm)
+        if self.taken == _GLANCE:
+            self.given_up = self._needed > _SLACK * self.iterations and self.dispensable()
+        return norm <= self.enough
+
+    @property
+    def _needed(self) -> float:
+        """Iterations in all, at the pace since half of those until now."""
+        middle, last = self.norms[self.taken // 2 - 1], self.norms[-1]
+        if last >= middle or not last:
+            return math.inf if last else 0.0
+        pace = math.log(middle / last) / (self.taken - self.taken // 2)
+        return self.taken + max(0.0, math.log(last / self.enough)) / pace
+
+
+def nullity(
+    side: Side,
+    *,
+    least: int,
+    flops: float,
+    generator: Generator,
+    dispensable: Callable[[], bool] = lambda: False,
+) -> Nullity:
     """Nullity of a side, from as few probes as settle it.
 
     ``least`` is the nullity that is known to be there, from the bound; the search may take
-    ``flops`` floating-point operations.
+    ``flops`` floating-point operations. Where it is not on course to end within them,
+    ``dispensable`` is asked whether it may be given up.
     """
     enough = least + _SPARE_PROBES
     count = enough if least and _fits(side, enough, flops) else _FIRST_PROBES
@@ -93,9 +146,8 @@ def nullity(side: Side, *, least: int, flops: float, generator: Generator) -> Nu
         null, most = NULL * side.operator.geometry.scale, 10 * side.dimension
         iterations = int(min(flops / _cost(side, count), most))
         probes = side.probes(count, generator)
-        left = leave_residuals(
-            side, probes, enough=_enough(count), null=null, iterations=iterations
-        )
+        course = Course(_enough(count), iterations, dispensable)
+        left = leave_residuals(side, probes, null=null, course=course)
         flops -= _cost(side, count) * left.iterations
         judged = _judge(side, left)
         low = max(low, judged.low)
@@ -114,12 +166,16 @@ def _enough(count: int) -> float:
 def _judge(side: Side, left: Residuals) -> Nullity:
     """The nullities that the residuals, rounding errors included, leave possible."""
     gain = float(torch.linalg.matrix_norm(left.coefficients, 2)) * side.operator.geometry.scale
-    probes, values = len(left.vectors), torch.linalg.svdvals(left.vectors) + _ROUNDING * gain
+    probes = len(left.vectors)
+    longest = math.sqrt(side.dimension) + math.sqrt(probes) + _SIGMAS  # of Gaussian probes
+    rounding = _ROUNDING * gain + side.rounding * longest
+    values = torch.linalg.svdvals(left.vectors) + rounding
     others = [0.0] * (probes - len(values))  # of more probes than there are dimensions
     high = largest_nullity([*values.tolist(), *others], ALPHA, side.dimension)
     smallest = None
     if not high:  # vᵀX = vᵀE + (Bᵀv)ᵀY bounds σ = ‖Bᵀv‖, with ‖vᵀX‖ at its lower quantile
-        smallest = max(0.0, least_norm(probes, ALPHA_SMALLEST) - float(values[0])) / gain
+        of_side = max(0.0, least_norm(probes, ALPHA_SMALLEST) - float(values[0])) / gain
+        smallest = side.of_whole(of_side)
     low = len(left.null)
     return Nullity(side.name, low, high, 1, probes, left.iterations, left.others, smallest)
 
@@ -132,7 +188,7 @@ def _probes_for(left: Residuals) -> int:
 
 def _cost(side: Side, count: int) -> float:
     """Floating-point operations of one iteration."""
-    return 2.0 * count * side.operator.flops
+    return count * side.flops
 
 
 def _fits(side: Side, count: int, flops: float) -> bool:
@@ -140,25 +196,21 @@ def _fits(side: Side, count: int, flops: float) -> bool:
     return 8 * count * longest <= _MOST_PROBE_BYTES and _cost(side, count) <= flops
 
 
-def leave_residuals(
-    side: Side, probes: Tensor, *, enough: float, null: float, iterations: int
-) -> Residuals:
+def leave_residuals(side: Side, probes: Tensor, *, null: float, course: Course) -> Residuals:
     """Subtract from the probes what B spans, until what is left is null or short enough.
 
-    ``probes`` are X, (probes, …). Residuals of a Frobenius norm of ``enough``, beside null
-    directions, are short enough; a direction v with ‖Bᵀ v‖ ≤ ``null`` is one that B does not span.
-    B and Bᵀ are applied to every probe ``iterations`` times at most.
+    ``probes`` are X, (probes, …); a direction v with ‖Bᵀ v‖ ≤ ``null`` is one that B does not span.
     """
-    right, coefficients, done = probes, probes.new_zeros(()), 0
+    right, coefficients = probes, probes.new_zeros(())
     for _ in range(_REFINEMENTS):
-        step, taken = _conjugate_gradients(side, right, enough, null / 10, iterations - done)
-        coefficients, done = coefficients + step, done + taken
+        step = _conjugate_gradients(side, right, null / 10, course)
+        coefficients = coefficients + step
         residuals = probes - side.span(coefficients)
-        left_over = _null_directions(side, residuals, enough, null)
+        left_over = _null_directions(side, residuals, course.enough, null)
         right = residuals - residuals @ left_over.T @ left_over
-        if right.norm() <= enough or done >= iterations:
+        if right.norm() <= course.enough or course.over:
             break
-    return Residuals(residuals, coefficients, left_over, float(right.norm()), done)
+    return Residuals(residuals, coefficients, left_over, float(right.norm()), course.taken)
 
 
 def _null_directions(side: Side, residuals: Tensor, enough: float, null: float) -> Tensor:
@@ -171,16 +223,13 @@ def _null_directions(side: Side, residuals: Tensor, enough: float, null: float) 
     return left_over
 
 
-def _conjugate_gradients(
-    side: Side, right: Tensor, enough: float, null: float, iterations: int
-) -> tuple[Tensor, int]:
+def _conjugate_gradients(side: Side, right: Tensor, null: float, course: Course) -> Tensor:
     """Conjugate gradients on BᵀM B y = BᵀM x for every row x on its own."""
     residuals, weighted = right.clone(), side.precondition(right).clone()
     gradients = side.against(weighted)
     solution, directions = torch.zeros_like(gradients), gradients.clone()
     squares = gradients.square().sum(dim=1)
-    taken = 0
-    while taken < iterations:
+    while not course.over:
         images = side.span(directions)
         weighted_images = side.precondition(images)
         steps = _quotient(squares, (images * weighted_images).sum(dim=1))[:, None]
@@ -190,11 +239,11 @@ def _conjugate_gradients(
         gradients = side.against(weighted)
         previous, squares = squares, gradients.square().sum(dim=1)
         directions.mul_(_quotient(squares, previous)[:, None]).add_(gradients)
-        taken += 1
+        short = course.follow(float(residuals.norm()))
         stagnated = squares.sum().sqrt() <= null * weighted.norm()
-        if stagnated or residuals.norm() <= enough:
+        if stagnated or short:
             break
-    return solution, taken
+    return solution
 
 
 def _quotient(above: Tensor, below: Tensor) -> Tensor:

@@ -182,6 +182,8 @@ def _certificate(searches: Sequence[Nullity]) -> dict[str, JsonValue]:
         "residual": max(search.residual for search in searches),
         "full_rank_of": ", ".join(sorted({search.side for search in searches})),
     }
+    if open_ := max(search.high - search.low for search in searches):
+        facts["dimensions_not_excluded"] = open_
     if smallest := [search.smallest for search in searches if search.smallest is not None]:
         facts["smallest_singular_value_at_least"] = min(smallest)
         facts["smallest_singular_value_probability"] = max(0.0, 1 - ALPHA_SMALLEST * len(smallest))

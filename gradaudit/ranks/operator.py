@@ -11,7 +11,7 @@ before the fold are orthonormal (``RowBasis``), hence ‖Û‖ ≤ ‖P‖ (``Ge
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -56,6 +56,9 @@ class Gap:
         )
 
 
+_NOTHING = Gap(rank=0, smallest=1.0, largest_dropped=0.0, tolerance=0.0)
+
+
 @dataclass(frozen=True)
 class RowBasis:
     """The row space of a matrix: (rank, columns) orthonormal rows, and what decided the rank."""
@@ -78,13 +81,14 @@ def row_basis(matrix: Tensor) -> RowBasis:
     """
     tolerance = max(matrix.shape) * EPSILON
     if not matrix.any():
-        return RowBasis(matrix[:0], Gap(0, 1.0, 0.0, tolerance))
+        return RowBasis(matrix[:0], replace(_NOTHING, tolerance=tolerance))
     lengths = matrix.norm(dim=1, keepdim=True)
     kept = (lengths > tolerance * lengths.max()).squeeze(1)
-    return _of_unit_rows(matrix[kept] / lengths[kept], tolerance)
+    return row_space(matrix[kept] / lengths[kept], tolerance)
 
 
-def _of_unit_rows(matrix: Tensor, tolerance: float) -> RowBasis:
+def row_space(matrix: Tensor, tolerance: float) -> RowBasis:
+    """The row space of a (rows, columns) matrix, of singular values over the largest."""
     if matrix.shape[0] > matrix.shape[1]:
         _, values, basis = torch.linalg.svd(torch.linalg.qr(matrix, mode="r").R)
     else:
@@ -124,6 +128,11 @@ class ReducedU:
     geometry: Geometry
     filters: RowBasis
     deltas: RowBasis
+
+    @property
+    def filters_alone(self) -> Self:
+        """Q_w P(x) without what the output gradients add."""
+        return replace(self, deltas=RowBasis(self.deltas.rows[:0], _NOTHING))
 
     @property
     def columns(self) -> int:

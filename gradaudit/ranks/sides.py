@@ -20,9 +20,11 @@ those inputs known and leaves, channel by channel, only gradient equations on th
 a preconditioner, W's Gram matrix on the inputs factored as a band: few input channels (and
 depthwise convolutions, one to a group) make W almost square, badly conditioned and narrow.
 Conjugate gradients need thousands of iterations where the band Cholesky factor of WᵀW + εI costs
-less than a hundred of them.
+less than a hundred of them. Of other layers the output gradients' own equations are eliminated
+first, and no more than what they leave of the inputs is W's to span.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +38,7 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 from torch import Tensor
 
+from gradaudit.ranks.equations import Equations, equations_of
 from gradaudit.ranks.geometry import Geometry
 from gradaudit.ranks.operator import MOST_ELEMENTS, ReducedU, numerical_rank, row_basis
 
@@ -210,7 +213,8 @@ class Side:
 
     Of every row, ``span`` gives B, ``against`` Bᵀ, ``confine`` the orthogonal projection onto the
     space, whose vectors have so many elements as ``length``, and ``precondition`` about (B Bᵀ)⁻¹,
-    symmetric and positive definite.
+    symmetric and positive definite. ``equations`` are those of the output gradients where they are
+    eliminated: the space is what they leave of the inputs.
     """
 
     name: str
@@ -221,6 +225,32 @@ class Side:
     against: Map
     confine: Map
     precondition: Map
+    equations: Equations | None = None
+
+    @property
+    def known(self) -> int:
+        """Rank of Û beside what it has in this space."""
+        return self.equations.determined if self.equations else 0
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of B and Bᵀ together, of one vector."""
+        eliminating = self.equations.projection_flops if self.equations else 0.0
+        return 2.0 * self.operator.flops + eliminating
+
+    @property
+    def rounding(self) -> float:
+        """How far the space may be off, relative."""
+        return self.equations.rounding if self.equations else 0.0
+
+    @property
+    def spent(self) -> float:
+        """Floating-point operations that it took to prepare."""
+        return self.equations.flops if self.equations else 0.0
+
+    def of_whole(self, singular: float) -> float:
+        """Lower bound of Û's least singular value, from that of B, both over ‖im2col‖₂."""
+        return self.equations.of_whole(singular) if self.equations else singular
 
     def probes(self, count: int, generator: torch.Generator) -> Tensor:
         """(count, length) standard Gaussian vectors of the space."""
@@ -228,17 +258,41 @@ class Side:
         return self.confine(drawn.to(self.operator.geometry.sources.device))
 
 
-def input_side(rows: RowSpace) -> Side:
+def input_side(rows: RowSpace, flops: float = math.inf) -> Side:
     """The inputs that are read at all, spanned by the rows of Û.
 
-    (WᵀW + εI)⁻¹ preconditions where W can determine the inputs and is thin.
+    (WᵀW + εI)⁻¹ preconditions where W can determine the inputs and is thin. Elsewhere the output
+    gradients' equations are eliminated where that takes no more than half of ``flops``.
     """
-    operator, geometry = rows.operator, rows.operator.geometry
-    touched = (geometry.reads > 0).repeat_interleave(geometry.channels)
-    inverse = gram_inverse(operator) if rows.filters_suffice else None
-    maps: Maps = operator.apply_transposed, operator.apply, lambda vectors: vectors * touched
-    space = geometry.touched, operator.columns
-    return Side("inputs", operator, *space, *maps, inverse or _identity)
+    inverse = gram_inverse(rows.operator) if rows.filters_suffice else None
+    equations = None if inverse else equations_of(rows.operator, flops / 2)
+    return _beside(equations) if equations else _inputs(rows.operator, inverse or _identity)
+
+
+def _inputs(operator: ReducedU, precondition: Map) -> Side:
+    read = _read(operator)
+    maps: Maps = operator.apply_transposed, operator.apply, lambda vectors: vectors * read
+    space = operator.geometry.touched, operator.columns
+    return Side("inputs", operator, *space, *maps, precondition)
+
+
+def _beside(equations: Equations) -> Side:
+    """What the output gradients' equations leave of the inputs, spanned by Wᵀ projected onto it."""
+    operator, read = equations.operator.filters_alone, _read(equations.operator)
+
+    def span(vectors: Tensor) -> Tensor:
+        return equations.project(operator.apply_transposed(vectors))
+
+    def confine(vectors: Tensor) -> Tensor:
+        return equations.project(vectors * read)
+
+    space = operator.geometry.touched - equations.determined, operator.columns
+    return Side("inputs", operator, *space, span, operator.apply, confine, _identity, equations)
+
+
+def _read(operator: ReducedU) -> Tensor:
+    """(columns,) which inputs are read at all."""
+    return (operator.geometry.reads > 0).repeat_interleave(operator.geometry.channels)
 
 
 def row_side(rows: RowSpace) -> Side:
@@ -248,10 +302,10 @@ def row_side(rows: RowSpace) -> Side:
     return Side("rows", operator, rows.dimension, operator.height, *maps, _identity)
 
 
-def smaller_side(rows: RowSpace) -> Side:
-    """The side of the smaller dimension, which has the smaller nullity."""
+def smaller_side(rows: RowSpace, flops: float = math.inf) -> Side:
+    """The side of the smaller dimension, which has the smaller nullity, for so many operations."""
     by_inputs = rows.operator.geometry.touched <= rows.dimension
-    return input_side(rows) if by_inputs else row_side(rows)
+    return input_side(rows, flops) if by_inputs else row_side(rows)
 
 
 def _identity(vectors: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+_SLAB = 1 << 18
+"""Numbers that are decomposed at a time: some MiB, which LAPACK copies."""
 _MODERATE = 1e-7
 """Smallest eigenvalue of a Gram matrix over the largest, from which coordinates are exact to 1e-9.
 The vectors are then so far from depending on each other that no angle between two groups of them
@@ -27,9 +29,13 @@ def joint_triangle(triangle: Array | None, block: Array) -> Array:
     Returns:
         (rows, d) with d ≤ rows and the inner products of the rows of all columns so far.
     """
-    tall = block.T if triangle is None else np.concatenate([triangle.T, block.T])
-    updated: Array = np.asarray(np.linalg.qr(tall, mode="r"))
-    return updated.T
+    rows, columns = block.shape
+    width = max(4 * rows, _SLAB // rows)
+    for start in range(0, columns, width):
+        tall = block[:, start : start + width].T
+        tall = tall if triangle is None else np.concatenate([triangle.T, tall])
+        triangle = np.asarray(np.linalg.qr(tall, mode="r")).T
+    return block[:, :0] if triangle is None else triangle
 
 
 def principal_coordinates(matrix: Array) -> Array:

@@ -14,7 +14,6 @@ from itertools import product
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
@@ -136,7 +135,7 @@ class Comparison:
                 self.records.inputs,
                 self.records.labels,
                 [layer for layer in self.layers if layer.name in key],
-                dtype=torch.float64,
+                dtype=self.target.precision,
                 memory=self.memory,
                 seed=self.seed,
             )

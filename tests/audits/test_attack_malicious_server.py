@@ -24,6 +24,7 @@ def fished(folder: Path) -> Path:
     return folder / "fished.safetensors"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("honest", [True, False])
 def test_the_gate_tells_an_honest_round_from_a_fished_one(*, honest: bool, tmp_path: Path) -> None:
     last = ROUNDS[1] if honest else fished(tmp_path)
@@ -43,6 +44,7 @@ def test_the_gate_tells_an_honest_round_from_a_fished_one(*, honest: bool, tmp_p
         assert "fc1 attack.imprint_score" in judged.out
 
 
+@pytest.mark.slow
 def test_one_round_tells_no_movement_and_too_few_records_no_share() -> None:
     command = ("attack", "malicious-server", *MODEL, "-c", ROUNDS[1])
     done = run(*command, "--samples", 40, "-f", "json")

@@ -39,6 +39,7 @@ def rows(name: str, of: Subject) -> list[Measurement]:
     return [row for row in found if row.status == "measured"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sensitivity", "forward", "subspace"])
 def test_what_is_not_in_the_numbers_is_told(name: str) -> None:
     plain = rows(name, subject())
@@ -52,6 +53,7 @@ def test_what_is_not_in_the_numbers_is_told(name: str) -> None:
     assert not any("defenses" in row.details for row in rows(name, subject("spn:bits=4")))
 
 
+@pytest.mark.slow
 def test_in_training_mode_all_of_it_acts() -> None:
     measured = rows("sensitivity", subject("dropout:0.5", mode="train"))
     assert measured

@@ -130,6 +130,7 @@ def test_a_prior_of_a_file(tmp_path: Path) -> None:
         rows_of(subject_of(), sigma=0.3, prior="nowhere.npz")
 
 
+@pytest.mark.slow
 def test_no_attacker_beats_the_floor() -> None:
     """The most likely record, by gradient descent with curvature from the truth itself."""
     subject, sigma, runs = subject_of(samples=256), 0.3, 300

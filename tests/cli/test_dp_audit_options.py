@@ -75,6 +75,7 @@ def test_without_crafting_a_named_record_plays() -> None:
     assert done.status == 0, done.err
 
 
+@pytest.mark.slow
 def test_a_claim_that_nothing_tests_is_no_pass(tmp_path: Path) -> None:
     """A mechanism that carries its noise on has no bound; without a claim its other rows stand."""
     file = tmp_path / "carried.py"

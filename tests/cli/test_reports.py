@@ -190,6 +190,7 @@ def test_schema_is_of_the_report_unless_told() -> None:
     assert run("schema", "nonsense").status == 2
 
 
+@pytest.mark.slow
 def test_nothing_here_imports_torch(tmp_path: Path) -> None:
     report = saved(tmp_path, row(M, "fc1", 1.5))
     expect_light(
@@ -225,6 +226,7 @@ def test_any_encoding_of_standard_output_will_do(
         assert ("größe層" in text) == ("-f" in arguments or encoding == "utf-8")
 
 
+@pytest.mark.slow
 def test_a_process_whose_standard_output_is_ascii(foreign: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gradaudit", "render", str(foreign)],

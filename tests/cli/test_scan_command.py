@@ -51,6 +51,7 @@ def test_several_rounds_from_a_config_file(tmp_path: Path, monkeypatch: pytest.M
     assert [Path(file).stem for file in files] == ["round-01", "round-03", "round-10"]
 
 
+@pytest.mark.slow
 def test_presets_give_way_to_the_file(tmp_path: Path) -> None:
     config = tmp_path / "audit.yaml"
     config.write_text("quick: true\ncounting: {doubled: false}\n")
@@ -63,6 +64,7 @@ def test_presets_give_way_to_the_file(tmp_path: Path) -> None:
     assert counted(run(*scan, "--config", config, "--no-quick", "--thorough").out) == 300
 
 
+@pytest.mark.slow
 def test_a_plain_scan_has_a_preset_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

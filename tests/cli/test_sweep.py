@@ -82,6 +82,7 @@ def test_an_option_of_the_subject_is_varied() -> None:
     }
 
 
+@pytest.mark.slow
 def test_curves_have_a_panel_for_each_value_of_the_second_axis(tmp_path: Path) -> None:
     file = tmp_path / "curves.svg"
     done = run(*SUBJECT, "--over", "h=3,5,9", "--over", "scale=1,10", "--curves", file)

@@ -29,6 +29,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_it_writes_rounds_that_audits_take(trained: tuple[Path, Result]) -> None:
     folder, done = trained
     assert done.status == 0, done.err
@@ -81,6 +82,7 @@ def test_another_run_is_refused_and_nothing_overwritten(
     assert contents(folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defense", ["spn:bits=4,alpha=0.01", "vib:beta=0.001", "dropout:p=0.2"])
 def test_a_defended_model_is_audited_with_its_defense_named(defense: str, tmp_path: Path) -> None:
     done = train(tmp_path, "--defense", defense)
@@ -103,6 +105,7 @@ def test_a_defended_model_is_audited_with_its_defense_named(defense: str, tmp_pa
         assert f"--defense {name}:" in plain.err
 
 
+@pytest.mark.slow
 def test_a_shared_checkpoint_holds_nobody_s_secret(tmp_path: Path) -> None:
     done = train(tmp_path, "--defense", "spn:bits=4", "--rounds", 1)
     assert done.status == 0, done.err
@@ -124,6 +127,7 @@ def test_a_shared_checkpoint_holds_nobody_s_secret(tmp_path: Path) -> None:
     assert f"-c {tmp_path / 'round-001.safetensors'} " in again.out
 
 
+@pytest.mark.slow
 def test_a_plain_model_is_audited_as_a_client_that_joins_with_a_secret_network(
     trained: tuple[Path, Result],
 ) -> None:

@@ -167,6 +167,7 @@ def test_other_delimiters(csv_file: Write, delimiter: str, sign: str) -> None:
     assert records.inputs.shape == (4, 6)
 
 
+@pytest.mark.slow
 def test_a_wide_table(csv_file: Write) -> None:
     width = 3000
     path = csv_file(
@@ -301,6 +302,7 @@ def test_standardising_against_the_definition() -> None:
     assert standardise(tenth).tolist() == [[0.0]] * 7
 
 
+@pytest.mark.slow
 @given(
     rows=st.lists(
         st.tuples(st.text(st.characters(exclude_categories=["Cs", "Cc"])), st.floats(-1e6, 1e6)),

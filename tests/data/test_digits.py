@@ -71,6 +71,7 @@ def test_inputs_labels_and_classes() -> None:
     assert records.features == ()
 
 
+@pytest.mark.slow
 def test_the_attributes_are_traits_of_the_handwriting_and_not_of_the_digit() -> None:
     records = load_records("digits", attributes=["slant", "ink"])
     traits = {

@@ -171,6 +171,7 @@ def test_deep_pixels_and_too_many_pixels_are_refused(
         load_records(spec)
 
 
+@pytest.mark.slow
 @given(place=st.integers(0, 200), byte=st.integers(0, 255))
 def test_no_single_wrong_byte_ends_in_another_error(
     tmp_path_factory: pytest.TempPathFactory, place: int, byte: int

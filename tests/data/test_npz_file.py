@@ -267,6 +267,7 @@ def test_files_that_are_no_archive(tmp_path: Path, npz: Save) -> None:
         Archive(tmp_path)
 
 
+@pytest.mark.slow
 @given(place=st.integers(0, 600), byte=st.integers(0, 255))
 def test_no_single_wrong_byte_ends_in_another_error(
     tmp_path_factory: pytest.TempPathFactory, place: int, byte: int

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from gradaudit.data import load_records
 from gradaudit.data.records import Records
@@ -31,6 +32,7 @@ def expect_groups_to_match(records: Records, rows: list[dict[str, str]], stride:
                 assert feature.values[group[i].argmax()] == expected
 
 
+@pytest.mark.slow
 def test_adult(real: Real) -> None:
     path = real("adult.csv")
     records = load_records(f"csv:{path}?label=income&attribute=sex,race&attribute=marital-status")
@@ -63,6 +65,7 @@ def test_german_credit(real: Real) -> None:
     expect_groups_to_match(records, rows, stride=7)
 
 
+@pytest.mark.slow
 def test_utkface(real: Real) -> None:
     path = real("utkface_32.npz")
     records = load_records(f"npz:{path}?inputs=images&label=race&attribute=gender,age")
@@ -93,6 +96,7 @@ def test_ravdess(real: Real) -> None:
     np.testing.assert_allclose(deviations[deviations > 0], 1, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_imdb(real: Real) -> None:
     path = real("imdb_16k.csv.gz")
     records = load_records(

@@ -276,6 +276,7 @@ def test_every_example_is_a_spec_of_its_own(name: str) -> None:
     assert kind.summary.endswith(".")
 
 
+@pytest.mark.slow
 def test_listing_them_and_options_of_sharing_import_no_torch() -> None:
     script = (
         "import sys\n"

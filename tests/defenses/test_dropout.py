@@ -21,6 +21,7 @@ def dropped(spec: str) -> Target:
     return defended_target(CASE.target(), [parse_defense(spec)], 0)
 
 
+@pytest.mark.slow
 def test_inputs_of_the_last_layer_are_dropped_and_scaled() -> None:
     model = dropped("dropout:0.25").model.train()
     plain = CASE.make_model()

@@ -58,6 +58,7 @@ def losses_of(defense: Perturb, rows: Tensor, labels: Tensor) -> Tensor:
     return CrossEntropy().per_record(classifier_of(defense).logits(rows), labels)
 
 
+@pytest.mark.slow
 def test_the_classifier_learns_what_there_is_to_learn() -> None:
     rows, labels = updates(600, seed=1)
     right = (classifier_of(fitted()).logits(rows).argmax(dim=1) == labels).double().mean()
@@ -92,6 +93,7 @@ def test_targeted_it_lowers_the_loss_of_the_target() -> None:
     )
 
 
+@pytest.mark.slow
 def test_steps_follow_the_gradient_by_autograd() -> None:
     """PGD written out, with the gradient of the loss in the whole update."""
     rows, labels = updates(40, seed=3)
@@ -134,6 +136,7 @@ def test_a_certain_classifier_is_moved_against_all_the_same() -> None:
     assert bool((signs != 0).all())
 
 
+@pytest.mark.slow
 def test_it_is_prepared_on_the_updates_of_shadow_batches() -> None:
     case = next(case for case in CASES if case.id == "mlp-tanh")
     generator = torch.Generator().manual_seed(0)
@@ -158,6 +161,7 @@ def test_it_is_prepared_on_the_updates_of_shadow_batches() -> None:
     assert losses[1] > losses[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [1 << 30, 1])
 def test_clients_move_their_updates_away_from_what_is_true(memory: int) -> None:
     """Chunk by chunk as at once; of other clients' updates nothing is known."""

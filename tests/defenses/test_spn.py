@@ -192,6 +192,7 @@ def test_every_client_has_a_secret_of_its_own_and_trains_it() -> None:
         assert not any("spn" in name for name in training.server.state())
 
 
+@pytest.mark.slow
 def test_private_heads_learn_their_own_codes() -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(60, 4, generator=generator, dtype=torch.float64)

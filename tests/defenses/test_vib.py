@@ -61,6 +61,7 @@ def test_the_loss_is_the_tasks_plus_beta_times_the_divergence() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_representation_is_drawn_in_training_and_its_mean_in_evaluation() -> None:
     target = vib()
     mean, log_variance = encoded(target)

@@ -69,6 +69,7 @@ def test_rates_without_a_gain_give_zero():
     assert epsilon_of_rates(0.0, 0.5, 0.01) == math.inf
 
 
+@pytest.mark.slow
 @given(COUNTS, COUNTS, st.floats(0, 0.9), st.floats(0.001, 0.5))
 def test_bound_is_between_zero_and_the_ceiling(positives, negatives, delta, alpha):
     bound = epsilon_lower(positives, negatives, TRIALS, delta=delta, alpha=alpha)

@@ -168,6 +168,7 @@ def every_record(records: Records, label: int) -> tuple[torch.Tensor, torch.Tens
     return torch.stack(rows).double(), torch.full((len(rows),), label)
 
 
+@pytest.mark.slow
 def test_crafting_in_chunks_gives_the_same() -> None:
     records = table()
     ground = sensitivity("sex")
@@ -195,6 +196,7 @@ def canaries_of(wanted: str, seed: int = 0, **effort: int) -> tuple[dict[str, Ca
     return held.by_kind, held.played
 
 
+@pytest.mark.slow
 def test_all_kinds_of_records_stand_side_by_side() -> None:
     by_kind, played = canaries_of("crafted")
     assert list(by_kind) == ["random", "nearest", "crafted"]
@@ -206,6 +208,7 @@ def test_all_kinds_of_records_stand_side_by_side() -> None:
         assert (inputs == by_kind[kind].inputs).all(dim=1).any()
 
 
+@pytest.mark.slow
 def test_the_nearest_record_is_the_nearest() -> None:
     by_kind, _ = canaries_of("crafted")
     domain = Domain.of(table(), PrivateColumn.of(table(), "sex"), "feasible")

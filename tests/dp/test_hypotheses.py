@@ -184,6 +184,7 @@ def test_the_ruler_points_from_one_hypothesis_to_the_other(function: object, cos
     assert ruler.laplace is None
 
 
+@pytest.mark.slow
 def test_the_centre_is_the_mean_release() -> None:
     played = hypotheses(0.5)
     ruler = pilot_ruler(

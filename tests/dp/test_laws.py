@@ -69,6 +69,7 @@ def test_rates_of_a_mixture_are_averaged():
     assert np.mean(alternative < 1.2) == pytest.approx(np.mean(parts), abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [1.0, 3.0, 6.4])
 def test_recommended_threshold_is_near_the_best_one(mu):
     law, rng = ProjectionLaw((mu,), 1.0), np.random.default_rng(17)
@@ -89,12 +90,14 @@ def test_middle_of_a_plateau():
     assert chosen.expected == epsilon_ceiling(1000, delta=DELTA, alpha=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mu", "promised"), [(6.4, 6.9), (3.0, 5.4)])
 def test_power_of_the_law(mu, promised):
     law = ProjectionLaw((mu,), 1.0)
     assert _mean_bound(law, lambda rng: law, audits=100) >= promised
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mu", "promised"), [(6.4, 6.9), (3.0, 5.4)])
 def test_power_of_a_pilot_is_that_of_the_law(mu, promised):
     law = ProjectionLaw((mu,), 1.0)

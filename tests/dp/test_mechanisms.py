@@ -174,6 +174,7 @@ def test_a_failing_mechanism_is_told_in_one_line(function: object, message: str)
         FileMechanism(function, "f.py:m").release(gradients(2), seeded())  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_opacus_releases_what_dp_sgd_defines() -> None:
     pytest.importorskip("opacus")
     mechanism = load_mechanism("opacus:clip=1.5,sigma=0.6")

@@ -81,6 +81,7 @@ def test_few_canaries_are_refused() -> None:
         expect(included)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.0, 1.0, 3.0])
 def test_bounds_hold_in_gaussian_runs(mu: float) -> None:
     """200 runs of 100 canaries: at most as many bounds beyond the truth as chance explains."""

@@ -60,6 +60,7 @@ def everywhere(generator: torch.Generator) -> list[float]:
     ]
 
 
+@pytest.mark.slow
 def test_randomness_repeats_by_seed_and_is_put_back() -> None:
     def draw(entropy: int) -> list[float]:
         with reproducible(entropy, torch.device("cpu")) as generator:

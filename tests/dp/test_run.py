@@ -97,6 +97,7 @@ def test_the_statistic_that_is_asked_for_is_the_score() -> None:
     assert dependent.epsilon_lower is None
 
 
+@pytest.mark.slow
 def test_a_verdict_takes_the_place_of_trials_and_of_an_unknown_pair() -> None:
     game, told = played(ClippedNoise(clip=0.5, sigma=0), restarts=0, record="random")
     assert isinstance(game.result, Verdict)
@@ -122,6 +123,7 @@ def test_what_is_promised_is_for_the_batch_of_the_game() -> None:
     assert replaced.mu == pytest.approx(2 * promise.mu)
 
 
+@pytest.mark.slow
 def test_finished_work_is_taken_up_but_not_of_foreign_code(tmp_path: Path) -> None:
     kept = replace(subject("race"), units=Units(tmp_path))
     first, _ = played(about=kept)

@@ -25,6 +25,7 @@ MUS = np.geomspace(1e-3, 100, 26)
 DELTAS = np.geomspace(1e-10, 1e-2, 9)
 
 
+@pytest.mark.slow
 def test_epsilon_equals_dp_accounting_over_the_grid():
     mu, delta = np.meshgrid(MUS, DELTAS)
     theirs = [get_epsilon_gaussian(1 / m, d) for m, d in zip(mu.flat, delta.flat, strict=True)]
@@ -43,6 +44,7 @@ def test_delta_is_the_hockey_stick_divergence(epsilon, mu):
     assert math.exp(log_delta_gaussian(epsilon, mu)) == pytest.approx(divergence, rel=1e-7)
 
 
+@pytest.mark.slow
 @given(st.floats(0.01, 50), st.floats(1e-9, 0.5))
 def test_epsilon_is_the_root_of_delta(mu, delta):
     epsilon = epsilon_gaussian(mu, delta)
@@ -149,6 +151,7 @@ def test_one_step_is_the_mechanism_itself():
     assert epsilon_composed(0.5, 1, 1e-5) == epsilon_gaussian(4.0, 1e-5)
 
 
+@pytest.mark.slow
 def test_sampled_batches():
     tight = epsilon_composed(1.0, 50, 1e-5, sampling_rate=0.01, relation="remove")
     step = PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0))
@@ -159,6 +162,7 @@ def test_sampled_batches():
     assert loose < epsilon_composed(1.0, 50, 1e-5, relation="remove") / 10
 
 
+@pytest.mark.slow
 def test_sampling_almost_everything_is_a_full_batch():
     sampled = epsilon_composed(4.0, 4, 1e-5, sampling_rate=1 - 1e-9, relation="remove")
     assert sampled == pytest.approx(epsilon_composed(4.0, 4, 1e-5, relation="remove"), rel=1e-3)

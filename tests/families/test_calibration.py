@@ -59,6 +59,7 @@ def test_where_nothing_was_found_the_prior_is_left() -> None:
     np.testing.assert_allclose(said, np.tile(np.log(prior), (300, 1)))
 
 
+@pytest.mark.slow
 def test_nothing_is_rarely_found_in_nothing() -> None:
     gains = []
     for seed in range(60):

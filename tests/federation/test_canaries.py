@@ -92,6 +92,7 @@ def test_without_a_clip_they_are_as_long_as_the_median_client() -> None:
     torch.testing.assert_close(norms, torch.full((6,), 0.3))
 
 
+@pytest.mark.slow
 def test_the_shift_of_a_noisy_run_is_that_of_its_law() -> None:
     """R rounds of noise σ√N in a sum of N updates, and the other canaries' constant part.
 

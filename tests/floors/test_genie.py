@@ -63,6 +63,7 @@ def bound(functional: Functional, sigma: float, precision: float) -> float:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.3, 2.0])
 def test_who_is_told_more_has_bounds_that_hold_and_may_say_more(sigma: float) -> None:
     error, told = exact(sigma)

@@ -61,6 +61,7 @@ def shared(
 LAYERS = ("0", "2", "5", "6", "8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", [None, 1.5])
 def test_information_is_that_of_dense_jacobians(clip: float | None) -> None:
     model, loss, shape = convolutional(), CrossEntropy(), (1, 6, 6)
@@ -132,6 +133,7 @@ def test_more_noise_raises_the_floor_and_more_layers_lower_it() -> None:
         assert floor_of([part], prior).value >= floor_of(parts.values(), prior).value
 
 
+@pytest.mark.slow
 def test_groups_of_directions_only_lower_the_floor_and_raise_the_information() -> None:
     generator = torch.Generator().manual_seed(0)
     factor = torch.randn(30, 12, generator=generator, dtype=torch.float64)

@@ -7,8 +7,7 @@ from typing import Any
 from PIL import Image
 from report_builder import make_report, row
 
-from gradaudit.formats.examples import MOST, MOST_BYTES, examples_of
-from gradaudit.formats.html import Html
+from gradaudit.formats.html import MOST_BYTES, MOST_EXAMPLES, Html, examples_of
 from gradaudit.report import Report
 
 
@@ -40,7 +39,7 @@ def test_what_is_no_small_picture_of_a_reconstruction_is_left_out(tmp_path: Path
     assert list(examples_of(saved(str(tmp_path)))) == []
     for i in range(10, 30):
         (tmp_path / f"copa-{i}.png").write_bytes(picture)
-    assert len(list(examples_of(saved(str(tmp_path))))) == MOST
+    assert len(list(examples_of(saved(str(tmp_path))))) == MOST_EXAMPLES
 
 
 def test_a_folder_that_is_none_shows_nothing(tmp_path: Path) -> None:

@@ -173,6 +173,7 @@ def test_very_many_rows_are_cut_and_counted() -> None:
     assert "5 more rows are in the JSON report" in words
 
 
+@pytest.mark.slow
 def test_a_large_model_has_a_small_page() -> None:
     names = [f"features.denseblock{i // 100}.denselayer{i}.conv" for i in range(1200)]
     rows = [
@@ -188,6 +189,7 @@ def test_a_large_model_has_a_small_page() -> None:
     assert text.partition("more layers")[0].count('<tr><th scope="row">') == MOST_LAYERS
 
 
+@pytest.mark.slow
 def test_the_page_does_not_need_torch() -> None:
     import subprocess
     import sys

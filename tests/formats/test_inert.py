@@ -59,6 +59,7 @@ def test_json_means_the_same() -> None:
     assert "#\\u0023vso[" in text
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_any_document_means_the_same_and_is_inert(value: object) -> None:

@@ -159,6 +159,7 @@ def test_what_was_done_to_checkpoints_is_told() -> None:
     assert "\n- Checkpoint: stripped the prefix &#60;b&#62;.\n" in Markdown().render(report)
 
 
+@pytest.mark.slow
 def test_a_comment_of_any_model_is_short_and_says_what_is_left_out() -> None:
     names = [f"features.{i // 100}.denselayer{i}.conv" for i in range(1200)]
     report = make_report(

@@ -30,6 +30,7 @@ def test_numbers_align_to_the_right_and_headings_to_the_bottom() -> None:
     ]
 
 
+@pytest.mark.slow
 @given(
     names=st.lists(WORDS, min_size=1, max_size=4),
     columns=st.lists(st.tuples(WORDS, WORDS), max_size=5),
@@ -49,6 +50,7 @@ def test_every_cell_is_in_the_output_whole(
         assert max(map(cell_len, lines)) <= width
 
 
+@pytest.mark.slow
 @given(st.lists(WORDS, min_size=1), st.integers(20, 60))
 def test_a_paragraph_keeps_every_word_whole(words: list[str], width: int) -> None:
     page = Page(Console(file=io.StringIO(), width=width))

@@ -273,6 +273,7 @@ class RecurrentText(nn.Module):
         return logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["point", "target"])
 def test_recurrent_networks_of_tokens(by: Variable) -> None:
     torch.manual_seed(0)
@@ -293,6 +294,7 @@ def test_tokens_behind_dropout_can_be_measured_in_training_mode() -> None:
     assert len(set(found["embedding"].samples["f"].flatten().tolist())) == 3
 
 
+@pytest.mark.slow
 def test_dropout_has_one_mask_a_record_for_all_directions() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Dropout(0.5), nn.Linear(20, 2))

@@ -92,6 +92,7 @@ def test_nearly_cancelling_parts_keep_their_accuracy() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
+@pytest.mark.slow
 def test_a_wide_layer_is_not_formed() -> None:
     factors = draw(3000, 2000)
     found = rank_two_norms(*factors, ("f", "1", "inf"))

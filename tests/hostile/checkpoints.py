@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from hostile.case import CANARY, DATA, MODEL, OUTPUT, Case, Touch
-from hostile.data import declared, header, members, twice
+from hostile.data import arrays, declared, header, members, twice
 from hostile.pickles import DOUBTFUL, PICKLES, archived, called, entry, rebuilt
 
 READ = f"copa-metric -m '{MODEL}' -d {DATA} -c hostile.pt {OUTPUT}"
@@ -281,26 +281,19 @@ CONTENT: dict[str, tuple[Content, str]] = {
 }
 
 
-def numpy_archive(**content: object) -> bytes:
-    """What numpy.savez_compressed writes."""
-    stream = io.BytesIO()
-    np.savez_compressed(stream, **content)  # type: ignore[arg-type]
-    return stream.getvalue()
-
-
 ARRAYS: dict[str, tuple[Content, str]] = {
     "no array": (zipped({"weights.npy": b""}), "damaged NumPy archive"),
     "objects": (
-        numpy_archive(w=np.array([Touch()], dtype=object)),
+        arrays(w=np.array([Touch()], dtype=object)),
         "array w holds Python objects",
     ),
-    "text": (numpy_archive(w=np.array(["a"])), "array w is of type <U1"),
+    "text": (arrays(w=np.array(["a"])), "array w is of type <U1"),
     "a pickle beside it": (
         zipped({"w.npy": b"", "data.pkl": pickle.dumps(Touch())}),
         "holds data.pkl, which is no array",
     ),
     "a bomb": (
-        lambda path: path.write_bytes(numpy_archive(w=np.zeros(300 << 20, np.int8))),
+        lambda path: path.write_bytes(arrays(w=np.zeros(300 << 20, np.int8))),
         "would unpack to 300 MiB",
     ),
     "a shape that it does not hold": (declared("<f8", (10**9, 1000)), "which it does not hold"),
@@ -310,13 +303,13 @@ ARRAYS: dict[str, tuple[Content, str]] = {
         "damaged NumPy archive",
     ),
     "an entry twice": (twice, "names repeat"),
-    "names of escapes": (numpy_archive(**{"\x1b[31mred": np.zeros(2)}), "does not fit the model"),
-    "cut short": (numpy_archive(w=np.zeros(99))[:-30], "damaged NumPy archive"),
+    "names of escapes": (arrays(**{"\x1b[31mred": np.zeros(2)}), "does not fit the model"),
+    "cut short": (arrays(w=np.zeros(99))[:-30], "damaged NumPy archive"),
     "arrays in another order": (
-        numpy_archive(arr_0=np.zeros(3), arr_1=np.zeros((3, 2))),
+        arrays(arr_0=np.zeros(3), arr_1=np.zeros((3, 2))),
         "array arr_0 is of shape (3,) where the model has fc1.weight (3, 2)",
     ),
-    "arrays too few": (numpy_archive(arr_0=np.zeros((3, 2))), "holds 1 arrays without names"),
+    "arrays too few": (arrays(arr_0=np.zeros((3, 2))), "holds 1 arrays without names"),
 }
 
 
@@ -346,7 +339,7 @@ INDICES: dict[str, tuple[Content, str]] = {
     "a shard that is not there": (index({"w": "gone\x1b[31m.safetensors"}), "not beside it"),
     "a shard that is no checkpoint": (index({"w": "table.csv"}), "plain text, not a checkpoint"),
     "no names": (index({"w": ["x"]}), "names no files"),
-    "a shard of NumPy": (lambda path: beside(path, numpy_archive(w=[1.0])), "and no shard"),
+    "a shard of NumPy": (lambda path: beside(path, arrays(w=[1.0])), "and no shard"),
     "shards of 30,000 tensors": (lambda path: many(path, 30_000), "does not fit the model"),
     "no map": (index([1, 2]), "no index of shards"),
     "a name twice": (b'{"weight_map": {"w": "a", "w": "b"}}', "no index of shards"),

@@ -70,9 +70,12 @@ TABLES: dict[str, tuple[Content, str]] = {
 
 
 def arrays(**content: Any) -> bytes:
-    """What numpy.savez_compressed writes."""
+    """What numpy.savez_compressed writes, packed in less time."""
     stream = io.BytesIO()
-    np.savez_compressed(stream, **content)
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, value in content.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asanyarray(value))
     return stream.getvalue()
 
 
@@ -413,8 +416,8 @@ FRAMES: dict[str, tuple[Content, str, int]] = {
     "records without end": (lambda path: path.write_bytes(repeated()), "cells (2 columns)", 3),
     "a bomb": (lambda path: path.write_bytes(noughts(1 << 22)), "would unpack to 64 MiB", 3),
     "a list without end": (
-        lambda path: path.write_bytes(one_list(1 << 26)),
-        "would unpack to 512 MiB",
+        lambda path: path.write_bytes(one_list(1 << 25)),
+        "would unpack to 256 MiB",
         3,
     ),
     "a dictionary for each record": (dictionaries, "are no categories", 3),

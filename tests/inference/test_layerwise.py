@@ -96,6 +96,7 @@ def test_other_clients_draw_from_the_set_of_the_batch_and_not_from_the_batch() -
     np.testing.assert_array_equal(seen[1]["others"], others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reduce", "passes"), [(None, [8, 1]), ("pca:2", [1] * 9)], ids=["as-they-are", "principal"]
 )

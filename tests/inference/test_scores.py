@@ -190,6 +190,7 @@ def game(records: int, size: int, trials: int, seed: int) -> tuple[Scores, np.nd
     return scores_of(labels, members), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("records", "size", "trials"), [(150, 1, 60), (200, 4, 400), (400, 8, 400)]
 )

@@ -327,6 +327,7 @@ def test_intervals_cover_what_other_records_give_on_average(dimensions: int, sig
     assert np.mean([high - low for low, high in intervals]) < 0.8
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_integral_where_records_are_many_enough() -> None:
     generator = np.random.default_rng(8)
     found = [information(pairs(generator.normal(size=(200, 1))), 0.5, UPPER) for _ in range(300)]

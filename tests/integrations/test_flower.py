@@ -171,6 +171,7 @@ def test_arrays_without_names_take_those_of_the_state_in_its_order(
     assert {layer.name for layer in report.target.layers} == {"0", "2", "3", "4"}
 
 
+@pytest.mark.slow
 def test_a_strategy_sees_each_client_that_took_part_and_lives(tmp_path: Path) -> None:
     grid = LocalGrid({node: app(ObserverMod(generous())) for node in range(1, 7)}, dead=4)
     inner = FedAvg(fraction_train=0.5, fraction_evaluate=0.0, min_train_nodes=3)

@@ -128,6 +128,7 @@ def totals(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     return scores.cosines.sum(axis=0)[:, 0], scores.included
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["server", "client"])
 def test_the_shift_of_a_noisy_run_is_that_of_its_law(where: str, tmp_path: Path) -> None:
     """R rounds of noise zC/N in a mean of N replies, and the other canaries' constant part.
@@ -149,6 +150,7 @@ def test_the_shift_of_a_noisy_run_is_that_of_its_law(where: str, tmp_path: Path)
     assert found.normality_p > 1e-3
 
 
+@pytest.mark.slow
 def test_canaries_take_part_as_often_as_nodes_are_asked(tmp_path: Path) -> None:
     """Three of six nodes a round, of which one is dead; half of the canaries that are in."""
     received = []

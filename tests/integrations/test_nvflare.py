@@ -93,6 +93,7 @@ def plain(state: dict[str, Any]) -> dict[str, Any]:
     return {name: tensor.numpy() for name, tensor in state.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["WEIGHTS", "WEIGHT_DIFF"])
 def test_a_filter_reports_at_the_site_and_sends_the_verdict_alone(
     kind: str, tmp_path: Path

@@ -64,6 +64,7 @@ def fit(module: LightningModule, callback: Callback, folder: Path) -> None:
     trainer.fit(module, DataLoader(TensorDataset(*records(12)), batch_size=3))
 
 
+@pytest.mark.slow
 def test_lightning_shows_the_gradients_of_its_steps(tmp_path: Path) -> None:
     callback = of_lightning.ObserverCallback(generous(tmp_path / "reports"))
     fit(module_class()(), callback, tmp_path)
@@ -94,6 +95,7 @@ def test_options_beside_an_observer_are_refused() -> None:
         of_lightning.ObserverCallback(generous(), share=0.5)
 
 
+@pytest.mark.slow
 def test_transformers_shows_the_gradients_of_its_steps(tmp_path: Path) -> None:
     language_model = transformers.GPT2LMHeadModel.from_pretrained(
         folder_of(tmp_path / "gpt2", "GPT2LMHeadModel")

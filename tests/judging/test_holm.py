@@ -191,12 +191,14 @@ NULLS = [0.0] * 12
 MIXED = [6.0] * 4 + [-6.0] * 4 + [1e-9] * 4 + [-1e-9] * 4 + [0.0] * 4
 
 
+@pytest.mark.slow
 def test_a_false_verdict_is_rare_among_many_rows() -> None:
     """Both directions together: independent rows at α/m each give 1 - (1 - 0.05/m)^m."""
     assert wrong_verdicts("none", NULLS, 0) == pytest.approx(1 - 0.95**12, abs=0.055)
     assert wrong_verdicts("holm", NULLS, 0) == pytest.approx(0.049, abs=0.025)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effects", [NULLS, MIXED], ids=["null", "mixed"])
 @pytest.mark.parametrize("correlation", [0.3, 0.9])
 def test_dependence_makes_false_verdicts_no_more_likely(

@@ -51,18 +51,21 @@ def read(content: bytes) -> None:
     assert message.isprintable()
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.binary(max_size=400))
 def test_random_bytes(content):
     read(content)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.sampled_from([b"PK\x03\x04", b"PK\x05\x06", b"\x20\0\0\0\0\0\0\0{"]), st.binary())
 def test_random_bytes_after_a_magic(magic, content):
     read(magic + content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(VALID))
 @FUZZ
 @given(data=st.data())
@@ -74,6 +77,7 @@ def test_valid_files_with_bytes_changed(kind, data):
     read(bytes(content))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(VALID))
 @FUZZ
 @given(data=st.data())
@@ -84,6 +88,7 @@ def test_valid_files_with_a_piece_cut_out_or_doubled(kind, data):
     read(content[:start] + content[start:end] * data.draw(st.sampled_from([0, 2])) + content[end:])
 
 
+@pytest.mark.slow
 @FUZZ
 @given(data=st.data())
 def test_a_changed_pickle_in_a_sound_archive(data):

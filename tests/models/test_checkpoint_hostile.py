@@ -136,6 +136,7 @@ def test_any_sign_of_torchscript_is_enough(tmp_path, weights, name):
     assert "TorchScript" in refusal(rezipped(weights, tmp_path / "s.pt", add={name: b"x"}))
 
 
+@pytest.mark.slow
 def test_a_torch_export_archive_is_called_one(tmp_path):
     path = tmp_path / "program.pt2"
     torch.export.save(torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),)), path)

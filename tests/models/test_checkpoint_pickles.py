@@ -101,6 +101,7 @@ PIECES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.lists(PIECES, max_size=30))
 def test_any_steps_are_followed_or_refused(pieces: list[bytes]) -> None:

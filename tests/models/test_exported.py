@@ -89,6 +89,7 @@ def exported(case: Case, file: Path) -> tuple[nn.Module, ExportedModel]:
     return single(original).double(), back.double().eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SEVERAL, ids=str)
 def test_outputs_layers_and_per_sample_gradients_are_the_originals(
     case: Case, tmp_path: Path
@@ -124,6 +125,7 @@ def compare_gradients(case: Case, *models: nn.Module) -> None:
         torch.testing.assert_close(found[name], gradient, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_modules_are_called_as_the_original_types(dropping: Path) -> None:
     back = load_exported(dropping)
     assert [(layer.name, layer.kind) for layer in layers_of(back)] == [
@@ -133,6 +135,7 @@ def test_modules_are_called_as_the_original_types(dropping: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exported_in_training", [True, False])
 def test_train_and_eval_are_those_of_the_run(exported_in_training: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -231,6 +234,7 @@ class Branching(nn.Module):
         return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_graphs_that_cannot_be_audited(tmp_path: Path) -> None:
     x, file = torch.randn(4, 3), tmp_path / "m.pt2"
 
@@ -247,6 +251,7 @@ def test_graphs_that_cannot_be_audited(tmp_path: Path) -> None:
     assert "its graph runs cond, which is no plain operator" in refusal(Branching(), x)
 
 
+@pytest.mark.slow
 def test_decomposed_exports_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "m.pt2"
     batch = ({0: torch.export.Dim("batch", max=64)},)

@@ -33,6 +33,7 @@ def opened(shelf: Shelf, model: str, adapter: Path, *checkpoints: Path) -> Subje
     return open_subject(settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "layers"), [(GPT2, ("c_attn", "c_fc")), (BERT, ("query", "dense"))]
 )
@@ -71,6 +72,7 @@ def test_the_report_tells_of_both_files(shelf: Shelf) -> None:
     assert any(str(shelf.model(GPT2) / "model.safetensors") in note for note in checkpoint.notes)
 
 
+@pytest.mark.slow
 def test_only_trained_weights_travel_and_are_kept(shelf: Shelf, tmp_path: Path) -> None:
     adapter = shelf.adapter(GPT2, "c_attn", "c_fc")
     subject = opened(shelf, GPT2, adapter)
@@ -88,6 +90,7 @@ def test_only_trained_weights_travel_and_are_kept(shelf: Shelf, tmp_path: Path) 
         assert name not in trained or not parameter.detach().equal(before.state[name])
 
 
+@pytest.mark.slow
 def test_refused_adapters(shelf: Shelf, tmp_path: Path) -> None:
     def refused(kind: type[GradauditError], adapter: Path, message: str) -> None:
         with pytest.raises(kind) as caught:

@@ -50,6 +50,7 @@ def opened(model: Path | str, data: str) -> Subject:
     return open_subject(SubjectSettings(model=f"hf:{model}", data=f"text:{data}"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "data"), MODELS.items())
 def test_per_sample_gradients_are_those_of_the_library_without_padding(
     architecture: str, data: str, shelf: Shelf

@@ -47,6 +47,7 @@ class Clock:
         return self.tick * next(self._readings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.02, 0.05, 30.0])
 def test_it_keeps_its_share_of_the_time(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a clock of its own; the law: what was spent exceeds the share by a piece at most."""

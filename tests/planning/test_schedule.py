@@ -8,9 +8,10 @@ from fake_audit import Counting
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradaudit.audits.sizes import SIZES, Size
+from gradaudit.audits.sizes import Size, SizeName
 from gradaudit.planning.schedule import Schedule
 
+NAMES: tuple[SizeName, ...] = ("least", "quick", "plain")
 Seconds = Sequence[float]
 """What the sizes of an audit take, the least first."""
 
@@ -33,7 +34,10 @@ class Played:
 def played(truth: Sequence[Seconds], estimates: Sequence[Seconds], budget: float | None) -> Played:
     """Play a schedule whose audits take the truth, or are cut short, where others were told."""
     ladders = [
-        [Size(SIZES[i], Counting(Counting.Options(scale=1.0 + number))) for i in range(len(each))]
+        [
+            Size(name, Counting(Counting.Options(scale=1.0 + number)))
+            for name, _ in zip(NAMES, each, strict=False)
+        ]
         for number, each in enumerate(truth)
     ]
     told = {
@@ -99,6 +103,16 @@ def test_an_estimate_that_is_far_too_low_costs_no_other_audit_its_turn() -> None
     truth, told = [(500, 5000), (2, 4), (2, 4)], [(1, 10), (2, 4), (2, 4)]
     came = played(truth, told, 60)
     assert came.best.keys() == {1, 2}
+
+
+def test_what_surely_fits_comes_before_what_may_not() -> None:
+    assert played([(200.0,), (10.0,)], [(50.0,), (10.0,)], 60).best == {1: "least"}
+
+
+def test_what_does_not_apply_tells_nothing_of_others() -> None:
+    truth = told = [(20.0,), (20.0,), (300.0,), (15.0,)]
+    came = played([(0.01,), (0.01,), *truth[2:]], told, 60)
+    assert 3 in came.best
 
 
 def test_an_estimate_that_is_too_high_is_corrected() -> None:

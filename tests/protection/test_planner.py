@@ -99,6 +99,7 @@ def test_parts_share_no_user() -> None:
         parted(records, 10, seed=0)
 
 
+@pytest.mark.slow
 def test_rows_of_layers_are_measured_once_for_each_guard(
     subject: Subject, updates: Updates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +140,7 @@ def planned(subject: Subject, *rules: dict[str, Any], **given: Any) -> Any:
     ).plan()
 
 
+@pytest.mark.slow
 def test_it_hides_the_layers_that_are_beyond_and_no_other(subject: Subject) -> None:
     """The table's columns are unlike in size, so that the first layer follows its record most."""
     rule = {"metric": "sensitivity.input_f_bounded", "layers": "?*", "max": 1.0}
@@ -152,6 +154,7 @@ def test_it_hides_the_layers_that_are_beyond_and_no_other(subject: Subject) -> N
     assert plan.cheapest_naive == ("first layers", pytest.approx(88 / 156))
 
 
+@pytest.mark.slow
 def test_a_plan_is_found_where_the_first_measurement_took_all_the_time(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +204,7 @@ def test_a_floor_without_noise_is_none(subject: Subject, updates: Updates) -> No
     assert not verdict.layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layers", "defenses"),
     [("*", ()), ("*", ("dp:clip=1,sigma=0.3",)), ("", ("dp:clip=1,sigma=0.3,layers=output",))],
@@ -277,6 +281,7 @@ REFUSED: list[tuple[str, str, list[str]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("metric", "message", "more"), REFUSED, ids=[m for _, m, _ in REFUSED])
 def test_what_is_refused(metric: str, message: str, more: list[str], tmp_path: Path) -> None:
     rules = tmp_path / "policy.yaml"
@@ -292,6 +297,7 @@ def test_a_policy_is_asked_for() -> None:
     assert (done.status, done.err.count("--policy is needed")) == (2, 1)
 
 
+@pytest.mark.slow
 def test_where_no_plan_passes_the_nearest_is_shown(tmp_path: Path) -> None:
     rules = tmp_path / "policy.yaml"
     rules.write_text("rules: [{metric: sensitivity.input_f, layers: '?*', max: 1.0e-12}]")

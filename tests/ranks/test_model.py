@@ -186,6 +186,7 @@ def test_what_is_not_finite_is_refused(where: str) -> None:
         ranked(model)
 
 
+@pytest.mark.slow
 def test_seeds_are_of_the_record_and_the_layer() -> None:
     model = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.Flatten(), nn.Linear(72, 2))
     (first, again, other) = (

@@ -65,6 +65,7 @@ def test_any_of_several_series_counts():
     assert not depends(series[:1], coins, rng)
 
 
+@pytest.mark.slow
 def test_outliers_and_scale_do_not_matter():
     rng = np.random.default_rng(3)
     coins = _coins(rng)

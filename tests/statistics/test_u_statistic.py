@@ -41,6 +41,7 @@ def test_the_shared_variance_is_that_of_all_pairs_of_trials() -> None:
     assert found.own[0] == pytest.approx((errors**2).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4])
 def test_a_mean_over_batches_is_as_uncertain_as_its_records_are(size: int) -> None:
     """The mean of additive scores of N records of variance 1 has the variance 1/N + own."""
@@ -56,6 +57,7 @@ def test_a_mean_over_batches_is_as_uncertain_as_its_records_are(size: int) -> No
     assert np.mean(found) == pytest.approx(1 / 40 + 1 / (200 * size), rel=0.1)
 
 
+@pytest.mark.slow
 def test_records_of_one_user_count_once() -> None:
     found, means = [], []
     for seed in range(300):
@@ -69,6 +71,7 @@ def test_records_of_one_user_count_once() -> None:
     assert np.mean(found) == pytest.approx(np.var(means), rel=0.2)
 
 
+@pytest.mark.slow
 def test_repetitions_on_the_same_records_count_them_once() -> None:
     """A fixed scorer, ten random halves of 60 records: hardly surer than 60 records are."""
     found, means = [], []

@@ -50,6 +50,7 @@ def test_the_comparison_that_stands_out_most_is_chosen_and_corrected() -> None:
     assert Family.of([large] * 3).p_values(large)["grassmann"] == large.p_value("grassmann")
 
 
+@pytest.mark.slow
 def test_the_corrected_p_value_keeps_its_level() -> None:
     """Eight comparisons without any difference: the best one's p-value is uniform."""
     generator = np.random.default_rng(1)
@@ -69,6 +70,7 @@ def split_of(inside: int, records: int, count: int = 19, seed: int = 0) -> Split
     return Split("a", None, np.arange(records) < inside, "records", orders)
 
 
+@pytest.mark.slow
 def test_p_values_of_single_gradients_are_uniform_where_nothing_differs() -> None:
     generator = np.random.default_rng(2)
     scales = np.array([5.0, 4, 3, 2, 1, 0.1, 0.1])
@@ -208,6 +210,7 @@ def test_labels_are_permuted_within_users() -> None:
     assert len(np.unique(orders, axis=0)) == 6 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("permuted", "constant"), [("users", True), ("records of each user", False)]
 )

@@ -21,6 +21,7 @@ POINTS = [
 ]
 
 
+@pytest.mark.slow
 def test_characteristics_show_both_axes_every_game_and_title(tmp_path: Path) -> None:
     path = tmp_path / "ppc.svg"
     draw_characteristics(path, {"dp <x>": POINTS, "spn": POINTS[:2]})
@@ -44,6 +45,7 @@ def test_nothing_perturbed_stands_right_of_all_others() -> None:
     assert positions([1.2, None, 0.1]).tolist() == [1.2, 1.7, 0.1]
 
 
+@pytest.mark.slow
 def test_advantages_show_every_adversary_and_mechanism(tmp_path: Path) -> None:
     path = tmp_path / "property.svg"
     pairs = [(Value(0.8, (0.7, 0.9)), Value(0.3, (0.2, 0.4))), (Value(0.5), Value(0.0))]

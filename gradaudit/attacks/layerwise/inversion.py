@@ -26,6 +26,8 @@ from gradaudit.ranks.observe import watching
 
 JACOBIAN_ELEMENTS = 20_000_000
 """The largest Jacobian whose rank is taken."""
+_FEW, _TOGETHER = 1024, 64
+"""Unknowns up to which a Jacobian is made as a matrix, and its columns at a time."""
 _FULL = 1e-10
 """The least eigenvalue of JᵀJ over the largest that rounding cannot have made."""
 _ROUNDS = 3
@@ -80,7 +82,8 @@ class Inversion:
     def jacobian(self, z: Vector) -> LinearOperator:
         """Of Ψ at x, by two tapes that are recorded once.
 
-        The first gives Jᵀu; it is linear in u, so that the tape of Jᵀu for any u gives J v.
+        The first gives Jᵀu; it is linear in u, so that the tape of Jᵀu for any u gives J v. Of few
+        unknowns the matrix itself is made so, many columns at a time.
         """
         shape = (len(self.wanted), len(z))
         record = self._record(z).requires_grad_()
@@ -90,6 +93,14 @@ class Inversion:
                 return aslinearoperator(csr_array(shape))
             any_left = torch.zeros_like(read, requires_grad=True)
             (pulled,) = torch.autograd.grad(read, record, any_left, create_graph=True)
+        if len(z) <= _FEW:
+            columns = [
+                torch.autograd.grad(
+                    pulled, any_left, steps, retain_graph=True, is_grads_batched=True
+                )[0]
+                for steps in torch.eye(len(z)).to(record).reshape(-1, *record.shape).split(_TOGETHER)
+            ]
+            return aslinearoperator(float64(torch.cat(columns)).T)
 
         def apply(step: Vector) -> Vector:
             pushed = torch.autograd.grad(pulled, any_left, self._record(step), retain_graph=True)

@@ -1,6 +1,6 @@
 """Reads a chain of layers off the operations that a model performs on a record.
 
-The model is traced into ATen operations, so that it does not matter whether an activation is a
+The model is recorded as ATen operations, so that it does not matter whether an activation is a
 module, a function or a method; whatever does not fit a chain is named in the refusal.
 """
 
@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from gradaudit.attacks.layerwise import chain
 from gradaudit.attacks.layerwise.chain import Activation, Chain, Stage
+from gradaudit.attacks.reconstruction.replay import Recorder
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.ranks.geometry import Convolution
@@ -132,12 +132,13 @@ class _Reader:
 
 def _read(model: FunctionalModel, input_shape: tuple[int, ...]) -> Chain:
     record = torch.zeros(1, *input_shape, dtype=model.dtype, device=model.device)
-    graph = make_fx(lambda p, x: model.outputs(p, x))(model.parameters, record).graph
-    graph.eliminate_dead_code()
-    *placeholders, start = (node for node in graph.nodes if node.op == "placeholder")
-    names = dict(zip(placeholders, model.parameters, strict=True))
+    recorder = Recorder(record)
+    names = {recorder.node_of(tensor): name for name, tensor in model.parameters.items()}
+    with recorder, torch.no_grad():
+        outputs = model.outputs(model.parameters, record)
+    before = start = recorder.node_of(record)
+    recorder.graph((outputs,)).eliminate_dead_code()
     reader = _Reader(names, model.parameters)
-    before = start
     for node in _path(start):
         reader.meet(node, before)
         before = node
@@ -190,7 +191,8 @@ def _operation(node: fx.Node) -> str:
 
 
 def _full_shape(node: fx.Node) -> tuple[int, ...]:
-    return tuple(node.meta["tensor_meta"].shape)
+    shape: tuple[int, ...] = node.meta["shape"]
+    return shape
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:

@@ -115,17 +115,47 @@ def _look(
     layer: Layer,
     parts: _Parts,
 ) -> None:
+    use, matrix = _use(gradients, layer), _matrix(target, layer)
+    if use is not None:
+        left = use[1].left(run.deltas[use[0]][chunk])[:, 0]
+        parts.active.append((left != 0).mT.flatten(0, 1).cpu())
+    if matrix.dim() > 1:
+        rows = None if use is None else _factored_rows(target, run, chunk, layer, use)
+        if rows is None:
+            rows = _formed_rows(target, gradients.formed_layer(run, chunk, layer), layer)
+        parts.rows.append(rows.cpu())
+        parts.norms.append(parts.rows[-1].norm(dim=1))
+        return
     whole = gradients.formed_layer(run, chunk, layer)
     parts.norms.append(torch.linalg.vector_norm(whole, dim=1, dtype=torch.float64).cpu())
-    shape = _matrix(target, layer).shape
-    if len(shape) > 1:
-        matrix = whole.reshape(len(whole), *target.model.get_parameter(_name(layer)).shape)
-        rows = matrix.transpose(1, 2) if _turned(target, layer) else matrix
-        parts.rows.append(rows.flatten(2).norm(dim=2).double().cpu())
-    if (use := _use(gradients, layer)) is not None:
-        site, operation = use
-        left = operation.left(run.deltas[site][chunk])[:, 0]
-        parts.active.append((left != 0).mT.flatten(0, 1).cpu())
+
+
+def _formed_rows(target: Target, whole: Tensor, layer: Layer) -> Tensor:
+    """(records, rows) norms of the rows of gradients (records, elements)."""
+    matrix = whole.reshape(len(whole), *target.model.get_parameter(_name(layer)).shape)
+    rows = matrix.transpose(1, 2) if _turned(target, layer) else matrix
+    return rows.flatten(2).norm(dim=2).double()
+
+
+def _factored_rows(
+    target: Target, run: Gradients, chunk: slice, layer: Layer, use: tuple[int, Linear]
+) -> Tensor | None:
+    """The same from the factors of G = Δ Aᵀ; None where it is less work to form G.
+
+    A row's square is δ (Aᵀ A) δᵀ, in double precision, for the positions may cancel.
+    """
+    site, operation = use
+    left = operation.left(run.deltas[site][chunk])[:, 0]
+    right = operation.right(run.seen[site][chunk])[:, 0].to(left)
+    delta, seen = operation.laid_out(left, right)
+    if _turned(target, layer):
+        delta, seen = seen, delta
+    rows, columns, positions = delta.shape[1], seen.shape[1], seen.shape[2]
+    if positions * (rows + columns) > rows * columns:
+        return None
+    delta, seen = delta.double(), seen.double()
+    squares = (delta @ (seen.mT @ seen) * delta).sum(dim=2)
+    return squares.clamp(min=0).sqrt()
 
 
 def _name(layer: Layer) -> str:

@@ -11,29 +11,26 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import ceil
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
+from gradaudit.attacks.reconstruction.convolutions import ConvolutionsAsProducts
+from gradaudit.attacks.reconstruction.folded import foldable, folded
 from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum, Objective
 from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
+from gradaudit.gradients.memory import peak_bytes
 from gradaudit.progress import Advance
 from gradaudit.workers import shared_out
 
-MOST_COLUMNS = 1 << 16
-"""Elements of an unfolded input up to which a convolution becomes a product."""
 MEMORY = 1 << 30
 """Bytes that the blocks which are worked on at one time may take."""
 _LEAST_ROWS, _MOST_ROWS, _MOST_ROWS_ON_A_GPU = 4, 8, 32
 _COSTS_OF_WORKERS = 10.0
 """Seconds of work below which starting workers may not pay."""
-_BYTES_A_ROW = 64
 _FEW = 2
 """Points for which, on a CPU, setting up ``vmap`` costs more than it saves."""
 
@@ -41,34 +38,44 @@ _FEW = 2
 class Evaluator:
     """Points (restarts, unknowns) to values (restarts,) and gradients (restarts, unknowns).
 
-    Several points are mapped over by ``vmap``; very few are not, and models that ``vmap`` cannot
-    follow are gone through point by point. What is evaluated ``worth`` times is recorded and
-    repeated, see ``Replayed``.
+    Several points are folded into one batch where that gives what each gives alone, and otherwise
+    mapped over by ``vmap``; very few are not, and models that ``vmap`` cannot follow are gone
+    through point by point. What is evaluated ``worth`` times is recorded and repeated, see
+    ``Replayed``.
     """
 
     def __init__(self, objective: Objective, worth: int = WORTH) -> None:
+        self._objective, self._worth = objective, worth
         self._alone = Replayed(lambda points: _alone(objective, points[0]), worth)
-        self._several = Replayed(_mapped(objective), worth)
         self._mapped = True
-        self._few = _FEW if objective.view.model.device.type == "cpu" else 1
 
     def __call__(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Values and gradients at points."""
-        if self._mapped and len(points) > self._few:
-            try:
-                return self._several(points)
-            except (RuntimeError, NotImplementedError):
-                self._mapped = False
         if len(points) == 1:
             return self._alone(points)
+        several, few = self._several
+        if self._mapped and len(points) > few:
+            try:
+                return several(points)
+            except (RuntimeError, NotImplementedError):
+                self._mapped = False
         pairs = [self._alone(part) for part in torch.split(points, 1)]
         values, gradients = zip(*pairs, strict=True)
         return torch.cat(values), torch.cat(gradients)
 
+    @cached_property
+    def _several(self) -> tuple[Replayed, int]:
+        """How several points are evaluated, and how many are too few for it."""
+        objective = self._objective
+        if foldable(objective, self._alone.evaluate):
+            return Replayed(folded(objective), self._worth), 1
+        few = _FEW if objective.view.model.device.type == "cpu" else 1
+        return Replayed(_mapped(objective), self._worth), few
+
     def anew(self) -> Evaluator:
         """Itself, as if it had evaluated nothing; what it recorded is kept."""
         self._alone.forget_calls()
-        self._several.forget_calls()
+        self._several[0].forget_calls()
         return self
 
 
@@ -86,7 +93,7 @@ def _mapped(objective: Objective) -> Evaluation:
 def _alone(objective: Objective, point: Tensor) -> tuple[Tensor, Tensor]:
     """Value (1,) and gradient (1, unknowns) at one point, by tape."""
     plainly = point.dtype != torch.float32 or point.device.type != "cpu"
-    convolving = nullcontext() if plainly else SmallConvolutionsAsProducts()
+    convolving = nullcontext() if plainly else ConvolutionsAsProducts()
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), convolving:
         point = point.detach().requires_grad_()
         value = objective(point, taped=True)
@@ -143,14 +150,16 @@ class Blocks:
         """How many restarts are in a block."""
         gpu = self.objective.view.model.device.type != "cpu"
         most = _MOST_ROWS_ON_A_GPU if gpu else rows_of(restarts)
-        return max(1, min(most, MEMORY // self._bytes_a_row))
+        return max(1, min(most, restarts, MEMORY // self._bytes_a_row)) if restarts > 1 else 1
 
-    @property
+    @cached_property
     def _bytes_a_row(self) -> int:
-        view, size = self.objective.view, self.objective.view.dtype.itemsize
-        parameters = sum(weights.numel() for weights in view.model.parameters.values())
-        evaluated = parameters + view.batch * parameters // 8 + view.elements
-        return max(1, _BYTES_A_ROW * evaluated + size * self.kept)
+        """Half of what two restarts take when they are evaluated, and what the descent keeps."""
+        points = self.objective.trial_points(2)
+        evaluate = Evaluator(self.objective)
+        evaluate(points)
+        evaluated = peak_bytes(partial(evaluate, points)) // 2
+        return max(1, evaluated + self.objective.view.dtype.itemsize * self.kept)
 
     def _workers(self, parts: tuple[Tensor, ...], jobs: int, evaluate: Evaluation) -> int:
         """As many as there are blocks for, as fit into memory and as are worth it."""
@@ -169,51 +178,3 @@ def _in_a_worker(
     objective: Objective, descent: Descent, points: Tensor, advance: Advance
 ) -> Minimum:
     return descent(Evaluator(objective), points, advance)
-
-
-class SmallConvolutionsAsProducts(TorchFunctionMode):
-    """Lets two-dimensional convolutions of small inputs run as products with unfolded inputs.
-
-    The numbers are the same but for rounding. In float32 on a CPU the library's set-up costs more:
-    a single restart of DLG on LeNet is evaluated 1.2 times as fast, and 1.7 times where it is
-    recorded (benchmarks/fast_paths.py, one thread).
-    """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """``product_of`` for ``conv2d`` where it applies, everything else as it is."""
-        if func is torch.conv2d:
-            product = product_of(*args, **(kwargs or {}))
-            if product is not None:
-                return product
-        return func(*args, **(kwargs or {}))
-
-
-def product_of(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor | None:
-    """What ``conv2d`` gives for these arguments, None where it is to do it itself."""
-    if input.dim() != 4 or groups != 1 or isinstance(padding, str):
-        return None
-    stride, padding, dilation = _pair(stride), _pair(padding), _pair(dilation)
-    kernel = (weight.shape[2], weight.shape[3])
-    height, width = (
-        (input.shape[2 + i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
-        for i in range(2)
-    )
-    if not 0 < weight[0].numel() * len(input) * height * width <= MOST_COLUMNS:
-        return None
-    columns = F.unfold(input, kernel, dilation, padding, stride)
-    output = (weight.flatten(1) @ columns).reshape(len(input), len(weight), height, width)
-    return output if bias is None else output + bias[:, None, None]
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[-1])

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from gradaudit.attacks.reconstruction import Method
 from gradaudit.attacks.reconstruction.blocks import blocks_of
-from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel
+from gradaudit.attacks.reconstruction.observing import Observed, ThreatModel, Updates
 from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable, UsageError
@@ -57,15 +57,17 @@ class Campaign:
         scored: whether the truth is known.
         jobs: worker processes that batches, or restarts, are shared out among.
         units: where what comes of each batch is kept.
+        drawn: the records of each batch, the truth.
     """
 
-    observed: tuple[Observed, ...]
+    observed: Sequence[Observed]
     scored: bool
     restarts: int
     seed: int
     facts: dict[str, JsonValue]
     jobs: int = 1
     units: Units = NOTHING_KEPT
+    drawn: tuple[Records, ...] = ()
 
     @classmethod
     def prepare(
@@ -78,26 +80,21 @@ class Campaign:
             CheckpointError: a captured update is refused.
         """
         choice = replace(choice, batch_size=choice.batch_size * threat.sharing.clients)
-        batches, device = chosen_batches(subject, choice), threat.target.device
+        batches, room = chosen_batches(subject, choice), subject.memory
         facts: dict[str, JsonValue] = {"chosen_by": "the attacker's own score"}
         if choice.update is not None:
             captured = captured_update(choice.update, threat.target, choice.rate)
             threat = replace(threat, target=captured.target)
-            observed = [_captured(threat, batches[0], captured)]
+            observed: Sequence[Observed] = [_captured(threat, batches[0], captured)]
             facts["update"] = captured.details
         else:
-            observed = [
-                threat.observed(
-                    batch,
-                    torch_rng(subject.seed, "reconstruction", "update", index, device=device),
-                )
-                for index, batch in enumerate(batches)
-            ]
+            observed = Updates(partial(_shared, subject.seed, threat, batches), len(batches), room)
         facts["knowledge"] = dict(observed[0].view.knowledge)
         scored = choice.update is None or bool(choice.records)
         checkpoint = threat.target.checkpoint
         units = subject.units.of(checkpoint.sha256 if checkpoint else "", subject.seed)
-        return cls(tuple(observed), scored, restarts, subject.seed, facts, subject.jobs, units)
+        how = restarts, subject.seed, facts, subject.jobs, units, tuple(batches)
+        return cls(observed, scored, *how)
 
     @property
     def batch(self) -> int:
@@ -213,6 +210,11 @@ def _drawn(subject: Subject, batches: int, size: int) -> NDArray[np.int64]:
         if not batches:
             raise NotApplicable("the loss counts no label of these records")
     return order[: batches * size].reshape(batches, size).astype(np.int64)
+
+
+def _shared(seed: int, threat: ThreatModel, batches: Sequence[Records], number: int) -> Observed:
+    draws = torch_rng(seed, "reconstruction", "update", number, device=threat.target.device)
+    return threat.observed(batches[number], draws)
 
 
 def _captured(threat: ThreatModel, batch: Records, captured: Captured) -> Observed:

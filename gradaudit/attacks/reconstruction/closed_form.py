@@ -1,12 +1,13 @@
 """The closed form: a fully connected layer's input from the gradients of its weight and bias."""
 
 from math import isfinite
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field, JsonValue
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradaudit.attacks.layerwise.closed_form import SingleLayer, readers
 from gradaudit.attacks.layerwise.inversion import Inversion, layer_input, operations_a_product
@@ -25,6 +26,18 @@ _PRODUCTS_A_STEP = 16
 _ALIKE = 1e-9
 """Relative distance of two solutions for a layer's input up to which rounding tells them apart."""
 _LATER = "the layer's input; the record behind it is determined where condition 1 holds"
+
+
+_KNOWN: WeakKeyDictionary[nn.Module, dict[torch.Size, float | None]] = WeakKeyDictionary()
+"""Operations of two products of the search, by the shape of a record, where they were counted."""
+
+
+def _operations(model: FunctionalModel, record: Tensor) -> float | None:
+    """Of two products of the search; None where there is nothing to search."""
+    layers = [reader for reader in readers(model, record) if reader.bias and reader.times == 1]
+    if not layers or any(reader.of_record for reader in layers):
+        return None
+    return operations_a_product(model, layers[0].layer, record)
 
 
 class ClosedFormOptions(base.ReconstructionOptions):
@@ -62,10 +75,12 @@ class ClosedForm(Reconstruction[ClosedFormOptions]):
 
     def calls_on(self, model: FunctionalModel, record: Tensor) -> float:
         """A later layer's input is searched for; of the first layer there is nothing to search."""
-        layers = [reader for reader in readers(model, record) if reader.bias and reader.times == 1]
-        if not layers or any(reader.of_record for reader in layers):
+        known = _KNOWN.setdefault(model.module, {})
+        if record.shape not in known:
+            known[record.shape] = _operations(model, record)
+        operations = known[record.shape]
+        if operations is None:
             return self.calls()
-        operations = operations_a_product(model, layers[0].layer, record)
         usual = float(_PRODUCTS_A_STEP * self.options.search_steps)
         return min(usual, 1e9 * self.options.search_work / operations)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Literal
+from functools import cached_property, reduce
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -48,14 +48,20 @@ class Objective:
         return self.view.elements + self.targets.size
 
     @cached_property
-    def shared(self) -> Tensor:
-        """The shared update as one vector."""
-        return self._flat(self.view.update)
+    def shared(self) -> Update:
+        """The shared update, each parameter as a vector."""
+        return flattened(self.view.update)
 
     @cached_property
     def length(self) -> Tensor:
         """Its squared length."""
-        return self.shared.dot(self.shared)
+        return _over(part.square().sum() for part in self.shared.values())
+
+    def trial_points(self, count: int) -> Tensor:
+        """Some points, always the same ones, (count, unknowns)."""
+        generator = torch.Generator().manual_seed(0)
+        points = torch.rand(count, self.unknowns, generator=generator, dtype=torch.float64)
+        return points.to(self.view.model.device, self.view.dtype)
 
     def records(self, points: Tensor) -> Tensor:
         """(…, k, …) records in points (…, unknowns)."""
@@ -75,39 +81,100 @@ class Objective:
         """The objective at one point (unknowns,); see ``AttackerView.simulated``."""
         records = self.records(point)
         targets = self.targets.targets(point[self.view.elements :])
-        update = self._flat(self.view.simulated(records, targets, taped=taped))
+        update = flattened(self.view.simulated(records, targets, taped=taped))
+        parts: Parts = {name: Whole(part) for name, part in update.items()}
+        return self.of_parts(parts, records)
+
+    def of_parts(self, parts: Parts, records: Tensor) -> Tensor:
+        """The objective of candidates, of each parameter's update and records (…, k, …)."""
         if self.adaptive:
-            update = update * (self.shared != 0)
-        value = DISTANCES[self.distance](update, self.shared, self.length)
-        return value + self.tv * total_variation(records) if self.tv else value
+            parts = {name: part.where(self.shared[name] != 0) for name, part in parts.items()}
+        value = DISTANCES[self.distance](parts, self.shared, self.length)
+        if not self.tv:
+            return value
+        return value + self.tv * total_variation(records, leading=value.dim())
 
-    def _flat(self, update: Update) -> Tensor:
-        return torch.cat([update[name].flatten() for name in self.view.visible])
+
+def flattened(update: Update) -> Update:
+    """Each parameter's as a vector."""
+    return {name: part.flatten() for name, part in update.items()}
 
 
-def l2_distance(update: Tensor, shared: Tensor, length: Tensor) -> Tensor:
+class Part(Protocol):
+    """Candidates' updates of one parameter, in whatever form, beside a shared one (elements,).
+
+    All numbers are of candidates, (…,).
+    """
+
+    def product(self, shared: Tensor) -> Tensor:
+        """⟨g', g⟩."""
+
+    def square(self) -> Tensor:
+        """‖g'‖²."""
+
+    def gap(self, shared: Tensor) -> Tensor:
+        """‖g' − g‖², with all digits where it is small."""
+
+    def where(self, kept: Tensor) -> Part:
+        """With zeros elsewhere."""
+
+
+Parts = Mapping[str, Part]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Updates (…, elements) of one parameter as they are."""
+
+    update: Tensor
+
+    def product(self, shared: Tensor) -> Tensor:
+        """⟨g', g⟩."""
+        return (self.update * shared).sum(dim=-1)
+
+    def square(self) -> Tensor:
+        """‖g'‖²."""
+        return self.update.square().sum(dim=-1)
+
+    def gap(self, shared: Tensor) -> Tensor:
+        """‖g' − g‖²."""
+        return (self.update - shared).square().sum(dim=-1)
+
+    def where(self, kept: Tensor) -> Whole:
+        """With zeros elsewhere."""
+        return Whole(self.update * kept)
+
+
+def _over(parts: Iterable[Tensor]) -> Tensor:
+    return reduce(torch.add, parts)
+
+
+def l2_distance(parts: Parts, shared: Update, length: Tensor) -> Tensor:
     """‖g' − g‖² / ‖g‖² over whole updates."""
-    gap = update - shared
-    return gap.dot(gap) / length
+    return _over(part.gap(shared[name]) for name, part in parts.items()) / length
 
 
-def cosine_distance(update: Tensor, shared: Tensor, length: Tensor) -> Tensor:
+def cosine_distance(parts: Parts, shared: Update, length: Tensor) -> Tensor:
     """1 − cosine of the angle between whole updates."""
-    lengths = update.dot(update) * length
-    return 1 - update.dot(shared) / lengths.clamp_min(torch.finfo(lengths.dtype).tiny).sqrt()
+    product = _over(part.product(shared[name]) for name, part in parts.items())
+    lengths = length * _over(part.square() for part in parts.values())
+    return 1 - product / lengths.clamp_min(torch.finfo(lengths.dtype).tiny).sqrt()
 
 
-DISTANCES: dict[Distance, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+DISTANCES: dict[Distance, Callable[[Parts, Update, Tensor], Tensor]] = {
     "l2": l2_distance,
     "cosine": cosine_distance,
 }
 
 
-def total_variation(pictures: Tensor) -> Tensor:
-    """Mean absolute difference of neighbouring pixels, down plus across, (…, height, width)."""
-    down = (pictures[..., 1:, :] - pictures[..., :-1, :]).abs().mean()
-    across = (pictures[..., :, 1:] - pictures[..., :, :-1]).abs().mean()
-    return down + across
+def total_variation(pictures: Tensor, *, leading: int = 0) -> Tensor:
+    """Mean absolute difference of neighbouring pixels, down plus across.
+
+    Of pictures (…, height, width), in the shape of their first ``leading`` dimensions.
+    """
+    down = (pictures[..., 1:, :] - pictures[..., :-1, :]).abs()
+    across = (pictures[..., :, 1:] - pictures[..., :, :-1]).abs()
+    return down.flatten(leading).mean(dim=-1) + across.flatten(leading).mean(dim=-1)
 
 
 Evaluation = Callable[[Tensor], tuple[Tensor, Tensor]]

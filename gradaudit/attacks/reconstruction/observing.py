@@ -1,6 +1,9 @@
 """From a batch of records to what the attacker gets of it, and the truth kept apart."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import overload
 
 import torch
 from pydantic import JsonValue
@@ -32,6 +35,47 @@ class Observed:
     records: Tensor
     labels: Tensor
     clean: Update | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the update, before and after it was defended."""
+        parts = (*self.view.update.values(), *(self.clean or {}).values())
+        return sum(part.nbytes for part in parts)
+
+
+class Updates(Sequence[Observed]):
+    """What is observed of some batches: kept where memory holds it, else made whenever it is asked.
+
+    Args:
+        observe: makes that of the batch of a number, always the same.
+        count: how many batches there are.
+        memory: bytes that the updates that are kept may take.
+    """
+
+    def __init__(self, observe: Callable[[int], Observed], count: int, memory: int) -> None:
+        self._observe, self._numbers, self._room = observe, range(count), memory
+        self._kept: dict[int, Observed] = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Observed: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Observed]: ...
+
+    def __getitem__(self, index: int | slice) -> Observed | list[Observed]:
+        if isinstance(index, slice):
+            return [self[number] for number in self._numbers[index]]
+        number = self._numbers[index]
+        if number in self._kept:
+            return self._kept[number]
+        made = self._observe(number)
+        self._room -= made.nbytes
+        if self._room >= 0:
+            self._kept[number] = made
+        return made
 
 
 @dataclass(frozen=True)
@@ -66,7 +110,12 @@ class ThreatModel:
         again = torch.Generator(generator.device)
         again.set_state(generator.get_state())
         update = seen(
-            self.target, batch.inputs, batch.labels, self.sharing, generator, dtype=torch.float64
+            self.target,
+            batch.inputs,
+            batch.labels,
+            self.sharing,
+            generator,
+            dtype=self.target.precision,
         )
         view = self.view(batch, self.visible(update))
         return Observed(view, batch.inputs, batch.labels, self._clean(batch, again))
@@ -81,13 +130,24 @@ class ThreatModel:
         clipping = tuple(d for d in self.sharing.chain.acting if d.additive)
         sharing, target = replace(self.sharing, defenses=clipping), seen_by_outsiders(self.target)
         update = seen(
-            target, batch.inputs, batch.labels, sharing, generator, dtype=torch.float64, noise=False
+            target,
+            batch.inputs,
+            batch.labels,
+            sharing,
+            generator,
+            dtype=target.precision,
+            noise=False,
         )
         return self.visible(update)
 
+    @cached_property
+    def model(self) -> FunctionalModel:
+        """The model as the attacker has it, the same for all updates."""
+        return FunctionalModel.of(seen_by_outsiders(self.target))
+
     def view(self, batch: Records, update: Update) -> AttackerView:
         """The view of an update of so many records, of which only shapes are looked at."""
-        model = FunctionalModel.of(seen_by_outsiders(self.target))
+        model = self.model
         inputs, labels = model.cast(batch.inputs), model.cast(batch.labels)
         outputs = model.loss.predictions(model.check(inputs, labels))
         classes = 0 if labels.is_floating_point() else _classes(outputs, labels)

@@ -60,7 +60,7 @@ class Replayed:
 
     def _record(self, points: Tensor, direct: tuple[Tensor, Tensor]) -> Evaluation | None:
         recording = recorded(self.evaluate, -points)
-        return recording if recording and _agree(recording(points), direct) else None
+        return recording if recording and agree(recording(points), direct) else None
 
 
 def recorded(evaluate: Evaluation, points: Tensor) -> Evaluation | None:
@@ -118,21 +118,27 @@ class Recorder(EagerMode):
 
     def module(self, results: tuple[Tensor, ...]) -> fx.GraphModule:
         """What was recorded, as a function of points."""
+        return fx.GraphModule(self._constants, self.graph(results))
+
+    def graph(self, results: tuple[Tensor, ...]) -> fx.Graph:
+        """What was recorded; every tensor's node has its ``shape`` in ``meta``."""
         self._graph.output(self._written(results))
-        return fx.GraphModule(self._constants, self._graph)
+        return self._graph
 
-    def _written(self, arguments: Any) -> Any:
-        return tree_map_only(Tensor, self._node_of, arguments)
-
-    def _node_of(self, tensor: Tensor) -> fx.Node:
+    def node_of(self, tensor: Tensor) -> fx.Node:
+        """What stands for a tensor: the operation that made it, or else a constant."""
         if id(tensor) not in self._nodes:
             name = f"constant_{len(self._constants)}"
             self._constants[name] = tensor
             self._name(tensor, self._graph.get_attr(name))
         return self._nodes[id(tensor)]
 
+    def _written(self, arguments: Any) -> Any:
+        return tree_map_only(Tensor, self.node_of, arguments)
+
     def _name(self, tensor: Tensor, node: fx.Node) -> None:
         """Know a tensor by its identity, which is its own as long as it lives."""
+        node.meta["shape"] = tuple(tensor.shape)
         self._nodes[id(tensor)] = node
         self._alive.append(tensor)
 
@@ -181,7 +187,7 @@ def _fold(module: fx.GraphModule) -> None:
                     node.replace_all_uses_with(module.graph.get_attr(f"known_{node.name}"))
 
 
-def _agree(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> bool:
+def agree(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> bool:
     """Whether all numbers are the same to half of the digits."""
     for a, b in zip(left, right, strict=True):
         tolerance = torch.finfo(a.dtype).eps ** 0.5

@@ -138,10 +138,13 @@ class Targets:
         return prod(self.shape)
 
     def targets(self, free: Tensor) -> Tensor:
-        """Targets for the loss from the free numbers (size,); probabilities of classes."""
+        """Targets for the loss from the free numbers (size,); probabilities of classes.
+
+        From those of several batches, (batches, size), targets for all of their records in order.
+        """
         if self.fixed is not None:
-            return self.fixed
-        free = free.reshape(self.shape)
+            return self.fixed if free.dim() == 1 else torch.cat([self.fixed] * len(free))
+        free = free.reshape(-1, *self.shape[1:])
         if not self.view.classes:
             return free
         return free.sigmoid() if self.view.classes == 1 else free.softmax(dim=1)

@@ -23,6 +23,7 @@ from gradaudit.audits.sharing_options import features_of, reductions
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.families import family
+from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.progress import Progress
 from gradaudit.report import RISKIEST_BY, Measurement
 
@@ -92,7 +93,7 @@ def cost(audit: InferenceAttack[Any], subject: Subject) -> Cost:
     updates = looks * (options.batches + options.trials / _repeats(audit))
     local = options.trained(updates, options.batch_size or _BATCH)
     passes = looks * records + local.passes
-    return Cost(passes, local.calls, seconds=looks * seconds, double=False)
+    return Cost(passes, PREPARING * looks + local.calls, seconds=looks * seconds, double=False)
 
 
 def _games(audit: InferenceAttack[Any], subject: Subject) -> Sequence[InferenceGame]:

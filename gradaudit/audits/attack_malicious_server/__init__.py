@@ -90,4 +90,5 @@ class AttackMaliciousServer(Audit[MaliciousServerOptions]):
         "-d 'csv:table.csv?label=income' --batch-size 8",
     )
     priority = 12
-    least: ClassVar = {"samples": 32}
+    least: ClassVar = {"samples": 32, "single": True}
+    rough: ClassVar = {"samples": 32}

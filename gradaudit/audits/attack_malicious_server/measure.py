@@ -13,6 +13,7 @@ from gradaudit.audits.attack_malicious_server import AttackMaliciousServer
 from gradaudit.audits.base import Cost
 from gradaudit.audits.rows import Rows
 from gradaudit.defenses.subject import Subject
+from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.models.target import Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement
@@ -30,7 +31,7 @@ _NO_OTHER = "there is no other layer, and no earlier round, to compare its move 
 def cost(audit: AttackMaliciousServer, subject: Subject) -> Cost:
     """A gradient of each record, and what of it is looked at."""
     records = subject.samples or max(_RECORDS, audit.options.batch_size)
-    return Cost(passes=_PASSES * min(records, len(subject.records)))
+    return Cost(passes=_PASSES * min(records, len(subject.records)), calls=PREPARING)
 
 
 def run(

@@ -61,7 +61,7 @@ class AttackMembership(Audit[MembershipOptions]):
     headline = ()
     Options = MembershipOptions
     priority = 10
-    least: ClassVar = {"method": ["idlg"]}
+    least: ClassVar = {"method": ["idlg"], "batches": 4, "single": True}
     quick: ClassVar = {"method": ["idlg"]}
     plain: ClassVar = {"method": ["idlg"], "batches": 40}
     thorough: ClassVar = {"batches": 40, "restarts": 4}

@@ -106,9 +106,9 @@ def _row(
 def _distance(campaign: Campaign, recovered: Sequence[Tensor | None], rows: Rows) -> Measurement:
     distances = [
         categorical_distance(
-            observed.labels.cpu().numpy(), None if labels is None else labels.cpu().numpy()
+            batch.labels.cpu().numpy(), None if labels is None else labels.cpu().numpy()
         )
-        for observed, labels in zip(campaign.observed, recovered, strict=True)
+        for batch, labels in zip(campaign.drawn, recovered, strict=True)
     ]
     updates = len(distances)
     value, interval = clustered(np.array(distances), np.full(updates, float(campaign.batch)))

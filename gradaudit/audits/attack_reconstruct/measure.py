@@ -40,6 +40,8 @@ from gradaudit.statistics.intervals import clopper_pearson, student
 
 SCORES = ("mse", "relative_error", "psnr", "ssim")
 METRICS = (*SCORES, "label_accuracy", "attacker_score")
+_PREPARING = 5
+"""Passes of a record that it takes to look at an update, before it is attacked."""
 _RANGES = {"psnr": (-math.inf, math.inf), "ssim": (-1.0, 1.0)}
 _FEWEST = 5
 """Values, below which an interval of their mean would say nothing."""
@@ -159,7 +161,8 @@ def cost(audit: AttackReconstruct, subject: Subject) -> Cost:
     calls = sum(m.calls_on(model, record) for m in methods)
     size = options.batch_size
     times = options.steps(size) * (1 + options.others)
-    return Cost(steps * options.passes(size) * updates, calls * times * updates)
+    calls = calls * times + _PREPARING
+    return Cost(steps * options.passes(size) * updates, calls * updates)
 
 
 def run(audit: AttackReconstruct, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -94,7 +94,7 @@ def _repetition(
     """Whether each record was traced to its participant, and to itself: (2, records)."""
     campaign = _campaign(options, subject, number)
     method, answers = _answers(campaign, _methods(options, subject), progress)
-    truth = torch.cat([batch.records.cpu() for batch in campaign.observed])
+    truth = torch.cat([batch.inputs.cpu() for batch in campaign.drawn])
     items = own_items(truth, torch.cat(answers), len(answers))
     owners = np.arange(len(truth)) // (options.updates * campaign.batch)
     traced = trace(truth, items, owners)

@@ -40,7 +40,9 @@ class CopaMetric(Audit[CopaOptions]):
 
     Where only a bracket is found, the value is the end that claims less privacy (the larger rank,
     the smaller deficit) and the interval is the bracket, over all records. Without an interval all
-    records have that one rank.
+    records have that one rank. Where the work runs out, or would, a bound that almost all weights
+    with the real zeros and ties meet is the rank; the details call it ``generic`` and say how many
+    dimensions probes of these very weights did not exclude.
 
     Source: C. Chen and N. D. F. Campbell, "Understanding training-data leakage from gradients in
     neural networks for image classification" (2021), equation 4 and definition 2.1.

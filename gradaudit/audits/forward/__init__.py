@@ -70,6 +70,7 @@ class Forward(Audit[ForwardOptions]):
     )
     headline = ("fraction",)
     priority = 80
-    least: ClassVar = {"samples": 200}
+    least: ClassVar = {"samples": 16, "single": True}
+    rough: ClassVar = {"samples": 200}
     proxy = True
     Options = ForwardOptions

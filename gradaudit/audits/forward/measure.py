@@ -26,12 +26,14 @@ _UNDEFENDED = "none applied: activations are not shared, and the weights are tak
 _UNSEEN = "no call was seen that applies its parameters to records"
 _NOT_FINITE = "its activations are not finite; look at the weights and the inputs"
 _PASSES_A_RECORD = 0.5
+_PREPARING = 5
 
 
 def cost(audit: Forward, subject: Subject) -> Cost:
     """Forward passes in double precision."""
     records = min(subject.samples or _RECORDS, len(subject.records))
-    return Cost(passes=_PASSES_A_RECORD * records * len(subject.targets))
+    rounds = len(subject.targets)
+    return Cost(passes=_PASSES_A_RECORD * records * rounds, calls=_PREPARING * rounds)
 
 
 def run(audit: Forward, subject: Subject, progress: Progress) -> Iterator[Measurement]:

@@ -175,6 +175,7 @@ class Sensitivity(Audit[SensitivityOptions]):
     proxy = True
     Options = SensitivityOptions
     priority = 30
-    least: ClassVar = {"probes": 8, "samples": 4}
+    least: ClassVar = {"probes": 8, "samples": 2, "single": True}
+    rough: ClassVar = {"probes": 8, "samples": 4}
     quick: ClassVar = {"probes": 16}
     thorough: ClassVar = {"probes": 0}

@@ -14,6 +14,7 @@ from gradaudit.audits.sensitivity import READINGS, JacobianNorm, NormName, React
 from gradaudit.defenses.subject import Subject, defenses_note
 from gradaudit.errors import AuditError, GradauditError, NotApplicable
 from gradaudit.gradients.differentiation import Variable
+from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.gradients.sensitivity import Array, Measured, Observed, Sample, joined
 from gradaudit.models.target import Target, layers_of
 from gradaudit.progress import Progress
@@ -206,6 +207,7 @@ def cost(audit: Sensitivity, subject: Subject) -> Cost:
     targets = len(subject.targets)
     return Cost(
         passes=_PASSES_A_DIRECTION * directions * records * targets,
+        calls=PREPARING * targets,
         seconds=_SECONDS_A_LAYER * len(subject.layers) * targets,
     )
 

@@ -98,7 +98,8 @@ class Subspace(Audit[SubspaceOptions]):
     headline = ("grassmann", "p_value")
     Options = SubspaceOptions
     priority = 70
-    least: ClassVar = {"permutations": 100, "samples": 64}
+    least: ClassVar = {"permutations": 100, "samples": 32, "single": True}
+    rough: ClassVar = {"permutations": 100, "samples": 64}
     quick: ClassVar = {"permutations": 100}
     plain: ClassVar = {"permutations": 100}
     thorough: ClassVar = {"permutations": 2000}

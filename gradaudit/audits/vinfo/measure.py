@@ -35,6 +35,7 @@ from gradaudit.defenses.subject import Subject
 from gradaudit.errors import NotApplicable
 from gradaudit.families import family
 from gradaudit.families.forest import ceiling
+from gradaudit.gradients.per_sample import PREPARING
 from gradaudit.inference.layerwise import Layerwise
 from gradaudit.inference.repetitions import FOLDS
 from gradaudit.inference.spread import Sampled
@@ -100,7 +101,7 @@ def cost(audit: Vinfo, subject: Subject) -> Cost:
     local = options.trained(cases * played * rows * _ROLES, options.batch_size)
     return Cost(
         passes=cases * records * (played if turned else max(played / _TOGETHER, 2)) + local.passes,
-        calls=local.calls,
+        calls=PREPARING * cases + local.calls,
         seconds=cases * FOLDS * estimates,
         double=False,
     )

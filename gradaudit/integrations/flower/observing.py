@@ -210,5 +210,5 @@ def _examples(content: RecordDict) -> int | None:
 
 def _round_of(message: Message) -> object:
     """The round that the strategy tells its clients; the message's group where it tells none."""
-    told = (record.get(ROUND) for record in message.content.config_records.values())
-    return next((each for each in told if each is not None), message.metadata.group_id or 0)
+    rounds = (record.get(ROUND) for record in message.content.config_records.values())
+    return next((number for number in rounds if number is not None), message.metadata.group_id or 0)

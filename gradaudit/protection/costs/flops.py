@@ -31,10 +31,10 @@ class Flops(Cost):
         inputs, labels = model.cast(records.inputs[:1]), model.cast(records.labels[:1])
         modules = {n: target.model.get_submodule(n) for n in updates.layers if n != "(model)"}
         counter = Counter()
-        own = dict.fromkeys(updates.layers, 0.0)
-        with _watched(modules, counter, own), counter, torch.no_grad():
+        flops = dict.fromkeys(updates.layers, 0.0)
+        with _watched(modules, counter, flops), counter, torch.no_grad():
             model.check(inputs, labels)
-        return own
+        return flops
 
 
 @contextmanager

@@ -53,6 +53,7 @@ def gram_of(gradients: np.ndarray, sigma: float) -> np.ndarray:
     return centred @ centred.T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elements", [1, 5, 40])
 def test_the_channel_bound_is_the_log_determinant_where_samples_abound(elements: int) -> None:
     generator = np.random.default_rng(elements)

@@ -83,6 +83,7 @@ def test_the_static_adversary_projects_on_components_of_his_own() -> None:
         np.testing.assert_allclose((released - centre) @ axes * signs, theirs, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_adaptive_adversary_draws_a_private_part_of_his_own() -> None:
     """What he computes of a batch is not what the client releases of it."""
     records = people()
@@ -132,6 +133,7 @@ def test_other_clients_have_records_of_neither_side(reduce: str | None) -> None:
         list(mixed.features(replace(split, parts=none), adaptive=False))
 
 
+@pytest.mark.slow
 def test_a_layer_too_large_for_the_memory_is_seen_in_part() -> None:
     looked, split = observation("dp:clip=1e9,sigma=0,per=mean", "pca:4")
     small = replace(looked, memory=64 * 5 * 20)

@@ -1,6 +1,7 @@
 """The prototypical network: distances by hand, users it never saw, the same numbers again."""
 
 import numpy as np
+import pytest
 import torch
 
 from gradaudit.attacks.inference.user import DIMENSIONS, Encoder, candidate_posterior
@@ -23,6 +24,7 @@ def test_the_posterior_by_hand() -> None:
     np.testing.assert_allclose(found[0], weights / weights.sum(), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_users_it_never_saw_are_told_apart() -> None:
     encoder = Encoder.trained(*users(20, 60, 0), seed=0)
     right = []
@@ -34,6 +36,7 @@ def test_users_it_never_saw_are_told_apart() -> None:
     assert np.mean(right) > 0.5  # one in five by chance
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_and_global_numbers_stay() -> None:
     features, codes = users(4, 10, 2)
     before = torch.get_rng_state()

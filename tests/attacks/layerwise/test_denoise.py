@@ -13,6 +13,7 @@ def picture() -> torch.Tensor:
     return torch.rand(3, 8, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
+@pytest.mark.slow
 def test_two_pixels_come_closer_by_the_weight() -> None:
     f = torch.tensor([[[0.0, 1.0]]], dtype=torch.float64)
     found = denoise(f, 0.15, iterations=1500, tolerance=0)
@@ -24,6 +25,7 @@ def test_a_step_is_kept_and_a_constant_unchanged() -> None:
     torch.testing.assert_close(denoise(f, 0.15), f)
 
 
+@pytest.mark.slow
 def test_the_result_minimises_the_objective() -> None:
     f = picture()
     found = denoise(f, 0.15, iterations=1500, tolerance=0)

@@ -104,6 +104,7 @@ def objective_of(name: str, pulled: bool) -> Objective:
     return Objective(matrix, values, first.activation, pull_back_of(first) if pulled else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pulled", [True, False], ids=["eq7", "eq5"])
 def test_a_search_ends_where_the_system_is_fulfilled(pulled: bool) -> None:
     objective = objective_of("tanh", pulled)

@@ -15,6 +15,7 @@ SEED = np.random.SeedSequence(0)
 SHORT = MatchingOptions(iterations=10)
 
 
+@pytest.mark.slow
 def test_labels_are_recovered_by_optimising_them_with_the_records() -> None:
     seen = observed(mlp(), records(6, labels=[3]))
     labels, score = recovered_labels(DeepLeakage(SHORT), seen, 2, SEED, Silent())

@@ -49,6 +49,7 @@ def test_full_rank_networks_are_rebuilt_exactly(name: str, activation: str) -> N
     assert float(found.scores[0]) < 1e-16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["tanh", "leaky-relu", "sigmoid"])
 @pytest.mark.parametrize("name", CHAINS)
 def test_without_a_bias_the_scalar_equation_is_solved(name: str, activation: str) -> None:
@@ -90,6 +91,7 @@ def test_large_systems_are_solved_by_lsmr_as_well() -> None:
     assert mse(found, x) < 1e-16
 
 
+@pytest.mark.slow
 def test_copa_uses_what_the_layer_before_can_give() -> None:
     x = record(1, 8, 8)
     seen = view(narrowing(nn.Tanh()), x)
@@ -99,6 +101,7 @@ def test_copa_uses_what_the_layer_before_can_give() -> None:
     assert mse(copa, x) < mse(r_gap, x)
 
 
+@pytest.mark.slow
 def test_restarts_of_copa_start_elsewhere() -> None:
     seen = view(narrowing(nn.Tanh()), record(1, 8, 8))
     found = run("copa", seen, restarts=2)
@@ -116,6 +119,7 @@ def test_restarts_of_a_determined_network_are_one() -> None:
     assert len(found.scores) == 3
 
 
+@pytest.mark.slow
 def test_copa_says_which_layer_leaves_its_input_open() -> None:
     found = run("copa", view(narrowing(nn.Tanh()), record(1, 8, 8)))
     layers: Any = found.details["layers"]
@@ -123,6 +127,7 @@ def test_copa_says_which_layer_leaves_its_input_open() -> None:
     assert determined == {"4": True, "2": False, "0": True}
 
 
+@pytest.mark.slow
 def test_copa_starts_where_the_attacker_wants() -> None:
     x = record(1, 8, 8)
     seen = view(narrowing(nn.Tanh()), x)
@@ -130,6 +135,7 @@ def test_copa_starts_where_the_attacker_wants() -> None:
     assert mse(run("copa", near), x) < 1e-5 < mse(run("copa", seen), x)
 
 
+@pytest.mark.slow
 def test_copa_denoises_on_demand() -> None:
     seen = view(narrowing(nn.Tanh()), record(1, 8, 8))
     plain, smooth = run("copa", seen), run("copa", seen, denoise=0.15)
@@ -244,6 +250,7 @@ def test_batches_are_refused(name: str) -> None:
         run(name, view(widening(nn.Tanh()), pair))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_local_training_is_refused(name: str) -> None:
     seen = view(widening(nn.Tanh()), record(1, 8, 8))
@@ -310,6 +317,7 @@ def test_closed_form_of_a_layer_that_is_not_there() -> None:
         run("closed-form", view(linear_first(), record(1, 6, 6)), layer="conv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_the_view_is_left_as_it_was(name: str) -> None:
     seen = view(widening(nn.Tanh()), record(1, 8, 8))

@@ -36,6 +36,7 @@ def point_of(objective: Objective, seed: int = 0) -> Tensor:
     return torch.randn(objective.unknowns, generator=generator, dtype=torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distance", ["l2", "cosine"])
 @pytest.mark.parametrize("known", [True, False], ids=["known", "free"])
 @pytest.mark.parametrize("size", [1, 2])
@@ -158,6 +159,7 @@ def test_the_mean_of_several_clients_gradients_is_simulated(mode: str) -> None:
         torch.testing.assert_close(simulated[name], part)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how", [{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"others": 1}], ids=str
 )

@@ -55,6 +55,7 @@ def test_lbfgs_solves_quadratics() -> None:
     assert not found.diverged.any()
 
 
+@pytest.mark.slow
 def test_lbfgs_takes_about_as_many_steps_on_rosenbrock_as_scipy() -> None:
     begin = starts(6, 10)
     found = minimise(rosenbrock, begin, outer=50, tolerance=1e-20)
@@ -67,6 +68,7 @@ def test_lbfgs_takes_about_as_many_steps_on_rosenbrock_as_scipy() -> None:
     assert 0.6 * steps < int(found.iterations.sum()) < 1.6 * steps
 
 
+@pytest.mark.slow
 def test_rows_do_not_touch_each_other() -> None:
     begin = starts(3, 6)
     together = minimise(rosenbrock, begin, outer=2)
@@ -118,6 +120,7 @@ def test_a_row_that_cannot_be_evaluated_is_diverged_and_alone_in_it() -> None:
     assert float(found.values[[0, 2]].max()) < 1e-18
 
 
+@pytest.mark.slow
 def test_lbfgs_backs_away_from_where_a_function_ends() -> None:
     """log(x) is not a number beyond its domain, and the minimum lies close to that."""
 

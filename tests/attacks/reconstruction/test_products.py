@@ -3,12 +3,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradaudit.attacks.reconstruction import blocks
-from gradaudit.attacks.reconstruction.blocks import (
-    Evaluator,
-    SmallConvolutionsAsProducts,
-    product_of,
-)
+from gradaudit.attacks.reconstruction import convolutions
+from gradaudit.attacks.reconstruction.blocks import Evaluator
+from gradaudit.attacks.reconstruction.convolutions import ConvolutionsAsProducts, convolved
 from gradaudit.attacks.reconstruction.objectives import Objective
 from gradaudit.attacks.reconstruction.unknowns import Targets
 from tests.attacks.reconstruction.scenes import cnn, records, view
@@ -29,7 +26,7 @@ def test_convolutions_give_the_same(layer: nn.Conv2d, shape: tuple[int, ...]) ->
     layer = layer.double()
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(shape, generator=generator, dtype=torch.float64)
-    with SmallConvolutionsAsProducts():
+    with ConvolutionsAsProducts():
         found = layer(x)
     torch.testing.assert_close(found, layer(x), rtol=1e-12, atol=1e-12)
 
@@ -37,12 +34,12 @@ def test_convolutions_give_the_same(layer: nn.Conv2d, shape: tuple[int, ...]) ->
 def test_only_small_convolutions_become_products(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight = torch.ones(1, 2, 6, 6), torch.ones(3, 2, 3, 3)
     elements = 2 * 9 * 16
-    monkeypatch.setattr(blocks, "MOST_COLUMNS", elements)
-    found = product_of(x, weight)
+    monkeypatch.setattr(convolutions, "MOST_COLUMNS", elements)
+    found = convolved(x, weight)
     assert found is not None
     torch.testing.assert_close(found, F.conv2d(x, weight))
-    monkeypatch.setattr(blocks, "MOST_COLUMNS", elements - 1)
-    assert product_of(x, weight) is None
+    monkeypatch.setattr(convolutions, "MOST_COLUMNS", elements - 1)
+    assert convolved(x, weight) is None
 
 
 def test_a_restart_in_float32_is_evaluated_as_in_float64() -> None:

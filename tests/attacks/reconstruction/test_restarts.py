@@ -32,6 +32,7 @@ def candidates(scores: list[float], inputs: Tensor | None = None) -> Candidates:
     return Candidates(inputs, None, torch.tensor(scores), torch.zeros(len(scores)).bool())
 
 
+@pytest.mark.slow
 def test_dlg_rebuilds_a_record_and_its_label() -> None:
     batch = records(6, labels=[2])
     made = attempt(
@@ -43,6 +44,7 @@ def test_dlg_rebuilds_a_record_and_its_label() -> None:
     assert made.labels[made.answer] == 1
 
 
+@pytest.mark.slow
 def test_idlg_rebuilds_a_picture() -> None:
     seen = observed(cnn(), records(1, 6, 6, labels=[1]))
     made = attempt(ImprovedDeepLeakage(MatchingOptions(iterations=40)), seen, 2, SEED, Silent())
@@ -51,6 +53,7 @@ def test_idlg_rebuilds_a_picture() -> None:
     assert made.candidates.details["labels_from"] == "signs of the last layer's gradient"
 
 
+@pytest.mark.slow
 def test_inverting_gradients_comes_close_within_its_box() -> None:
     seen = observed(cnn(), records(1, 6, 6, labels=[0]))
     options = InvertingOptions(iterations=250, tv=0)
@@ -88,6 +91,7 @@ def test_idlg_refuses_a_batch_without_labels_and_takes_one_with_them() -> None:
     assert run(method, view(mlp(), batch, known_labels=True)).labels is not None
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers_whatever_the_threads() -> None:
     seen = observed(mlp(), records(6, labels=[2]))
     method = DeepLeakage(MatchingOptions(iterations=3))
@@ -143,6 +147,7 @@ def test_the_view_holds_no_record() -> None:
     assert not any(t.shape == batch.inputs.shape and torch.equal(t, batch.inputs) for t in tensors)
 
 
+@pytest.mark.slow
 def test_behind_dead_relus_the_attack_says_that_nothing_moves() -> None:
     model = drawn(lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)))
     with torch.no_grad():

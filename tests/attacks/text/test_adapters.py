@@ -10,6 +10,7 @@ from gradaudit.attacks.text.structure import Structure
 from gradaudit.progress import Silent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [2, 12, 40])
 def test_the_prediction_is_near_what_is_measured(rank: int) -> None:
     measured, expected = [], []

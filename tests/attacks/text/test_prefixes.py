@@ -51,6 +51,7 @@ def observed(model: nn.Module) -> tuple[TextView, Tensor]:
     return TextView(functional, update, (LENGTH, LENGTH), LENGTH, "next-token", WORDS), ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["GPT2", "Llama"])
 @pytest.mark.parametrize("prefix", [0, 1, 4])
 def test_tree_attention_gives_what_each_continuation_gives_alone(

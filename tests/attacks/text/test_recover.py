@@ -49,6 +49,7 @@ def test_texts_with_the_same_beginning_come_back_word_for_word(tied: bool, seed:
     assert tied or set(found) == set(truth)
 
 
+@pytest.mark.slow
 def test_a_text_that_is_there_twice_comes_back() -> None:
     for causal in (True, False):
         made, truth = view(2, causal=causal, shared=LENGTH)
@@ -65,6 +66,7 @@ def test_texts_of_a_causal_model_that_is_asked_for_a_class_come_back() -> None:
     assert set(answer.texts) == set(map(tuple, batch.inputs.tolist()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_texts_of_an_encoder_come_back_word_for_word(count: int) -> None:
     made, truth = view(count, causal=False)

@@ -1,0 +1,80 @@
+"""Trees against what they must say exactly, a walk row by row, and scikit-learn's forest."""
+
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestRegressor
+
+from gradaudit.families.trees import Trees, grown
+
+
+def generator(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def grow(features: np.ndarray, targets: np.ndarray, times: np.ndarray, seed: int = 0) -> Trees:
+    return grown(np.ascontiguousarray(features.T), targets, times, generator(seed))
+
+
+def bootstraps(trees: int, rows: int) -> np.ndarray:
+    return generator(7).multinomial(rows, np.full(rows, 1 / rows), size=trees)
+
+
+@pytest.mark.parametrize("columns", [1, 40])
+@pytest.mark.parametrize("halfway", [True, False])
+def test_what_a_tree_sees_and_can_tell_apart_it_knows(columns: int, halfway: bool) -> None:
+    features = generator(1).normal(size=(60, columns))
+    targets = generator(2).integers(2, size=(60, 3)).astype(float)
+    every = np.ones((5, 60), dtype=np.int64)
+    trees = grown(features.T.copy(), targets, every, generator(), halfway=halfway)
+    np.testing.assert_array_equal(trees.votes(features), targets)
+
+
+def test_rows_that_are_alike_share_their_mean() -> None:
+    features = np.array([[0.0], [0.0], [0.0], [1.0]])
+    targets, times = np.array([[1.0], [0.0], [0.0], [1.0]]), np.array([[2, 1, 1, 1]])
+    np.testing.assert_allclose(grow(features, targets, times).votes(features[[0, 3]]), [[0.5], [1]])
+
+
+def test_of_few_rows_one_column_a_stump_cuts_half_way() -> None:
+    trees = grow(np.array([[2.0], [6.0]]), np.array([[0.0], [1.0]]), np.ones((3, 2), dtype=int))
+    np.testing.assert_array_equal(trees.cuts[:3], 4)
+    np.testing.assert_array_equal(trees.votes(np.array([[4.0], [4.1]])), [[0], [1]])
+
+
+def test_rows_that_are_not_drawn_change_nothing() -> None:
+    features, targets = generator(1).normal(size=(50, 9)), generator(2).integers(2, size=(50, 2))
+    times = bootstraps(4, 50)
+    times[:, 30:] = 0
+    told = grow(features, targets.astype(float), times).votes(features)
+    other = grow(features[:30], targets[:30].astype(float), times[:, :30]).votes(features)
+    np.testing.assert_array_equal(told, other)
+
+
+def test_votes_are_those_of_a_walk_down_every_tree() -> None:
+    features, targets = generator(1).normal(size=(80, 12)), generator(2).random((80, 1)).round()
+    trees, asked = grow(features, targets, bootstraps(6, 80)), generator(3).normal(size=(20, 12))
+
+    def leaf(node: int, row: np.ndarray) -> np.ndarray:
+        while trees.columns[node] >= 0:
+            node = trees.left[node] + (row[trees.columns[node]] > trees.cuts[node])
+        return trees.values[node]
+
+    walked = [np.mean([leaf(tree, row) for tree in range(6)], axis=0) for row in asked]
+    np.testing.assert_allclose(trees.votes(asked), walked)
+    moved = trees.of_columns(np.arange(12) * 2)
+    np.testing.assert_array_equal(moved.votes(np.repeat(asked, 2, axis=1)), trees.votes(asked))
+
+
+def test_a_forest_says_about_what_that_of_scikit_learn_does() -> None:
+    """A target of two steps, told by two of six columns, in rows of which some are wrong."""
+    features = generator(1).normal(size=(300, 6))
+    truth = (features[:, 0] > 0).astype(float) * (features[:, 1] < 0.5)
+    targets = np.where(generator(2).random(300) < 0.1, 1 - truth, truth)[:, None]
+    asked = generator(3).normal(size=(500, 6))
+    ours = grow(features, targets, bootstraps(200, 300)).votes(asked)[:, 0]
+    forest = RandomForestRegressor(200, max_features="sqrt", random_state=0)
+    theirs = forest.fit(features, targets[:, 0]).predict(asked)
+    right = (asked[:, 0] > 0) * (asked[:, 1] < 0.5)
+    errors = [float(((said - right) ** 2).mean()) for said in (ours, theirs)]
+    assert errors[0] < errors[1] + 0.01
+    assert np.corrcoef(ours, theirs)[0, 1] > 0.95

@@ -1,0 +1,36 @@
+"""What audits are expected to take at a pace."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from dp_subject import subject
+from fake_audit import Counting
+
+from gradaudit.audits import Cost
+from gradaudit.audits.sizes import Size
+from gradaudit.planning.pace import Pace, Passes, _slowness
+from gradaudit.planning.survey import _sampled
+
+if TYPE_CHECKING:
+    from gradaudit.defenses.subject import Subject
+
+
+class Passing(Counting):
+    """Takes three passes together, two alone and a second."""
+
+    def cost(self, subject: "Subject") -> Cost:
+        return Cost(passes=3, calls=2, seconds=1)
+
+
+@pytest.mark.parametrize(("single", "expected"), [(False, 10 * 3 + 100 * 2 + 1), (True, 3 + 21)])
+def test_a_size_in_single_precision_goes_at_its_pace(single: bool, expected: float) -> None:
+    size = Size("least", Passing(Counting.Options(scale=1.0)), single=single)
+    sampled = _sampled(subject(), size)
+    assert sampled.target.precision is (torch.float32 if single else torch.float64)
+    pace = Pace(Passes(alone=10, together=1), Passes(alone=10, together=1).slower(10))
+    assert pace.seconds(size.audit, sampled) == expected
+
+
+def test_double_precision_is_not_taken_to_be_faster() -> None:
+    assert 1 <= _slowness(torch.device("cpu")) < 100
