@@ -31,7 +31,6 @@ import torch
 
 from gradaudit.audits import audits
 from gradaudit.config import SubjectSettings
-from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
@@ -40,7 +39,7 @@ from gradaudit.subject import open_subject
 
 SAMPLE = Path(__file__).parents[1] / "sample_models" / "models.py"
 HERE = Path(__file__)
-LENGTH, WORDS = 16, 50257
+LENGTH, WORDS = 16, 1000
 Options = Mapping[str, Any]
 FEW: Options = {"batches": 1, "restarts": 2}
 PICTURES: dict[str, Options] = {
@@ -91,12 +90,12 @@ def pictures(size: int = 64, records: int = 200) -> dict[str, object]:
     return {"inputs": inputs, "labels": labels, "attributes": {"mark": marks.tolist()}}
 
 
-def texts(records: int = 24) -> Records:
+def texts(records: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
     """Random tokens (records, positions), and the next ones."""
     ids = torch.randint(1, WORDS, (records, LENGTH), generator=torch.Generator().manual_seed(0))
     labels = ids.roll(-1, dims=1)
     labels[:, -1] = -100
-    return Records(ids, labels, tuple(map(str, range(WORDS))))
+    return ids, labels
 
 
 @contextmanager

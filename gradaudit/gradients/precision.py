@@ -1,4 +1,4 @@
-"""Single precision in full: CUDA's products may round to 11 bits (TF32), where gradients have 24."""
+"""Single precision in full: CUDA's products may round to 11 bits (TF32) where floats have 24."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
