@@ -1,9 +1,10 @@
-"""Single precision in full: CUDA's products may round to 11 bits (TF32), where gradients have 24."""
+"""Single precision in full: CUDA's products may round to 11 bits (TF32) where floats have 24."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from torch.backends import cuda, cudnn
+from torch import backends
 
 
 @contextmanager
@@ -12,6 +13,8 @@ def full_single_precision() -> Iterator[None]:
 
     torch lets convolutions round unless it is told otherwise.
     """
+    all_of_torch: Any = backends  # whose stubs do not know these
+    cuda, cudnn = all_of_torch.cuda, all_of_torch.cudnn
     places = cuda.matmul, cudnn.conv, cudnn.rnn
     before = [place.fp32_precision for place in places]
     try:
