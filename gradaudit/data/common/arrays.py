@@ -140,7 +140,7 @@ def as_inputs(array: NDArray[Any], origin: str, *, tokens: bool = False) -> NDAr
     if array.dtype == np.uint8 and array.ndim > 2:
         return pictures(array, origin)
     with np.errstate(over="ignore"):
-        floats = array.astype(np.float32)
+        floats = np.require(array, np.float32, "W")
     expect_finite(floats, origin)
     return floats
 
@@ -153,7 +153,9 @@ def pictures(array: NDArray[np.uint8], origin: str) -> NDArray[np.float32]:
     Raises:
         DataError: there are not 1, 3 or 4 channels.
     """
-    return np.ascontiguousarray(_channels_first(array, origin)).astype(np.float32) / np.float32(255)
+    floats = np.ascontiguousarray(_channels_first(array, origin), dtype=np.float32)
+    floats /= 255
+    return floats
 
 
 def pictures_in(array: NDArray[np.uint8], origin: str) -> list[tuple[str, Image.Image]]:

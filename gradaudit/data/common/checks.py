@@ -58,6 +58,9 @@ _SMALL = 4 << 20
 
 _FLOAT_BYTES = 4
 
+_AT_ONCE = 1 << 24
+"""Numbers that are looked at together."""
+
 
 def unpacked_limit(packed: int) -> int:
     """Bytes that a file of ``packed`` bytes may unpack to, where it is text."""
@@ -98,8 +101,13 @@ def expect_length(length: int, records: int, origin: str) -> None:
 
 def expect_finite(numbers: NDArray[Any], origin: str) -> None:
     """Refuse numbers that are NaN or infinite, with a DataError that names the first record."""
-    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
-        broken = ~np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)
+    if numbers.dtype.kind != "f" or not len(numbers):
+        return
+    size = max(1, _AT_ONCE * len(numbers) // max(1, numbers.size))
+    blocks = (numbers[start : start + size] for start in range(0, len(numbers), size))
+    sound = [np.isfinite(block).reshape(len(block), -1).all(axis=1) for block in blocks]
+    broken = ~np.concatenate(sound)
+    if broken.any():
         raise DataError(
             f"{origin}: {broken.sum()} of {len(numbers)} records hold NaN or infinity (first in "
             f"record {broken.argmax() + 1}); repair them or leave them out"

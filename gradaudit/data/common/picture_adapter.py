@@ -51,7 +51,9 @@ def normalised(array: NDArray[Any], how: str, origin: str) -> NDArray[np.float32
         )
     shape = (1, -1, *(1,) * (array.ndim - 2))
     mean = np.array(means, np.float32).reshape(shape)
-    return ((array - mean) / np.array(deviations, np.float32).reshape(shape)).astype(np.float32)
+    centred: NDArray[np.float32] = np.subtract(array, mean, dtype=np.float32)
+    centred /= np.array(deviations, np.float32).reshape(shape)
+    return centred
 
 
 def _numbers(how: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -162,6 +164,6 @@ def _stacked(arrays: Sequence[NDArray[Any]], origin: str) -> NDArray[np.float32]
             f"{origin}: gives inputs of shape {one} and of {other}; crop or resize to one size"
         )
     expect_to_fit((len(arrays), *arrays[0].shape), origin)
-    stacked = np.stack(arrays).astype(np.float32)
+    stacked = np.stack(arrays, dtype=np.float32, casting="same_kind")
     expect_finite(stacked, origin)
     return stacked
