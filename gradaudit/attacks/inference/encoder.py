@@ -73,6 +73,11 @@ class Encoder:
         hidden = torch.addmm(first_bias, inputs, first.T).relu_()
         return torch.addmm(second_bias, hidden, second.T).double()
 
+    @staticmethod
+    def seconds(batches: int, features: int) -> float:
+        """About how long training on so many batches of so many features takes."""
+        return EPOCHS * math.ceil(batches / BATCH) * (5e-4 + 1e-6 * features)
+
 
 Layers = list[tuple[Tensor, Tensor]]
 
