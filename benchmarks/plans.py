@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from gradaudit.audits import audits
 from gradaudit.audits.sizes import Size
-from gradaudit.cli.scan import sizes_of, time_left
+from gradaudit.cli.budget import sizes_of, time_left
 from gradaudit.cli.terminal import Lines
 from gradaudit.config import SubjectSettings
 from gradaudit.data import load_records

@@ -172,7 +172,30 @@ class RunSettings(SubjectSettings, OutputSettings):
     """Everything a single audit command takes, besides the audit's own options."""
 
 
-class ScanSettings(RunSettings):
+class BudgetSettings(RunSettings):
+    """What a command takes that can keep a time."""
+
+    budget: str | None = Field(
+        None,
+        description="Be done in this time (90s, 5m, 2h), with the numbers that tell most; what was "
+        "left out is said. An audit is made as exactly as fits; a plain scan has 5 minutes.",
+    )
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _duration(cls, given: object) -> object:
+        text = f"{given}s" if isinstance(given, int | float) else given
+        if isinstance(text, str):
+            seconds_of(text)
+        return text
+
+    @property
+    def seconds(self) -> float | None:
+        """The time budget; None where there is none."""
+        return seconds_of(self.budget) if self.budget else None
+
+
+class ScanSettings(BudgetSettings):
     """Everything ``scan`` takes, besides the audits' own sections."""
 
     audits: tuple[str, ...] = Field(
@@ -186,22 +209,9 @@ class ScanSettings(RunSettings):
     policy: Path | None = Field(
         None, description="Judge the report by this policy; exit with 1 where it fails."
     )
-    budget: str | None = Field(
-        None,
-        description="Be done in this time (90s, 5m, 2h), with the numbers that tell most; what was "
-        "left out is said. Without it a plain scan has 5 minutes.",
-    )
     quick: bool = Field(False, description="A rough answer, within 1 minute.")
     thorough: bool = Field(False, description="The most exact answer, within 60 minutes.")
     dry_run: bool = Field(False, description="Say what would run and about how long, and stop.")
-
-    @field_validator("budget", mode="before")
-    @classmethod
-    def _duration(cls, given: object) -> object:
-        text = f"{given}s" if isinstance(given, int | float) else given
-        if isinstance(text, str):
-            seconds_of(text)
-        return text
 
     @property
     def exactness(self) -> SizeName:
@@ -212,10 +222,8 @@ class ScanSettings(RunSettings):
 
     @property
     def seconds(self) -> float:
-        """The time budget."""
-        if self.budget:
-            return seconds_of(self.budget)
-        return 60.0 if self.quick else 3600.0 if self.thorough else 300.0
+        """The time budget, of which every scan has one."""
+        return super().seconds or (60.0 if self.quick else 3600.0 if self.thorough else 300.0)
 
 
 class PlanSettings(ScanSettings):

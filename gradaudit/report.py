@@ -273,7 +273,7 @@ class Report(_Document):
 
     @property
     def interrupted(self) -> bool:
-        """Whether the scan that made it was interrupted."""
+        """Whether the command that made it was interrupted."""
         plan = self.provenance.get("plan")
         return isinstance(plan, dict) and plan.get("interrupted") is True
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from gradaudit.audits import Audit
+from gradaudit.cli.budget import sizes_of, survey, time_left
 from gradaudit.cli.options import (
     CONFIG,
     configured,
@@ -31,6 +32,7 @@ from gradaudit.cli.perform import (
 )
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
+    BudgetSettings,
     OutputSettings,
     RunSettings,
     SubjectSettings,
@@ -62,20 +64,30 @@ def audit_command(audit: type[Audit[Any]]) -> Callable[..., None]:
 
     def command(**flags: Any) -> None:
         config, file = configured(flags)
-        settings, run_audit = _configured(audit, flags, file)
-        expect_writable(settings, config, settings, run_audit.options)
-        with unfinished(settings) as units:
-            with opened(settings) as subject:
-                from gradaudit.runner import run
+        of_run, given = _dealt(audit, flags)
+        settings = settle(BudgetSettings, of_run, file)
+        if settings.seconds is None:
+            _whole(settings, config, audit(_settled(audit, given, file)))
+            return
+        left = time_left(settings.seconds)
+        sizes = sizes_of(audit, "thorough", {**section(file, audit.name), **given})
+        expect_writable(settings, config, settings, [size.audit.options for size in sizes])
+        survey(settings, config, [sizes], left)
 
-                watch = watcher(settings.quiet)
-                provenance = asked(config)
-                report = run(
-                    subject, [run_audit], progress=watch, provenance=provenance, units=units
-                )
-            finish(report, settings, subject, units)
+    of_time = options_of(BudgetSettings, "Subject", without=RunSettings.model_fields)
+    return with_options(command, [*_parameters(audit), *of_time])
 
-    return with_options(command, _parameters(audit))
+
+def _whole(settings: RunSettings, config: Path | None, audit: Audit[Any]) -> None:
+    """Run an audit as it is, however long it takes, and show its report."""
+    expect_writable(settings, config, settings, audit.options)
+    with unfinished(settings) as units:
+        with opened(settings) as subject:
+            from gradaudit.runner import run
+
+            watch = watcher(settings.quiet)
+            report = run(subject, [audit], progress=watch, provenance=asked(config), units=units)
+        finish(report, settings, subject, units)
 
 
 def _parameters(audit: type[Audit[Any]]) -> list[inspect.Parameter]:
@@ -246,11 +258,24 @@ def _configured(
     audit: type[Audit[Any]], flags: Mapping[str, Any], file: dict[str, Any]
 ) -> tuple[RunSettings, Audit[Any]]:
     """The run and the audit that flags ask for, checked before anything is run."""
+    of_run, given = _dealt(audit, flags)
+    options = _settled(audit, given, file)
+    return settle(RunSettings, of_run, file), audit(options)
+
+
+def _dealt(
+    audit: type[Audit[Any]], flags: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The flags that were given, by field name: those of the run, and the audit's own."""
     original = {renamed: name for name, renamed in audit.renames.items()}
-    given = {name: flags[name] for name in audit.Options.model_fields if name in flags}
-    of_run = {original.get(name, name): v for name, v in flags.items() if name not in given}
-    options = settle(audit.Options, _shaped(audit.Options, given), section(file, audit.name))
-    return settle(RunSettings, _shaped(RunSettings, of_run), file), audit(options)
+    given = {name: value for name, value in flags.items() if value is not None}
+    own = {name: given.pop(name) for name in audit.Options.model_fields if name in given}
+    of_run = {original.get(name, name): value for name, value in given.items()}
+    return _shaped(BudgetSettings, of_run), _shaped(audit.Options, own)
+
+
+def _settled(audit: type[Audit[Any]], given: dict[str, Any], file: dict[str, Any]) -> BaseModel:
+    return settle(audit.Options, given, section(file, audit.name))
 
 
 def _shaped(model: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:

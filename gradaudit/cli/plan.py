@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.text import Text
 
+from gradaudit.cli.budget import time_left
 from gradaudit.cli.gate import verdict
 from gradaudit.cli.options import CONFIG, configured, options_of, with_options
 from gradaudit.cli.perform import (
@@ -19,7 +20,7 @@ from gradaudit.cli.perform import (
     unfinished,
 )
 from gradaudit.cli.reports import writers
-from gradaudit.cli.scan import choose_audits, sample_settings, time_left
+from gradaudit.cli.scan import choose_audits, sample_settings
 from gradaudit.cli.terminal import watcher
 from gradaudit.config import (
     OutputSettings,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,19 +11,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gradaudit.audits import Audit, audits
-from gradaudit.audits.sizes import OF_SUBJECT, SIZES, Size, SizeName
+from gradaudit.audits.sizes import Size
+from gradaudit.cli.budget import sizes_of, survey, time_left
 from gradaudit.cli.options import CONFIG, configured, options_of, with_options
-from gradaudit.cli.perform import (
-    GATE_FAILED,
-    asked,
-    expect_writable,
-    finish,
-    opened,
-    presentable,
-    show,
-    unfinished,
-)
-from gradaudit.cli.terminal import watcher
+from gradaudit.cli.perform import GATE_FAILED, expect_writable, opened
 from gradaudit.config import (
     OutputSettings,
     RunSettings,
@@ -66,26 +56,10 @@ def _scan(**flags: Any) -> None:
     if settings.dry_run:
         _tell_plan(settings, chosen, left)
         return
-    with unfinished(settings) as units:
-        with opened(settings) as subject:
-            from gradaudit.planning.survey import Survey
-
-            survey = Survey(subject, chosen, left, passed_over)
-            survey.go(watcher(settings.quiet), units)
-        report = survey.report({**asked(config), "budget": settings.seconds})
-        if survey.stopped:
-            show(presentable(report, settings, subject), settings, policy)
-            raise survey.stopped
-        finish(report, settings, subject, units, policy)
+    report = survey(settings, config, chosen, left, others=passed_over, policy=policy)
     if policy and not passed(gate(report, policy)):
         typer.echo(f"gradaudit: the report does not pass {settings.policy}", err=True)
         raise typer.Exit(GATE_FAILED)
-
-
-def time_left(seconds: float) -> Callable[[], float]:
-    """A clock of what is left of so many seconds from now on."""
-    end = time.monotonic() + seconds
-    return lambda: end - time.monotonic()
 
 
 scan = with_options(
@@ -139,32 +113,6 @@ def reading_update(chosen: list[Sizes], update: str | None) -> tuple[list[Sizes]
 def _reading(size: Size, update: str) -> Size:
     options = size.audit.options.model_copy(update={"update": update})
     return replace(size, audit=type(size.audit)(options))
-
-
-def sizes_of(audit: type[Audit[Any]], most: SizeName, given: Mapping[str, Any]) -> tuple[Size, ...]:
-    """The sizes of an audit up to the most exact that is wanted, the least first.
-
-    Those that come to the same are one, named as the largest of them.
-
-    Args:
-        audit: its class, with a preset of each name.
-        most: the largest size.
-        given: options that the user set, which win over every preset.
-
-    Raises:
-        UsageError: a value is out of range.
-    """
-    sizes: dict[object, Size] = {}
-    for name in SIZES[: SIZES.index(most) + 1]:
-        preset = getattr(audit, name)
-        if preset is None:
-            continue
-        options = settle(audit.Options, {}, {**preset, **given})
-        looked_at = {key: preset[key] for key in OF_SUBJECT if key in preset}
-        key = (options, *looked_at.items())
-        sizes.pop(key, None)
-        sizes[key] = Size(name, audit(options), **looked_at)
-    return tuple(sizes.values())
 
 
 def _named(asked: str, known: Collection[str]) -> list[str]:

@@ -209,7 +209,7 @@ def _findings(report: Report, met: Met, verdicts: dict[tuple[int, Key], Finding]
     if not any(row.status == "measured" for row in report.measurements):
         message = "nothing in this report was measured"
     elif report.interrupted:
-        message = "the scan was interrupted: this report is incomplete"
+        message = "the command was interrupted: this report is incomplete"
     nothing = Finding(rule=0, metric="*", level="error", outcome="unmeasured", message=message)
     findings = [nothing] if message else []
     for number, rule, rows in met:

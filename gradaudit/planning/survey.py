@@ -21,7 +21,7 @@ from gradaudit.text import estimate
 from gradaudit.units import NOTHING_KEPT, Units
 
 NO_TIME = "there was no time for it: a longer --budget runs it"
-STOPPED = "the scan was interrupted before it"
+STOPPED = "the command was interrupted before it was done"
 NOT_READING = "it looks at the clients' data, and the scan at a captured update alone"
 
 Clock = Callable[[], float | None]

@@ -77,14 +77,14 @@ def warnings(report: Report) -> tuple[str, ...]:
 
 
 def _shortened(plan: Mapping[str, JsonValue]) -> str:
-    """What a scan left undone, because its time was up or it was interrupted."""
+    """What was left undone, because its time was up or it was interrupted."""
     said = [
         f"{listed(names)} {'was' if len(names) == 1 else 'were'} {how}"
         for key, how in _SHORTENED.items()
         if (names := [name for name in _list(plan.get(key)) if isinstance(name, str)])
     ]
     if plan.get("interrupted") is True:
-        return "; ".join(["this report is incomplete, the scan was interrupted", *said])
+        return "; ".join(["this report is incomplete, the command was interrupted", *said])
     return f"there was little time: {'; '.join(said)} (--budget gives more)" if said else ""
 
 

@@ -139,15 +139,16 @@ def test_an_audit_that_breaks_off_never_passes_a_policy(tmp_path: Path) -> None:
     assert done.err.startswith("gradaudit: counting failed: RuntimeError: first line second")
 
 
+@pytest.mark.parametrize(("command", "module"), [("scan", "scan"), ("counting", "audit")])
 def test_what_takes_longer_than_the_budget_is_cut_short_and_fails_its_rule(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scan = import_module("gradaudit.cli.scan")
-    monkeypatch.setattr(scan, "time_left", lambda seconds: lambda: seconds)
+    of_command = import_module(f"gradaudit.cli.{module}")
+    monkeypatch.setattr(of_command, "time_left", lambda seconds: lambda: seconds)
     config, policy = tmp_path / "audit.yaml", tmp_path / "policy.yaml"
     config.write_text("counting: {trouble: sleep}\n")
     policy.write_text("rules: [{metric: counting.count, max: 1000}]\n")
-    done = run("scan", *SUBJECT, "--config", config, "-f", "json", "--budget", "1s")
+    done = run(command, *SUBJECT, "--config", config, "-f", "json", "--budget", "1s")
     assert (counted(done.out), done.status, done.err) == (600, 0, "")
     report = Report.model_validate_json(done.out)
     assert report.select("counting.count", layer="output")[0].left_out
@@ -157,11 +158,14 @@ def test_what_takes_longer_than_the_budget_is_cut_short_and_fails_its_rule(
     assert warning in warnings(report)
 
 
-def test_an_interrupted_scan_leaves_an_incomplete_report_that_never_passes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [("scan",), ("counting", "--budget", "1m")])
+def test_what_was_interrupted_leaves_an_incomplete_report_that_never_passes(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
     config, policy = tmp_path / "audit.yaml", tmp_path / "policy.yaml"
     config.write_text("counting: {trouble: interrupt}\n")
     policy.write_text("rules: [{metric: counting.count, layers: fc1, max: 1000}]\n")
-    done = run("scan", *SUBJECT, "--config", config, "-f", "json")
+    done = run(*command, *SUBJECT, "--config", config, "-f", "json")
     assert (done.status, done.err) == (130, "gradaudit: interrupted\n")
     report = Report.model_validate_json(done.out)
     assert report.interrupted

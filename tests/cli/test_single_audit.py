@@ -64,6 +64,17 @@ def test_flags_win_over_the_file_over_defaults(tmp_path: Path) -> None:
     assert json.loads(run(*asked, "--seed", "6").out)["provenance"]["seed"] == 6
 
 
+def test_in_a_time_it_is_as_exact_as_fits_and_what_was_asked_stays(tmp_path: Path) -> None:
+    config = tmp_path / "audit.yaml"
+    config.write_text("budget: 1m\ncounting: {doubled: false}\n")
+    asked = ("counting", *SUBJECT, "-f", "json")
+    assert counts(run(*asked, "--budget", "1m").out)["fc1"] == 600
+    assert counts(run(*asked, "--budget", "1m", "--scale", "3").out)["fc1"] == 180
+    done = run(*asked, "--config", config)
+    assert counts(done.out)["fc1"] == 300
+    assert json.loads(done.out)["provenance"]["plan"]["sizes"] == {"counting": "thorough"}
+
+
 def test_a_renamed_subject_option_reaches_the_model() -> None:
     done = run("counting", *SUBJECT, "--model-mode", "train", "--mode", "plain", "-f", "json")
     assert json.loads(done.out)["target"]["mode"] == "train"

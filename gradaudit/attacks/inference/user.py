@@ -5,30 +5,27 @@ users serves. An encoder is trained together with a classifier of the shadow use
 is thrown away, and a candidate's probability is by distance in the encoder's space,
 
     P(a|g̃) = exp(−‖f(g_a) − f(g̃)‖₂) / Σ_i exp(−‖f(g_i) − f(g̃)‖₂).
-
-Source: J. Snell et al., "Prototypical networks for few-shot learning" (2017), as Li et al. 2024,
-section 4.1, use it: a fully connected encoder with one hidden layer, 50 dimensions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn.utils import skip_init
+from torch import Tensor
 
+from gradaudit.attacks.inference.encoder import Encoder
 from gradaudit.attacks.inference.game import Answers, InferenceGame
 from gradaudit.attacks.inference.split import Design, GameSplit, IntArray, Parts, no_batches
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.families import Family
-from gradaudit.families.base import Features, Scale
+from gradaudit.families.base import Features
 from gradaudit.inference.splits import Batches, draw_any, draw_batches
-from gradaudit.randomness import rng, torch_rng
+from gradaudit.randomness import rng
 
 _FEWEST_SHADOW = 2
 _SHADOW_SHARE = 2 / 3
@@ -160,58 +157,6 @@ def _candidate_batches(
     return both[:, :size], both[true, size:]
 
 
-DIMENSIONS = 50
-HIDDEN = 128
-_EPOCHS = 60
-_BATCH = 64
-_RATE = 1e-3
-_DECAY = 1e-4
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """A trained encoder of gradients.
-
-    Attributes:
-        network: features kept by ``scale`` to ``DIMENSIONS``.
-    """
-
-    scale: Scale
-    network: nn.Module
-
-    @classmethod
-    def trained(
-        cls, features: NDArray[np.floating], users: NDArray[np.int64], seed: int
-    ) -> Encoder:
-        """Train on shadow users' gradients, by cross-entropy of who they are of.
-
-        Args:
-            features: (batches, features).
-            users: (batches,) in 0..users-1.
-            seed: of the weights and of the order.
-        """
-        generator = torch_rng(seed, "encoder")
-        scale = Scale.of(features)
-        inputs = torch.from_numpy(scale(features)).to(torch.float32)
-        labels = torch.from_numpy(users)
-        hidden = _linear(inputs.shape[1], HIDDEN)
-        encoder = nn.Sequential(hidden, nn.ReLU(), _linear(HIDDEN, DIMENSIONS))
-        model = nn.Sequential(encoder, _linear(DIMENSIONS, int(users.max()) + 1))
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                nn.init.kaiming_normal_(parameter, nonlinearity="relu", generator=generator)
-            else:
-                nn.init.zeros_(parameter)
-        _train(model, inputs, labels, generator)
-        return cls(scale, encoder.eval())
-
-    def __call__(self, features: NDArray[np.floating]) -> Tensor:
-        """Embeddings (batches, ``DIMENSIONS``)."""
-        with torch.no_grad():
-            embedded: Tensor = self.network(torch.from_numpy(self.scale(features)).float())
-        return embedded.double()
-
-
 def candidate_posterior(observed: Tensor, candidates: Tensor) -> NDArray[np.float64]:
     """Log-probabilities of the candidates, each being as likely before.
 
@@ -224,20 +169,3 @@ def candidate_posterior(observed: Tensor, candidates: Tensor) -> NDArray[np.floa
     """
     distances = (candidates - observed[:, None, :]).norm(dim=2)
     return np.asarray(torch.log_softmax(-distances, dim=1).cpu().numpy(), dtype=np.float64)
-
-
-def _linear(inputs: int, outputs: int) -> nn.Linear:
-    """A layer whose weights are not drawn yet: global random numbers stay as they are."""
-    empty: nn.Linear = skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
-    return empty
-
-
-def _train(model: nn.Module, inputs: Tensor, labels: Tensor, generator: torch.Generator) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), _RATE, weight_decay=_DECAY)
-    for _ in range(_EPOCHS):
-        order = torch.randperm(len(inputs), generator=generator)
-        for rows in torch.split(order, _BATCH):
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(inputs[rows]), labels[rows])
-            torch.autograd.backward(loss)
-            optimizer.step()

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradaudit.attacks.inference.distribution import DistributionGame
+from gradaudit.attacks.inference.encoder import Encoder
 from gradaudit.attacks.inference.experiment import OWN_ROUNDS, run_experiment, trains_rounds
 from gradaudit.attacks.inference.game import AttributeGame, InferenceGame, PropertyGame
 from gradaudit.attacks.inference.split import PRIVATE, Design
@@ -84,16 +85,23 @@ def cost(audit: InferenceAttack[Any], subject: Subject) -> Cost:
     looks *= len(games) * _repeats(audit)
     records = min(len(subject.records), options.shadow + (subject.samples or PRIVATE))
     sizes = features_of(subject, options.reduce)
-    values = options.bins if isinstance(audit, AttackDistribution) else 2
-    seconds = sum(
-        family(name).seconds_ordered(options.batches, size, values)
-        for name in options.family
-        for size in (*sizes, sum(sizes))
-    )
+    seconds = sum(_fit_seconds(audit, size) for size in (*sizes, sum(sizes)))
     updates = looks * (options.batches + options.trials / _repeats(audit))
     local = options.trained(updates, options.batch_size or _BATCH)
     passes = looks * records + local.passes
     return Cost(passes, PREPARING * looks + local.calls, seconds=looks * seconds, double=False)
+
+
+def _fit_seconds(audit: InferenceAttack[Any], features: int) -> float:
+    """About how long the adversary's fits on so many features take."""
+    options = audit.options
+    if isinstance(audit, AttackUser):
+        return Encoder.seconds(options.batches, features)
+    values = options.bins if isinstance(audit, AttackDistribution) else 2
+    fits = (
+        family(name).seconds_ordered(options.batches, features, values) for name in options.family
+    )
+    return sum(fits)
 
 
 def _games(audit: InferenceAttack[Any], subject: Subject) -> Sequence[InferenceGame]:

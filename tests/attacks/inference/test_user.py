@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from gradaudit.attacks.inference.user import DIMENSIONS, Encoder, candidate_posterior
+from gradaudit.attacks.inference.encoder import BATCH, DIMENSIONS, EPOCHS, HIDDEN, Encoder
+from gradaudit.attacks.inference.user import candidate_posterior
+from gradaudit.families.base import Scale
+from gradaudit.randomness import torch_rng
 
 
 def users(count: int, batches: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -22,6 +26,38 @@ def test_the_posterior_by_hand() -> None:
     weights = np.exp([-5.0, -1.0, 0.0])
     found = np.exp(candidate_posterior(observed, candidates))
     np.testing.assert_allclose(found[0], weights / weights.sum(), rtol=1e-6)
+
+
+def by_autograd(features: np.ndarray, codes: np.ndarray, seed: int) -> torch.Tensor:
+    """What an encoder makes of the features that ``torch.optim`` trained."""
+    generator = torch_rng(seed, "encoder")
+    inputs, labels = torch.from_numpy(Scale.of(features)(features)).float(), torch.from_numpy(codes)
+    hidden = nn.Linear(inputs.shape[1], HIDDEN)
+    encoder = nn.Sequential(hidden, nn.ReLU(), nn.Linear(HIDDEN, DIMENSIONS))
+    model = nn.Sequential(encoder, nn.Linear(DIMENSIONS, int(codes.max()) + 1))
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.kaiming_normal_(parameter, nonlinearity="relu", generator=generator)
+        else:
+            nn.init.zeros_(parameter)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=1e-4)
+    for _ in range(EPOCHS):
+        for rows in torch.split(torch.randperm(len(inputs), generator=generator), BATCH):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs[rows]), labels[rows])
+            torch.autograd.backward(loss)
+            optimizer.step()
+    embedded: torch.Tensor = encoder(inputs).detach().double()
+    return embedded
+
+
+@pytest.mark.slow
+def test_the_encoder_is_that_of_autograd_and_torchs_optimiser() -> None:
+    features, codes = users(5, 20, 4)
+    theirs = by_autograd(features, codes, 0)
+    torch.testing.assert_close(
+        Encoder.trained(features, codes, 0)(features), theirs, rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.slow
