@@ -73,7 +73,8 @@ def grown(
 
     A node tries 3√columns cuts, and takes the one that explains most of the targets' variance. A
     cut lies in a random column, between two random rows of the node: so cuts are as dense as rows
-    are, and no heavy tail or outlier draws them away.
+    are, and no heavy tail or outlier draws them away. Where these are alike it lies beside the
+    value that they share, so that every column which varies in a node can divide it.
 
     Args:
         columns: (columns, rows), contiguous.

@@ -154,9 +154,10 @@ def test_a_certified_singular_value_is_a_lower_bound() -> None:
 
 
 def test_generic_is_not_claimed_against_null_directions_that_were_seen() -> None:
-    """Each channel's 2^i passes no filter, nor any output gradient, whose polynomial it is a root
-    of: no zero or tie says so, and the work allowed shows some of the three, not that there is no
-    more."""
+    """Each channel's 2^i passes no filter and no output gradient, and no zero or tie says so.
+
+    The work allowed shows some of the three directions, and not that there are no more.
+    """
     length = 200
     layer = nn.Conv1d(3, 3, 2, bias=False).double()
     weight = torch.zeros_like(layer.weight)
