@@ -26,6 +26,8 @@ _QUICK_BYTES = 1 << 20
 """Releases of a chunk on the CPU: what its caches hold."""
 _BLOCK = 1 << 14
 """Elements whose float32 sums go into one float64 sum."""
+_IN_RANGE = 1e-12, 1e16
+"""Distances whose squares float32 holds in full."""
 _WORKING_COPIES = 6
 """Bytes that scoring takes for each byte of a chunk's releases, at most."""
 
@@ -202,13 +204,16 @@ class Ruler:
         by is put back. Of 10⁴ to 10⁷ elements errors are below 3·10⁻⁶ of the spread of a
         projection and 10⁻⁴ of a distance's (3·10⁻³ where a centre is 10⁴ times the noise, which
         the releases' own rounding is as well). Whatever is scored, it is a fixed function of a
-        release, so that bounds hold. Differences of absolute values, for Laplace noise, cancel:
-        they are taken in float64.
+        release, so that bounds hold. Differences of absolute values, for Laplace noise, cancel,
+        and squares of very large or small distances are beyond float32: those are taken in float64.
         """
-        quick = self.laplace is None and releases.dtype == torch.float32
-        found = self._in_blocks(releases) if quick else self._exactly(releases)
-        both: FloatArray = found.cpu().numpy()
-        return both
+        if self.laplace is not None or releases.dtype != torch.float32:
+            return _as_array(self._exactly(releases))
+        scores = _as_array(self._in_blocks(releases))
+        least, most = _IN_RANGE
+        if (beyond := ~((scores[1] > least) & (scores[1] < most))).any():
+            scores[:, beyond] = _as_array(self._exactly(releases[torch.from_numpy(beyond)]))
+        return scores
 
     def _exactly(self, releases: Tensor) -> Tensor:
         offsets = releases.to(self.centre.dtype, copy=True).sub_(self.centre)
@@ -235,6 +240,11 @@ class Ruler:
         way, centre = direction.float(), self.centre.float()
         moved = float((centre.double() - self.centre.double()) @ direction.double())
         return torch.split(way, _BLOCK), torch.split(centre, _BLOCK), moved
+
+
+def _as_array(scores: Tensor) -> FloatArray:
+    array: FloatArray = scores.cpu().numpy()
+    return array
 
 
 def shifts(law: ReleaseLaw, hypotheses: Hypotheses) -> Tensor:

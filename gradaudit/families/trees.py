@@ -73,7 +73,8 @@ def grown(
 
     A node tries 3√columns cuts, and takes the one that explains most of the targets' variance. A
     cut lies in a random column, between two random rows of the node: so cuts are as dense as rows
-    are, and no heavy tail or outlier draws them away.
+    are, and no heavy tail or outlier draws them away. Where these are alike it lies beside the
+    value that they share, so that every column which varies in a node can divide it.
 
     Args:
         columns: (columns, rows), contiguous.
@@ -225,7 +226,7 @@ class _Growing:
     def _between(self, looked: Features, starts: IntArray, sizes: IntArray) -> Features:
         """Of values (cuts, entries) a place between two random rows of each node.
 
-        It is ∞ where they are alike.
+        It is below the larger one, and ∞ where the node's rows are alike.
         """
         shape = len(looked), len(sizes)
         place, further = self._generator.random((2, *shape))
@@ -234,8 +235,29 @@ class _Growing:
         second += second >= first
         begins = np.arange(0, looked.size, looked.shape[1])[:, None] + starts
         one, other = looked.take(begins + first), looked.take(begins + second)
+        tied = (one == other).any(axis=1)
+        if tied.any():
+            other[tied] = self._apart(looked[tied], one[tied], other[tied], starts, sizes)
         if self._halfway:
             between = one / 2 + other / 2
         else:
-            between = one + self._generator.random(shape).astype(one.dtype) * (other - one)
+            share = self._generator.random(shape).astype(one.dtype)
+            between = (1 - share) * one + share * other
+        between = np.where(between < np.maximum(one, other), between, np.minimum(one, other))
         return np.where(one == other, np.inf, between).astype(one.dtype)
+
+    def _apart(
+        self, looked: Features, one: Features, other: Features, starts: IntArray, sizes: IntArray
+    ) -> Features:
+        """The other rows' values (cuts, nodes); where they are the same as ``one``, its neighbour.
+
+        That is the next value above or below it, so that a value which most rows share, as zero in
+        sparse gradients, is told from the others.
+        """
+        shared = np.repeat(one, sizes, axis=1)
+        above = np.minimum.reduceat(np.where(looked > shared, looked, np.inf), starts, axis=1)
+        below = np.maximum.reduceat(np.where(looked < shared, looked, -np.inf), starts, axis=1)
+        up = (self._generator.random(one.shape) < 0.5) | np.isinf(below)
+        up &= np.isfinite(above)
+        beside = np.where(up, above, np.where(np.isinf(below), one, below))
+        return np.where(one == other, beside, other)

@@ -128,7 +128,7 @@ def _group_rank(
         return probed
     if dense:
         return _dense(rows)
-    if probed.low < probed.high and generic():
+    if probed.low < probed.high == rows.bound and generic():  # no null direction was seen
         return replace(probed, low=rows.bound, high=rows.bound, method="generic")
     return probed
 

@@ -168,7 +168,7 @@ def _judge(side: Side, left: Residuals) -> Nullity:
     gain = float(torch.linalg.matrix_norm(left.coefficients, 2)) * side.operator.geometry.scale
     probes = len(left.vectors)
     longest = math.sqrt(side.dimension) + math.sqrt(probes) + _SIGMAS  # of Gaussian probes
-    rounding = _ROUNDING * gain + side.rounding * longest
+    rounding = _ROUNDING * gain + side.rounding * (longest + gain)  # of X and of Wᵀ Y
     values = torch.linalg.svdvals(left.vectors) + rounding
     others = [0.0] * (probes - len(values))  # of more probes than there are dimensions
     high = largest_nullity([*values.tolist(), *others], ALPHA, side.dimension)

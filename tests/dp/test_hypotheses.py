@@ -61,6 +61,17 @@ def test_scores_of_single_precision_err_by_little_of_their_spread(tiny: float) -
     assert error[1] < 1e-3, "of a spread of 0.7"
 
 
+@pytest.mark.parametrize("unit", [1e-30, 1e-18, 1e18, 1e30])
+def test_scores_of_single_precision_have_the_unit_of_releases(unit: float) -> None:
+    """A row that float32 can square stands between two that it cannot."""
+    generator = torch.Generator().manual_seed(1)
+    towards, *rows = torch.randn(4, 40, generator=generator, dtype=torch.float64)
+    releases = torch.stack([unit * rows[0], rows[1], unit * rows[2]]).float()
+    ruler = Ruler(torch.zeros(40, dtype=torch.float64), towards)
+    expected = ruler.scores(releases.double())
+    np.testing.assert_allclose(ruler.scores(releases), expected, rtol=2e-5)
+
+
 def test_a_mixture_is_ruled_by_the_mean_of_its_shifts() -> None:
     played = hypotheses(0.3, values=3)
     mechanism = ClippedNoise(clip=1, sigma=1)

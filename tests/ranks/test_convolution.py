@@ -151,3 +151,24 @@ def test_a_certified_singular_value_is_a_lower_bound() -> None:
         assert found.search.smallest is not None
         assert truth.spectrum is not None
         assert 0 < found.search.smallest <= truth.spectrum.smallest
+
+
+def test_generic_is_not_claimed_against_null_directions_that_were_seen() -> None:
+    """Each channel's 2^i passes no filter and no output gradient, and no zero or tie says so.
+
+    The work allowed shows some of the three directions, and not that there are no more.
+    """
+    length = 200
+    layer = nn.Conv1d(3, 3, 2, bias=False).double()
+    weight = torch.zeros_like(layer.weight)
+    weight[range(3), range(3)] = torch.tensor([[2, -1], [1.4, -0.7], [-1.8, 0.9]]).double()
+    layer.weight = nn.Parameter(weight)
+    powers = 2.0 ** (torch.arange(length - 1, dtype=torch.float64) - length + 2)
+    deltas = torch.randn(
+        length - 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    deltas[-1] = -(deltas * powers)[:-1].sum()
+    case = Case("root", layer, (length,), deltas.expand(3, -1))
+    found = case.rank(flops=2e9).groups[0]
+    assert found.bound == 600
+    assert found.low <= 597 <= found.high < 600

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.stats import chi2
 
+from gradaudit.ranks.equations import Equations
 from gradaudit.ranks.matrix_free import (
     ALPHA as CERTIFIED,
 )
@@ -263,6 +264,22 @@ def test_what_rounding_may_hide_counts_as_left(share: float, high: int) -> None:
     judged = _judge(diagonal([1.0, 1.0]), Residuals(none, coefficients, none[:0], 0.0, 3))
     assert (judged.low, judged.high, judged.probes, judged.iterations) == (0, high, 2, 3)
     assert (judged.smallest is None) is bool(high)
+
+
+@pytest.mark.parametrize(("share", "high"), [(0.99, 0), (1.01, 1)])
+def test_rounding_of_equations_hides_what_long_combinations_pass(share: float, high: int) -> None:
+    """Of Wᵀy, as long as ‖Y‖ ‖B‖, a basis that is off by 1e-10 passes that share."""
+    side = replace(
+        diagonal([1.0, 1.0]),
+        equations=cast("Equations", SimpleNamespace(rounding=1e-10, of_whole=float)),
+    )
+    length = 2 * math.sqrt(2) + 6.5
+    least = math.sqrt(-math.log1p(-CERTIFIED / 2))
+    gain = share * least / (1e-10 + 8 * 2.0**-52) - length
+    coefficients = torch.diag(torch.tensor([gain / SCALE, 1.0], dtype=torch.float64))
+    none = torch.zeros(2, 2, dtype=torch.float64)
+    judged = _judge(side, Residuals(none, coefficients, none[:0], 0.0, 3))
+    assert judged.high == high
 
 
 @pytest.mark.parametrize(("dispensable", "given_up"), [(True, True), (False, False)])
