@@ -93,6 +93,11 @@ class Outcome:
     fault: str | None = None
     whole: bool = True
 
+    @property
+    def measured(self) -> bool:
+        """Whether there is a number in it."""
+        return any(row.number is not None for row in self.part.rows)
+
 
 def measured(
     subject: Subject,

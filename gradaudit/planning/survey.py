@@ -134,7 +134,9 @@ class Survey:
         return {
             "sizes": {name: size.name for name, (size, _) in self._found.items()},
             "rougher": [
-                name for name, (size, _) in self._found.items() if size.name != largest[name]
+                name
+                for name, (size, outcome) in self._found.items()
+                if size.name != largest[name] and outcome.whole and outcome.measured
             ],
             "cut_short": [name for name, (_, outcome) in self._found.items() if not outcome.whole],
             "left_out": [name for name in self._names if name not in self._found],

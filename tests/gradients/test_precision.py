@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+import torch
 from dp_subject import subject
 from torch import backends
 
@@ -27,6 +28,22 @@ def test_what_was_set_comes_back_even_after_an_error() -> None:
         assert set_now() == ["ieee"] * 3
         raise KeyError
     assert set_now() == before
+
+
+@pytest.mark.parametrize("chosen", ["highest", "high", "medium"])
+def test_code_that_asks_for_older_settings_goes_on(chosen: str) -> None:
+    given: Any = backends
+    of_the_user, of_the_cpu = torch.get_float32_matmul_precision(), given.mkldnn.matmul
+    try:
+        torch.set_float32_matmul_precision(chosen)
+        before = [*set_now(), of_the_cpu.fp32_precision, given.cudnn.allow_tf32]
+        with full_single_precision(), given.cudnn.flags(enabled=False):
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert of_the_cpu.fp32_precision == "ieee"
+        assert torch.get_float32_matmul_precision() == chosen
+        assert [*set_now(), of_the_cpu.fp32_precision, given.cudnn.allow_tf32] == before
+    finally:
+        torch.set_float32_matmul_precision(of_the_user)
 
 
 def test_an_audit_runs_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,21 @@
 
 from typing import TYPE_CHECKING
 
+import pytest
 from dp_subject import subject
 from fake_audit import Counting
 
 from gradaudit.audits import Cost
-from gradaudit.audits.sizes import Size
+from gradaudit.audits.sizes import Size, SizeName
 from gradaudit.gathering import incomplete
 from gradaudit.planning.survey import Survey
 from gradaudit.progress import Silent
 
 if TYPE_CHECKING:
     from gradaudit.defenses.subject import Subject
+
+
+NAMES: tuple[SizeName, ...] = ("least", "quick")
 
 
 class Dear(Counting):
@@ -31,3 +35,22 @@ def test_a_larger_size_that_breaks_off_takes_no_number_away_and_is_told() -> Non
     assert {row.status for row in report.measurements} == {"measured"}
     assert report.provenance["plan"]["sizes"] == {"counting": "least"}
     assert "counting failed: RuntimeError" in (incomplete(report) or "")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "plan"),
+    [
+        ("no", {"rougher": ["counting"], "cut_short": []}),
+        ("sleep", {"rougher": [], "cut_short": ["counting"]}),
+        ("nothing", {"rougher": [], "cut_short": []}),
+    ],
+)
+def test_what_was_cut_short_or_did_not_apply_is_not_called_rough(
+    trouble: str, plan: dict[str, list[str]]
+) -> None:
+    ladder = [Dear.Options(scale=scale, trouble=trouble) for scale in (0.01, 100)]
+    sizes = [Size(name, Dear(options)) for name, options in zip(NAMES, ladder, strict=True)]
+    survey = Survey(subject(), [sizes], lambda: 0.2)
+    survey.go(Silent())
+    told = survey.report({}).provenance["plan"]
+    assert {name: told[name] for name in plan} == plan

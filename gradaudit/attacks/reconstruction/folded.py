@@ -51,8 +51,8 @@ def folded(objective: Objective) -> Evaluation:
 def foldable(objective: Objective, alone: Evaluation) -> bool:
     """Whether candidates that are folded have what each has alone, found by trying two.
 
-    They have not where records are coupled, or where a parameter is used in another way than is
-    known here.
+    They have not where records are coupled, where the model goes by what a batch holds, or where a
+    parameter is used in another way than is known here.
     """
     if objective.view.training is not None or objective.view.clients > 1:
         return False

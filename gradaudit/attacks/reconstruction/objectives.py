@@ -58,9 +58,13 @@ class Objective:
         return _over(part.square().sum() for part in self.shared.values())
 
     def trial_points(self, count: int) -> Tensor:
-        """Some points, always the same ones, (count, unknowns)."""
+        """Some points, always the same ones, (count, unknowns).
+
+        Every second one is below zero, for models may branch on what a batch holds.
+        """
         generator = torch.Generator().manual_seed(0)
         points = torch.rand(count, self.unknowns, generator=generator, dtype=torch.float64)
+        points[1::2].neg_()
         return points.to(self.view.model.device, self.view.dtype)
 
     def records(self, points: Tensor) -> Tensor:

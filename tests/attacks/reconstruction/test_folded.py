@@ -59,6 +59,18 @@ class Coupled(nn.Module):
         return self.last(torch.tanh(x - x.mean(dim=0) / 2))  # type: ignore[no-any-return]
 
 
+class Branching(nn.Module):
+    """Another activation where a batch is dark."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lit = float(x.detach().sum()) > 0
+        return self.last(torch.tanh(x) if lit else torch.sin(x))  # type: ignore[no-any-return]
+
+
 class Unseen(nn.Module):
     """A parameter that is applied by no layer."""
 
@@ -145,6 +157,7 @@ def test_what_cannot_be_folded_is_found_out() -> None:
     trained = SharingProtocol(algorithm="fedavg", rate=0.5, epochs=2)
     for seen in (
         view(drawn(Coupled), records(6, labels=[1, 0])),
+        view(drawn(Branching), records(6, labels=[1])),
         view(drawn(Attending), records(6, labels=[1])),
         view(drawn(Unseen), records(6, labels=[1])),
         view(mlp(), records(6, labels=[1]), sharing=trained),
