@@ -1,16 +1,18 @@
 """Collecting shadow batches' features against one ordinary backward pass a batch, in one run.
 
-For each model, defense and reduction prints the seconds that ``Interceptor`` takes for all batches
-of records drawn from a pool, the first time (setting it up and fitting components included) and
-again with the same interceptor; the seconds that one forward and backward
-pass a batch take, measured on some of the batches and scaled; and their ratio. The backward pass
-does not keep, defend or reduce its gradients; "fill" is how long it takes to fill memory of the
-features' size with noughts, which whoever keeps features cannot do without. It is done just
+For each model, defense and reduction prints the CPU seconds that ``Interceptor`` takes for all
+batches of records drawn from a pool, the first time (setting it up and fitting components
+included) and again with the same interceptor; the seconds that one forward and backward pass a
+batch take, measured on some of the batches and scaled; and their ratio. The backward pass does not
+keep, defend or reduce its gradients, but where they are pruned "naive" is a pass whose tensors are
+pruned by ``torch.topk``; "fill" is how long it takes to fill memory of the features' size with
+noughts, which whoever keeps features cannot do without. It is done just
 before the interceptor is timed, since a virtual machine may have to fetch memory from its host at
 first, which takes several times as long. With ``--memory`` prints the peak resident memory of a
 process that observes VGG11Net, besides what it holds before it begins.
 
     python benchmarks/shadow_batches.py [--threads 1] [--batches 5000] [--records 1000] [--size 16]
+    python benchmarks/shadow_batches.py --nets resnet18 --only "prune:0.99 subset" --records 32
     python benchmarks/shadow_batches.py --memory
 """
 
@@ -21,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gradaudit.data.records import Records
 from gradaudit.defenses import parse_defense
@@ -44,6 +46,7 @@ NETS = {
     "mlp": Net("zoo:mlp?inputs=105&classes=2", (105,), 1000),
     "lenet": Net("zoo:lenet", (3, 32, 32), 200),
     "vgg11net": Net("zoo:vgg11net", (3, 32, 32), 20),
+    "resnet18": Net("torchvision:resnet18", (3, 64, 64), 6),
 }
 """The first is Li et al.'s for Adult, with 105 encoded columns."""
 
@@ -55,6 +58,7 @@ WAYS = [
     ("", "maxpool:3"),
     ("prune:0.99", "none"),
     ("prune:0.99", "maxpool:3"),
+    ("prune:0.99", "subset:2000"),
     ("sign", "subset:48"),
     ("selective:0.05 dp:clip=1,sigma=0.1,per=release", "pca:50"),
 ]
@@ -69,16 +73,26 @@ def case(net: Net, records: int) -> tuple[Target, Records]:
     return target, Records(inputs, torch.randint(classes, (records,), generator=generator))
 
 
-def ordinary(target: Target, data: Records, batches: np.ndarray, sample: int) -> float:
-    """Seconds of one backward pass for every batch."""
+def ordinary(
+    target: Target, data: Records, batches: np.ndarray, sample: int, pruned: float = 0
+) -> float:
+    """CPU seconds of one backward pass for every batch, its tensors pruned by this share."""
     parameters = list(target.model.parameters())
     rows = torch.from_numpy(batches)
     for repeat in range(2):
-        begun = time.perf_counter()
+        begun = time.process_time()
         for batch in rows[: 5 if repeat == 0 else sample]:
             loss = nn.functional.cross_entropy(target.model(data.inputs[batch]), data.labels[batch])
-            torch.autograd.grad(loss, parameters)
-    return (time.perf_counter() - begun) / min(sample, len(batches)) * len(batches)
+            gradients = torch.autograd.grad(loss, parameters)
+            if pruned:
+                _ = [prune(gradient.flatten(), pruned) for gradient in gradients]
+    return (time.process_time() - begun) / min(sample, len(batches)) * len(batches)
+
+
+def prune(gradient: Tensor, share: float) -> Tensor:
+    """All but the largest magnitudes of (elements,) set to zero, by torch alone."""
+    kept = gradient.abs().topk(max(1, len(gradient) - round(share * len(gradient)))).indices
+    return torch.zeros_like(gradient).index_copy_(0, kept, gradient[kept])
 
 
 def observed(
@@ -86,41 +100,45 @@ def observed(
 ) -> tuple[list[float], int, bool]:
     """Seconds of all features, first and again; how many; whether all layers are linear."""
     sharing = SharingProtocol(tuple(map(parse_defense, defense.split())))
-    begun = time.perf_counter()
+    begun = time.process_time()
     interceptor = Interceptor(target, data, target.layers, sharing=sharing, reduce=reduce)
     times = []
     for _ in range(2):
         found = sum(features.shape[1] for _, features in interceptor.features(batches))
-        times.append(time.perf_counter() - begun)
-        begun = time.perf_counter()
+        times.append(time.process_time() - begun)
+        begun = time.process_time()
     return times, found, all(map(interceptor.linear, target.layers))
 
 
 def fill(batches: int, features: int) -> float:
     """Seconds that new memory for the features takes, once the machine has it at hand."""
     for _ in range(2):
-        begun = time.perf_counter()
+        begun = time.process_time()
         room(batches, features, torch.float32).zero_()
-        taken = time.perf_counter() - begun
+        taken = time.process_time() - begun
     return taken
 
 
 def speed(arguments: argparse.Namespace) -> None:
     print(
         f"{arguments.batches} batches of {arguments.size} from {arguments.records} records, "
-        f"{torch.get_num_threads()} thread(s); seconds"
+        f"{torch.get_num_threads()} thread(s); CPU seconds"
     )
     print(
-        "| model | defense | reduction | path | features | backward | fill | interceptor, first | "
-        "again | times faster, first | again |"
+        "| model | defense | reduction | path | features | backward | naive | fill | "
+        "interceptor, first | again | backward / first | / again | naive / first | / again |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     draw = np.random.default_rng(0)
+    ways = [way for way in WAYS[: arguments.ways] if " ".join(way).startswith(arguments.only)]
     for name in arguments.nets:
         target, data = case(NETS[name], arguments.records)
         batches = draw.integers(arguments.records, size=(arguments.batches, arguments.size))
-        for defense, reduce in WAYS[: arguments.ways]:
-            plain = ordinary(target, data, batches, NETS[name].sample)
+        for defense, reduce in ways:
+            plain = naive = ordinary(target, data, batches, NETS[name].sample)
+            if defense.startswith("prune:"):
+                share = float(defense.removeprefix("prune:"))
+                naive = ordinary(target, data, batches, NETS[name].sample, share)
             # torch.func's own first use, and how many features there are
             _, found, _ = observed(target, data, batches[:10], defense, reduce)
             filled = fill(len(batches), found)
@@ -128,8 +146,9 @@ def speed(arguments: argparse.Namespace) -> None:
             path = "linear" if linear else "formed"
             print(
                 f"| {name} | {defense or 'none'} | {reduce} | {path} | {found} | {plain:.2f} | "
-                f"{filled:.2f} | {taken[0]:.2f} | {taken[1]:.2f} | {plain / taken[0]:.1f} | "
-                f"{plain / taken[1]:.1f} |",
+                f"{naive:.2f} | {filled:.2f} | {taken[0]:.2f} | {taken[1]:.2f} | "
+                f"{plain / taken[0]:.1f} | {plain / taken[1]:.1f} | "
+                f"{naive / taken[0]:.1f} | {naive / taken[1]:.1f} |",
                 flush=True,
             )
 
@@ -158,6 +177,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--nets", nargs="+", choices=NETS, default=["mlp", "lenet"])
     parser.add_argument("--ways", type=int, default=len(WAYS), help="how many of the ways")
+    parser.add_argument("--only", default="", help="ways that begin so: DEFENSE REDUCTION")
     parser.add_argument("--batches", type=int, default=5000)
     parser.add_argument("--records", type=int, default=1000)
     parser.add_argument("--size", type=int, default=16)

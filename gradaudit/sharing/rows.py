@@ -22,7 +22,7 @@ from gradaudit.gradients.per_sample import PerSampleGradients
 from gradaudit.gradients.trace import Gradients
 from gradaudit.models.target import Layer
 
-QUICK_BYTES = 4 << 20
+QUICK_BYTES = 2 << 20
 """Larger blocks go back to the system after every use, and fetching them again costs more than
 the arithmetic."""
 _CACHED_BYTES = 2 << 20
