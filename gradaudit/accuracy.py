@@ -19,7 +19,7 @@ from gradaudit.data.records import IGNORED, Records
 from gradaudit.errors import AuditError
 from gradaudit.gradients.flops import flops
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.models.losses import classes_second
+from gradaudit.models.losses import Loss, classes_second
 from gradaudit.models.preprocessing import PROBABLY, Seen, watching
 from gradaudit.models.target import Expected, Target
 from gradaudit.statistics import CONFIDENCE
@@ -103,7 +103,7 @@ def task_accuracy(
             f"the model's outputs are NaN or infinite for {broken} of {len(records)} records; "
             "check its weights and the preprocessing of the data"
         )
-    judged = _judged(outputs, records.labels, target.loss.name)
+    judged = _judged(outputs, records.labels, target.loss)
     doubts = (doubt(target, judged, records, seen, expected), _other_classes(outputs, records))
     return replace(judged, warning="; ".join(filter(None, doubts)) or None)
 
@@ -153,7 +153,7 @@ def _of_positions(outputs: Tensor, labels: Tensor) -> bool:
     return several and outputs.numel() > labels.numel()
 
 
-def _judged(outputs: Tensor, labels: Tensor, loss: str) -> TaskAccuracy:
+def _judged(outputs: Tensor, labels: Tensor, loss: Loss) -> TaskAccuracy:
     """The measure that outputs (records, outputs) and labels allow."""
     classes = not labels.is_floating_point() and labels.dim() == 1
     if labels.dim() > 1 and not labels.is_floating_point():
@@ -161,12 +161,11 @@ def _judged(outputs: Tensor, labels: Tensor, loss: str) -> TaskAccuracy:
     if classes and outputs.shape[1] > 1:
         return _accuracy(outputs.argmax(dim=1) == labels, labels)
     if classes and int(labels.max()) < 2:
-        threshold = 0.5 if loss == "mse" else 0.0  # a fitted 0 or 1 halfway, a logit at 0
-        return _accuracy((outputs[:, 0] > threshold) == labels, labels)
+        return _accuracy((outputs[:, 0] > loss.threshold) == labels, labels)
     targets = labels.double().reshape(len(labels), -1)
     if targets.shape != outputs.shape:
         return TaskAccuracy("none", None, None, None, len(labels))
-    if loss == "bce":
+    if loss.yes_or_no:
         right = (outputs > 0) == (targets > 0.5)
         return _accuracy(right.flatten(), (targets > 0.5).flatten().long())
     return _r2(outputs.numpy(), targets.numpy())

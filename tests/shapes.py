@@ -282,6 +282,18 @@ SHAPES: dict[str, Shape] = {
     "hard-sigmoid": Shape(
         lambda: convolved(nn.Hardswish(), nn.Hardsigmoid()), PICTURES, CLASS, tolerance=1e-7
     ),
+    "bare-hard-functions": Shape(
+        lambda: Net(
+            lambda net, x: net.head(
+                F.hardsigmoid(F.hardswish(net.conv(x)), inplace=True).flatten(1)
+            ),
+            conv=nn.Conv2d(1, 2, 3),
+            head=nn.Linear(32, 3),
+        ),
+        PICTURES,
+        CLASS,
+        tolerance=1e-7,
+    ),
     "weight-norm": Shape(
         lambda: nn.Sequential(
             parametrizations.weight_norm(nn.Linear(6, 4)),

@@ -16,7 +16,7 @@ from gradaudit.accuracy import (
 )
 from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
-from gradaudit.models.custom_loss import CustomLoss
+from gradaudit.models.custom_loss import CustomLoss, user_loss
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, Loss
 from gradaudit.models.losses import MeanSquaredError as SquaredError
 from gradaudit.models.target import Target
@@ -105,10 +105,11 @@ def test_labels_of_a_single_class_say_nothing_of_chance() -> None:
     ("loss", "outputs"),
     [
         (BinaryCrossEntropy(), [[-1.0], [0.2], [0.7], [-3.0]]),
+        (user_loss(nn.BCEWithLogitsLoss(), "file.py:loss"), [[-1.0], [0.2], [0.7], [-3.0]]),
         (SquaredError(), [[0.1], [0.6], [2.0], [0.4]]),
         (CustomLoss(lambda o, t: (o[:, 0] - t) ** 2, "mine"), [[-1.0], [1.0], [1.0], [-1.0]]),
     ],
-    ids=["bce", "mse", "custom"],
+    ids=["bce", "bce-module", "mse", "custom"],
 )
 def test_a_single_output_decides_between_two_classes(
     loss: Loss, outputs: list[list[float]]
@@ -123,10 +124,18 @@ def test_other_losses_on_one_hot_classes_are_judged_by_the_largest_output(loss: 
     assert measure(identity(), loss, outputs, [1, 0]).value == 0.5
 
 
-def test_several_binary_labels_are_judged_one_by_one() -> None:
+@pytest.mark.parametrize(
+    "loss",
+    [
+        BinaryCrossEntropy(),
+        user_loss(nn.BCEWithLogitsLoss(torch.ones(2), pos_weight=torch.ones(1)), "file.py:loss"),
+    ],
+    ids=["named", "module"],
+)
+def test_several_binary_labels_are_judged_one_by_one(loss: Loss) -> None:
     outputs = [[1.0, -1.0], [1.0, 1.0], [-1.0, -1.0]]
     targets = [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
-    result = measure(identity(), BinaryCrossEntropy(), outputs, targets)
+    result = measure(identity(), loss, outputs, targets)
     assert (result.value, result.n, result.chance) == (5 / 6, 6, 4 / 6)
 
 

@@ -22,7 +22,8 @@ class UserFactory(DataAdapter):
     ``members`` and ``classes``, or a ``Dataset`` or ``DataLoader`` of torch. Its items are pairs
     (input, label), triples with an attribute, or mappings of an input (``image``,
     ``pixel_values``, ``input_ids``, ``x``, …), a label (``label``, ``y``, …) and attributes.
-    Inputs may be a mapping too, of the model's keyword arguments (tensors, tokens, masks).
+    Inputs may be a mapping too, of the model's keyword arguments (tensors, tokens, masks); in an
+    item that is a mapping, arrays beside the input are such arguments.
     """
 
     name: ClassVar[str] = "file"

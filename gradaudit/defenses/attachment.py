@@ -32,6 +32,7 @@ class PenalisedLoss(Loss):
         self.extra = extra
         self.weight = weight
         self.name = task.name
+        self.threshold, self.yes_or_no = task.threshold, task.yes_or_no
 
     @abstractmethod
     def term(self, extra: Tensor, targets: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ def jumps(
     with torch.no_grad():
         with _naming(view.module, watch), watch:
             outputs = view.outputs({}, records[:1])
-        if type(view.loss) not in _SMOOTH_LOSSES:
+        if not isinstance(view.loss, _SMOOTH_LOSSES):
             watch.running = [f"the loss {view.loss.name}"]
             with watch:
                 view.loss.per_record(outputs, labels[:1])

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from gradaudit.data.common.packing import InputPart, arguments
 from gradaudit.errors import AuditError
 from gradaudit.gradients.misfit import misfit
-from gradaudit.gradients.substitutes import OBSERVING, Substitutes, needed
+from gradaudit.gradients.substitutes import OBSERVING, substituting
 from gradaudit.models.losses import Loss
 from gradaudit.models.target import Mode, Target
 from gradaudit.text import listed
@@ -91,7 +91,7 @@ class FunctionalModel:
             default_dtype(self.dtype),
             elementary_attention(),
             _BatchStatisticsOnly() if self.mode == "train" else nullcontext(),
-            Substitutes() if needed(self.module) else nullcontext(),
+            substituting(self.module),
         ):
             return torch.func.functional_call(self.module, state, args, kwargs)
 

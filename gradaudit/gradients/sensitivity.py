@@ -178,7 +178,8 @@ class Observed:
         one_logit = isinstance(loss, BinaryCrossEntropy) and outputs[0].numel() == 1
         if not (isinstance(loss, CrossEntropy) or one_logit):
             return None
-        losses = loss.per_record(outputs, self.labels)
+        unweighted = BinaryCrossEntropy() if one_logit else loss
+        losses = unweighted.per_record(outputs, self.labels)
         return float((losses < -math.log(CONFIDENT)).double().mean())
 
     def measure(

@@ -9,16 +9,18 @@ derivative, in any precision and ``torch.func`` transform:
 - fake quantisation rounds x to (clamp(⌊x/s⌉ + z, q₀, q₁) − z) s, with the slope 1 inside of its
   range and 0 outside of it (the straight-through estimator: Y. Bengio et al., arXiv:1308.3432).
 
+A model is watched the first time that it is called: one without such functions pays nothing later.
 Observers do not look at an audit's records: ranges are those of the checkpoint.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.ao.quantization import FakeQuantizeBase
 from torch.overrides import TorchFunctionMode
 
 OBSERVING = "observer_enabled"
@@ -33,13 +35,29 @@ _FUSED = (
 )
 
 
-def needed(module: nn.Module) -> bool:
-    """Whether some part of a model is made of such functions."""
-    return any(isinstance(part, _PARTS) for part in module.modules())
+_calls_some: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+"""Whether a model called such functions when it was first called."""
+
+
+@contextmanager
+def substituting(model: nn.Module) -> Iterator[None]:
+    """Let equal functions be called in the place of those in one call of a model."""
+    if _calls_some.get(model, True):
+        with Substitutes() as mode:
+            yield
+        _calls_some.setdefault(model, mode.met)
+    else:
+        yield
 
 
 class Substitutes(TorchFunctionMode):
-    """Calls equal functions in the place of those, as long as it is entered."""
+    """Calls equal functions in the place of those, as long as it is entered.
+
+    Attributes:
+        met: whether there were any.
+    """
+
+    met = False
 
     def __torch_function__(
         self,
@@ -51,6 +69,7 @@ class Substitutes(TorchFunctionMode):
         """Call the function, or what stands for it."""
         if func not in _SUBSTITUTES:
             return func(*args, **(kwargs or {}))
+        self.met = True
         signature, substitute = _SUBSTITUTES[func]
         call = dict(zip(signature, args, strict=False)) | (kwargs or {})
         out = substitute(call)
@@ -58,7 +77,12 @@ class Substitutes(TorchFunctionMode):
 
 
 def _hardsigmoid(call: dict[str, Any]) -> Tensor:
-    return F.relu6(call["input"] + 3) / 6
+    x, out = call["input"], F.relu6(call["input"] + 3) / 6
+    return x.copy_(out) if call.get("inplace") else out
+
+
+def _hardsigmoid_(call: dict[str, Any]) -> Tensor:
+    return _hardsigmoid({**call, "inplace": True})
 
 
 def _embedding_bag(call: dict[str, Any]) -> Tensor | None:
@@ -98,7 +122,6 @@ def _along(x: Tensor, value: float | Tensor, axis: int | None) -> float | Tensor
     return value.reshape([-1 if dimension == axis else 1 for dimension in range(x.dim())])
 
 
-_PARTS = (nn.Hardsigmoid, nn.EmbeddingBag, FakeQuantizeBase)
 _POOLED: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda bag: bag.sum(dim=1),
     "mean": lambda bag: bag.mean(dim=1),
@@ -107,6 +130,10 @@ _POOLED: dict[str, Callable[[Tensor], Tensor]] = {
 _Substitute = Callable[[dict[str, Any]], Tensor | None]
 _SUBSTITUTES: dict[Callable[..., Any], tuple[tuple[str, ...], _Substitute]] = {
     F.hardsigmoid: (("input", "inplace"), _hardsigmoid),
+    torch._C._nn.hardsigmoid: (("input",), _hardsigmoid),
+    torch._C._nn.hardsigmoid_: (("input",), _hardsigmoid_),
+    torch.ops.aten.hardsigmoid.default: (("input",), _hardsigmoid),
+    torch.ops.aten.hardsigmoid_.default: (("input",), _hardsigmoid_),
     F.embedding_bag: ((*_BAG, *_BAG_REST), _embedding_bag),
     torch.fake_quantize_per_tensor_affine: (_RANGE, _fake_quantized),
     torch.fake_quantize_per_channel_affine: (_PER_CHANNEL, _fake_quantized),

@@ -4,7 +4,8 @@ A function that reduces is taken at its word for a batch. What its records' own 
 by calling it on one record at a time; whether the batch's loss is their (weighted) mean is tried.
 
 torch's losses of class labels as modules have the mean Σ w ℓ / Σ w over a batch: the weight of a
-record is its class's, and 0 for the label ``ignore_index``.
+record is its class's, and 0 for the label ``ignore_index``. Its binary cross-entropy as a module
+weighs outputs and positive labels, and records alike.
 """
 
 import copy
@@ -14,7 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.errors import AuditError, one_line
-from gradaudit.models.losses import CrossEntropy, LabelWeights, Loss, classes_second, mean_of
+from gradaudit.models.losses import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    LabelWeights,
+    Loss,
+    classes_second,
+    mean_of,
+    softplus,
+)
 
 _MOST_CLASSES = 64
 """Classes that a loss is tried on."""
@@ -188,8 +197,48 @@ class WeightedModule(CustomLoss):
         return Loss.of_batch(self, outputs, targets)
 
 
-def user_loss(function: Callable[[Tensor, Tensor], Tensor], name: str) -> CustomLoss | CrossEntropy:
+class WeightedBinaryCrossEntropy(BinaryCrossEntropy):
+    """``nn.BCEWithLogitsLoss``, whose weights are of outputs and of positive labels."""
+
+    def __init__(self, module: nn.BCEWithLogitsLoss, name: str) -> None:
+        self.name = name
+        self._weights = {"weight": module.weight, "pos_weight": module.pos_weight}
+
+    def of_outputs(self, outputs: Tensor, soft: Tensor) -> Tensor:
+        """Of every output w (p y log(1 + e⁻ᵒ) + (1 − y) log(1 + eᵒ))."""
+        weight, positive = self._of("weight", outputs), self._of("pos_weight", outputs)
+        return weight * (positive * soft * softplus(-outputs) + (1 - soft) * softplus(outputs))
+
+    def _of(self, name: str, outputs: Tensor) -> Tensor | float:
+        given = self._weights[name]
+        return 1.0 if given is None else given.to(outputs.device, outputs.dtype)
+
+    def check(self, outputs: Tensor, labels: Tensor) -> None:
+        """Look whether outputs, labels and weights fit each other."""
+        super().check(outputs, labels)
+        for name, given in self._weights.items():
+            if given is not None and not _fits(given.shape, outputs[:1].shape):
+                raise AuditError(
+                    f"--loss {self.name}: has a {name} of shape {tuple(given.shape)} for outputs "
+                    f"of shape {tuple(outputs.shape)}; give one number, or one for each output of "
+                    "a record"
+                )
+
+
+def _fits(shape: torch.Size, record: torch.Size) -> bool:
+    """Whether a tensor of that shape is spread over the outputs of every record alike."""
+    try:
+        return bool(torch.broadcast_shapes(shape, record) == record)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return False
+
+
+def user_loss(
+    function: Callable[[Tensor, Tensor], Tensor], name: str
+) -> CustomLoss | CrossEntropy | BinaryCrossEntropy:
     """The loss that a user's function or module is."""
+    if isinstance(function, nn.BCEWithLogitsLoss) and function.reduction == "mean":
+        return WeightedBinaryCrossEntropy(function, name)
     if isinstance(function, Module) and function.reduction == "mean":
         if isinstance(function, nn.CrossEntropyLoss) and not function.label_smoothing:
             return WeightedCrossEntropy(function, name)

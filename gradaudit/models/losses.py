@@ -21,6 +21,10 @@ class Loss(ABC):
     name: str
     smoothing: float = 0.0
     """Of labels: the share of a record's that all classes have alike."""
+    threshold: float = 0.0
+    """A single output above it stands for the second of two classes."""
+    yes_or_no: bool = False
+    """Whether each output is the logit of a label of its own."""
 
     @abstractmethod
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -178,6 +182,7 @@ class MeanSquaredError(Loss):
 
     name = "mse"
     summary = "mean squared error over a record's outputs"
+    threshold = 0.5
 
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Mean squared error of each record."""
@@ -194,12 +199,16 @@ class BinaryCrossEntropy(Loss):
 
     name = "bce"
     summary = "binary cross-entropy on logits"
+    yes_or_no = True
 
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Binary cross-entropy of each record, from logits."""
-        soft = self.soft(outputs, targets)
-        losses = soft * _softplus(-outputs) + (1 - soft) * _softplus(outputs)
+        losses = self.of_outputs(outputs, self.soft(outputs, targets))
         return losses.reshape(len(losses), -1).mean(dim=1)
+
+    def of_outputs(self, outputs: Tensor, soft: Tensor) -> Tensor:
+        """The loss of each output, in the shape of outputs and real-valued targets."""
+        return soft * softplus(-outputs) + (1 - soft) * softplus(outputs)
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Targets in the shape of the logits."""
@@ -211,7 +220,7 @@ BUILT_IN: dict[str, type[Loss]] = {
 }
 
 
-def _softplus(x: Tensor) -> Tensor:
+def softplus(x: Tensor) -> Tensor:
     """log(1 + eˣ), of which every derivative is as accurate as the value."""
     positive = x > 0
     return torch.where(positive, x, 0) + torch.where(positive, -x, x).exp().log1p()

@@ -12,6 +12,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from gradaudit.data import load_records
+from gradaudit.data.common.packing import arguments
 from gradaudit.data.common.user_data import records_of
 from gradaudit.data.records import Attribute, Feature, Records, fingerprint
 from gradaudit.errors import DataError, UsageError
@@ -184,6 +185,8 @@ def attributed(codes: list[int]) -> Records:
         (Pairs((INPUTS[0], 1, 2), (INPUTS[1], 0)), "'attribute' is missing in some items"),
         (Pairs({"pixels": INPUTS[0], "y": 1}), "item 0 has pixels, y; an input (inputs, input"),
         (DataLoader(TensorDataset(INPUTS)), "item 0 is tuple of 1; a pair"),
+        (Pairs(({"a": INPUTS[0]}, 1), ({"b": INPUTS[1]}, 0)), "of item 1 are not those of item 0"),
+        (DataLoader(Pairs(*[((INPUTS[0],) * 3, 1)] * 2), 2), "parts are of 3, 2 records"),
         (Pairs((INPUTS[0], 1), (INPUTS[1][:1], 0)), "input 1 is of shape (1,) and input 0 of (2,)"),
         (Records(inputs=INPUTS[:0], labels=LABELS[:0]), "there are no records"),
         (Records(inputs=INPUTS, labels=LABELS[:1]), "labels: has 1 entries for 2 records"),
@@ -259,6 +262,46 @@ def test_items_and_batches_of_them_are_the_same_records(returned: Any, attribute
     of_mappings = MAPPINGS in (returned, getattr(returned, "dataset", None))
     users = None if records.users is None else records.users.tolist()
     assert users == (["u0", "u0", "u1", "u1", "u2", "u2"] if of_mappings else None)
+
+
+TOKENS, MASK = torch.arange(18).reshape(6, 3), torch.tensor([[True, True, False]] * 6)
+FLAT = Pairs(
+    *(
+        {"input_ids": TOKENS[i], "mask": MASK[i], "numbers": X[i], "labels": int(Y[i]), "sex": sex}
+        for i, sex in enumerate(SEX)
+    )
+)
+NESTED = Pairs(
+    *(
+        ({"input_ids": TOKENS[i], "mask": MASK[i], "numbers": X[i]}, int(Y[i]), {"sex": sex})
+        for i, sex in enumerate(SEX)
+    )
+)
+
+
+@pytest.mark.parametrize("items", [FLAT, NESTED], ids=["side by side", "in a mapping"])
+@pytest.mark.parametrize("given", [lambda items: items, lambda items: DataLoader(items, 4)])
+def test_items_of_several_inputs_call_the_model_by_their_names(items: Any, given: Any) -> None:
+    records = records_of(given(items), "f")
+    positional, named = arguments(records.parts, records.inputs)
+    assert positional == ()
+    expected = {"input_ids": TOKENS, "mask": MASK, "numbers": X}
+    assert set(named) == set(expected)
+    for name, values in expected.items():
+        assert named[name].dtype == values.dtype
+        assert torch.equal(named[name], values)
+    assert list(records.attributes) == ["sex"]
+    assert torch.equal(records.labels, Y)
+
+
+def test_pictures_beside_each_other_are_prepared_each() -> None:
+    pair = {"image": Image.new("RGB", (4, 2)), "depth": Image.new("L", (4, 2), 255), "label": 0}
+    records = records_of(Pairs(pair, {**pair, "label": 1}), "f")
+    assert [(part.name, part.shape) for part in records.parts] == [
+        ("image", (3, 2, 4)),
+        ("depth", (1, 2, 4)),
+    ]
+    assert records.inputs.sum(dim=1).tolist() == [8, 8]
 
 
 def test_a_loader_that_shuffles_gives_the_same_records_each_time() -> None:

@@ -25,6 +25,12 @@ MODULES: list[tuple[nn.Module, Tensor]] = [
     (nn.CrossEntropyLoss(weight=WEIGHT, label_smoothing=0.1), LABELS),
     (nn.NLLLoss(weight=WEIGHT), LABELS),
 ]
+BINARY = [
+    {},
+    {"weight": WEIGHT},
+    {"pos_weight": torch.tensor(3.0)},
+    {"weight": WEIGHT[None], "pos_weight": 2 * WEIGHT},
+]
 POSITIONS = torch.tensor([[0, 1], [2, -100], [1, 1], [-100, 0], [2, 2], [0, 1]])
 
 
@@ -40,6 +46,25 @@ def test_a_module_of_torch_weighs_as_torch_does(module: nn.Module, labels: Tenso
     assert weights is not None
     each = loss.per_record(OUTPUTS, labels)
     torch.testing.assert_close((weights * each).sum() / weights.sum(), expected)
+
+
+@pytest.mark.parametrize("options", BINARY, ids=" ".join)
+def test_a_binary_module_weighs_as_torch_does(options: dict[str, Tensor]) -> None:
+    loss = user_loss(nn.BCEWithLogitsLoss(**options), "file.py:loss")
+    targets = F.one_hot(LABELS, 3).double()
+    exact = nn.BCEWithLogitsLoss(**{name: weight.double() for name, weight in options.items()})
+    loss.check(OUTPUTS, targets)
+    assert (loss.weights(targets), loss.coupling(OUTPUTS, targets)) == (None, None)
+    torch.testing.assert_close(loss.of_batch(OUTPUTS, targets), exact(OUTPUTS, targets))
+    each = torch.stack([exact(OUTPUTS[k : k + 1], targets[k : k + 1]) for k in range(6)])
+    torch.testing.assert_close(loss.per_record(OUTPUTS, targets), each)
+
+
+@pytest.mark.parametrize("shape", [(2,), (6, 1), (4, 1, 3)])
+def test_weights_of_other_than_outputs_are_refused(shape: tuple[int, ...]) -> None:
+    loss = user_loss(nn.BCEWithLogitsLoss(pos_weight=torch.ones(shape)), "file.py:loss")
+    with pytest.raises(AuditError, match=r"pos_weight of shape .* one for each output"):
+        loss.check(OUTPUTS, F.one_hot(LABELS, 3).double())
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])

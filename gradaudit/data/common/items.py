@@ -1,7 +1,9 @@
 """The parts of records that come one by one, or batch by batch, from a data set of the user's.
 
 An item is a pair (input, label), a triple with the private attribute as the third (one value, or a
-mapping of several), or a mapping: of these parts by name, of which all that is left are attributes.
+mapping of several), or a mapping: of these parts by name, where an array (a mask, a second picture)
+that is left is one more input of the model, and a single value an attribute. An input may be a
+mapping itself, of the model's arguments.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,10 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset
 
 from gradaudit.data.common.checks import MAX_BYTES
 from gradaudit.errors import DataError
+from gradaudit.text import listed
 
 INPUTS = ("inputs", "input", "image", "img", "pixel_values", "x", "input_ids", "features")
 LABELS = ("labels", "label", "y", "target", "targets")
@@ -49,7 +53,7 @@ def columns_of(returned: Any, origin: str) -> dict[str, list[Any]]:
         for index, item in enumerate(_items(returned, origin)):
             for name, value in _named(item, f"{origin}: item {index}").items():
                 columns.setdefault(name, []).append(value)
-                size += int(getattr(value, "nbytes", 0))
+                size += _bytes(value)
             if size > MAX_BYTES:
                 raise DataError(
                     f"{origin}: gives over {MAX_BYTES >> 30} GiB ({index + 1} items); limit it"
@@ -61,6 +65,11 @@ def columns_of(returned: Any, origin: str) -> dict[str, list[Any]]:
         short = min(counts, key=lambda name: counts[name])
         raise DataError(f"{origin}: {short!r} is missing in some items; give it in all or in none")
     return columns
+
+
+def _bytes(value: Any) -> int:
+    several = value.values() if isinstance(value, Mapping) else (value,)
+    return sum(int(getattr(one, "nbytes", 0)) for one in several)
 
 
 def _items(returned: Any, origin: str) -> Iterator[object]:
@@ -81,7 +90,13 @@ def _unbatched(batch: object, origin: str) -> Iterator[object]:
             f"{origin} is {type(batch).__name__}; a pair (inputs, labels), a triple or a "
             "mapping is needed"
         )
-    for values in zip(*map(_split, parts), strict=True):
+    columns = [_split(part) for part in parts]
+    if len({len(column) for column in columns}) > 1:
+        raise DataError(
+            f"{origin}: its parts are of {listed([str(len(c)) for c in columns])} records; give "
+            "tensors in the items, for lists are turned over, and inputs by name in a mapping"
+        )
+    for values in zip(*columns, strict=True):
         yield dict(zip(batch, values, strict=True)) if isinstance(batch, Mapping) else values
 
 
@@ -123,7 +138,18 @@ def _of_mapping(item: Mapping[Any, Any], origin: str) -> Item:
     nested = item.get("attributes", {})
     rest = {k: v for k, v in item.items() if k not in taken and k != "attributes"}
     named = {taken[key]: item[key] for key in taken}
-    return {**{str(k): v for k, v in {**rest, **dict(nested)}.items()}, **named}
+    beside = {k: v for k, v in rest.items() if _is_array(v)}
+    if beside:
+        first = named["inputs"]
+        known = first if isinstance(first, Mapping) else {keys["inputs"]: first}
+        named["inputs"] = {**known, **beside}
+    single = {k: v for k, v in rest.items() if k not in beside}
+    return {**{str(k): v for k, v in {**single, **dict(nested)}.items()}, **named}
+
+
+def _is_array(value: object) -> bool:
+    """Whether it is more than one value."""
+    return isinstance(value, (list, tuple, Image.Image)) or getattr(value, "ndim", 0) > 0
 
 
 def stacked(values: Sequence[Any], origin: str) -> NDArray[Any]:
@@ -136,3 +162,15 @@ def stacked(values: Sequence[Any], origin: str) -> NDArray[Any]:
             "bring all to one shape"
         )
     return np.stack(values)
+
+
+def turned(values: Sequence[Any], origin: str) -> dict[Any, list[Any]]:
+    """Mappings with the same keys as a mapping of lists; else a DataError."""
+    first = values[0]
+    for index, value in enumerate(values):
+        if not isinstance(value, Mapping) or set(value) != set(first):
+            raise DataError(
+                f"{origin}: the inputs of item {index} are not those of item 0 "
+                f"({', '.join(map(str, first))}); give the same in all"
+            )
+    return {key: [value[key] for value in values] for key in first}

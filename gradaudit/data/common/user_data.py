@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from gradaudit.data.common.arrays import as_inputs, pictures
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
 from gradaudit.data.common.columns import DataColumn, Inputs, numeric_features
-from gradaudit.data.common.items import columns_of, is_data_set, stacked
+from gradaudit.data.common.items import columns_of, is_data_set, stacked, turned
 from gradaudit.data.common.packing import InputPart, packed
 from gradaudit.data.common.pictures import Picture, stack_pictures
 from gradaudit.data.common.roles import (
@@ -114,17 +114,32 @@ def records_of_items(
         DataError: it is empty, an item cannot be understood, or the inputs differ in size.
     """
     columns = columns_of(dataset, origin)
-    inputs = _inputs_of_items(columns.pop("inputs"), origin, prepare or _as_they_are)
+    inputs, notes = _inputs_of_items(columns.pop("inputs"), origin, prepare or _as_they_are)
     labels = np.array([_array(label, f"{origin}: labels") for label in columns.pop("labels")])
     names = getattr(getattr(dataset, "dataset", dataset), "classes", ())
     named = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
     parts: dict[str, Any] = {k: columns.pop(k) for k in ("users", "members") if k in columns}
-    parts |= {"inputs": inputs.array, "labels": labels, "classes": names if named else ()}
+    parts |= {"inputs": inputs, "labels": labels, "classes": names if named else ()}
     records = records_of_parts({**parts, "attributes": columns}, origin)
-    return replace(records, notes={**records.notes, **inputs.notes})
+    return replace(records, notes={**records.notes, **notes})
 
 
 def _inputs_of_items(
+    values: Sequence[Any], origin: str, prepare: Callable[[Named, str], Inputs]
+) -> tuple[NDArray[Any] | dict[str, NDArray[Any]], Mapping[str, JsonValue]]:
+    """One array, or one for each of several inputs by name; and notes."""
+    if not isinstance(values[0], Mapping):
+        inputs = _input_of_items(values, origin, prepare)
+        return inputs.array, inputs.notes
+    named = {
+        str(name): _input_of_items(part, f"{origin}: {quote(str(name))}", prepare)
+        for name, part in turned(values, origin).items()
+    }
+    notes = {key: note for inputs in named.values() for key, note in inputs.notes.items()}
+    return {name: inputs.array for name, inputs in named.items()}, notes
+
+
+def _input_of_items(
     values: Sequence[Any], origin: str, prepare: Callable[[Named, str], Inputs]
 ) -> Inputs:
     if all(isinstance(one, Image.Image) for one in values):
