@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from dp_subject import subject
-from fake_audit import Counting
+from fake_audit import Counting, Trouble
 
 from gradaudit.audits import Cost
 from gradaudit.audits.sizes import Size, SizeName
@@ -46,7 +46,7 @@ def test_a_larger_size_that_breaks_off_takes_no_number_away_and_is_told() -> Non
     ],
 )
 def test_what_was_cut_short_or_did_not_apply_is_not_called_rough(
-    trouble: str, plan: dict[str, list[str]]
+    trouble: Trouble, plan: dict[str, list[str]]
 ) -> None:
     ladder = [Dear.Options(scale=scale, trouble=trouble) for scale in (0.01, 100)]
     sizes = [Size(name, Dear(options)) for name, options in zip(NAMES, ladder, strict=True)]
