@@ -104,14 +104,15 @@ LOOPS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], float]] =
         TABLE,
         {"repeats": 2, "batches": 10, "batch_size": 4, "family": ["logistic"]},
         {"repeats": 4, "batches": 20},
-        0,
+        4,
     ),
     ("attack property", TABLE, {**GAME, "batch_size": 6}, {"batches": 24, "trials": 24}, 0),
     ("attack text", TEXTS, {"batch_size": 2, "batches": 1, "decoys": 4}, {"decoys": 8}, 0),
 ]
 """Audit, subject, options, which of them are doubled, and how often the CPU may then wait more.
 
-L-BFGS waits once an evaluation, 20 to 30 times an outer step, as its line search is on the CPU.
+L-BFGS waits once an evaluation, 20 to 30 times an outer step, as its line search is on the CPU;
+what goes in chunks or blocks waits a few times for each.
 """
 ELSEWHERE = {"observe"}
 """Reads updates from files."""

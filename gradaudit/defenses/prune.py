@@ -52,9 +52,10 @@ def keep_largest(gradients: Tensor, count: int) -> Tensor:
     count = max(1, min(count, elements))
     if count == elements:
         return gradients.clone()
-    magnitudes = gradients.abs()
+    magnitudes = gradients.detach().abs()
     least, largest_removed = bounds(magnitudes, count)
-    kept = torch.ge(magnitudes, least, out=magnitudes).mul_(gradients)
+    kept = torch.ge(magnitudes, least, out=magnitudes)
+    kept = kept * gradients if gradients.requires_grad else kept.mul_(gradients)
     for row in ((least == largest_removed) & (least > 0)).nonzero()[:, 0].tolist():
         tied = (kept[row].abs() == least[row]).nonzero()[:, 0]
         kept[row, tied[: int(kept[row].count_nonzero()) - count]] = 0

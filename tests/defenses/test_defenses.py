@@ -42,6 +42,15 @@ def test_pruning_removes_the_smallest_magnitudes(share: float) -> None:
     np.testing.assert_array_equal(applied(f"prune:{share}", given), expected)
 
 
+@pytest.mark.parametrize("spec", ["prune:0.5", "selective:0.5"])
+def test_what_is_kept_can_be_differentiated(spec: str) -> None:
+    given = rows().requires_grad_()
+    kept = parse_defense(spec).apply(given, records=1, generator=seeded())
+    kept.square().sum().backward()
+    assert given.grad is not None
+    np.testing.assert_array_equal(given.grad.numpy(), 2 * kept.detach().numpy())
+
+
 @pytest.mark.parametrize("spec", ["prune:0.75", "selective:0.25"])
 def test_the_share_holds_with_ties(spec: str) -> None:
     tied = torch.ones(ROWS, 40, dtype=torch.float64) * torch.tensor([1.0, -1.0]).repeat(20)
