@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.memory import peak_bytes
+from gradaudit.gradients.memory import peak_bytes, room
 from gradaudit.gradients.trace import Gradients, Trace
 from gradaudit.models.target import Layer, Target
 
@@ -107,7 +107,7 @@ def per_sample_gradients(
     """The gradient of every record's loss by every layer.
 
     The target is left as it was. Inputs, at least one, and labels are (records, …). The
-    computation may take ``memory`` bytes on the target's device, as measured on a trial of two
+    computation may take ``memory`` bytes (see ``room`` for a GPU), as measured on a trial of two
     records; it goes on with single records where that is too little. Dropout in training mode
     draws from the seed; each record has its own masks, which depend on ``batch``.
 
@@ -141,7 +141,8 @@ def _sized(gradients: PerSampleGradients, memory: int) -> PerSampleGradients:
 
     running = [peak_bytes(partial(run, n)) for n in (1, _TRIAL)]
     forming = [peak_bytes(partial(gradients.formed, runs[-1], slice(0, n))) for n in (1, _TRIAL)]
-    quick = _QUICK_BYTES if gradients.trace.view.device.type == "cpu" else None
+    device = gradients.trace.view.device
+    quick, memory = _QUICK_BYTES if device.type == "cpu" else None, room(device, memory)
     batch = min(_fitting(running, memory // 2, quick), len(gradients))
     chunk = min(_fitting(forming, memory // 2, quick), batch)
     return replace(gradients, chunk=chunk, batch=batch // chunk * chunk)

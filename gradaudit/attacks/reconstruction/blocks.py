@@ -21,13 +21,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gradaudit.attacks.reconstruction.convolutions import ConvolutionsAsProducts
 from gradaudit.attacks.reconstruction.folded import foldable, folded
 from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum, Objective
-from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
-from gradaudit.gradients.memory import peak_bytes
+from gradaudit.attacks.reconstruction.replay import WORTH, WORTH_ON_A_GPU, Replayed
+from gradaudit.gradients.memory import peak_bytes, room
 from gradaudit.progress import Advance
 from gradaudit.workers import shared_out
 
 MEMORY = 1 << 30
-"""Bytes that the blocks which are worked on at one time may take."""
+"""Bytes that the blocks which are worked on at one time may take on a CPU."""
 _LEAST_ROWS, _MOST_ROWS, _MOST_ROWS_ON_A_GPU = 8, 16, 32
 _COSTS_OF_WORKERS = 10.0
 """Seconds of work below which starting workers may not pay."""
@@ -44,9 +44,11 @@ class Evaluator:
     ``Replayed``.
     """
 
-    def __init__(self, objective: Objective, worth: int = WORTH) -> None:
-        self._objective, self._worth = objective, worth
-        self._alone = Replayed(lambda points: _alone(objective, points[0]), worth)
+    def __init__(self, objective: Objective, worth: int | None = None) -> None:
+        on_a_gpu = objective.view.model.device.type == "cuda"
+        usual = WORTH_ON_A_GPU if on_a_gpu else WORTH
+        self._objective, self._worth = objective, usual if worth is None else worth
+        self._alone = Replayed(lambda points: _alone(objective, points[0]), self._worth)
         self._mapped = True
 
     def __call__(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,7 +94,7 @@ def _mapped(objective: Objective) -> Evaluation:
 
 def _alone(objective: Objective, point: Tensor) -> tuple[Tensor, Tensor]:
     """Value (1,) and gradient (1, unknowns) at one point, by tape."""
-    plainly = point.dtype != torch.float32 or point.device.type != "cpu"
+    plainly = point.dtype != torch.float32 and point.device.type == "cpu"
     convolving = nullcontext() if plainly else ConvolutionsAsProducts()
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), convolving:
         point = point.detach().requires_grad_()
@@ -148,9 +150,11 @@ class Blocks:
 
     def rows(self, restarts: int) -> int:
         """How many restarts are in a block."""
-        gpu = self.objective.view.model.device.type != "cpu"
-        most = _MOST_ROWS_ON_A_GPU if gpu else rows_of(restarts)
-        return max(1, min(most, restarts, MEMORY // self._bytes_a_row)) if restarts > 1 else 1
+        if restarts == 1:
+            return 1
+        device = self.objective.view.model.device
+        most = rows_of(restarts) if device.type == "cpu" else _MOST_ROWS_ON_A_GPU
+        return max(1, min(most, restarts, room(device, MEMORY) // self._bytes_a_row))
 
     @cached_property
     def _bytes_a_row(self) -> int:
