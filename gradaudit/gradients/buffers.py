@@ -44,6 +44,10 @@ class Buffers:
             arrays.append(torch.empty(count, dtype=dtype).numpy())
         return torch.from_numpy(arrays[index][:count]).view(*shape)
 
+    def clear(self) -> None:
+        """Give back all that nobody holds."""
+        self._arrays.clear()
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """None of them."""
         return type(self)()

@@ -63,6 +63,12 @@ class PerSampleGradients:
             gradients = self.run(start, stop)
             for first in range(0, stop - start, self.chunk):
                 yield self.formed(gradients, slice(first, first + self.chunk))
+        self.finish()
+
+    def finish(self) -> None:
+        """Give back what gradients were formed in; it comes again with the next."""
+        if self.buffers:
+            self.buffers.clear()
 
     def run(self, start: int, stop: int) -> Gradients:
         """What the model gives for a batch of records: the gradients taken apart, or whole."""

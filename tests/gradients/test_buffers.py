@@ -66,6 +66,15 @@ def test_small_tensors_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not held._arrays
 
 
+def test_what_is_given_back_stays_with_who_holds_it() -> None:
+    held = Buffers()
+    tensor = held.empty((100,), LIKE).fill_(7)
+    held.clear()
+    others = [held.empty((100,), LIKE).fill_(0) for _ in range(3)]
+    assert place(tensor) not in map(place, others)
+    assert (tensor == 7).all()
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_a_copy_begins_with_none(copied) -> None:
     held = Buffers()
