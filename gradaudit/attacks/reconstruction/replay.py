@@ -12,15 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.passes.dialect.common.cse_pass import CSEPass
 from torch.utils._pytree import tree_map_only
 
 from gradaudit.attacks.reconstruction.objectives import Evaluation
+from gradaudit.attacks.reconstruction.shortening import Layout, shortened
 from gradaudit.gradients.eager import EagerMode
 
-WORTH = 50
-"""Evaluations of as many points after which a recording is made. It costs 9 to 34 of them, and
-those that follow run 1.2 to 1.5 times as fast (benchmarks/fast_paths.py, one thread)."""
+WORTH = 25
+"""Evaluations of as many points after which a recording is made. Of LeNet it costs 5 to 17 of them,
+and those that follow run 1.5 to 1.8 times as fast (benchmarks/fast_paths.py, one thread); of the
+sample model it costs 11, and they run four times as fast."""
 _UNREPEATABLE = {
     torch.Tag.nondeterministic_seeded,
     torch.Tag.dynamic_output_shape,
@@ -69,16 +70,16 @@ def recorded(evaluate: Evaluation, points: Tensor) -> Evaluation | None:
     try:
         with recorder:
             results = evaluate(points)
-        module = recorder.module(results)
+        graph = recorder.graph(results)
     except Exception:  # an operation that cannot be recorded
         return None
-    if not repeatable(module.graph):
+    if not repeatable(graph):
         return None
-    module = _shortened(module)
+    module = shortened(graph, recorder.constants)
 
     def replay(points: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            values, gradients = module(points)
+            values, gradients = module(points.clone(memory_format=torch.contiguous_format))
         return values, gradients
 
     return replay
@@ -91,12 +92,15 @@ class Recorder(EagerMode):
 
     Args:
         points: what the recording is a function of.
+
+    Attributes:
+        constants: by name.
     """
 
     def __init__(self, points: Tensor) -> None:
         super().__init__()
         self._graph = fx.Graph()
-        self._constants: dict[str, Tensor] = {}
+        self.constants: dict[str, Tensor] = {}
         self._nodes: dict[int, fx.Node] = {}
         self._alive: list[Tensor] = []
         self._name(points, self._graph.placeholder("points"))
@@ -116,20 +120,16 @@ class Recorder(EagerMode):
                     self._name(part, self._graph.call_function(getitem, (node, index)))
         return result
 
-    def module(self, results: tuple[Tensor, ...]) -> fx.GraphModule:
-        """What was recorded, as a function of points."""
-        return fx.GraphModule(self._constants, self.graph(results))
-
     def graph(self, results: tuple[Tensor, ...]) -> fx.Graph:
-        """What was recorded; every tensor's node has its ``shape`` in ``meta``."""
+        """What was recorded; every tensor's node has its ``Layout`` in ``meta``."""
         self._graph.output(self._written(results))
         return self._graph
 
     def node_of(self, tensor: Tensor) -> fx.Node:
         """What stands for a tensor: the operation that made it, or else a constant."""
         if id(tensor) not in self._nodes:
-            name = f"constant_{len(self._constants)}"
-            self._constants[name] = tensor
+            name = f"constant_{len(self.constants)}"
+            self.constants[name] = tensor
             self._name(tensor, self._graph.get_attr(name))
         return self._nodes[id(tensor)]
 
@@ -138,7 +138,7 @@ class Recorder(EagerMode):
 
     def _name(self, tensor: Tensor, node: fx.Node) -> None:
         """Know a tensor by its identity, which is its own as long as it lives."""
-        node.meta["shape"] = tuple(tensor.shape)
+        node.meta["shape"], node.meta["layout"] = tuple(tensor.shape), Layout.of(tensor)
         self._nodes[id(tensor)] = node
         self._alive.append(tensor)
 
@@ -154,37 +154,6 @@ def repeatable(graph: fx.Graph) -> bool:
         if constants and node.target._schema.is_mutable:
             return False
     return True
-
-
-def _shortened(module: fx.GraphModule) -> fx.GraphModule:
-    """The same without what repeats, copies nothing or is constant, where nothing is changed."""
-    targets = [node.target for node in module.graph.nodes]
-    operations = [one for one in targets if isinstance(one, torch._ops.OpOverload)]
-    if any(one._schema.is_mutable for one in operations):
-        return module
-    module = getattr(CSEPass()(module), "graph_module", module)
-    for node in list(module.graph.nodes):
-        if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
-            node.replace_all_uses_with(node.args[0])
-            module.graph.erase_node(node)
-    _fold(module)
-    module.graph.eliminate_dead_code()
-    module.recompile()
-    return module
-
-
-def _fold(module: fx.GraphModule) -> None:
-    known: dict[fx.Node, Any] = {}
-    for node in list(module.graph.nodes):
-        if node.op == "get_attr":
-            known[node] = getattr(module, node.target)
-        elif node.op == "call_function" and all(one in known for one in node.all_input_nodes):
-            arguments: Any = fx.map_arg((node.args, node.kwargs), known.__getitem__)
-            known[node] = result = node.target(*arguments[0], **arguments[1])
-            if isinstance(result, Tensor):
-                module.register_buffer(f"known_{node.name}", result)
-                with module.graph.inserting_before(node):
-                    node.replace_all_uses_with(module.graph.get_attr(f"known_{node.name}"))
 
 
 def agree(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> bool:
