@@ -20,7 +20,7 @@ from gradaudit.attacks.reconstruction.objectives import Evaluation
 from gradaudit.attacks.reconstruction.shortening import Layout, shortened
 from gradaudit.gradients.eager import EagerMode
 
-WORTH = 25
+WORTH = 15
 """Evaluations of as many points after which a recording is made. Of LeNet it costs 6 to 24 of them,
 and those that follow run 1.3 to 3 times as fast (benchmarks/fast_paths.py, one thread); of the
 sample model it costs about 20, and they run seven times as fast."""
