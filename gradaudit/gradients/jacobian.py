@@ -8,13 +8,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from gradaudit.gradients.differentiation import Batch, Differentiation, Mapped, Variable
 from gradaudit.gradients.fast.piecewise import PiecewiseLinear, tables_pay, tabulated
+from gradaudit.gradients.memory import room
 from gradaudit.gradients.norms import (
     Directions,
     Norms,
@@ -33,17 +34,26 @@ from gradaudit.progress import Advance
 Source = General | PiecewiseLinear
 """Gives every parameter's tangents in some directions."""
 
-_WORKING_SET = 96 << 20
-"""Bytes of a chunk of records and directions: more does not make it faster, as long as what does
-not depend on the record is computed once for a few of them, and what does not depend on the
-direction too."""
-_RECORDS = 16
-_SHARED = 16
 _TABULATED = 128
 _ELEMENT = 8
 _COPIES = 8
 """Tensors of the size of each that comes in or out at a site, which a forward and backward pass
 with tangents is taken to hold."""
+
+
+class _Most(NamedTuple):
+    """Records of a source, directions of a chunk, and bytes of a chunk of both."""
+
+    records: int
+    directions: int
+    working_set: int
+
+
+_ON_A_CPU = _Most(16, 16, 96 << 20)
+"""More does not make it faster, as long as what does not depend on the record is computed once for
+a few of them, and what does not depend on the direction too."""
+_ON_A_GPU = _Most(256, 64, 1 << 60)
+"""What fits: small chunks leave a GPU idle."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,7 @@ class Jacobians:
     """Measures the Jacobians of some records' gradients.
 
     ``seed`` is that of the direction in which piecewise linearity is tested; ``memory`` bytes may
-    be taken.
+    be taken (see ``room`` for a GPU).
     """
 
     batch: Batch
@@ -121,7 +131,7 @@ class Jacobians:
         trace = self.batch.trace
         linear = self._may_be_linear(passes)
         taken = _record_bytes(trace) + (_linear_bytes(trace, self._outputs) if linear else 0)
-        for at in _slices(len(self.batch.records), min(_RECORDS, self.memory // 4 // taken)):
+        for at in _slices(len(self.batch.records), min(self._most.records, self._room // taken)):
             source = self._source(self.batch.part(at), linear=linear)
             linear = isinstance(source, PiecewiseLinear)
             yield from self._parts(source, passes)
@@ -139,7 +149,20 @@ class Jacobians:
         if self.by != "point" or trace.whole or not isinstance(self.way, Mapped):
             return False
         few = self._outputs <= sum(len(one.plan) for one in passes)
-        return few and _linear_bytes(trace, self._outputs) <= self.memory // 4
+        return few and _linear_bytes(trace, self._outputs) <= self._room
+
+    @cached_property
+    def _on_the_cpu(self) -> bool:
+        return self.batch.points.device.type == "cpu"
+
+    @property
+    def _most(self) -> _Most:
+        return _ON_A_CPU if self._on_the_cpu else _ON_A_GPU
+
+    @cached_property
+    def _room(self) -> int:
+        """Bytes for what a source holds, and for a chunk."""
+        return room(self.batch.points.device, self.memory) // 4
 
     @cached_property
     def _outputs(self) -> int:
@@ -152,16 +175,16 @@ class Jacobians:
     ) -> Iterator[tuple[Sequence[Source], int]]:
         """A source for few enough records at once."""
         records = len(source.point.batch.records)
-        if isinstance(source, PiecewiseLinear) and passes[0].total:
+        if isinstance(source, PiecewiseLinear) and passes[0].total and self._on_the_cpu:
             parts = [source.part(at) for at in _slices(records, 1)]
-            if tables_pay(source, self.memory // 4):
+            if tables_pay(source, self._room):
                 for part in parts:
                     yield [tabulated(part)], _TABULATED
                 return
         pair = _pair_bytes(self.batch.trace)
-        shared = min(_SHARED, self.memory // 2 // pair)
-        pairs = max(min(_WORKING_SET, self.memory // 4) // pair, shared)
-        chunk = max(1, min(_SHARED, pairs))
+        shared = min(self._most.directions, 2 * self._room // pair)
+        pairs = max(min(self._most.working_set, self._room) // pair, shared)
+        chunk = max(1, min(self._most.directions, pairs))
         yield [source.part(at) for at in _slices(records, pairs // chunk)], chunk
 
 
