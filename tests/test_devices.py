@@ -86,8 +86,8 @@ LOOPS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], float]] =
     (
         "attack reconstruct",
         PICTURES,
-        {**MATCHING, "method": ["inverting-gradients"], "iterations": 10},
-        {"iterations": 20},
+        {**MATCHING, "method": ["inverting-gradients"], "iterations": 20},
+        {"iterations": 40},
         0,
     ),
     (

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from gradaudit.defenses import Chain, Defense, defenses
 from gradaudit.defenses.attachment import PenalisedLoss, private_names, private_parts
 from gradaudit.deployment import Deployment
 from gradaudit.errors import CheckpointError
+from gradaudit.latest import Latest
 from gradaudit.models.checkpoint import LoadedCheckpoint
 from gradaudit.models.target import Expected, Layer, Target
 from gradaudit.randomness import rng, torch_rng
@@ -39,6 +40,7 @@ class Subject:
         expected: the accuracy that the newest target is known to have.
         units: where finished work is kept.
         deployment: the federation that its settings are compared with, where one was described.
+        latest: what an audit set up last, for the next one.
     """
 
     targets: tuple[Target, ...]
@@ -54,6 +56,7 @@ class Subject:
     expected: Expected | None = None
     units: Units = NOTHING_KEPT
     deployment: Deployment | None = None
+    latest: Latest = field(default_factory=Latest, repr=False, compare=False)
 
     @property
     def target(self) -> Target:

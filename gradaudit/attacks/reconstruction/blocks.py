@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gradaudit.attacks.reconstruction.convolutions import ConvolutionsAsProducts
 from gradaudit.attacks.reconstruction.folded import foldable, folded
 from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum, Objective
-from gradaudit.attacks.reconstruction.replay import WORTH, WORTH_ON_A_GPU, Replayed
+from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
 from gradaudit.gradients.memory import peak_bytes, room
 from gradaudit.progress import Advance
 from gradaudit.workers import shared_out
@@ -44,11 +44,9 @@ class Evaluator:
     ``Replayed``.
     """
 
-    def __init__(self, objective: Objective, worth: int | None = None) -> None:
-        on_a_gpu = objective.view.model.device.type == "cuda"
-        usual = WORTH_ON_A_GPU if on_a_gpu else WORTH
-        self._objective, self._worth = objective, usual if worth is None else worth
-        self._alone = Replayed(lambda points: _alone(objective, points[0]), self._worth)
+    def __init__(self, objective: Objective, worth: int = WORTH) -> None:
+        self._objective, self._worth = objective, worth
+        self._alone = Replayed(lambda points: _alone(objective, points[0]), worth)
         self._mapped = True
 
     def __call__(self, points: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,8 +7,9 @@ kernels. (``make_fx`` records the same, with shapes and stack traces, in seven t
 GPU, whose kernels take less time than Python to call them, the recording becomes a CUDA graph.
 """
 
+import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from operator import getitem
@@ -16,18 +17,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.passes.dialect.common.cse_pass import CSEPass
 from torch.utils._pytree import tree_map_only
 
 from gradaudit.attacks.reconstruction.objectives import Evaluation
+from gradaudit.attacks.reconstruction.shortening import Layout, shortened
 from gradaudit.gradients.eager import EagerMode
 
-WORTH = 50
-"""Evaluations of as many points after which a recording is made. It costs 9 to 34 of them, and
-those that follow run 1.2 to 1.5 times as fast (benchmarks/fast_paths.py, one thread)."""
-WORTH_ON_A_GPU = 15
-"""There, where a recording is a graph, which takes a sixth to a fifteenth of the time (ResNet-18 at
-64×64 and the sample model on an H100)."""
+WORTH = 15
+"""Evaluations of as many points after which a recording is made. Of LeNet it costs 6 to 24 of them,
+and those that follow run 1.3 to 3 times as fast (benchmarks/fast_paths.py, one thread); of the
+sample model it costs about 20, and they run seven times as fast. On a GPU, where a recording is a
+graph, they run 6 to 15 times as fast (ResNet-18 at 64×64 and the sample model on an H100)."""
 _UNREPEATABLE = {
     torch.Tag.nondeterministic_seeded,
     torch.Tag.dynamic_output_shape,
@@ -84,19 +84,22 @@ def recorded(evaluate: Evaluation, points: Tensor, pool: Any = None) -> Evaluati
     try:
         with recorder:
             results = evaluate(points)
-        module = recorder.module(results)
+        graph = recorder.graph(results)
     except Exception:  # an operation that cannot be recorded
         return None
-    if not repeatable(module.graph):
+    if not repeatable(graph):
         return None
-    module = _shortened(module).to(points.device)  # a number on the CPU is a wait each time
+    on_a_gpu = points.device.type == "cuda"
+    module = shortened(graph, recorder.constants)
+    module.to(points.device)  # a number on the CPU is a wait each time
+    run = module if on_a_gpu else _interpreted(module, points)
 
     def replay(points: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            values, gradients = module(points)
+            values, gradients = run(points.clone(memory_format=torch.contiguous_format))
         return values, gradients
 
-    return _as_graph(replay, points, pool) if points.device.type == "cuda" else replay
+    return _as_graph(replay, points, pool) if on_a_gpu else replay
 
 
 def _as_graph(evaluate: Evaluation, points: Tensor, pool: Any) -> Evaluation:
@@ -129,6 +132,28 @@ def _aside(device: torch.device) -> Iterator[None]:
     main.wait_stream(side)
 
 
+def _interpreted(module: fx.GraphModule, points: Tensor) -> Callable[[Tensor], Any]:
+    """The module for TorchScript's interpreter, which passes operations on faster than Python's.
+
+    It is left as it is where that cannot follow, or is no more. Nothing is optimised, which would
+    take as long as some tens of evaluations.
+    """
+    script: Any = torch.jit
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated
+        try:
+            traced = script.trace(module, points, check_trace=False)
+            optimising = script.optimized_execution
+        except Exception:  # an operation that it does not know
+            return module
+
+    def run(points: Tensor) -> Any:
+        with optimising(False):
+            return traced(points)
+
+    return run
+
+
 class Recorder(EagerMode):
     """Writes down every operation on tensors, below transforms and automatic differentiation.
 
@@ -136,12 +161,15 @@ class Recorder(EagerMode):
 
     Args:
         points: what the recording is a function of.
+
+    Attributes:
+        constants: by name.
     """
 
     def __init__(self, points: Tensor) -> None:
         super().__init__()
         self._graph = fx.Graph()
-        self._constants: dict[str, Tensor] = {}
+        self.constants: dict[str, Tensor] = {}
         self._nodes: dict[int, fx.Node] = {}
         self._alive: list[Tensor] = []
         self._name(points, self._graph.placeholder("points"))
@@ -161,20 +189,16 @@ class Recorder(EagerMode):
                     self._name(part, self._graph.call_function(getitem, (node, index)))
         return result
 
-    def module(self, results: tuple[Tensor, ...]) -> fx.GraphModule:
-        """What was recorded, as a function of points."""
-        return fx.GraphModule(self._constants, self.graph(results))
-
     def graph(self, results: tuple[Tensor, ...]) -> fx.Graph:
-        """What was recorded; every tensor's node has its ``shape`` in ``meta``."""
+        """What was recorded; every tensor's node has its ``Layout`` in ``meta``."""
         self._graph.output(self._written(results))
         return self._graph
 
     def node_of(self, tensor: Tensor) -> fx.Node:
         """What stands for a tensor: the operation that made it, or else a constant."""
         if id(tensor) not in self._nodes:
-            name = f"constant_{len(self._constants)}"
-            self._constants[name] = tensor
+            name = f"constant_{len(self.constants)}"
+            self.constants[name] = tensor
             self._name(tensor, self._graph.get_attr(name))
         return self._nodes[id(tensor)]
 
@@ -183,7 +207,7 @@ class Recorder(EagerMode):
 
     def _name(self, tensor: Tensor, node: fx.Node) -> None:
         """Know a tensor by its identity, which is its own as long as it lives."""
-        node.meta["shape"] = tuple(tensor.shape)
+        node.meta["shape"], node.meta["layout"] = tuple(tensor.shape), Layout.of(tensor)
         self._nodes[id(tensor)] = node
         self._alive.append(tensor)
 
@@ -199,37 +223,6 @@ def repeatable(graph: fx.Graph) -> bool:
         if constants and node.target._schema.is_mutable:
             return False
     return True
-
-
-def _shortened(module: fx.GraphModule) -> fx.GraphModule:
-    """The same without what repeats, copies nothing or is constant, where nothing is changed."""
-    targets = [node.target for node in module.graph.nodes]
-    operations = [one for one in targets if isinstance(one, torch._ops.OpOverload)]
-    if any(one._schema.is_mutable for one in operations):
-        return module
-    module = getattr(CSEPass()(module), "graph_module", module)
-    for node in list(module.graph.nodes):
-        if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
-            node.replace_all_uses_with(node.args[0])
-            module.graph.erase_node(node)
-    _fold(module)
-    module.graph.eliminate_dead_code()
-    module.recompile()
-    return module
-
-
-def _fold(module: fx.GraphModule) -> None:
-    known: dict[fx.Node, Any] = {}
-    for node in list(module.graph.nodes):
-        if node.op == "get_attr":
-            known[node] = getattr(module, node.target)
-        elif node.op == "call_function" and all(one in known for one in node.all_input_nodes):
-            arguments: Any = fx.map_arg((node.args, node.kwargs), known.__getitem__)
-            known[node] = result = node.target(*arguments[0], **arguments[1])
-            if isinstance(result, Tensor):
-                module.register_buffer(f"known_{node.name}", result)
-                with module.graph.inserting_before(node):
-                    node.replace_all_uses_with(module.graph.get_attr(f"known_{node.name}"))
 
 
 def agree(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> bool:
