@@ -9,12 +9,12 @@ import pytest
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
-gc.disable()
 
 import torch
 from hypothesis import settings
 from language_models import Shelf
 
+gc.disable()
 torch.set_num_threads(1)
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
