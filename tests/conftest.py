@@ -4,18 +4,19 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
 
-import torch
 from hypothesis import settings
-from language_models import Shelf
+
+if TYPE_CHECKING:
+    from language_models import Shelf
 
 gc.disable()
-torch.set_num_threads(1)
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
@@ -111,6 +112,8 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> "Shelf":
     """Small models of transformers."""
+    from language_models import Shelf
+
     return Shelf(tmp_path_factory.mktemp("language"))
