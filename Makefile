@@ -3,13 +3,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo check test lint docs picture mutants lock audit clean
+.PHONY: demo check quick test lint docs picture mutants lock audit clean
 
 demo: $(INSTALLED)
 	$(BIN)/gradaudit scan -o demo-report.json
 	@echo "The report is in demo-report.json"
 
-check: lint
+check: $(INSTALLED)
+	@$(MAKE) --no-print-directory -j 2 lint quick
+
+quick: $(INSTALLED)
 	$(BIN)/pytest -n 2 --dist loadfile -m "not slow"
 
 test: $(INSTALLED)

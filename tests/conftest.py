@@ -4,17 +4,19 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
 
-import torch
 from hypothesis import settings
-from language_models import Shelf
 
-torch.set_num_threads(1)
+if TYPE_CHECKING:
+    from language_models import Shelf
+
+gc.disable()
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
@@ -54,21 +56,51 @@ SLOW = (
 )
 """Files of which most tests run whole audits, start processes or need long statistics."""
 
+LONGEST = (
+    "test_first_scan.py",
+    "test_hostile.py",
+    "test_executors.py",
+    "test_devices.py",
+    "audits/test_language_models.py",
+    "test_workers.py",
+    "cli/test_processes.py",
+    "audits/test_dp_audit.py",
+    "test_resuming.py",
+    "test_processors.py",
+    "integrations/test_nvflare.py",
+    "integrations/test_flower_simulation.py",
+    "integrations/test_flower_canaries.py",
+    "audits/test_contract.py",
+    "gradients/test_jacobian.py",
+    "ranks/test_convolution.py",
+    "protection/test_levels.py",
+    "test_docs.py",
+)
+"""Files that are begun first: begun last, one would keep a worker busy while others wait."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let workers take files in the order below, where there are any."""
+    config.option.loadscopereorder = False
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark whole files as slow; single tests are marked where they stand."""
-    slow = {TESTS / name for name in SLOW}
-    missing = [str(path) for path in slow if not path.exists()]
-    assert not missing, f"SLOW names files that are gone: {missing}"
+    """Mark whole files as slow, and begin with the longest; single tests are marked in place."""
+    slow, longest = ({TESTS / name: k for k, name in enumerate(n)} for n in (SLOW, LONGEST))
+    missing = [str(path) for path in (*slow, *longest) if not path.exists()]
+    assert not missing, f"SLOW or LONGEST names files that are gone: {missing}"
     for item in items:
         if item.path in slow:
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: longest.get(item.path, len(longest)))
 
 
 def pytest_collection_finish() -> None:
-    """Spare what was there before the first test every search of the heap."""
+    """Search the heap from here on, but never what was there before the first test."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+    gc.set_threshold(10_000)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -80,6 +112,8 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> "Shelf":
     """Small models of transformers."""
+    from language_models import Shelf
+
     return Shelf(tmp_path_factory.mktemp("language"))

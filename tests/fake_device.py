@@ -7,7 +7,7 @@ It is a process of its own because torch takes one such device, and keeps it.
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
-from torch.utils._pytree import tree_leaves, tree_map
 
 from gradaudit.audits import audits
 from gradaudit.config import SubjectSettings
 from gradaudit.defenses.subject import Subject
+from gradaudit.gradients.memory import _tensors
 from gradaudit.progress import Silent
 from gradaudit.runner import measured
 from gradaudit.subject import open_subject
@@ -90,7 +90,7 @@ def computed(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     if _waits(operation, args, kwargs):
         waits[operation.overloadpacket.__name__] += 1
     asked = kwargs.get("device")
-    plain, named = tree_map(_bare, args), dict(tree_map(_bare, dict(kwargs)))
+    plain, named = _mapped(_bare, args), _mapped(_bare, kwargs)
     if asked is not None:
         named["device"] = "cpu"
     if operation is torch.ops.aten._efficientzerotensor.default:
@@ -101,12 +101,12 @@ def computed(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
         if given is not None and _bare(given) is result:
             return given  # changed in place
     leaves = asked is not None and torch.device(asked).type == "cpu"
-    return result if leaves else tree_map(_clad, result)
+    return result if leaves else _mapped(_clad, result)
 
 
 def expect_one_device(operation: Any, args: Any, kwargs: Any) -> None:
     """Refuse what a real device refuses: a tensor of another one, but for single numbers."""
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    tensors = [*_tensors(args), *_tensors(kwargs)]
     if operation.overloadpacket.__name__ in _MAY_MIX or not any(
         isinstance(tensor, Fake) for tensor in tensors
     ):
@@ -139,6 +139,15 @@ def _ends(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bool, bool]
 
 def _is_mask(index: Tensor) -> bool:
     return index.dtype in (torch.bool, torch.uint8)
+
+
+def _mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+    """What operators take or give with their leaves changed: many times as quick as torch's way."""
+    if isinstance(tree, tuple | list):
+        return type(tree)([_mapped(function, branch) for branch in tree])
+    if isinstance(tree, dict):
+        return {key: _mapped(function, branch) for key, branch in tree.items()}
+    return function(tree)
 
 
 def _bare(value: Any) -> Any:
@@ -214,15 +223,15 @@ def main() -> None:
     work = [(case["audit"], case["options"]) for case in cases]
     plug_in()  # before torch starts its threads, one a device
     here = [
-        rows_of(open_subject(s), *each)
+        None if case["only_there"] else rows_of(open_subject(s), *each)
         for s, each, case in zip(chosen, work, cases, strict=True)
-        if not case["only_there"]
     ]
     with MadeThere():
         away = [
             rows_of(there(open_subject(s)), *each) for s, each in zip(chosen, work, strict=True)
         ]
-    json.dump({"here": here, "there": away}, sys.stdout)
+    found = [{"here": one, "there": other} for one, other in zip(here, away, strict=True)]
+    json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -65,8 +65,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         TABLE,
         {
             "defense": ["dp:clip=1e6,sigma=0.001|10,per=release"],
+            "method": "dlg:optimiser=adam",
             "iterations": 2,
-            "rounds": 4,
+            "rounds": 2,
             "clients": 2,
             "batches": 2,
             "participants": 2,
@@ -79,15 +80,15 @@ LOOPS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], float]] =
     (
         "attack reconstruct",
         TABLE,
-        {**MATCHING, "method": ["dlg:optimiser=adam"], "iterations": 20},
-        {"iterations": 40},
+        {**MATCHING, "method": ["dlg:optimiser=adam"], "iterations": 5},
+        {"iterations": 10},
         0,
     ),
     (
         "attack reconstruct",
         PICTURES,
-        {**MATCHING, "method": ["inverting-gradients"], "iterations": 20},
-        {"iterations": 40},
+        {**MATCHING, "method": ["inverting-gradients"], "iterations": 16},
+        {"iterations": 20},
         0,
     ),
     (
@@ -128,37 +129,36 @@ DRAWING = {"dp-audit", "tradeoff"}
 """Draw noise on the device, where seeds mean other numbers."""
 
 
-@pytest.fixture(scope="module")
-def both() -> dict[str, Any]:
-    """The rows of every case, here and there."""
-    return run([(*case, False) for case in CASES])
+Case = tuple[str, dict[str, Any], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def once_and_twice() -> list[tuple[int, int]]:
-    """How often the CPU waits for the device in every loop, and in one of double length."""
-    found = run(
-        [
-            (audit, subject, {**options, **more}, True)
-            for audit, subject, options, doubled, _ in LOOPS
-            for more in ({}, doubled)
-        ]
-    )["there"]
-    return [
-        (one["waits"], other["waits"]) for one, other in zip(found[::2], found[1::2], strict=True)
-    ]
+def both() -> dict[str, dict[str, Any]]:
+    """What every case and loop comes to, by its name: the cases here and there, loops there."""
+    return run([*CASES, *(case for loop in LOOPS for case in once_and_twice(loop))])
 
 
-def run(cases: list[tuple[str, dict[str, Any], dict[str, Any], bool]]) -> dict[str, Any]:
-    """The rows of audits, here and there or there only."""
+def once_and_twice(loop: tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], float]) -> Any:
+    """A case of the loop, and one of double length."""
+    audit, subject, options, doubled, _ = loop
+    return (audit, subject, options), (audit, subject, {**options, **doubled})
+
+
+def name(case: Case) -> str:
+    return json.dumps(case)
+
+
+def run(cases: list[Case]) -> dict[str, dict[str, Any]]:
+    """Here, of those in ``CASES``, and there, in one process."""
+    named, both = {name(case): case for case in cases}, set(map(name, CASES))
     chosen = [
         {
             "audit": audit,
             "subject": {"samples": 100, **subject},
             "options": options,
-            "only_there": only_there,
+            "only_there": key not in both,
         }
-        for audit, subject, options, only_there in cases
+        for key, (audit, subject, options) in named.items()
     ]
     child = subprocess.run(
         [sys.executable, TESTS / "fake_device.py"],
@@ -169,8 +169,7 @@ def run(cases: list[tuple[str, dict[str, Any], dict[str, Any], bool]]) -> dict[s
         check=False,
     )
     assert child.returncode == 0, child.stderr
-    found: dict[str, Any] = json.loads(child.stdout)
-    return found
+    return dict(zip(named, json.loads(child.stdout), strict=True))
 
 
 def test_every_audit_is_tried() -> None:
@@ -186,16 +185,18 @@ needs_a_device = pytest.mark.skipif(
 @pytest.mark.slow
 @needs_a_device
 @pytest.mark.parametrize("loop", range(len(LOOPS)), ids=lambda loop: LOOPS[loop][0])
-def test_no_loop_waits_for_the_device(once_and_twice: list[tuple[int, int]], loop: int) -> None:
-    once, twice = once_and_twice[loop]
+def test_no_loop_waits_for_the_device(both: dict[str, dict[str, Any]], loop: int) -> None:
+    once, twice = (both[name(case)]["there"]["waits"] for case in once_and_twice(LOOPS[loop]))
     assert 0 < once <= twice <= once + LOOPS[loop][-1]
 
 
 @pytest.mark.slow
 @needs_a_device
 @pytest.mark.parametrize("case", range(len(CASES)), ids=lambda case: CASES[case][0])
-def test_no_operation_mixes_devices_and_no_number_changes(both: dict[str, Any], case: int) -> None:
-    here, there = both["here"][case], both["there"][case]
+def test_no_operation_mixes_devices_and_no_number_changes(
+    both: dict[str, dict[str, Any]], case: int
+) -> None:
+    here, there = (both[name(CASES[case])][place] for place in ("here", "there"))
     assert there["fault"] is None
     assert any(status == "measured" for status, _, _ in here["rows"].values())
     assert there["rows"].keys() == here["rows"].keys()

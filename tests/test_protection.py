@@ -72,7 +72,7 @@ AUDITS: dict[str, Mapping[str, Any]] = {
     "copa-metric": {},
     "forward": {},
     "attack reconstruct": {"method": ("dlg",), "restarts": 1, "iterations": 2},
-    "attack membership": {},
+    "attack membership": {"iterations": 5},
     "attack property": {"batch_size": 2, "shadow": 8, "trials": 8},
 }
 

@@ -53,7 +53,7 @@ COMMANDS = {
         *("--family", "logistic", "--no-correlation"),
     ),
     "attack reconstruct": (
-        *("attack", "reconstruct", *TABLE, "--method", "dlg:iterations=2", "--restarts", "1"),
+        *("attack", "reconstruct", *TABLE, "--method", "dlg:iterations=1", "--restarts", "1"),
         *("--batches", "4"),
     ),
     "attack property": (
@@ -62,8 +62,8 @@ COMMANDS = {
     ),
     "tradeoff": (
         *("tradeoff", *TABLE, "--defense", "dp:clip=1,sigma=0.1|1,per=release"),
-        *("--rounds", "2", "--batches", "2", "--iterations", "1", "--restarts", "1"),
-        *("--repeats", "2", "--participants", "2"),
+        *("--rounds", "2", "--batches", "2", "--method", "dlg:optimiser=adam"),
+        *("--iterations", "2", "--restarts", "1", "--repeats", "2", "--participants", "2"),
     ),
     "sweep": (
         "sweep",

@@ -9,6 +9,7 @@ from textwrap import dedent
 
 import pytest
 import torch
+from forked import Forked
 
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.executors.joblib import _deaf
@@ -144,13 +145,11 @@ WAITING = """
 """
 
 
-def begun(folder: Path) -> tuple["subprocess.Popen[bytes]", list[Path]]:
+def begun(folder: Path) -> tuple[Forked, list[Path]]:
     """A process whose two workers are at work, and what stands for each worker in /proc."""
     (folder / "waiting.py").write_text(dedent(WAITING))
     (folder / "temporary").mkdir()
-    command = [sys.executable, str(folder / "waiting.py"), str(folder)]
-    own = {**os.environ, "TMPDIR": str(folder / "temporary")}
-    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, env=own)
+    process = Forked(["waiting.py", str(folder)], folder, TMPDIR=str(folder / "temporary"))
     while len(started := sorted(folder.glob("*.pid"))) < 2 and process.poll() is None:
         time.sleep(0.05)
     return process, [Path("/proc") / path.stem for path in started]
@@ -159,17 +158,17 @@ def begun(folder: Path) -> tuple["subprocess.Popen[bytes]", list[Path]]:
 @pytest.mark.parametrize(
     ("number", "everybody", "status", "words"),
     [
-        (signal.SIGINT, True, 130, b"gradaudit: interrupted\n"),
-        (signal.SIGINT, False, 130, b"gradaudit: interrupted\n"),
-        (signal.SIGTERM, False, 143, b"gradaudit: terminated\n"),
+        (signal.SIGINT, True, 130, "gradaudit: interrupted\n"),
+        (signal.SIGINT, False, 130, "gradaudit: interrupted\n"),
+        (signal.SIGTERM, False, 143, "gradaudit: terminated\n"),
     ],
 )
 def test_a_signal_ends_the_workers_and_removes_what_is_temporary(
-    number: signal.Signals, everybody: bool, status: int, words: bytes, tmp_path: Path
+    number: signal.Signals, everybody: bool, status: int, words: str, tmp_path: Path
 ) -> None:
     process, workers = begun(tmp_path)
     (os.killpg if everybody else os.kill)(process.pid, number)
-    _, said = process.communicate(timeout=600)  # ends with the last that holds standard error
+    _, said = process.communicate()  # ends with the last that holds standard error
     assert (process.returncode, said) == (status, words)
     assert len(workers) == 2
     assert not any(worker.exists() for worker in workers)
@@ -178,8 +177,8 @@ def test_a_signal_ends_the_workers_and_removes_what_is_temporary(
 
 def test_workers_of_a_killed_process_end_by_themselves(tmp_path: Path) -> None:
     process, workers = begun(tmp_path)
-    process.kill()
-    process.communicate(timeout=600)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
     assert len(workers) == 2
     for _ in range(100):
         if not any(worker.exists() for worker in workers):

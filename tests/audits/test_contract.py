@@ -34,6 +34,8 @@ ATTACK = {
 }
 LATENT = {"batch_size": 2, "batches": 10, "repeats": 2, "family": ["logistic"]}
 IMAGINED = {"iterations": 1, "restarts": 2, "updates": 1, "guesses": 2, "together": [1, 2]}
+ADAM = "dlg:optimiser=adam"
+"""One evaluation a step, where L-BFGS takes more than twenty."""
 
 
 def table() -> Subject:
@@ -75,10 +77,12 @@ CASES: dict[str, list[Case]] = {
     "attack property": [(rounds, ATTACK)],
     "attack user": [(table, {**ATTACK, "rounds": 1})],
     "attack reconstruct": [
-        (pictures, {"method": ["dlg", "closed-form"], "iterations": 1, "restarts": 1})
+        (pictures, {"method": [ADAM, "closed-form"], "iterations": 1, "restarts": 1})
     ],
     "attack text": [(sentences.subject, {"batch_size": 2, "batches": 2, "decoys": 4})],
-    "attack tracing": [(pictures, {"participants": 2, "repeats": 2, "method": "dlg:iterations=1"})],
+    "attack tracing": [
+        (pictures, {"participants": 2, "repeats": 2, "method": ADAM, "iterations": 1})
+    ],
     "copa-metric": [(pictures, {})],
     "dp-audit": [
         (
@@ -90,16 +94,17 @@ CASES: dict[str, list[Case]] = {
     "observe": [(pictures, {"update": UPDATE})],
     "forward": [(rounds, {}), (pictures, {})],
     "sensitivity": [(pictures, {"probes": 0}), (rounds, {"probes": 8})],
-    "subspace": [(rounds, {"permutations": 99})],
+    "subspace": [(rounds, {"permutations": 19})],
     "vinfo": [
         (rounds, {**LATENT, "correlation": False}),
-        (pictures, {**IMAGINED, "original": True, "method": ["idlg"]}),
+        (pictures, {**IMAGINED, "original": True, "method": [f"i{ADAM}"]}),
     ],
     "tradeoff": [
         (
             pictures,
             {
                 "defense": ["prune:0.5|0.9"],
+                "method": ADAM,
                 "iterations": 1,
                 "rounds": 2,
                 "clients": 2,

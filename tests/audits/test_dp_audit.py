@@ -565,8 +565,8 @@ def test_adult() -> None:
     audited = adult()
 
     def audit(**options: Any) -> list[Measurement]:
-        options = {"mechanism": "dp:clip=2,sigma=0.4", "trials": 1000, "restarts": 3, **options}
-        options = {"iterations": 30, "mode": "exact", **options}
+        options = {"mechanism": "dp:clip=2,sigma=0.4", "trials": 1000, "restarts": 1, **options}
+        options = {"iterations": 15, "mode": "exact", **options}
         return list(DpAudit(DpAudit.Options(**options)).run(audited, Silent()))
 
     crafted, random = audit(), audit(record="random")

@@ -88,7 +88,7 @@ def audited(subject: Subject, wanted: Mapping[str, Mapping[str, Any]]) -> Report
 @pytest.mark.parametrize("name", ["bert-lora", *map(slow, ("gpt2", "bert", "masked", "gpt2-lora"))])
 def test_every_layer_has_a_number_or_the_audit_a_reason(name: str, shelf: Shelf) -> None:
     subject = opened(shelf, name, 12)
-    report = audited(subject, CHEAP)
+    report = audited(subject, {n: how for n, how in CHEAP.items() if n not in WHY_NOT})
     for layer in subject.layers:
         for metric in ("sensitivity.input_f", "sensitivity.label_f", "forward.fraction"):
             assert report.select(metric, layer=layer.name, variant={})[0].status == "measured"
@@ -124,7 +124,9 @@ def jacobian_norm(subject: Subject, layer: str, record: int) -> float:
         loss = F.cross_entropy(logits, labels, ignore_index=IGNORED)
         return torch.autograd.grad(loss, weight, create_graph=True)[0]
 
-    jacobian: Tensor = torch.autograd.functional.jacobian(gradient, embedded)  # type: ignore[no-untyped-call]
+    jacobian: Tensor = torch.autograd.functional.jacobian(  # type: ignore[no-untyped-call]
+        gradient, embedded, vectorize=True
+    )
     return float(jacobian.norm())
 
 
