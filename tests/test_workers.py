@@ -264,11 +264,13 @@ def pictures(**settings: Any) -> Subject:
     return Subject((target,), records, target.layers, attributes=("even",), **settings)
 
 
-SHARED: dict[str, dict[str, Any]] = {
-    "sensitivity": {},
-    "copa-metric": {"records": 2},
-    "floor": {"sigma": 0.1, "directions": 20},
-}
+SHARED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("sensitivity", {}),
+    ("copa-metric", {"records": 2}),
+    ("floor", {"sigma": 0.1, "directions": 20}),
+    ("subspace", {"permutations": 100}),
+    ("subspace", {"permutations": 100, "reading": "mean"}),
+)
 
 
 class Told:
@@ -290,34 +292,34 @@ class Told:
         raise AssertionError
 
 
-def rows_of(name: str, **settings: Any) -> tuple[list[Measurement], Told]:
+def rows_of(name: str, options: dict[str, Any], **settings: Any) -> tuple[list[Measurement], Told]:
     told, kind = Told(), audits()[name]
     subject = dp_subject.subject("race") if name == "dp-audit" else pictures()
-    about = replace(subject, samples=24, **settings)
-    return list(kind(kind.Options(**SHARED[name])).run(about, told)), told
+    about = replace(subject, samples=24, memory=1 << 18, **settings)
+    return list(kind(kind.Options(**options)).run(about, told)), told
 
 
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize(("name", "options"), SHARED, ids=str)
 def test_audits_find_the_same_for_any_number_of_workers_and_go_on_from_what_is_done(
-    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(workers, "COSTS", 0.0)
     monkeypatch.setattr(workers, "PATIENCE", 0.0)
     shipped: list[Task[Any]] = []
     ship = workers._shipped
     monkeypatch.setattr(workers, "_shipped", lambda task: shipped.append(task) or ship(task))
-    alone, told = rows_of(name)
+    alone, told = rows_of(name, options)
     assert any(row.status == "measured" for row in alone)
     assert all(row.status != "failed" for row in alone)
     assert told.tasks
     assert all(total == done for total, done in told.tasks.values())
     assert not shipped
-    together, of_both = rows_of(name, jobs=2, units=Units(tmp_path))
+    together, of_both = rows_of(name, options, jobs=2, units=Units(tmp_path))
     assert len(shipped) > 1
     assert together == alone
     assert of_both.tasks == told.tasks
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert len(kept) >= len(shipped)
-    again, _ = rows_of(name, units=Units(tmp_path))
+    again, _ = rows_of(name, options, units=Units(tmp_path))
     assert again == alone
     assert kept == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
