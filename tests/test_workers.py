@@ -21,6 +21,7 @@ from gradaudit import workers
 from gradaudit.audits import audits
 from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses.subject import Subject
+from gradaudit.dp import hypotheses
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.executors.joblib import _deaf
 from gradaudit.models.losses import CrossEntropy
@@ -270,6 +271,8 @@ SHARED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("floor", {"sigma": 0.1, "directions": 20}),
     ("subspace", {"permutations": 100}),
     ("subspace", {"permutations": 100, "reading": "mean"}),
+    ("dp-audit", {"mechanism": "dp:clip=1,sigma=1", "trials": 300, "iterations": 4}),
+    ("dp-audit", {"mechanism": "dp:clip=1,sigma=1,noise=laplace", "trials": 300, "restarts": 2}),
 )
 
 
@@ -305,6 +308,7 @@ def test_audits_find_the_same_for_any_number_of_workers_and_go_on_from_what_is_d
 ) -> None:
     monkeypatch.setattr(workers, "COSTS", 0.0)
     monkeypatch.setattr(workers, "PATIENCE", 0.0)
+    monkeypatch.setattr(hypotheses, "_PORTION", 1)
     shipped: list[Task[Any]] = []
     ship = workers._shipped
     monkeypatch.setattr(workers, "_shipped", lambda task: shipped.append(task) or ship(task))
