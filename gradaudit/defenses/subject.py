@@ -20,6 +20,7 @@ from gradaudit.models.checkpoint import LoadedCheckpoint
 from gradaudit.models.target import Expected, Layer, Target
 from gradaudit.randomness import rng, torch_rng
 from gradaudit.units import NOTHING_KEPT, Units
+from gradaudit.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,12 @@ class Subject:
     def target(self) -> Target:
         """The newest target."""
         return self.targets[-1]
+
+    @property
+    def workers(self) -> Workers:
+        """Who shares in the work: this process alone where it is done on a device."""
+        on_a_device = any(target.device.type != "cpu" for target in self.targets)
+        return Workers(1 if on_a_device else self.jobs, self.units)
 
     def sample(self, default: int, most: int | None = None) -> Records:
         """The records to look at: ``samples`` (or ``default``) drawn without replacement.

@@ -24,13 +24,11 @@ from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum, Obj
 from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
 from gradaudit.gradients.memory import peak_bytes, room
 from gradaudit.progress import Advance
-from gradaudit.workers import shared_out
+from gradaudit.workers import COSTS, shared_out
 
 MEMORY = 1 << 30
 """Bytes that the blocks which are worked on at one time may take on a CPU."""
 _LEAST_ROWS, _MOST_ROWS, _MOST_ROWS_ON_A_GPU = 8, 16, 32
-_COSTS_OF_WORKERS = 10.0
-"""Seconds of work below which starting workers may not pay."""
 _FEW = 2
 """Points for which, on a CPU, setting up ``vmap`` costs more than it saves."""
 
@@ -173,7 +171,7 @@ class Blocks:
         begun = time.perf_counter()
         evaluate(parts[0])
         seconds = (time.perf_counter() - begun) * len(parts) * self.evaluations
-        return workers if seconds >= _COSTS_OF_WORKERS else 1
+        return workers if seconds >= COSTS else 1
 
 
 def _in_a_worker(
