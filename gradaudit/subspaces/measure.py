@@ -80,8 +80,9 @@ class Comparison:
         return sum(len(split.orders) for split in self.splits)
 
     def _by_samples(self, advance: Advance, workers: Workers) -> Iterator[tuple[str, Outcome]]:
-        """As many layers at a time as their coordinates fit the memory."""
-        layers, size = self._coordinates(), max(1, self.memory // (8 * len(self.records) ** 2))
+        """Layer by layer, or for workers as many at a time as their coordinates fit the memory."""
+        fitting = max(1, self.memory // (8 * len(self.records) ** 2))
+        layers, size = self._coordinates(), fitting if workers.jobs > 1 else 1
         while some := dict(islice(layers, size)):
             found = {name: one for name, one in some.items() if isinstance(one, np.ndarray)}
             compared = _compared(found, self.splits, self.memory, advance, workers.on(*some))
@@ -101,11 +102,13 @@ class Comparison:
             vectors = (
                 block if whole else bases.joint_triangle(vectors if piece.start else None, block)
             )
+            del block  # before the next is made
             if piece.stop == widths[piece.layer]:
                 try:
                     yield piece.layer, coordinates_of(vectors)
                 except GradauditError as why:
                     yield piece.layer, why
+                vectors = None
 
     def _by_means(self, advance: Advance, workers: Workers) -> Iterator[tuple[str, Outcome]]:
         forms, without = self._forms()
@@ -147,9 +150,10 @@ class Comparison:
         return forms, without
 
     def _stream(self, names: Sequence[str]) -> PerSampleGradients:
-        """The gradients of these layers; setting them up takes a trial, so each is kept."""
+        """The gradients of these layers; the last are kept, as setting them up takes a trial."""
         key = tuple(names)
         if key not in self._streams:
+            self._streams.clear()  # each has a copy of the model
             self._streams[key] = per_sample_gradients(
                 self.target,
                 self.records.inputs,
