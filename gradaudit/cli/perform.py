@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,9 +85,22 @@ def files_read(asked: object) -> Iterator[Path]:
 def opened(settings: SubjectSettings) -> Iterator[Subject]:
     """The subject of these settings; meanwhile user code prints to standard error."""
     with stdout_for_the_report():
-        from gradaudit.subject import load
-
+        with nullcontext() if "torch" in sys.modules else without_garbage():
+            from gradaudit.subject import load
         yield load(settings)
+
+
+@contextmanager
+def without_garbage() -> Iterator[None]:
+    """Look for none while modules are loaded, nor among them afterwards, as they stay."""
+    looking = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if looking:
+            gc.enable()
 
 
 def asked(config: Path | None = None) -> dict[str, JsonValue]:
