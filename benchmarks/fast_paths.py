@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from functools import partial
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from reconstruction_speed import scene
 from sensitivity_speed import SHAPE, lenet
@@ -23,6 +24,9 @@ from torch import Tensor, nn
 from gradaudit.attacks.reconstruction import blocks
 from gradaudit.attacks.reconstruction.objectives import Evaluation
 from gradaudit.attacks.reconstruction.replay import recorded
+from gradaudit.families import trees
+from gradaudit.families.base import Features
+from gradaudit.families.forest import times_drawn
 from gradaudit.gradients import jacobian
 from gradaudit.gradients.differentiation import Batch, fastest
 from gradaudit.gradients.fast.rank_two import rank_two_norms
@@ -161,7 +165,27 @@ def piecewise_and_tables(rounds: int) -> None:
     tell("tables: the same, over piecewise", piecewise, tabulated, rounds)
 
 
+def cuts(rounds: int) -> None:
+    """Fifty trees on 128 batches, as an audit of information grows."""
+    generator = np.random.default_rng(0)
+    labels = np.arange(128) % 2
+    times = times_drawn(labels, np.full(2, 0.5), generator, bootstrap=True)
+    for width in (100, 1000, 10_000):
+        columns = generator.normal(size=(width, 128)).astype(np.float32)
+        columns[: width // 10] += labels
+
+        def grow(columns: Features = columns) -> object:
+            return trees.grown(columns, np.eye(2)[labels], times, np.random.default_rng(1))
+
+        def one_by_one(grow: Work = grow) -> object:
+            with patch.object(trees, "_DENSE", 0):
+                return grow()
+
+        tell(f"cuts: whole columns of {width}, over single rows", one_by_one, grow, rounds)
+
+
 PATHS = {
+    "cuts": cuts,
     "replay": replay,
     "products": products,
     "gram": gram,

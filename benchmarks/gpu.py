@@ -56,7 +56,7 @@ PICTURES: dict[str, Options] = {
     "attack property": {"shadow": 100, "batches": 100, "trials": 100, "repeats": 1, "rounds": 1},
 }
 TEXTS: dict[str, Options] = {
-    "sensitivity": {"probes": 16},
+    "sensitivity": {"probes": 8},
     "attack text": {"batch_size": 1, "batches": 1, "decoys": 16},
     "attack malicious-server": {},
 }

@@ -42,7 +42,36 @@ NETS = [
     Net("zoo:alexnet-32", (3, 32, 32), 64),
     Net("zoo:vgg16-gn", (3, 32, 32), 16),
     Net("torchvision:resnet18", (3, 64, 64), 16),
+    Net(f"{__file__}:resnet18_gn", (3, 32, 32), 32),
+    Net(f"{__file__}:resnet18_gn", (3, 64, 64), 16),
+    Net(f"{__file__}:Transformer", (32, 64), 64),
 ]
+
+
+def resnet18_gn() -> nn.Module:
+    """ResNet-18 for 10 classes, with group normalisation in the place of batch normalisation."""
+    model = load_model("torchvision:resnet18?num_classes=10")
+    for block in [model, *(part for part in model.modules() if isinstance(part, nn.Sequential))]:
+        for module in [block, *block.children()]:
+            for name, child in list(module.named_children()):
+                if isinstance(child, nn.BatchNorm2d):
+                    setattr(module, name, nn.GroupNorm(32, child.num_features))
+    return model
+
+
+class Transformer(nn.Module):
+    """Two encoder layers of 128 features on sequences (positions, 64)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True)
+        self.embed = nn.Linear(64, 128)
+        self.encode = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.classify = nn.Linear(128, 10)
+
+    def forward(self, sequences: Tensor) -> Tensor:
+        classes: Tensor = self.classify(self.encode(self.embed(sequences)).mean(1))
+        return classes
 
 
 def methods(

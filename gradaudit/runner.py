@@ -4,7 +4,7 @@ import logging
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -36,6 +36,7 @@ from gradaudit.progress import Progress, Silent
 from gradaudit.report import LayerRecord, Measurement, Report, Status, TargetRecord, utc_now
 from gradaudit.stopping import TimeIsUp, within
 from gradaudit.units import NOTHING_KEPT, Units
+from gradaudit.workers import one_thread
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +125,8 @@ def measured(
                 trial.rows[:], took = kept
             else:
                 left = None if seconds is None else seconds - spent()
-                with within(left), full_single_precision():
+                threads = one_thread() if audit.one_thread else nullcontext()
+                with within(left), full_single_precision(), threads:
                     trial.rows.extend(audit.run(work, progress))
                 took = spent()
                 done.keep((trial.rows, took))

@@ -7,14 +7,16 @@ processes of this machine, unless the user names another.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import platform
 import sys
+import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
@@ -33,7 +35,7 @@ import gradaudit
 from gradaudit.errors import AuditError, UsageError, one_line
 from gradaudit.executors import DEFAULT, Cluster, load_cluster
 from gradaudit.progress import Advance
-from gradaudit.units import NOTHING_KEPT, Units
+from gradaudit.units import NOTHING_KEPT, Units, Word
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,10 @@ Task = Callable[[Advance], T]
 
 TRIES = 3
 """How often a task is given to workers that are lost with it."""
+COSTS = 10.0
+"""Seconds of work below which starting workers may not pay."""
+PATIENCE = 2.0
+"""Seconds for which work is done here before workers are started for the rest of it."""
 _POLL = 0.2
 """Seconds between two looks at how far the workers are."""
 _AHEAD = 2
@@ -85,9 +91,23 @@ def employ(executor: str | Executor, jobs: int | None = None) -> int:
     return now.cluster.workers(jobs)
 
 
-def one_thread() -> AbstractContextManager[object]:
-    """A context in which numerical libraries compute with one thread."""
-    return _pools(len(sys.modules)).limit(limits=1)  # type: ignore[no-any-return]
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A context, or a decorator, in which numerical libraries compute with one thread.
+
+    Sums depend on the number of threads; torch has pools that nothing else can limit.
+    """
+    torch = sys.modules.get("torch")
+    threads = 1 if torch is None else torch.get_num_threads()
+    with _pools(len(sys.modules)).limit(limits=1):
+        if torch is None or threads == 1:
+            yield
+            return
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
 
 @lru_cache(maxsize=1)
@@ -97,19 +117,26 @@ def _pools(modules: int) -> ThreadpoolController:
 
 
 def shared_out(
-    tasks: Sequence[Task[T]], workers: int, advance: Advance, units: Units = NOTHING_KEPT
+    tasks: Sequence[Task[T]],
+    workers: int,
+    advance: Advance,
+    units: Units = NOTHING_KEPT,
+    seconds: float | None = math.inf,
 ) -> list[T]:
     """What every task gives, in order, from as many workers of one thread each.
 
-    The tasks stay in this process where one worker is enough, and where what they need, such as a
-    user's model, cannot be shipped to another one. An exception of a task, and an interruption,
-    end the work at once. A task whose worker is lost is given to another one.
+    The tasks stay in this process, with one thread too, where one worker is enough, where they are
+    short, and where what they need, such as a user's model, cannot be shipped to another one. An
+    exception of a task, and an interruption, end the work at once. A task whose worker is lost is
+    given to another one.
 
     Args:
         tasks: independent of one another.
         workers: at most.
         advance: told of the units that the tasks advance by, in this process.
         units: where what the tasks give is kept, by their numbers; it is not made again.
+        seconds: about what they all take together on one core; None where nobody knows, and they
+            are begun here.
 
     Raises:
         AuditError: a task was lost with every worker that it was given to.
@@ -120,13 +147,55 @@ def shared_out(
             for number, task in enumerate(tasks)
         ]
     workers = min(workers, len(tasks))
-    if workers > 1:
+    if workers > 1 and seconds is None:
+        begun = _here(tasks, advance, PATIENCE)
+        return begun + shared_out(tasks[len(begun) :], workers, advance)
+    if workers > 1 and seconds is not None and seconds >= COSTS:
         _ship_by_value()
         try:
             return _Shared(tasks, workers, advance).done()
         except PicklingError as error:
             log.info("no workers, the work cannot be shipped to them: %s", error)
-    return [task(advance) for task in tasks]
+    return _here(tasks, advance)
+
+
+def _here(tasks: Sequence[Task[T]], advance: Advance, patience: float = math.inf) -> list[T]:
+    """What the first tasks give, in this process with one thread, until they took so long."""
+    done: list[T] = []
+    begun = time.monotonic()
+    with one_thread():
+        for task in tasks:
+            if time.monotonic() - begun >= patience:
+                break
+            done.append(task(advance))
+    return done
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who shares in the parts of an audit's work, and where what is done is kept.
+
+    Attributes:
+        jobs: workers at most.
+        units: where what the parts give is kept.
+    """
+
+    jobs: int = 1
+    units: Units = NOTHING_KEPT
+
+    def on(self, *words: Word) -> Workers:
+        """The same for work of this name, which no other work of the audit has."""
+        return replace(self, units=self.units.of(*words))
+
+    def share(
+        self, tasks: Sequence[Task[T]], advance: Advance, seconds: float | None = None
+    ) -> list[T]:
+        """What every task gives, in order; see ``shared_out``."""
+        return shared_out(tasks, self.jobs, advance, self.units, seconds)
+
+
+ALONE = Workers()
+"""This process, which keeps nothing."""
 
 
 def _kept(units: Units, task: Task[T], advance: Advance) -> T:

@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "gradaudit"
 HEAVY = {"torch", "torchvision", "scipy", "sklearn", "safetensors", "matplotlib"}
 
 TOOLS = (
-    "errors executors files huggingface noise npz parts pictures progress randomness redaction "
-    "report specs statistics stopping text units user_code workers yaml_file"
+    "errors executors files huggingface latest noise npz parts pictures progress randomness "
+    "redaction report specs statistics stopping text units user_code workers yaml_file"
 )
 """What every room may import, and what imports nothing but tools."""
 ROOMS = {

@@ -1,4 +1,7 @@
-"""On a device that mixes nothing with the CPU's tensors every audit finds the CPU's numbers."""
+"""On a device that mixes nothing with the CPU's tensors every audit finds the CPU's numbers.
+
+The device is a fake one everywhere, and a GPU too where there is one.
+"""
 
 import json
 import subprocess
@@ -7,10 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from command_line import HANGS
 from torch.utils import backend_registration
 
 from gradaudit.audits import audits
+from gradaudit.config import SubjectSettings
+from gradaudit.progress import Silent
+from gradaudit.runner import measured
+from gradaudit.subject import open_subject
 
 TESTS = Path(__file__).parent
 TABLE = {"model": "zoo:mlp?inputs=10&classes=2", "data": "diabetes", "attribute": ["sex"]}
@@ -79,8 +87,8 @@ LOOPS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], float]] =
     (
         "attack reconstruct",
         PICTURES,
-        {**MATCHING, "method": ["inverting-gradients"], "iterations": 4},
-        {"iterations": 8},
+        {**MATCHING, "method": ["inverting-gradients"], "iterations": 16},
+        {"iterations": 20},
         0,
     ),
     (
@@ -117,6 +125,8 @@ what goes in chunks or blocks waits a few times for each.
 """
 ELSEWHERE = {"observe"}
 """Reads updates from files."""
+DRAWING = {"dp-audit", "tradeoff"}
+"""Draw noise on the device, where seeds mean other numbers."""
 
 
 Case = tuple[str, dict[str, Any], dict[str, Any]]
@@ -193,3 +203,28 @@ def test_no_operation_mixes_devices_and_no_number_changes(
     for key, (status, value, reason) in here["rows"].items():
         near = None if value is None else pytest.approx(value, rel=1e-5, abs=1e-9)
         assert there["rows"][key] == [status, near, reason], key
+
+
+needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def on(device: str, case: tuple[str, dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
+    """The rows of an audit as status, value and reason, by what tells them apart."""
+    audit, subject, options = case
+    opened = open_subject(SubjectSettings(**{"samples": 100, **subject, "device": device}))
+    outcome = measured(opened, audits()[audit](audits()[audit].Options(**options)), Silent())
+    assert outcome.fault is None
+    return {str(row.key): [row.status, row.value, row.reason] for row in outcome.part.rows}
+
+
+@pytest.mark.slow
+@needs_a_gpu
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_a_gpu_finds_the_same_numbers(case: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
+    here, there = on("cpu", case), on("cuda", case)
+    assert there.keys() == here.keys()
+    for key, (status, value, reason) in here.items():
+        drawn = value is None or case[0] in DRAWING
+        near = there[key][1] if drawn else pytest.approx(value, rel=1e-2, abs=1e-6)
+        assert there[key] == [status, near, reason], key
+        assert (there[key][1] is None) == (value is None), key

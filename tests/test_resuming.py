@@ -296,12 +296,14 @@ def test_units_of_another_run_are_left_alone(tmp_path: Path) -> None:
     audit = Sensitivity(SensitivityOptions(probes=8))
     units = Units(tmp_path)
     first = run(subject("sex"), [audit], units=units)
+    kept = len(list(tmp_path.iterdir()))
     other = run(subject("sex", seed=1), [audit], units=units)
+    assert len(list(tmp_path.iterdir())) == 2 * kept
     again = run(subject("sex"), [audit], units=units)
     assert first.measurements == again.measurements
     assert first.provenance["seconds"] == again.provenance["seconds"]
     assert first.measurements != other.measurements
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 2 * kept
 
 
 @pytest.mark.parametrize(("made", "more"), [(0, ""), (1, "; the same command goes on from r.json")])

@@ -4,18 +4,33 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
+import dp_subject
+import numpy as np
 import pytest
 import torch
 from forked import Forked
+from torch import nn
 
+from gradaudit import workers
+from gradaudit.audits import audits
+from gradaudit.data.records import Attribute, Records
+from gradaudit.defenses.subject import Subject
+from gradaudit.dp import hypotheses
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.executors.joblib import _deaf
+from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.target import Target
 from gradaudit.progress import Advance
+from gradaudit.report import Measurement
 from gradaudit.units import Units
-from gradaudit.workers import TRIES, Task, shared_out
+from gradaudit.workers import TRIES, Task, one_thread, shared_out
 
 
 def telling(number: int) -> Task[tuple[int, int]]:
@@ -53,9 +68,9 @@ def test_results_come_in_order_from_other_processes_of_one_thread() -> None:
 
 
 def test_one_task_or_one_worker_stays_here() -> None:
-    for tasks, workers in ((1, 4), (3, 1)):
+    for tasks, count in ((1, 4), (3, 1)):
         units: list[int] = []
-        found = shared_out([telling(2)] * tasks, workers, units.append)
+        found = shared_out([telling(2)] * tasks, count, units.append)
         assert {process for _, process in found} == {os.getpid()}
         assert sum(units) == 4 * tasks
 
@@ -197,3 +212,117 @@ def test_what_is_kept_is_not_made_again_and_advances_as_much(tmp_path: Path, wor
     assert kept[:2] == made
     assert kept[2][0] == 2
     assert (sum(first), sum(again)) == (8, 12)
+
+
+def test_work_of_unknown_length_is_begun_here_and_short_work_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def processes(patience: float, seconds: float | None) -> list[bool]:
+        monkeypatch.setattr(workers, "PATIENCE", patience)
+        tasks = [telling(0)] * 4
+        found = shared_out(tasks, 2, lambda units: None, Units(tmp_path / str(patience)), seconds)
+        return [process == os.getpid() for _, process in found]
+
+    def slow(advance: Advance) -> int:
+        time.sleep(0.1)
+        return os.getpid()
+
+    assert processes(60, None) == [True] * 4
+    assert processes(0, None) == [False] * 4
+    assert processes(0.5, workers.COSTS - 1) == [True] * 4
+    monkeypatch.setattr(workers, "PATIENCE", 0.15)
+    found = shared_out([slow] * 5, 2, lambda units: None, seconds=None)
+    assert [process == os.getpid() for process in found] == [True, True, False, False, False]
+
+
+def test_work_that_stays_here_is_done_by_one_thread_too() -> None:
+    torch.set_num_threads(2)
+    try:
+        assert shared_out([threads], 1, lambda units: None) == [1]
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+def pictures(**settings: Any) -> Subject:
+    """A smooth network of two convolutions, and pictures with an attribute."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            *(nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Conv2d(3, 3, 3), nn.Tanh(), nn.Flatten()),
+            nn.Linear(12, 3),
+        )
+    draw = np.random.default_rng(0)
+    records = Records(
+        inputs=torch.from_numpy(draw.random((60, 1, 6, 6)).astype(np.float32)),
+        labels=torch.arange(60) % 3,
+        attributes={"even": Attribute(np.arange(60) % 2, ("no", "yes"))},
+    )
+    target = Target(model, CrossEntropy())
+    return Subject((target,), records, target.layers, attributes=("even",), **settings)
+
+
+SHARED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("sensitivity", {}),
+    ("copa-metric", {"records": 2}),
+    ("floor", {"sigma": 0.1, "directions": 20}),
+    ("subspace", {"permutations": 100}),
+    ("subspace", {"permutations": 100, "reading": "mean"}),
+    ("dp-audit", {"mechanism": "dp:clip=1,sigma=1", "trials": 300, "iterations": 4}),
+    ("dp-audit", {"mechanism": "dp:clip=1,sigma=1,noise=laplace", "trials": 300, "restarts": 2}),
+)
+
+
+class Told:
+    """How much every task was to do, and did."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, list[int]] = {}
+
+    @contextmanager
+    def task(self, description: str, total: int) -> Iterator[Advance]:
+        done = self.tasks[description] = [total, 0]
+
+        def advance(units: int) -> None:
+            done[1] += units
+
+        yield advance
+
+    def say(self, line: str) -> None:
+        raise AssertionError
+
+
+def rows_of(name: str, options: dict[str, Any], **settings: Any) -> tuple[list[Measurement], Told]:
+    told, kind = Told(), audits()[name]
+    subject = dp_subject.subject("race") if name == "dp-audit" else pictures()
+    about = replace(subject, samples=24, memory=1 << 18, **settings)
+    return list(kind(kind.Options(**options)).run(about, told)), told
+
+
+@pytest.mark.parametrize(("name", "options"), SHARED, ids=str)
+def test_audits_find_the_same_for_any_number_of_workers_and_go_on_from_what_is_done(
+    name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(workers, "COSTS", 0.0)
+    monkeypatch.setattr(workers, "PATIENCE", 0.0)
+    monkeypatch.setattr(hypotheses, "_PORTION", 1)
+    shipped: list[Task[Any]] = []
+    ship = workers._shipped
+    monkeypatch.setattr(workers, "_shipped", lambda task: shipped.append(task) or ship(task))
+    alone, told = rows_of(name, options)
+    assert any(row.status == "measured" for row in alone)
+    assert all(row.status != "failed" for row in alone)
+    assert told.tasks
+    assert all(total == done for total, done in told.tasks.values())
+    assert not shipped
+    together, of_both = rows_of(name, options, jobs=2, units=Units(tmp_path))
+    assert len(shipped) > 1
+    assert together == alone
+    assert of_both.tasks == told.tasks
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert len(kept) >= len(shipped)
+    again, _ = rows_of(name, options, units=Units(tmp_path))
+    assert again == alone
+    assert kept == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}

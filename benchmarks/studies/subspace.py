@@ -59,7 +59,7 @@ def compared(reading: str, vectors: NDArray[np.float64], split: Split) -> Compar
     means = dict(mean_gradients(stream, {"layer": form}, [split], 1 << 26))
     k = means["layer"].rank(0, split)
     permuting = Permuting(stream, means, [split], 1 << 26)
-    ((_, permuted),) = permuting.distances({("layer", 0): k})
+    (permuted,) = permuting.distances({("layer", 0): k}, lambda units: None).values()
     return Compared(means["layer"].angles(0, split, k), permuted, {"k": k, "dimensions": 12})
 
 

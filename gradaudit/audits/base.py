@@ -136,6 +136,9 @@ class Audit(Generic[O]):
     metrics: ClassVar[tuple[Metric, ...]]
     headline: ClassVar[tuple[str, ...]]
     """Ids of the metrics worth showing of a scan; the risk table has the last for a question."""
+    one_thread: ClassVar[bool] = False
+    """Whether this process computes with one thread, and its long work is all shared out among
+    workers: their number then decides nothing, not even how sums are rounded."""
     proxy: ClassVar[bool] = False
     """Whether its metrics stand for leakage without trying to learn anything from what is shared.
 

@@ -10,6 +10,8 @@ from torch import Tensor
 from gradaudit.defenses.base import Defense, DefenseOptions
 
 _BITS = {torch.float32: np.int32, torch.float64: np.int64}
+_DISTINCT = 1 << 16
+"""Noughts in a row that get bits of their own, at least."""
 
 
 class PruneOptions(DefenseOptions):
@@ -80,7 +82,12 @@ def bounds(magnitudes: Tensor, count: int) -> tuple[Tensor, Tensor]:
         ranked = magnitudes.topk(count + 1, dim=1).values
         return ranked[:, -2:-1], ranked[:, -1:]
     elements, bits = magnitudes.shape[1], _BITS[magnitudes.dtype]
-    parted = np.maximum(magnitudes.numpy().view(bits), np.arange(elements, dtype=bits))
+    least_bits = np.arange(min(_DISTINCT, elements), dtype=bits)
+    given = magnitudes.numpy().view(bits)
+    parted = np.empty_like(given)
+    for start in range(0, elements, _DISTINCT):
+        some = slice(start, start + _DISTINCT)
+        np.maximum(given[:, some], least_bits[: elements - start], out=parted[:, some])
     removed = elements - count
     parted.partition(removed, axis=1)
     both = parted[:, removed], parted[:, :removed].max(axis=1)

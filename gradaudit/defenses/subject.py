@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,12 @@ from gradaudit.defenses import Chain, Defense, defenses
 from gradaudit.defenses.attachment import PenalisedLoss, private_names, private_parts
 from gradaudit.deployment import Deployment
 from gradaudit.errors import CheckpointError
+from gradaudit.latest import Latest
 from gradaudit.models.checkpoint import LoadedCheckpoint
 from gradaudit.models.target import Expected, Layer, Target
 from gradaudit.randomness import rng, torch_rng
 from gradaudit.units import NOTHING_KEPT, Units
+from gradaudit.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Subject:
         expected: the accuracy that the newest target is known to have.
         units: where finished work is kept.
         deployment: the federation that its settings are compared with, where one was described.
+        latest: what an audit set up last, for the next one.
     """
 
     targets: tuple[Target, ...]
@@ -54,11 +57,18 @@ class Subject:
     expected: Expected | None = None
     units: Units = NOTHING_KEPT
     deployment: Deployment | None = None
+    latest: Latest = field(default_factory=Latest, repr=False, compare=False)
 
     @property
     def target(self) -> Target:
         """The newest target."""
         return self.targets[-1]
+
+    @property
+    def workers(self) -> Workers:
+        """Who shares in the work: this process alone where it is done on a device."""
+        on_a_device = any(target.device.type != "cpu" for target in self.targets)
+        return Workers(1 if on_a_device else self.jobs, self.units)
 
     def sample(self, default: int, most: int | None = None) -> Records:
         """The records to look at: ``samples`` (or ``default``) drawn without replacement.

@@ -6,8 +6,10 @@ with the clipping in the objective, and for feasible records too. Beside the cra
 random record and the one nearest to the crafted.
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, cycle, islice
 from typing import Generic, TypeVar
 
@@ -26,6 +28,7 @@ from gradaudit.dp.sensitivity import (
 from gradaudit.errors import UsageError
 from gradaudit.progress import Advance
 from gradaudit.randomness import Seed, rng
+from gradaudit.workers import ALONE, Workers
 
 STAGES = 2
 """How often the pair of values is chosen anew in the course of crafting."""
@@ -33,6 +36,8 @@ RATES = (0.1, 0.3, 1.0)
 """Adam's step sizes, in units of each column, dealt out among the restarts."""
 _DECAYS = (0.9, 0.999)
 _TINY = 1e-30
+_STEP = 2.0
+"""Times that a step takes as long as looking at all pairs of values."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +88,12 @@ def choose_canary(
     design: Design,
     seed: Seed,
     advance: Advance,
+    workers: Workers = ALONE,
 ) -> Canaries[Canary]:
     """Measure the gaps of ordinary records, craft canaries from them, and choose who plays.
 
     The seed draws the random record and the starts; ``advance`` is told of every restart, in each
-    stage.
+    stage, in which the workers share.
 
     Raises:
         UsageError: there is no such record, or crafting is left out but wanted.
@@ -106,7 +112,7 @@ def choose_canary(
         first, labels = (
             torch.stack([getattr(start, name) for start in starts]) for name in ("inputs", "label")
         )
-        crafted = craft(sensitivity, domain, first, labels, design.iterations, advance)[0]
+        crafted = craft(sensitivity, domain, first, labels, design.iterations, advance, workers)[0]
         near = int(domain.apart(inputs.to(torch.float64), crafted.inputs).argmin())
         by_kind |= {"nearest": held("nearest", [near])[0], "crafted": crafted}
     if index is not None:
@@ -161,24 +167,57 @@ def craft(
     labels: Tensor,
     iterations: int,
     advance: Advance,
+    workers: Workers = ALONE,
 ) -> list[Canary]:
     """Canaries from every start, by ascent, the largest gap first.
 
     The sensitivity's distances are maximised from equal shares of the starts; all canaries are
     judged by the gap of their releases. ``starts`` are records (restarts, positions), whose labels
-    (restarts,) stay; ``advance`` is told of every restart that is through with a stage.
+    (restarts,) stay; ``advance`` is told of every restart that is through with a stage. The workers
+    share in the distances.
     """
     inputs = sensitivity.gradients.view.cast(starts).clone()
-    for _ in range(STAGES):
+    shares, steps = [*_shares(sensitivity, len(starts))], iterations // STAGES
+    for stage in range(STAGES):
+        begun = time.monotonic()
         pairs = _largest_pairs(sensitivity.gaps(inputs, labels))[0]
-        for distance, rows in _shares(sensitivity, len(starts)):
-            objective = sensitivity.objective(distance, pairs[rows], labels[rows])
-            inputs[rows] = ascend(objective, domain, inputs[rows], iterations // STAGES)
-            advance(len(rows))
+        seconds = _STEP * steps * (time.monotonic() - begun)
+        tasks = [
+            partial(
+                _ascend_some,
+                sensitivity,
+                domain,
+                distance,
+                inputs[rows],
+                pairs[rows],
+                labels[rows],
+                steps,
+            )
+            for distance, rows in shares
+        ]
+        reached = workers.on("stage", stage).share(tasks, advance, seconds)
+        for (_, rows), some in zip(shares, reached, strict=True):
+            inputs[rows] = some
     pairs, gaps = _largest_pairs(sensitivity.gaps(inputs, labels))
     inputs = inputs.cpu()
     facts = [*zip(*pairs.T.tolist(), gaps.tolist(), inputs, labels, strict=True)]
     return [Canary("crafted", *facts[i]) for i in gaps.argsort(descending=True).tolist()]
+
+
+def _ascend_some(
+    sensitivity: RecordSensitivity,
+    domain: Domain,
+    distance: Distance,
+    inputs: Tensor,
+    pairs: Tensor,
+    labels: Tensor,
+    steps: int,
+    advance: Advance,
+) -> Tensor:
+    objective = sensitivity.objective(distance, pairs, labels)
+    reached = ascend(objective, domain, inputs, steps)
+    advance(len(inputs))
+    return reached
 
 
 def _shares(sensitivity: RecordSensitivity, starts: int) -> Iterator[tuple[Distance, Tensor]]:

@@ -34,6 +34,7 @@ from gradaudit.errors import UsageError
 from gradaudit.progress import Advance
 from gradaudit.randomness import Seed, rng, sequence
 from gradaudit.statistics.serial import depends
+from gradaudit.workers import ALONE, Workers
 
 Mode = Literal["implementation", "exact"]
 
@@ -149,6 +150,7 @@ def trials_of_releases(
     trials: int,
     seed: Seed,
     advance: Advance,
+    workers: Workers = ALONE,
 ) -> TrialSeries:
     """Release under the null hypothesis, or with a value drawn evenly from the others."""
     coins = fair_coins(2 * trials, rng(seed, "coins"))
@@ -156,7 +158,7 @@ def trials_of_releases(
     others = rng(seed, "values").integers(1, values + 1, len(coins))
     game = mechanism, hypotheses.batches, ruler, np.where(coins, others, 0)
     of_releases = sequence(seed, "releases")
-    scores = score_releases(*game, of_releases, memory=memory, advance=advance)
+    scores = score_releases(*game, of_releases, memory=memory, advance=advance, workers=workers)
     return TrialSeries(coins, {"projection": scores[0], "distance": scores[1]})
 
 
@@ -185,12 +187,13 @@ def play(
     rules: Rules,
     seed: Seed,
     advance: Advance = lambda units: None,
+    workers: Workers = ALONE,
 ) -> TrialsResult:
     """Play the game.
 
     Method and thresholds come from the law where it is known and the releases are drawn here, and
     else from a pilot. Neither sees a trial. The hypotheses' gradients differ; ``advance`` hears of
-    every trial, of both hypotheses.
+    every trial, of both hypotheses, in which the workers share.
 
     Raises:
         UsageError: exact mode for a mechanism whose statistics have no closed law.
@@ -205,11 +208,13 @@ def play(
         ruler = pilot_ruler(mechanism, hypotheses, pilots, of_ruler, rules.memory)
         spent = pilots
     laws = laws_of(law, hypotheses, ruler)
-    draw: Draw = partial(trials_of_releases, mechanism, hypotheses, ruler, rules.memory)
+    releases = partial(trials_of_releases, mechanism, hypotheses, ruler, rules.memory)
+    pilot: Draw = partial(releases, workers=workers.on("pilot"))
+    draw: Draw = partial(releases, workers=workers.on("releases"))
     if rules.mode == "exact":
         draw = partial(trials_of_laws, laws)
     known = bool(laws) and (rules.mode == "exact" or not mechanism.foreign)
-    decisions = decide_by_law(laws, rules) if known else decide_by_pilot(draw, rules, seed)
+    decisions = decide_by_law(laws, rules) if known else decide_by_pilot(pilot, rules, seed)
     series = draw(rules.trials, sequence(seed, "trials"), advance)
     return TrialsResult(
         scores=score(series, decisions, rules),

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 
 import numpy as np
@@ -19,6 +19,7 @@ from gradaudit.errors import AuditError
 from gradaudit.gradients.functional import drawing_from
 from gradaudit.progress import Advance
 from gradaudit.randomness import Seed, number, sequence, torch_rng
+from gradaudit.workers import ALONE, Workers
 
 IntArray = NDArray[np.intp]
 
@@ -28,6 +29,10 @@ _BLOCK = 1 << 14
 """Elements whose float32 sums go into one float64 sum."""
 _IN_RANGE = 1e-12, 1e16
 """Distances whose squares float32 holds in full."""
+_PORTION, _LEAST_RELEASES = 1 << 27, 256
+"""Numbers that are drawn from one seed, or of long releases so many of them: half a second of work,
+or ten times as much as it is to bring the gradients to a worker."""
+_SECONDS_A_NUMBER = 5e-9
 _WORKING_COPIES = 6
 """Bytes that scoring takes for each byte of a chunk's releases, at most."""
 
@@ -335,8 +340,40 @@ def score_releases(
     *,
     memory: int,
     advance: Advance,
+    workers: Workers = ALONE,
 ) -> FloatArray:
-    """Scores (2, count) of releases of these batches in turns; the releases are not kept."""
+    """Scores (2, count) of releases of these batches in turns; the releases are not kept.
+
+    The workers share in portions of them, each with a seed of its own; those of code that is not
+    known here are one portion.
+    """
+    drawn = mechanism.elements_drawn(*batches[0].shape)
+    size = len(order) if mechanism.foreign else max(_LEAST_RELEASES, _PORTION // drawn)
+    tasks = [
+        partial(
+            _score_portion,
+            mechanism,
+            batches,
+            ruler,
+            portion,
+            sequence(seed, "portion", number) if number else seed,
+            memory,
+        )
+        for number, portion in enumerate(np.split(order, range(size, len(order), size)))
+    ]
+    found = workers.share(tasks, advance, _SECONDS_A_NUMBER * len(order) * drawn)
+    return np.concatenate(found, axis=1)
+
+
+def _score_portion(
+    mechanism: Mechanism,
+    batches: Sequence[Tensor],
+    ruler: Ruler,
+    order: IntArray,
+    seed: Seed,
+    memory: int,
+    advance: Advance,
+) -> FloatArray:
     scored = np.empty((2, len(order)))
     with reproducible(seed, batches[0].device) as generator:
         for which, chunk in releases_interleaved(mechanism, batches, order, generator, memory):

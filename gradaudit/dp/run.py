@@ -22,7 +22,7 @@ from gradaudit.dp.theory import Relation
 from gradaudit.errors import UsageError
 from gradaudit.progress import Progress
 from gradaudit.randomness import Seed, sequence
-from gradaudit.units import NOTHING_KEPT, Units
+from gradaudit.workers import ALONE, Workers
 
 Swept = Literal["clip", "sigma"]
 Setting = tuple[Swept, float, Mechanism]
@@ -103,15 +103,16 @@ def play_on(
     )
     domain = Domain.of(records, column, design.domain)
     # what foreign code carries on from one release to the next would be lost with those left out
-    units = NOTHING_KEPT if mechanism.foreign else subject.units
-    units = units.of(attribute, mechanism.description, repr(vars(mechanism)))
-    canaries = units.of("canaries").kept()
+    workers = ALONE if mechanism.foreign else subject.workers
+    workers = workers.on(attribute, mechanism.description, repr(vars(mechanism)))
+    kept = workers.on("canaries")
+    canaries = kept.units.kept()
     if canaries is None:
         with progress.task(f"canaries for {attribute}", STAGES * design.restarts) as advance:
             canaries = choose_canary(
-                sensitivity, domain, records, design, sequence(seed, "canary"), advance
+                sensitivity, domain, records, design, sequence(seed, "canary"), advance, kept
             )
-        units.of("canaries").keep(canaries)
+        kept.units.keep(canaries)
     hypotheses = _hypotheses(sensitivity, canaries.played, mixture=design.mixture)
     verdict = verdict_without_trials(mechanism, hypotheses, sequence(seed, "verdict"))
     return Game(
@@ -120,7 +121,7 @@ def play_on(
         "replace",
         canaries,
         hypotheses,
-        verdict or played(mechanism, hypotheses, rules, seed, units, progress),
+        verdict or played(mechanism, hypotheses, rules, seed, workers, progress),
         pair_epsilon(mechanism, hypotheses, rules.delta, verdict),
         sensitivity.measured_by,
         mechanism,
@@ -155,7 +156,7 @@ def play_between_clients(
         design.relation,
         canaries,
         hypotheses,
-        verdict or played(mechanism, hypotheses, rules, seed, NOTHING_KEPT, progress),
+        verdict or played(mechanism, hypotheses, rules, seed, ALONE, progress),
         pair_epsilon(mechanism, hypotheses, rules.delta, verdict),
         measured_by,
         mechanism,
@@ -169,7 +170,7 @@ def played(
     hypotheses: Hypotheses,
     rules: Rules,
     seed: Seed,
-    units: Units,
+    workers: Workers,
     progress: Progress,
 ) -> TrialsResult:
     """What the trials said, now or before.
@@ -178,11 +179,12 @@ def played(
         UsageError: as ``play``.
         AuditError: as ``play``.
     """
-    result: TrialsResult | None = units.of("trials").kept()
+    kept = workers.on("trials")
+    result: TrialsResult | None = kept.units.kept()
     if result is None:
         with progress.task("releases", 2 * rules.trials) as advance:
-            result = play(mechanism, hypotheses, rules, sequence(seed, "game"), advance)
-        units.of("trials").keep(result)
+            result = play(mechanism, hypotheses, rules, sequence(seed, "game"), advance, kept)
+        kept.units.keep(result)
     return result
 
 

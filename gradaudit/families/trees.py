@@ -6,7 +6,9 @@ all trees is one step of array operations.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -19,6 +21,8 @@ _CELLS = 1 << 16
 """Rows times cuts that are tried at a time, so that they stay in the cache."""
 _TRIED = 3
 """Cuts that a node tries for each of √columns: with one, it misses what few of many tell."""
+_DENSE = 10
+"""Times faster that all rows of a column are looked at than as many single ones."""
 _PATIENCE = 5
 """Levels in a row that divide no node, after which those left are leaves."""
 Sums = NDArray[np.float32]
@@ -116,6 +120,17 @@ class _Level(NamedTuple):
         totals = np.add.reduceat(sums, sizes.cumsum() - sizes, axis=1)
         return cls(nodes, sizes, totals, rows, sums)
 
+    @property
+    def starts(self) -> IntArray:
+        """(nodes,) where the rows of each begin."""
+        return np.asarray(self.sizes.cumsum() - self.sizes)
+
+    def entries(self, nodes: IntArray) -> IntArray:
+        """Where the rows of some nodes are, one node's after the other's."""
+        sizes = self.sizes[nodes]
+        before = sizes.cumsum() - sizes
+        return np.arange(sizes.sum()) + np.repeat(self.starts[nodes] - before, sizes)
+
     def means(self) -> Sums:
         """Of the targets, (nodes, targets)."""
         return np.asarray((self.totals[1:] / self.totals[0]).T)
@@ -148,6 +163,10 @@ class _Cuts(NamedTuple):
     values: Features
 
 
+_Look = tuple[IntArray, Features, Sums]
+"""Nodes, values (nodes, cuts, rows) that are cut, and sums (nodes, rows, 1 + targets) over rows."""
+
+
 class _Growing:
     """Trees as far as they are grown."""
 
@@ -172,13 +191,13 @@ class _Growing:
         tried, nodes = math.isqrt(_TRIED**2 * len(self._columns)), np.arange(len(level.nodes))
         columns = self._generator.integers(len(self._columns), size=(tried, len(nodes)))
         at_once = max(1, _CELLS // len(level.rows))
-        blocks = [
-            self._explained(level, columns[start : start + at_once])
-            for start in range(0, tried, at_once)
-        ]
-        values, gains = (np.concatenate(each) for each in zip(*blocks, strict=True))
-        chosen = gains.argmax(axis=0), nodes
-        return _Cuts(gains[chosen] > 0, columns[chosen], values[chosen])
+        starts = range(0, tried, at_once)
+        values = np.concatenate(
+            [self._between(level, columns[start : start + at_once]) for start in starts]
+        )
+        gains = _explained(level, self._passed(level, columns.T, values.T))
+        chosen = gains.argmax(axis=1)
+        return _Cuts(gains[nodes, chosen] > 0, columns[chosen, nodes], values[chosen, nodes])
 
     def divided(self, level: _Level, cuts: _Cuts) -> _Level:
         """The children, and the nodes that none of their cuts divided."""
@@ -207,57 +226,94 @@ class _Growing:
             columns[nodes], cuts[nodes], left[nodes] = of_nodes
         return Trees(count, columns, cuts, left, np.concatenate(self._values))
 
-    def _explained(self, level: _Level, columns: IntArray) -> tuple[Features, Sums]:
-        """A cut in each column, and how much of the targets' squares it explains, (cuts, nodes)."""
-        starts = level.sizes.cumsum() - level.sizes
-        places = np.repeat(columns * self._columns.shape[1], level.sizes, axis=1)
-        places += level.rows
-        looked = self._columns.reshape(-1).take(places)
-        cuts = self._between(looked, starts, level.sizes)
-        right = (looked > np.repeat(cuts, level.sizes, axis=1)).astype(np.float32)
-        often, *of_targets = (np.add.reduceat(right * each, starts, axis=1) for each in level.sums)
-        everywhere, *totals = level.totals
-        rest, gains = everywhere - often, np.zeros_like(often)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            for passed, total in zip(of_targets, totals, strict=True):
-                gains += passed**2 / often + (total - passed) ** 2 / rest
-        return cuts, np.where((often > 0) & (rest > 0), gains, 0)
+    def _passed(self, level: _Level, columns: IntArray, cuts: Features) -> Sums:
+        """What lies above cuts (nodes, cuts) in these columns, (nodes, cuts, 1 + targets)."""
+        passed = np.empty((*columns.shape, len(level.sums)), np.float32)
+        many = _DENSE * level.sizes >= self._columns.shape[1]
+        looks = self._at_all(level, columns, many), self._at_own(level, columns, ~many)
+        for nodes, looked, weights in itertools.chain(*looks):
+            above = looked > cuts[nodes, :, None]
+            passed[nodes] = above.astype(np.float32) @ weights
+        return passed
 
-    def _between(self, looked: Features, starts: IntArray, sizes: IntArray) -> Features:
-        """Of values (cuts, entries) a place between two random rows of each node.
+    def _at_all(self, level: _Level, columns: IntArray, many: NDArray[np.bool_]) -> Iterator[_Look]:
+        """Of nodes with many of the rows, whole columns; rows that are not theirs weigh nothing."""
+        rows, nodes = self._columns.shape[1], np.flatnonzero(many)
+        weights = np.zeros((len(nodes), rows, len(level.sums)), np.float32)
+        node, entries = np.repeat(np.arange(len(nodes)), level.sizes[nodes]), level.entries(nodes)
+        weights[node, level.rows[entries]] = level.sums[:, entries].T
+        step = max(1, _CELLS // (rows * columns.shape[1]))
+        for start in range(0, len(nodes), step):
+            some = nodes[start : start + step]
+            yield some, self._columns.take(columns[some], axis=0), weights[start : start + step]
+
+    def _at_own(self, level: _Level, columns: IntArray, few: NDArray[np.bool_]) -> Iterator[_Look]:
+        """Of the others their own rows, of nodes of about one size together."""
+        rows, nodes = self._columns.shape[1], np.flatnonzero(few)
+        nodes = nodes[np.argsort(-level.sizes[nodes], kind="stable")]
+        while len(nodes):
+            width = level.sizes[nodes[0]]
+            some, nodes = np.split(nodes, [max(1, _CELLS // (width * columns.shape[1]))])
+            sizes, place = level.sizes[some, None], np.arange(width)
+            entries = level.starts[some, None] + np.minimum(place, sizes - 1)
+            weights = np.where((place < sizes)[:, :, None], level.sums.T[entries], 0)
+            places = (columns[some] * rows)[:, :, None] + level.rows[entries][:, None]
+            yield some, self._columns.reshape(-1).take(places), weights
+
+    def _between(self, level: _Level, columns: IntArray) -> Features:
+        """A place in columns (cuts, nodes) between two random rows of each node.
 
         It is below the larger one, and ∞ where the node's rows are alike.
         """
-        shape = len(looked), len(sizes)
-        place, further = self._generator.random((2, *shape))
+        starts, sizes = level.starts, level.sizes
+        place, further = self._generator.random((2, *columns.shape))
         first = (place * sizes).astype(np.int64)
         second = (further * (sizes - 1)).astype(np.int64)
         second += second >= first
-        begins = np.arange(0, looked.size, looked.shape[1])[:, None] + starts
-        one, other = looked.take(begins + first), looked.take(begins + second)
-        tied = (one == other).any(axis=1)
+        flat, begins = self._columns.reshape(-1), columns * self._columns.shape[1]
+        one = flat.take(begins + level.rows.take(starts + first))
+        other = flat.take(begins + level.rows.take(starts + second))
+        tied = one == other
         if tied.any():
-            other[tied] = self._apart(looked[tied], one[tied], other[tied], starts, sizes)
+            other[tied] = self._beside(level, columns, one, tied)
         if self._halfway:
             between = one / 2 + other / 2
         else:
-            share = self._generator.random(shape).astype(one.dtype)
+            share = self._generator.random(columns.shape).astype(one.dtype)
             between = (1 - share) * one + share * other
-        between = np.where(between < np.maximum(one, other), between, np.minimum(one, other))
-        return np.where(one == other, np.inf, between).astype(one.dtype)
+        larger, smaller = np.maximum(one, other), np.minimum(one, other)
+        between = np.asarray(np.where(between < larger, between, smaller))
+        between[tied & (one == other)] = np.inf
+        return between
 
-    def _apart(
-        self, looked: Features, one: Features, other: Features, starts: IntArray, sizes: IntArray
+    def _beside(
+        self, level: _Level, columns: IntArray, shared: Features, tied: NDArray[np.bool_]
     ) -> Features:
-        """The other rows' values (cuts, nodes); where they are the same as ``one``, its neighbour.
+        """The values next to those (cuts, nodes) that two rows share, of the pairs that are tied.
 
-        That is the next value above or below it, so that a value which most rows share, as zero in
-        sparse gradients, is told from the others.
+        That is the next value above or below it in the node, so that a value which most rows
+        share, as zero in sparse gradients, is told from the others; itself where there is none.
         """
-        shared = np.repeat(one, sizes, axis=1)
-        above = np.minimum.reduceat(np.where(looked > shared, looked, np.inf), starts, axis=1)
-        below = np.maximum.reduceat(np.where(looked < shared, looked, -np.inf), starts, axis=1)
-        up = (self._generator.random(one.shape) < 0.5) | np.isinf(below)
-        up &= np.isfinite(above)
-        beside = np.where(up, above, np.where(np.isinf(below), one, below))
-        return np.where(one == other, beside, other)
+        of_cuts = tied.any(axis=1)
+        heads = self._generator.random((int(of_cuts.sum()), tied.shape[1])) < 0.5
+        nodes, value = tied.nonzero()[1], shared[tied]
+        sizes = level.sizes[nodes]
+        places = np.repeat(columns[tied] * self._columns.shape[1], sizes)
+        places += level.rows[level.entries(nodes)]
+        looked, alike = self._columns.reshape(-1).take(places), np.repeat(value, sizes)
+        begins = sizes.cumsum() - sizes
+        above = np.minimum.reduceat(np.where(looked > alike, looked, np.inf), begins)
+        below = np.maximum.reduceat(np.where(looked < alike, looked, -np.inf), begins)
+        up = (heads[tied[of_cuts]] | np.isinf(below)) & np.isfinite(above)
+        return np.where(up, above, np.where(np.isinf(below), value, below))
+
+
+def _explained(level: _Level, passed: Sums) -> Sums:
+    """How much of the targets' squares cuts explain, (nodes, cuts)."""
+    often, *of_targets = np.moveaxis(passed, 2, 0)
+    everywhere, *totals = level.totals[:, :, None]
+    rest, gains = everywhere - often, np.zeros_like(often)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for above, total in zip(of_targets, totals, strict=True):
+            gains += above**2 / often + (total - above) ** 2 / rest
+    return np.where((often > 0) & (rest > 0), gains, 0)

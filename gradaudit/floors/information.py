@@ -7,7 +7,7 @@ unit is kept in two halves, so that one can be held against the other.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Self
 
@@ -18,13 +18,14 @@ from gradaudit.floors.drawn import Drawn
 from gradaudit.floors.jacobians import Pull, pulls
 from gradaudit.floors.prior import Prior
 from gradaudit.floors.release import Release, clipped
-from gradaudit.gradients.differentiation import Batch, fastest
+from gradaudit.gradients.differentiation import Batch, Differentiation, fastest
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.per_sample import names_of
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Advance
 from gradaudit.randomness import torch_rng
+from gradaudit.workers import ALONE, Workers
 
 _HELD = 1 << 30
 """Bytes that all layers' information may take; more records then go into each unit."""
@@ -89,6 +90,7 @@ def informations(
     clips: Sequence[Release] = (),
     memory: int = 1 << 30,
     advance: Advance = lambda _: None,
+    workers: Workers = ALONE,
 ) -> dict[str, Information]:
     """C^½ E[JᵀJ] C^½ of every layer's gradient, for noise of variance one, from drawn records.
 
@@ -102,6 +104,7 @@ def informations(
         clips: what is clipped together before the noise; nothing without.
         memory: bytes that a chunk of records may take.
         advance: told of records that are done.
+        workers: who share in the records.
 
     Raises:
         AuditError: the gradients cannot be differentiated by the records.
@@ -111,7 +114,15 @@ def informations(
     most = _HELD // (2 * _ELEMENT * len(prior.counts) ** 2 * len(layers))
     sample = Drawn.of(view, names_of(layers), prior, labels, shape=shape, seed=seed, most=most)
     return measured(
-        view, layers, prior, sample, seed=seed, clips=clips, memory=memory, advance=advance
+        view,
+        layers,
+        prior,
+        sample,
+        seed=seed,
+        clips=clips,
+        memory=memory,
+        advance=advance,
+        workers=workers,
     )
 
 
@@ -125,26 +136,70 @@ def measured(
     clips: Sequence[Release] = (),
     memory: int = 1 << 30,
     advance: Advance = lambda _: None,
+    workers: Workers = ALONE,
 ) -> dict[str, Information]:
     """That of a sample; see ``informations``."""
     batch = _batch(view, layers, sample)
     way, cells = fastest(batch, "point"), sample.cells.to(batch.points.device)
-    sums: dict[str, Tensor] = {}
-    for at in _chunks(batch, layers, prior, min(_WORKING_SET, memory // 4)):
-        drawn = prior.probes(torch_rng(seed, "floor", "probes", at.start))
-        probes = drawn.to(batch.points, non_blocking=True)
-        moved = pulls(
-            batch.part(at), way, probes.reshape(-1, *batch.points.shape[1:]), layers, _AT_ONCE
-        )
-        for release in clips or (None,):
-            chosen = _of_release(moved, layers, release)
+    room = min(_WORKING_SET, memory // 4)
+    how = way, tuple(layers), prior, tuple(clips), seed
+    tasks = [
+        partial(_sums, _Part(batch.part(at), cells[at], chunks, *how))
+        for at, chunks in _whole_cells(sample.cells, _chunks(batch, layers, prior, room))
+    ]
+    parts = workers.share(tasks, advance)
+    return {name: _averaged(torch.cat([part[name] for part in parts]), sample) for name in parts[0]}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Records of whole cells, which are taken chunk by chunk.
+
+    Attributes:
+        batch: the records.
+        cells: which cell each is in, ascending.
+        chunks: of the records, by their numbers among all.
+    """
+
+    batch: Batch
+    cells: Tensor
+    chunks: Sequence[slice]
+    way: Differentiation
+    layers: Sequence[Layer]
+    prior: Prior
+    clips: Sequence[Release]
+    seed: int
+
+
+def _sums(part: _Part, advance: Advance) -> dict[str, Tensor]:
+    """By layer, the sums of C^½ JᵀJ C^½ over the records of each cell, (cells, probes, probes)."""
+    first, sums = part.chunks[0].start, dict[str, Tensor]()
+    cells = part.cells - part.cells[0]
+    for chunk in part.chunks:
+        at = slice(chunk.start - first, chunk.stop - first)
+        drawn = part.prior.probes(torch_rng(part.seed, "floor", "probes", chunk.start))
+        points = part.batch.points
+        probes = drawn.to(points, non_blocking=True).reshape(-1, *points.shape[1:])
+        moved = pulls(part.batch.part(at), part.way, probes, part.layers, _AT_ONCE)
+        for release in part.clips or (None,):
+            chosen = _of_release(moved, part.layers, release)
             bound = release.moving if release and chosen else None
             for name, products in clipped(chosen, bound).items():
-                zeros = products.new_zeros(2 * sample.units, *products.shape[1:])
+                zeros = products.new_zeros(int(cells[-1]) + 1, *products.shape[1:])
                 kept = sums.setdefault(name, zeros)
-                kept.index_add_(0, cells[at], prior.kept(products))
-        advance(at.stop - at.start)
-    return {name: _averaged(kept.cpu(), sample) for name, kept in sums.items()}
+                kept.index_add_(0, cells[at], part.prior.kept(products))
+        advance(chunk.stop - chunk.start)
+    return {name: kept.cpu() for name, kept in sums.items()}
+
+
+def _whole_cells(cells: Tensor, chunks: Iterable[slice]) -> Iterator[tuple[slice, list[slice]]]:
+    """Records, and the chunks that they are, cut where a cell ends with a chunk."""
+    some: list[slice] = []
+    for chunk in chunks:
+        some.append(chunk)
+        if chunk.stop == len(cells) or cells[chunk.stop] != cells[chunk.stop - 1]:
+            yield slice(some[0].start, chunk.stop), some
+            some = []
 
 
 def _averaged(sums: Tensor, sample: Drawn) -> Information:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self
 
 import torch
@@ -92,8 +92,14 @@ class FunctionalModel:
             elementary_attention(),
             _BatchStatisticsOnly() if self.mode == "train" else nullcontext(),
             substituting(self.module),
+            _without_cudnn() if self._recurs_on_a_gpu else nullcontext(),
         ):
             return torch.func.functional_call(self.module, state, args, kwargs)
+
+    @cached_property
+    def _recurs_on_a_gpu(self) -> bool:
+        recurrent = (isinstance(part, nn.RNNBase) for part in self.module.modules())
+        return self.device.type == "cuda" and any(recurrent)
 
     def losses(self, parameters: Parameters, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each record, (records,), of ``targets`` as ``Loss.per_record`` takes them."""
@@ -231,6 +237,16 @@ def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
     finally:
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    """Run recurrent cells in torch's own kernels: cuDNN's are differentiated in training only."""
+    enabled, torch.backends.cudnn.enabled = torch.backends.cudnn.enabled, False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = enabled
 
 
 @contextmanager

@@ -6,15 +6,16 @@ one record's loss with respect to layer l's parameters.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Self
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from gradaudit.gradients.differentiation import Batch, Differentiation, Mapped, Variable
 from gradaudit.gradients.fast.piecewise import PiecewiseLinear, tables_pay, tabulated
+from gradaudit.gradients.memory import room
 from gradaudit.gradients.norms import (
     Directions,
     Norms,
@@ -29,21 +30,31 @@ from gradaudit.gradients.sources import FactoredGradients, General
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.target import Layer
 from gradaudit.progress import Advance
+from gradaudit.workers import ALONE, Workers
 
 Source = General | PiecewiseLinear
 """Gives every parameter's tangents in some directions."""
 
-_WORKING_SET = 96 << 20
-"""Bytes of a chunk of records and directions: more does not make it faster, as long as what does
-not depend on the record is computed once for a few of them, and what does not depend on the
-direction too."""
-_RECORDS = 16
-_SHARED = 16
 _TABULATED = 128
 _ELEMENT = 8
 _COPIES = 8
 """Tensors of the size of each that comes in or out at a site, which a forward and backward pass
 with tangents is taken to hold."""
+
+
+class _Most(NamedTuple):
+    """Records of a source, directions of a chunk, and bytes of a chunk of both."""
+
+    records: int
+    directions: int
+    working_set: int
+
+
+_ON_A_CPU = _Most(16, 16, 96 << 20)
+"""More does not make it faster, as long as what does not depend on the record is computed once for
+a few of them, and what does not depend on the direction too."""
+_ON_A_GPU = _Most(256, 64, 1 << 60)
+"""What fits: small chunks leave a GPU idle."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +85,7 @@ class Jacobians:
     """Measures the Jacobians of some records' gradients.
 
     ``seed`` is that of the direction in which piecewise linearity is tested; ``memory`` bytes may
-    be taken.
+    be taken (see ``room`` for a GPU).
     """
 
     batch: Batch
@@ -89,22 +100,45 @@ class Jacobians:
         """Columns of the Jacobian: elements of one record's input or label."""
         return self.batch.variable(self.by)[0].numel()
 
-    def norms(self, passes: Sequence[Pass], advance: Advance) -> dict[str, LayerNorms]:
+    def norms(
+        self,
+        passes: Sequence[Pass],
+        advance: Advance,
+        workers: Workers = ALONE,
+        seconds: float | None = None,
+    ) -> dict[str, LayerNorms]:
         """The norms of every layer's Jacobian, by layer.
 
-        ``advance`` is told of every record's every direction.
+        ``advance`` is told of every record's every direction; the ``workers`` share in records, all
+        of which take about so many ``seconds``.
+        """
+        with torch.no_grad():
+            linear = self._may_be_linear(passes)
+            slices = self._slices(linear=linear)
+            linear = linear and (len(slices) == 1 or self._is_linear)
+        tasks = [
+            partial(_norms_of_some, replace(self, batch=self.batch.part(at)), passes, linear)
+            for at in slices
+        ]
+        parts = workers.share(tasks, advance, seconds)
+        return {name: LayerNorms.of_all([part[name] for part in parts]) for name in parts[0]}
+
+    def of_some(
+        self, passes: Sequence[Pass], linear: bool, advance: Advance
+    ) -> dict[str, LayerNorms]:
+        """The same of so few records that their gradients are held together.
+
+        ``linear`` tells whether the network may be piecewise linear.
         """
         parts: list[dict[str, LayerNorms]] = []
-        _keep_freed_memory()
-        with torch.no_grad():
-            for sources, chunk in self._sources(passes):
-                tallies = [_Tally(source, self.layers) for source in sources]
-                for taken, directions in self._chunks(passes, chunk):
-                    for tally in tallies:
-                        tally.add(taken, dict(tally.source.norms(directions, taken.norms)))
-                        records = len(tally.source.point.batch.records)
-                        advance(len(directions.vectors) * records)
-                parts += [tally.norms() for tally in tallies]
+        for sources, chunk in self._parts(self._source(self.batch, linear=linear), passes):
+            tallies = [_Tally(source, self.layers) for source in sources]
+            for taken, directions in self._chunks(passes, chunk):
+                for tally in tallies:
+                    tally.add(taken, dict(tally.source.norms(directions, taken.norms)))
+                    records = len(tally.source.point.batch.records)
+                    advance(len(directions.vectors) * records)
+            parts += [tally.norms() for tally in tallies]
         return {name: LayerNorms.of_all([part[name] for part in parts]) for name in parts[0]}
 
     def _chunks(self, passes: Sequence[Pass], size: int) -> Iterator[tuple[Pass, Directions]]:
@@ -113,18 +147,11 @@ class Jacobians:
             for directions in taken.plan.chunks(variable, size):
                 yield taken, directions
 
-    def _sources(self, passes: Sequence[Pass]) -> Iterator[tuple[Sequence[Source], int]]:
-        """Sources of tangents of a few records each, and for how many directions at once.
-
-        Sources that come together are asked for the same directions in turn.
-        """
+    def _slices(self, *, linear: bool) -> list[slice]:
+        """Records whose gradients are held together."""
         trace = self.batch.trace
-        linear = self._may_be_linear(passes)
         taken = _record_bytes(trace) + (_linear_bytes(trace, self._outputs) if linear else 0)
-        for at in _slices(len(self.batch.records), min(_RECORDS, self.memory // 4 // taken)):
-            source = self._source(self.batch.part(at), linear=linear)
-            linear = isinstance(source, PiecewiseLinear)
-            yield from self._parts(source, passes)
+        return _slices(len(self.batch.records), min(self._most.records, self._room // taken))
 
     def _source(self, batch: Batch, *, linear: bool) -> Source:
         general = General(FactoredGradients.of(batch, self.way), self.way, self.by)
@@ -139,7 +166,26 @@ class Jacobians:
         if self.by != "point" or trace.whole or not isinstance(self.way, Mapped):
             return False
         few = self._outputs <= sum(len(one.plan) for one in passes)
-        return few and _linear_bytes(trace, self._outputs) <= self.memory // 4
+        return few and _linear_bytes(trace, self._outputs) <= self._room
+
+    @cached_property
+    def _on_the_cpu(self) -> bool:
+        return self.batch.points.device.type == "cpu"
+
+    @property
+    def _most(self) -> _Most:
+        return _ON_A_CPU if self._on_the_cpu else _ON_A_GPU
+
+    @cached_property
+    def _room(self) -> int:
+        """Bytes for what a source holds, and for a chunk."""
+        return room(self.batch.points.device, self.memory) // 4
+
+    @property
+    def _is_linear(self) -> bool:
+        """Whether the network is piecewise linear at the first record."""
+        source = self._source(self.batch.part(slice(1)), linear=True)
+        return isinstance(source, PiecewiseLinear)
 
     @cached_property
     def _outputs(self) -> int:
@@ -150,18 +196,21 @@ class Jacobians:
     def _parts(
         self, source: Source, passes: Sequence[Pass]
     ) -> Iterator[tuple[Sequence[Source], int]]:
-        """A source for few enough records at once."""
+        """Sources for few enough records at once, and for how many directions at once.
+
+        Sources that come together are asked for the same directions in turn.
+        """
         records = len(source.point.batch.records)
-        if isinstance(source, PiecewiseLinear) and passes[0].total:
+        if isinstance(source, PiecewiseLinear) and passes[0].total and self._on_the_cpu:
             parts = [source.part(at) for at in _slices(records, 1)]
-            if tables_pay(source, self.memory // 4):
+            if tables_pay(source, self._room):
                 for part in parts:
                     yield [tabulated(part)], _TABULATED
                 return
         pair = _pair_bytes(self.batch.trace)
-        shared = min(_SHARED, self.memory // 2 // pair)
-        pairs = max(min(_WORKING_SET, self.memory // 4) // pair, shared)
-        chunk = max(1, min(_SHARED, pairs))
+        shared = min(self._most.directions, 2 * self._room // pair)
+        pairs = max(min(self._most.working_set, self._room) // pair, shared)
+        chunk = max(1, min(self._most.directions, pairs))
         yield [source.part(at) for at in _slices(records, pairs // chunk)], chunk
 
 
@@ -193,6 +242,15 @@ class _Tally:
             layer.name: LayerNorms(by_layer[layer.name], ranges(layer.parameter_names), titles)
             for layer in self.layers
         }
+
+
+def _norms_of_some(
+    jacobians: Jacobians, passes: Sequence[Pass], linear: bool, advance: Advance
+) -> dict[str, LayerNorms]:
+    """What a worker does."""
+    _keep_freed_memory()
+    with torch.no_grad():
+        return jacobians.of_some(passes, linear, advance)
 
 
 def _slices(count: int, size: int) -> list[slice]:

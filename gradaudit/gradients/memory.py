@@ -22,6 +22,21 @@ Stream = Callable[[Sequence[str]], Iterable[Mapping[str, Tensor]]]
 each layer's name to (chunk, elements)."""
 
 _BYTES = 8
+_OF_A_GPU = 8
+_USUAL = 1 << 30
+
+
+def room(device: torch.device, memory: int) -> int:
+    """Bytes that a chunk of work may take on a device, where ``memory`` bytes are for one on a CPU.
+
+    On a GPU an eighth of all its memory, or half of what is free if that is less, stands for 1 GiB,
+    and other amounts go with it: kernels of small chunks take longer to start than to run.
+    """
+    if device.type != "cuda":
+        return memory
+    free, total = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min(total // _OF_A_GPU, free // 2) * memory // _USUAL
 
 
 def peak_bytes(function: Callable[[], object]) -> int:

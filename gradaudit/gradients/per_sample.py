@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from gradaudit.errors import NotApplicable
+from gradaudit.gradients.buffers import Buffers
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.memory import peak_bytes
+from gradaudit.gradients.memory import peak_bytes, room
 from gradaudit.gradients.trace import Gradients, Trace
 from gradaudit.models.target import Layer, Target
 
@@ -28,8 +29,9 @@ _TRIAL = 2
 _QUICK_BYTES = 16 << 20
 """On the CPU: larger blocks go back to the system after every use, and fetching them again costs
 more than the arithmetic."""
-_QUICK_RECORDS = 16
-"""At least: of fewer, small layers take less time than calling them (benchmarks/language_speed)."""
+_QUICK_BATCH, _QUICK_CHUNK = 64, 16
+"""Records at least: of fewer, small layers take less time than calling them (benchmarks/
+language_speed.py and per_sample_speed.py)."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class PerSampleGradients:
     its gradients (records, elements): the layer's parameters flattened, in the order of
     ``parameter_names``. It can be iterated over again. ``ways`` tells how each layer's gradients
     are computed; ``chunk`` records' are yielded at once, and ``batch`` records, a multiple of that,
-    run through the model at once.
+    run through the model at once. Gradients are formed in ``buffers``, or in memory of their own.
     """
 
     trace: Trace
@@ -50,6 +52,7 @@ class PerSampleGradients:
     ways: Mapping[str, Way]
     chunk: int = 1
     batch: int = 1
+    buffers: Buffers | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -60,6 +63,12 @@ class PerSampleGradients:
             gradients = self.run(start, stop)
             for first in range(0, stop - start, self.chunk):
                 yield self.formed(gradients, slice(first, first + self.chunk))
+        self.finish()
+
+    def finish(self) -> None:
+        """Give back what gradients were formed in; it comes again with the next."""
+        if self.buffers:
+            self.buffers.clear()
 
     def run(self, start: int, stop: int) -> Gradients:
         """What the model gives for a batch of records: the gradients taken apart, or whole."""
@@ -76,7 +85,10 @@ class PerSampleGradients:
     def formed_layer(self, gradients: Gradients, rows: slice, layer: Layer) -> Tensor:
         """One layer's gradients of some records of a batch, (records, elements)."""
         parts = [self._formed(gradients, rows, name) for name in layer.parameter_names]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        if len(parts) == 1:
+            return parts[0]
+        shape = len(parts[0]), sum(part.shape[1] for part in parts)
+        return torch.cat(parts, dim=1, out=self._empty(shape, parts[0]))
 
     def _formed(self, gradients: Gradients, rows: slice, name: str) -> Tensor:
         if name in gradients.whole:
@@ -85,8 +97,17 @@ class PerSampleGradients:
         for k, use in self.trace.uses[name]:
             left = use.left(deltas[k][rows])
             right = use.right(seen[k][rows]).to(left)
-            terms.append(use.weight(left @ right.mT, seen[k][rows]))
+            terms.append(use.weight(self._product(left, right.mT), seen[k][rows]))
         return reduce(torch.add, terms)
+
+    def _product(self, left: Tensor, right: Tensor) -> Tensor:
+        shape = *left.shape[:-1], right.shape[-1]
+        matrices = left.flatten(0, -3), right.flatten(0, -3)
+        out = self._empty((len(matrices[0]), *shape[-2:]), left)
+        return torch.bmm(*matrices, out=out).view(shape)
+
+    def _empty(self, shape: Sequence[int], like: Tensor) -> Tensor | None:
+        return self.buffers.empty(shape, like) if self.buffers else None
 
 
 PREPARING = 15
@@ -107,7 +128,7 @@ def per_sample_gradients(
     """The gradient of every record's loss by every layer.
 
     The target is left as it was. Inputs, at least one, and labels are (records, …). The
-    computation may take ``memory`` bytes on the target's device, as measured on a trial of two
+    computation may take ``memory`` bytes (see ``room`` for a GPU), as measured on a trial of two
     records; it goes on with single records where that is too little. Dropout in training mode
     draws from the seed; each record has its own masks, which depend on ``batch``.
 
@@ -141,17 +162,24 @@ def _sized(gradients: PerSampleGradients, memory: int) -> PerSampleGradients:
 
     running = [peak_bytes(partial(run, n)) for n in (1, _TRIAL)]
     forming = [peak_bytes(partial(gradients.formed, runs[-1], slice(0, n))) for n in (1, _TRIAL)]
-    quick = _QUICK_BYTES if gradients.trace.view.device.type == "cpu" else None
-    batch = min(_fitting(running, memory // 2, quick), len(gradients))
-    chunk = min(_fitting(forming, memory // 2, quick), batch)
-    return replace(gradients, chunk=chunk, batch=batch // chunk * chunk)
+    device = gradients.trace.view.device
+    batch, chunk = (_fitting(peaks, room(device, memory) // 2) for peaks in (running, forming))
+    if device.type == "cpu":
+        batch = min(batch, max(_QUICK_BATCH, _QUICK_BYTES // _more(running)))
+        chunk = min(chunk, max(_QUICK_CHUNK, _QUICK_BYTES // _more(forming)))
+    batch = min(batch, len(gradients))
+    chunk = min(chunk, batch)
+    return replace(gradients, chunk=chunk, batch=batch // chunk * chunk, buffers=Buffers())
 
 
-def _fitting(peaks: Sequence[int], memory: int, quick: int | None) -> int:
+def _fitting(peaks: Sequence[int], memory: int) -> int:
     """Records that fit, from the peaks of one and of two."""
-    more = max(peaks[1] - peaks[0], 1)
-    records = max(1, 1 + (memory - peaks[0]) // more)
-    return records if quick is None else min(records, max(_QUICK_RECORDS, quick // more))
+    return max(1, 1 + (memory - peaks[0]) // _more(peaks))
+
+
+def _more(peaks: Sequence[int]) -> int:
+    """Bytes that another record takes."""
+    return max(peaks[1] - peaks[0], 1)
 
 
 def _traced(

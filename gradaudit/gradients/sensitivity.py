@@ -34,6 +34,7 @@ from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
 from gradaudit.statistics import CONFIDENCE
 from gradaudit.statistics.intervals import Interval
+from gradaudit.workers import ALONE, Workers
 
 Array = NDArray[np.float64]
 
@@ -41,6 +42,8 @@ AFFORDABLE = 2e11
 """Multiply-adds of forward passes that an exact measurement may take without being asked for."""
 PROBES = 64
 CONFIDENT = 0.999
+_SECONDS, _SECONDS_AN_OPERATION = 3e-5, 3e-10
+"""A tangent takes about, and for each multiply-add of a forward pass."""
 _TOGETHER = 16
 """Records that the model is run on at a time, where it does not couple them."""
 
@@ -183,13 +186,20 @@ class Observed:
         return float((losses < -math.log(CONFIDENT)).double().mean())
 
     def measure(
-        self, by: Variable, probes: int | None, *, seed: int, memory: int, progress: Progress
+        self,
+        by: Variable,
+        probes: int | None,
+        *,
+        seed: int,
+        memory: int,
+        progress: Progress,
+        workers: Workers = ALONE,
     ) -> Measured:
         """Measure all layers.
 
         ``by`` is the point (the input) or the target (the label); ``probes`` are how many to
         estimate from, 0 for none, None for none where that is affordable. At most ``memory`` bytes
-        are taken.
+        are taken, by each of the workers.
 
         Raises:
             AuditError: the gradients cannot be differentiated by this.
@@ -203,8 +213,10 @@ class Observed:
         if probes is None:
             probes = 0 if work <= AFFORDABLE else PROBES
         passes = by_probes(jacobians.size, probes, seed) if probes else exactly(jacobians.size)
-        with progress.task(_TASKS[by], len(records) * sum(len(p.plan) for p in passes)) as advance:
-            norms_of = jacobians.norms(passes, advance)
+        tangents = len(records) * sum(len(taken.plan) for taken in passes)
+        seconds = tangents * (_SECONDS + _SECONDS_AN_OPERATION * _multiply_adds(trace))
+        with progress.task(_TASKS[by], tangents) as advance:
+            norms_of = jacobians.norms(passes, advance, workers.on(by), seconds)
         wide = [layer for layer in self.layers if layer.parameters > 1]
         raw = {layer.name: _samples(norms_of[layer.name], passes) for layer in self.layers}
         bounded = {layer.name: _samples(norms_of[layer.name], passes, layer) for layer in wide}

@@ -51,6 +51,7 @@ class Survey:
         self.stopped: BaseException | None = None
         """What interrupted it."""
         self._subject, self._left = subject, left
+        self._subjects = _in_precisions(subject)
         self._ladders = sorted(ladders, key=lambda sizes: sizes[0].audit.priority)
         self._names = [sizes[0].audit.name for sizes in ladders]
         self._others = {audit.name: audit for audit in others}
@@ -61,7 +62,7 @@ class Survey:
     def seconds(self, size: Size) -> float:
         """About what a size takes; zero where there is nothing to do."""
         if size not in self._expected:
-            subject = _sampled(self._subject, size)
+            subject = _sampled(self._subjects, size)
             self._expected[size] = self._pace.seconds(size.audit, subject)
         return self._expected[size]
 
@@ -125,7 +126,7 @@ class Survey:
         return run.report({**provenance, "plan": self._facts()})
 
     def _measured(self, turn: Turn, progress: Progress, units: Units) -> Outcome:
-        subject = _sampled(self._subject, turn.size)
+        subject = _sampled(self._subjects, turn.size)
         return measured(subject, turn.size.audit, progress, units, turn.seconds)
 
     def _facts(self) -> dict[str, JsonValue]:
@@ -159,11 +160,18 @@ class Survey:
         self._found[name] = size, outcome
 
 
-def _sampled(subject: Subject, size: Size) -> Subject:
+def _in_precisions(subject: Subject) -> dict[bool, Subject]:
+    """The subject with targets in single precision, and in double, each the same for all audits."""
+    return {
+        single: replace(subject, targets=tuple(replace(x, precision=p) for x in subject.targets))
+        for single, p in ((True, torch.float32), (False, torch.float64))
+    }
+
+
+def _sampled(subjects: Mapping[bool, Subject], size: Size) -> Subject:
     """The subject as an audit of this size looks at it."""
-    precision = torch.float32 if size.single else torch.float64
-    targets = tuple(replace(target, precision=precision) for target in subject.targets)
-    return replace(subject, targets=targets, samples=subject.samples or size.samples)
+    subject = subjects[size.single]
+    return replace(subject, samples=subject.samples or size.samples)
 
 
 def _worth(outcome: Outcome) -> tuple[bool, bool]:

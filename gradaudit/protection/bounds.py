@@ -122,7 +122,7 @@ class FloorBounds:
         case = case_of(audit, subject)
         _expect_protectable(case.layers, subject.layers)
         with progress.task("floor", len(case.labels)) as advance:
-            known = case.informations(subject, advance)
+            known = case.informations(subject, advance, subject.workers)
         for name, parts in known.items():
             if not parts.finite:
                 raise AuditError(f"{name}: its gradients are not finite, so that it has no floor")

@@ -2,20 +2,23 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pydantic import JsonValue
 from torch import Tensor
 
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.progress import Advance
 from gradaudit.randomness import Seed, sequence
 from gradaudit.ranks.convolution import Evidence, LayerRank, Method, convolution_rank
 from gradaudit.ranks.geometry import Convolution, geometry_of
 from gradaudit.ranks.matrix_free import ALPHA, ALPHA_SMALLEST, Nullity
 from gradaudit.ranks.observe import Use, uses
 from gradaudit.ranks.operator import Gap
+from gradaudit.workers import ALONE, Workers
 
 _MEANING: dict[Evidence, str] = {
     "exact": "follows from the ranks of filters and output gradients by a theorem",
@@ -60,38 +63,47 @@ def ranks_of(
     method: Method,
     flops: float,
     seed: int,
-    advance: Callable[[int], None],
+    advance: Advance,
+    workers: Workers = ALONE,
 ) -> tuple[dict[str, LayerRanks], dict[str, str]]:
     """Ranks of U of convolutions, for every record on its own.
 
     The model is a functional copy in float64, inputs (records, …) and labels are as it casts them,
     and a convolution may take ``flops`` floating-point operations for a record; ``advance`` is told
-    of every one that is done. Ranks come by layer in order of execution, with reasons for the
-    layers that have none.
+    of every one that is done, each of which is work for one of the ``workers``. Ranks come by layer
+    in order of execution, with reasons for the layers that have none.
 
     Raises:
         AuditError: a weight or gradient is not finite.
     """
-    by_layer: dict[str, list[LayerRank]] = {}
-    sizes: dict[str, int] = {}
+    observed: list[tuple[int, Use]] = []
     reasons: dict[str, str] = {}
     for number, (record, label) in enumerate(zip(inputs, labels, strict=True)):
         seen = uses(model, layers, record[None], label[None])
         reasons |= _unmeasurable(layers, seen)
-        for use in seen:
-            if use.layer in reasons:
-                continue
-            try:
-                of_use = sequence(seed, "ranks", number, use.layer)
-                rank = _rank_of_use(layers[use.layer], use, method, flops, of_use)
-            except NotApplicable as error:
-                reasons[use.layer] = str(error)
-                continue
+        observed += [(number, use) for use in seen]
+    measured = [(number, use) for number, use in observed if use.layer not in reasons]
+    tasks = [
+        partial(
+            _rank_of_use,
+            layers[use.layer],
+            use,
+            method,
+            flops,
+            sequence(seed, "ranks", number, use.layer),
+        )
+        for number, use in measured
+    ]
+    found = workers.share(tasks, advance)
+    by_layer: dict[str, list[LayerRank]] = {}
+    for (_, use), rank in zip(measured, found, strict=True):
+        if isinstance(rank, LayerRank):
             by_layer.setdefault(use.layer, []).append(rank)
-            sizes[use.layer] = math.prod(use.shape)
-            advance(1)
-    measured = {name: ranks for name, ranks in by_layer.items() if name not in reasons}
-    return {n: LayerRanks(n, sizes[n], tuple(ranks)) for n, ranks in measured.items()}, reasons
+        else:
+            reasons.setdefault(use.layer, str(rank))
+    sizes = {use.layer: math.prod(use.shape) for _, use in measured}
+    ranks = {name: ranks for name, ranks in by_layer.items() if name not in reasons}
+    return {n: LayerRanks(n, sizes[n], tuple(some)) for n, some in ranks.items()}, reasons
 
 
 def _unmeasurable(layers: Mapping[str, Convolution], seen: Sequence[Use]) -> dict[str, str]:
@@ -107,13 +119,19 @@ def _unmeasurable(layers: Mapping[str, Convolution], seen: Sequence[Use]) -> dic
 
 
 def _rank_of_use(
-    layer: Convolution, use: Use, method: Method, flops: float, seed: Seed
-) -> LayerRank:
+    layer: Convolution, use: Use, method: Method, flops: float, seed: Seed, advance: Advance
+) -> LayerRank | NotApplicable:
+    """The rank, or why the method says nothing of it."""
     if not (use.deltas.isfinite().all() and use.weight.isfinite().all()):
         raise AuditError(f"{use.layer}: its weights or the gradient at its output are not finite")
     geometry = geometry_of(layer, use.shape[2:], use.weight.device)
     facts = use.weight, use.deltas[0].flatten(1), geometry, layer.groups
-    return convolution_rank(*facts, method=method, flops=flops, seed=seed)
+    try:
+        rank = convolution_rank(*facts, method=method, flops=flops, seed=seed)
+    except NotApplicable as why:
+        return why
+    advance(1)
+    return rank
 
 
 def rank_deficiency(ranks: Sequence[Sequence[int]], inputs: Sequence[int]) -> list[float]:

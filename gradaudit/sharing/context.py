@@ -12,6 +12,7 @@ from torch import Tensor
 from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.per_sample import per_sample_gradients
+from gradaudit.latest import Latest
 from gradaudit.models.target import Layer, Target
 from gradaudit.randomness import torch_rng
 from gradaudit.sharing.draws import shares_of
@@ -285,6 +286,28 @@ class Context:
             latest = key, chain.record_factors(norms)
             self._factors = dict([*self._factors.items(), latest][-_KEPT:])
         return self._factors[key]
+
+
+_SHARE = 8
+"""One of so many parts of the memory is the most that a kept model may take."""
+
+
+def context_of(
+    latest: Latest,
+    target: Target,
+    records: Records,
+    sharing: SharingProtocol,
+    *,
+    dtype: torch.dtype = torch.float32,
+    memory: int,
+) -> Context:
+    """The latest context, where it is of the same: else it takes some twenty passes of a record.
+
+    It holds two copies of the model, and is not kept where these take much of the memory.
+    """
+    size = sum(parameter.nbytes for parameter in target.model.parameters())
+    keeper = latest if 2 * size <= memory // _SHARE else Latest()
+    return keeper.of(Context, target, records, sharing=sharing, dtype=dtype, memory=memory)
 
 
 def _engine(clients: Clients, layers: tuple[Layer, ...]) -> tuple[RecordRows | None, str]:

@@ -261,6 +261,7 @@ class RecordRows:
                     if layer.name in self.factors:
                         rows = rows.scaled(self.factors[layer.name][where])
                     yield where, layer, rows
+        engine.finish()
 
     def bytes_of(self, layer: Layer) -> int:
         """Bytes of one record's row."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +19,11 @@ from torch import nn
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.memory import Piece, Stream, as_array, counted, names, passes
 from gradaudit.models.target import Layer, outputs_second
+from gradaudit.progress import Advance
 from gradaudit.subspaces.bases import leading_directions, negligible, numerical_rank
 from gradaudit.subspaces.comparing import distances, principal_angles, quick_angles
 from gradaudit.subspaces.splits import Split
+from gradaudit.workers import ALONE, Workers
 
 Array = NDArray[np.float64]
 NOT_FINITE = "its gradients are not finite; look at the weights and the inputs"
@@ -214,36 +218,49 @@ class Permuting:
             )
 
     def distances(
-        self, ranks: Mapping[tuple[str, int], int]
-    ) -> Iterator[tuple[tuple[str, int], dict[str, Array]]]:
+        self, ranks: Mapping[tuple[str, int], int], advance: Advance, workers: Workers = ALONE
+    ) -> dict[tuple[str, int], dict[str, Array]]:
         """Every distance, (permutations,) by its name.
 
         Args:
             ranks: how many directions are compared, by layer and number of the split.
+            advance: told of permutations.
+            workers: who share in the runs over the records.
 
-        Yields:
+        Returns:
             The same keys in the same order, with their distances.
         """
         keys = {str(position): key for position, key in enumerate(ranks)}
         numbers = {key: self.means[name].total.size for key, (name, _) in keys.items()}
         costs = {key: _BYTES * _COPIES * size for key, size in numbers.items()}
-        parts: list[dict[str, Array]] = []
-        for pieces in passes(dict.fromkeys(keys, self.count), self.memory, costs):
-            sums = self._sums([(*keys[piece.layer], piece) for piece in pieces])
-            for piece in pieces:
-                name, number = key = keys[piece.layer]
-                basis = self.means[name]
-                angles = basis.quick_angles(sums.pop(0), self._members(number, piece), ranks[key])
-                parts.append(distances(angles))
-                if piece.stop == self.count:
-                    yield (
-                        key,
-                        {
-                            distance: np.concatenate([p[distance] for p in parts])
-                            for distance in parts[0]
-                        },
-                    )
-                    parts = []
+        groups = [*passes(dict.fromkeys(keys, self.count), self.memory, costs)]
+        tasks = [
+            partial(self._of_a_run, [(*keys[piece.layer], piece) for piece in pieces], ranks)
+            for pieces in groups
+        ]
+        found = chain.from_iterable(workers.share(tasks, advance, math.inf))
+        parts: dict[tuple[str, int], list[dict[str, Array]]] = {key: [] for key in ranks}
+        for piece, part in zip(chain.from_iterable(groups), found, strict=True):
+            parts[keys[piece.layer]].append(part)
+        return {
+            key: {name: np.concatenate([part[name] for part in some]) for name in some[0]}
+            for key, some in parts.items()
+        }
+
+    def _of_a_run(
+        self,
+        wanted: Sequence[tuple[str, int, Piece]],
+        ranks: Mapping[tuple[str, int], int],
+        advance: Advance,
+    ) -> list[dict[str, Array]]:
+        """The distances under some permutations of some layers and splits."""
+        sums, found = self._sums(wanted), []
+        for name, number, piece in wanted:
+            members = self._members(number, piece)
+            angles = self.means[name].quick_angles(sums.pop(0), members, ranks[name, number])
+            found.append(distances(angles))
+            advance(piece.width)
+        return found
 
     def _sums(self, wanted: Sequence[tuple[str, int, Piece]]) -> list[Array]:
         """Sums over the permuted groups: for each piece of permutations, (width, elements)."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from typing import Literal
+from functools import partial
+from itertools import chain, islice, product
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +23,12 @@ from gradaudit.errors import AuditError, GradauditError, NotApplicable
 from gradaudit.gradients.memory import column_blocks
 from gradaudit.gradients.per_sample import PerSampleGradients, per_sample_gradients
 from gradaudit.models.target import Layer, Target
-from gradaudit.progress import Progress
+from gradaudit.progress import Advance, Progress
 from gradaudit.subspaces import bases
 from gradaudit.subspaces.comparing import Compared, distances, principal_angles, quick_angles
 from gradaudit.subspaces.means import NOT_FINITE, MatrixForm, Permuting, mean_gradients
 from gradaudit.subspaces.splits import Orders, Split
+from gradaudit.workers import ALONE, Task, Workers
 
 Outcome = Mapping[int, Compared | GradauditError]
 """Of a layer: what was found of each split, by its number, or why nothing was."""
@@ -56,39 +58,59 @@ class Comparison:
     _streams: dict[tuple[str, ...], PerSampleGradients] = field(default_factory=dict, repr=False)
 
     def outcomes(
-        self, reading: Literal["mean", "samples"], progress: Progress
+        self, reading: Literal["mean", "samples"], progress: Progress, workers: Workers = ALONE
     ) -> Iterator[tuple[str, Outcome]]:
         """What was found in every layer, by its name, in no particular order.
+
+        The workers share in the permutations.
 
         Raises:
             NotApplicable: the model couples the records of a batch.
             AuditError: the model cannot be run on the records.
         """
-        with progress.task(f"subspace, {reading}", len(self.layers)) as advance:
-            for outcome in self._by_means() if reading == "mean" else self._by_samples():
-                advance(1)
-                yield outcome
+        by_reading = self._by_means if reading == "mean" else self._by_samples
+        with progress.task(
+            f"subspace, {reading}", len(self.layers) * self._permutations
+        ) as advance:
+            yield from by_reading(advance, workers.on(reading))
 
-    def _by_samples(self) -> Iterator[tuple[str, Outcome]]:
+    @property
+    def _permutations(self) -> int:
+        """Of a layer."""
+        return sum(len(split.orders) for split in self.splits)
+
+    def _by_samples(self, advance: Advance, workers: Workers) -> Iterator[tuple[str, Outcome]]:
+        """Layer by layer, or for workers as many at a time as their coordinates fit the memory."""
+        fitting = max(1, self.memory // (8 * len(self.records) ** 2))
+        layers, size = self._coordinates(), fitting if workers.jobs > 1 else 1
+        while some := dict(islice(layers, size)):
+            found = {name: one for name, one in some.items() if isinstance(one, np.ndarray)}
+            compared = _compared(found, self.splits, self.memory, advance, workers.on(*some))
+            for name, one in some.items():
+                if isinstance(one, GradauditError):
+                    advance(self._permutations)
+                    yield name, self._everywhere(one)
+                else:
+                    yield name, compared[name]
+
+    def _coordinates(self) -> Iterator[tuple[str, Array | GradauditError]]:
+        """The records' principal coordinates in every layer, or why there are none."""
         widths = {layer.name: layer.parameters for layer in self.layers}
-        vectors: NDArray[np.float64] | None = None
+        vectors: Array | None = None
         for piece, block in column_blocks(self._stream, widths, len(self.records), self.memory):
             whole = piece.width == widths[piece.layer]
             vectors = (
                 block if whole else bases.joint_triangle(vectors if piece.start else None, block)
             )
+            del block  # before the next is made
             if piece.stop == widths[piece.layer]:
-                yield piece.layer, self._of_samples(vectors)
+                try:
+                    yield piece.layer, coordinates_of(vectors)
+                except GradauditError as why:
+                    yield piece.layer, why
+                vectors = None
 
-    def _of_samples(self, vectors: NDArray[np.float64]) -> Outcome:
-        if not np.isfinite(vectors).all():
-            return self._everywhere(AuditError(NOT_FINITE))
-        try:
-            return compare_samples(vectors, self.splits, self.memory)
-        except NotApplicable as why:
-            return self._everywhere(why)
-
-    def _by_means(self) -> Iterator[tuple[str, Outcome]]:
+    def _by_means(self, advance: Advance, workers: Workers) -> Iterator[tuple[str, Outcome]]:
         forms, without = self._forms()
         yield from without.items()
         means = dict(mean_gradients(self._stream, forms, self.splits, self.memory))
@@ -102,7 +124,8 @@ class Comparison:
             except GradauditError as why:
                 outcomes[name][number] = why
                 ranks.pop((name, number), None)
-        for (name, number), permuted in permuting.distances(ranks):
+        advance(len(self.layers) * self._permutations - len(ranks) * permuting.count)
+        for (name, number), permuted in permuting.distances(ranks, advance, workers).items():
             angles = means[name].angles(number, self.splits[number], ranks[name, number])
             facts: dict[str, JsonValue] = {"k": len(angles), "dimensions": means[name].form.columns}
             compared = Compared(angles, permuted, facts)
@@ -127,9 +150,10 @@ class Comparison:
         return forms, without
 
     def _stream(self, names: Sequence[str]) -> PerSampleGradients:
-        """The gradients of these layers; setting them up takes a trial, so each is kept."""
+        """The gradients of these layers; the last are kept, as setting them up takes a trial."""
         key = tuple(names)
         if key not in self._streams:
+            self._streams.clear()  # each has a copy of the model
             self._streams[key] = per_sample_gradients(
                 self.target,
                 self.records.inputs,
@@ -142,64 +166,130 @@ class Comparison:
         return self._streams[key]
 
 
-def compare_samples(
-    vectors: Array, splits: Sequence[Split], memory: int
-) -> dict[int, Compared | GradauditError]:
-    """Compare the groups of every split, by its number.
+def coordinates_of(vectors: Array) -> Array:
+    """The records' principal coordinates, (records, directions).
 
     Args:
         vectors: the records' gradients by one layer, (records, elements), or their coordinates in
             a joint orthonormal basis.
+
+    Raises:
+        AuditError: they are not finite.
+        NotApplicable: they are zero.
+    """
+    if not np.isfinite(vectors).all():
+        raise AuditError(NOT_FINITE)
+    coordinates = bases.principal_coordinates(vectors)
+    if not coordinates.shape[1]:
+        raise NotApplicable("the gradients of all records looked at are zero")
+    return coordinates
+
+
+def compare_samples(
+    vectors: Array, splits: Sequence[Split], memory: int
+) -> dict[int, Compared | GradauditError]:
+    """Compare the groups of every split in one layer, by its number.
+
+    Args:
+        vectors: as ``coordinates_of`` takes them.
         splits: those whose groups are large enough.
         memory: bytes that the bases under some permutations may take.
 
     Raises:
-        NotApplicable: the gradients are zero.
+        AuditError: as ``coordinates_of``.
+        NotApplicable: as ``coordinates_of``.
     """
-    coordinates = bases.principal_coordinates(vectors)
-    energies = np.square(coordinates).sum(axis=0)
-    if not len(energies):
-        raise NotApplicable("the gradients of all records looked at are zero")
-    outcomes: dict[int, Compared | GradauditError] = {}
-    for number, split in enumerate(splits):
-        try:
-            outcomes[number] = _compare(coordinates, energies, split, memory)
-        except NotApplicable as why:
-            outcomes[number] = why
+    found = {"": coordinates_of(vectors)}
+    return _compared(found, splits, memory, lambda units: None, ALONE)[""]
+
+
+def _compared(
+    layers: Mapping[str, Array],
+    splits: Sequence[Split],
+    memory: int,
+    advance: Advance,
+    workers: Workers,
+) -> dict[str, dict[int, Compared | GradauditError]]:
+    """Every split in every layer, of which there are principal coordinates."""
+    pairs = [
+        (name, number, _Groups.of(coordinates, split))
+        for name, coordinates in layers.items()
+        for number, split in enumerate(splits)
+    ]
+    tasks = [groups.portions(memory) for _, _, groups in pairs]
+    permuted = iter(workers.share([*chain.from_iterable(tasks)], advance))
+    outcomes: dict[str, dict[int, Compared | GradauditError]] = {name: {} for name in layers}
+    for (name, number, groups), own in zip(pairs, tasks, strict=True):
+        outcomes[name][number] = groups.compared([*islice(permuted, len(own))])
     return outcomes
 
 
-def _compare(coordinates: Array, energies: Array, split: Split, memory: int) -> Compared:
-    """Compare a split's groups.
+@dataclass(frozen=True)
+class _Groups:
+    """The groups of a split, in principal coordinates (records, directions).
 
     The number of directions is the same for every labelling: that of the pooled energy, or the
     records of the smallest group that there is under any of them.
 
-    Raises:
-        NotApplicable: all labellings give the same distance.
+    Attributes:
+        holding: directions that hold the pooled energy.
+        k: directions that are compared.
+        floor: singular values up to this are rounding error.
     """
-    holding = bases.directions_holding(ENERGY, energies)
-    k = min(holding, split.smallest)
-    floor = bases.negligible(coordinates.shape) * float(np.sqrt(energies[0]))
-    inside, outside = (
-        bases.leading_directions(coordinates[rows], k, floor)
-        for rows in (split.member, ~split.member)
-    )
-    angles = principal_angles(inside, outside)
-    permuted = [
-        distances(_angles(coordinates, split.member[some], k, floor))
-        for some in _portions(split.orders, coordinates.size, memory)
-    ]
-    together = {name: np.concatenate([part[name] for part in permuted]) for name in permuted[0]}
-    facts: dict[str, JsonValue] = {
-        "k": k,
-        "dimensions": len(energies),
-        "energy_share": float(energies[:k].sum() / energies.sum()),
-        "k_for_95_percent": holding,
-    }
-    compared = Compared(angles, together, facts)
-    compared.expect_different()
-    return compared
+
+    coordinates: Array
+    split: Split
+    energies: Array
+    holding: int
+    k: int
+    floor: float
+
+    @classmethod
+    def of(cls, coordinates: Array, split: Split) -> Self:
+        """With the number of directions."""
+        energies = np.square(coordinates).sum(axis=0)
+        holding = bases.directions_holding(ENERGY, energies)
+        floor = bases.negligible(coordinates.shape) * float(np.sqrt(energies[0]))
+        return cls(coordinates, split, energies, holding, min(holding, split.smallest), floor)
+
+    def portions(self, memory: int) -> list[Task[dict[str, Array]]]:
+        """The distances under the permutations, as many at once as fit the memory."""
+        return [
+            partial(_permuted, self.coordinates, self.split.member[some], self.k, self.floor)
+            for some in _portions(self.split.orders, self.coordinates.size, memory)
+        ]
+
+    def compared(self, permuted: Sequence[Mapping[str, Array]]) -> Compared | NotApplicable:
+        """The observed groups among the permuted ones, or that all lie equally far apart."""
+        inside, outside = (
+            bases.leading_directions(self.coordinates[rows], self.k, self.floor)
+            for rows in (self.split.member, ~self.split.member)
+        )
+        together = {name: np.concatenate([part[name] for part in permuted]) for name in permuted[0]}
+        compared = Compared(principal_angles(inside, outside), together, self._facts)
+        try:
+            compared.expect_different()
+        except NotApplicable as why:
+            return why
+        return compared
+
+    @property
+    def _facts(self) -> dict[str, JsonValue]:
+        return {
+            "k": self.k,
+            "dimensions": len(self.energies),
+            "energy_share": float(self.energies[: self.k].sum() / self.energies.sum()),
+            "k_for_95_percent": self.holding,
+        }
+
+
+def _permuted(
+    coordinates: Array, members: NDArray[np.bool_], k: int, floor: float, advance: Advance
+) -> dict[str, Array]:
+    """Distances (labellings,) between the groups of some labellings (labellings, records)."""
+    found = distances(_angles(coordinates, members, k, floor))
+    advance(len(members))
+    return found
 
 
 def _angles(coordinates: Array, members: NDArray[np.bool_], k: int, floor: float) -> Array:

@@ -13,10 +13,12 @@ from gradaudit.audits import audits
 from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
 from gradaudit.errors import GradauditError, NotApplicable, UsageError
+from gradaudit.latest import Latest
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
+from gradaudit.sharing.context import Context
 
 SMALL: dict[str, Any] = {
     "batch_size": 8,
@@ -28,12 +30,29 @@ SMALL: dict[str, Any] = {
     "rounds": 1,
 }
 """One round, the only one or the last."""
+LOOKING = ("attribute", "distribution")
 SCORES = {"asr", "auroc", "advantage", "tpr_at_1pct_fpr"}
 
 
 def attack(name: str, audited: Subject, **options: Any) -> list[Measurement]:
     audit = audits()[f"attack {name}"]
     return list(audit(audit.Options.model_validate({**SMALL, **options})).run(audited, Silent()))
+
+
+def test_games_of_a_scan_look_once_at_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, begin = [], Context.__init__
+
+    def counted(self: Context, *of: Any, **how: Any) -> None:
+        made.append(of)
+        begin(self, *of, **how)
+
+    monkeypatch.setattr(Context, "__init__", counted)
+    audited = subject(people(), "sex")
+    alone = [attack(name, replace(audited, latest=Latest()), repeats=2) for name in LOOKING]
+    assert len(made) == 2
+    together = [attack(name, audited, repeats=2) for name in LOOKING]
+    assert len(made) == 3
+    assert together == alone
 
 
 def one(

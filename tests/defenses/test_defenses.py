@@ -10,7 +10,7 @@ import torch
 from command_line import HANGS
 from scipy.stats import kstest
 
-from gradaudit.defenses import Chain, defenses, parse_defense
+from gradaudit.defenses import Chain, defenses, parse_defense, prune
 from gradaudit.defenses.chain import squared_norms
 from gradaudit.defenses.prune import bounds
 from gradaudit.errors import UsageError
@@ -63,7 +63,11 @@ def test_the_share_holds_with_ties(spec: str) -> None:
 @pytest.mark.parametrize(
     ("elements", "kept"), [(1003, 1), (1003, 10), (640, 40), (999, 61), (7, 1)]
 )
-def test_few_of_many_elements_are_kept_by_their_rank(name: str, elements: int, kept: int) -> None:
+@pytest.mark.parametrize("distinct", [64, 1 << 16], ids=["noughts share bits", "have their own"])
+def test_few_of_many_elements_are_kept_by_their_rank(
+    monkeypatch: pytest.MonkeyPatch, name: str, elements: int, kept: int, distinct: int
+) -> None:
+    monkeypatch.setattr(prune, "_DISTINCT", distinct)
     given = rows(elements)
     given[0] = given[0].round()  # ties
     given[1] = 0

@@ -4,6 +4,7 @@ import torch
 from dp_subject import hypotheses, noise_that_no_seed_reaches, sums_under_loud_noise
 
 from gradaudit.dp.hypotheses import (
+    _LEAST_RELEASES,
     Hypotheses,
     Ruler,
     known_ruler,
@@ -131,6 +132,28 @@ def test_memory_does_not_change_the_scores(mechanism: ClippedNoise) -> None:
         for memory in (1, 1 << 30)
     )
     np.testing.assert_allclose(small, large, rtol=0, atol=1e-14)
+
+
+def test_portions_of_releases_have_noise_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradaudit.dp.hypotheses._PORTION", 1)
+    mechanism, played = ClippedNoise(clip=1, sigma=1), hypotheses(1.0)
+    few, many = (
+        score_releases(
+            mechanism,
+            [played.batch(played.null)],
+            known_ruler(mechanism.law(1), played),
+            np.zeros(count, int),
+            SEED,
+            memory=1 << 20,
+            advance=lambda units: None,
+        )
+        for count in (_LEAST_RELEASES, 2 * _LEAST_RELEASES + 1)
+    )
+    assert many.shape == (2, 2 * _LEAST_RELEASES + 1)
+    first, second, last = np.split(many, [_LEAST_RELEASES, 2 * _LEAST_RELEASES], axis=1)
+    np.testing.assert_array_equal(first, few)
+    assert not np.intersect1d(first, second).size
+    assert not np.intersect1d(last, second).size
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.metrics import roc_auc_score
 
+from gradaudit.families import trees as growing
 from gradaudit.families.forest import times_drawn
 from gradaudit.families.trees import Trees, grown
 
@@ -65,6 +66,38 @@ def test_votes_are_those_of_a_walk_down_every_tree() -> None:
     np.testing.assert_allclose(trees.votes(asked), walked)
     moved = trees.of_columns(np.arange(12) * 2)
     np.testing.assert_array_equal(moved.votes(np.repeat(asked, 2, axis=1)), trees.votes(asked))
+
+
+@pytest.mark.parametrize("dense", [0, 10**6])
+def test_a_node_takes_the_cut_that_explains_most(
+    dense: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However its rows are looked at; all cuts of the roots of three trees, row by row."""
+    features, targets = generator(1).normal(size=(30, 25)).round(1), generator(2).random((30, 2))
+    targets, times = targets.round(), bootstraps(3, 30)
+    tried = []
+    between = growing._Growing._between
+
+    def noted(self: growing._Growing, level: growing._Level, columns: np.ndarray) -> np.ndarray:
+        cuts = between(self, level, columns)
+        tried.append((columns, cuts))
+        return cuts
+
+    monkeypatch.setattr(growing._Growing, "_between", noted)
+    monkeypatch.setattr(growing, "_DENSE", dense)
+    trees = grow(features, targets, times)
+    for tree, (columns, cuts) in enumerate(zip(*(each.T for each in tried[0]), strict=True)):
+        often = times[tree].astype(float)
+        explained = []
+        for column, cut in zip(columns, cuts, strict=True):
+            right = features[:, column] > cut
+            sides = [often * right, often * ~right]
+            gains = [
+                ((side @ targets) ** 2).sum() / side.sum() if side.any() else 0 for side in sides
+            ]
+            explained.append(sum(gains) if all(side.any() for side in sides) else 0)
+        best = int(np.argmax(np.round(explained, 4)))
+        assert (trees.columns[tree], trees.cuts[tree]) == (columns[best], cuts[best])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -1,6 +1,7 @@
 """Per-sample gradients against explicit autograd, one record at a time, in float64."""
 
 import copy
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -9,7 +10,8 @@ from cases import CASES, RECORDS, Case
 from torch import Tensor, nn
 
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.gradients import per_sample
+from gradaudit.gradients import buffers, per_sample
+from gradaudit.gradients.buffers import Buffers
 from gradaudit.gradients.memory import peak_bytes
 from gradaudit.gradients.per_sample import (
     PerSampleGradients,
@@ -265,6 +267,17 @@ def test_a_single_record_and_a_chosen_layer():
     layer = target.layers[1]
     (chunk,) = per_sample_gradients(target, torch.rand(1, 1, 16, 16), torch.ones(1).long(), [layer])
     assert {name: rows.shape for name, rows in chunk.items()} == {layer.name: (1, layer.parameters)}
+
+
+@EACH
+def test_chunks_that_are_kept_are_not_written_over(case, monkeypatch):
+    monkeypatch.setattr(buffers, "_WORTH", 0)
+    gradients, found = whole(case)
+    by_one = replace(gradients, chunk=1, buffers=Buffers())
+    let_go = [{name: rows.clone() for name, rows in chunk.items()} for chunk in by_one]
+    for kept, cloned in zip(by_one, let_go, strict=True):
+        assert_same(kept, cloned, rtol=0, atol=0)
+    assert_same(joined(by_one), found)
 
 
 def test_iterating_again_gives_the_same():

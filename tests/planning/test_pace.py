@@ -10,7 +10,7 @@ from fake_audit import Counting
 from gradaudit.audits import Cost
 from gradaudit.audits.sizes import Size
 from gradaudit.planning.pace import Pace, Passes, _slowness
-from gradaudit.planning.survey import _sampled
+from gradaudit.planning.survey import _in_precisions, _sampled
 
 if TYPE_CHECKING:
     from gradaudit.defenses.subject import Subject
@@ -26,7 +26,7 @@ class Passing(Counting):
 @pytest.mark.parametrize(("single", "expected"), [(False, 10 * 3 + 100 * 2 + 1), (True, 3 + 21)])
 def test_a_size_in_single_precision_goes_at_its_pace(single: bool, expected: float) -> None:
     size = Size("least", Passing(Counting.Options(scale=1.0)), single=single)
-    sampled = _sampled(subject(), size)
+    sampled = _sampled(_in_precisions(subject()), size)
     assert sampled.target.precision is (torch.float32 if single else torch.float64)
     pace = Pace(Passes(alone=10, together=1), Passes(alone=10, together=1).slower(10))
     assert pace.seconds(size.audit, sampled) == expected

@@ -204,6 +204,7 @@ class _Repetition:
                 reduce=self.design.reduce,
                 memory=self.subject.memory,
                 seed=seed,
+                latest=self.subject.latest,
             )
             for target, seed in zip(targets, seeds, strict=True)
         ]

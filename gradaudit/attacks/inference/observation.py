@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,9 +17,10 @@ from gradaudit.data.records import Records
 from gradaudit.defenses.perturb import Perturb
 from gradaudit.defenses.subject import seen_by_outsiders, with_other_secrets
 from gradaudit.errors import UsageError
+from gradaudit.latest import Latest
 from gradaudit.models.target import Layer, Target
 from gradaudit.randomness import number, torch_rng
-from gradaudit.sharing.context import Context
+from gradaudit.sharing.context import Context, context_of
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol, Visibility
 from gradaudit.sharing.reduction import parse_reduction
@@ -110,6 +111,7 @@ class Observation:
         records: as the clients feed them to it.
         reduce: of each layer's update, as ``Interceptor`` takes it.
         memory: bytes that one chunk of work may take.
+        latest: where the context is kept for other rounds and repetitions.
     """
 
     target: Target
@@ -119,6 +121,7 @@ class Observation:
     reduce: str | None = None
     memory: int = 1 << 30
     seed: int = 0
+    latest: Latest = field(default_factory=Latest, repr=False, compare=False)
 
     def features(
         self, split: GameSplit, *, adaptive: bool
@@ -152,7 +155,7 @@ class Observation:
             reduce=self.reduce,
             memory=self.memory,
             seed=self.seed,
-            context=self._kept,
+            context=self._kept or self._context(),
         )
 
     @property
@@ -246,7 +249,11 @@ class Observation:
         size = sum(parameter.nbytes for parameter in self.target.model.parameters())
         if size > self.memory // _KEPT_SHARE:
             return None
-        return Context(self.target, self.records, self.sharing, torch.float32, self.memory)
+        return self._context()
+
+    def _context(self) -> Context:
+        of = self.target, self.records, self.sharing
+        return context_of(self.latest, *of, memory=self.memory)
 
     @cached_property
     def _knowing(self) -> Observation:

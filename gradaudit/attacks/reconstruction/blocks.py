@@ -22,15 +22,13 @@ from gradaudit.attacks.reconstruction.convolutions import ConvolutionsAsProducts
 from gradaudit.attacks.reconstruction.folded import foldable, folded
 from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum, Objective
 from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
-from gradaudit.gradients.memory import peak_bytes
+from gradaudit.gradients.memory import peak_bytes, room
 from gradaudit.progress import Advance
-from gradaudit.workers import shared_out
+from gradaudit.workers import COSTS, shared_out
 
 MEMORY = 1 << 30
-"""Bytes that the blocks which are worked on at one time may take."""
+"""Bytes that the blocks which are worked on at one time may take on a CPU."""
 _LEAST_ROWS, _MOST_ROWS, _MOST_ROWS_ON_A_GPU = 8, 16, 32
-_COSTS_OF_WORKERS = 10.0
-"""Seconds of work below which starting workers may not pay."""
 _FEW = 2
 """Points for which, on a CPU, setting up ``vmap`` costs more than it saves."""
 
@@ -92,7 +90,7 @@ def _mapped(objective: Objective) -> Evaluation:
 
 def _alone(objective: Objective, point: Tensor) -> tuple[Tensor, Tensor]:
     """Value (1,) and gradient (1, unknowns) at one point, by tape."""
-    plainly = point.dtype != torch.float32 or point.device.type != "cpu"
+    plainly = point.dtype != torch.float32 and point.device.type == "cpu"
     convolving = nullcontext() if plainly else ConvolutionsAsProducts()
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), convolving:
         point = point.detach().requires_grad_()
@@ -148,9 +146,11 @@ class Blocks:
 
     def rows(self, restarts: int) -> int:
         """How many restarts are in a block."""
-        gpu = self.objective.view.model.device.type != "cpu"
-        most = _MOST_ROWS_ON_A_GPU if gpu else rows_of(restarts)
-        return max(1, min(most, restarts, MEMORY // self._bytes_a_row)) if restarts > 1 else 1
+        if restarts == 1:
+            return 1
+        device = self.objective.view.model.device
+        most = rows_of(restarts) if device.type == "cpu" else _MOST_ROWS_ON_A_GPU
+        return max(1, min(most, restarts, room(device, MEMORY) // self._bytes_a_row))
 
     @cached_property
     def _bytes_a_row(self) -> int:
@@ -171,7 +171,7 @@ class Blocks:
         begun = time.perf_counter()
         evaluate(parts[0])
         seconds = (time.perf_counter() - begun) * len(parts) * self.evaluations
-        return workers if seconds >= _COSTS_OF_WORKERS else 1
+        return workers if seconds >= COSTS else 1
 
 
 def _in_a_worker(

@@ -84,6 +84,7 @@ class CopaMetric(Audit[CopaOptions]):
     headline = ("rank_deficit",)
     proxy = True
     Options = CopaOptions
+    one_thread = True
     examples: ClassVar = (
         "-m zoo:lenet -d 'npz:pictures.npz?inputs=x&label=y'",
         "-m sample_models/models.py:digits_cnn -c sample_models/digits/round-10.safetensors "

@@ -93,6 +93,7 @@ def _ranks(
             flops=1e9 * options.work,
             seed=subject.seed,
             advance=advance,
+            workers=subject.workers,
         )
 
 

@@ -182,6 +182,7 @@ class DpAudit(Audit[DpAuditOptions]):
     )
     headline = ("epsilon_lower",)
     Options = DpAuditOptions
+    one_thread = True
     examples: ClassVar = (
         "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' -a sex "
         "--mechanism dp:clip=1,sigma=0.1 --claimed-epsilon 5",

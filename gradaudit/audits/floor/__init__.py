@@ -105,6 +105,7 @@ class Floor(Audit[FloorOptions]):
     )
     headline = ("mse_share",)
     Options = FloorOptions
+    one_thread = True
     examples = (
         "-m 'zoo:cnn3?shape=1x8x8' -d digits --defense dp:clip=1,sigma=0.1",
         "-m FILE.py:factory -c weights.safetensors -d 'csv:table.csv?label=income' --sigma 0.01",

@@ -30,6 +30,7 @@ from gradaudit.models.target import Layer, Target, shared_parameters
 from gradaudit.progress import Advance, Progress
 from gradaudit.randomness import rng
 from gradaudit.report import Measurement
+from gradaudit.workers import Workers
 
 _DRAWS, _FEWEST = 64, 4
 _FITTED = "fitted"
@@ -68,7 +69,7 @@ def run(audit: Floor, subject: Subject, progress: Progress) -> Iterator[Measurem
         case = NoisyUpdate.of(audit, subject, target, prior, labels)
         rows = Rows(type(audit), variant, case.facts(options))
         with progress.task("floor", len(labels)) as advance:
-            infos = case.informations(subject, advance)
+            infos = case.informations(subject, advance, subject.workers.on(str(variant)))
         yield from _rows(rows, case, infos, options, subject)
 
 
@@ -143,7 +144,9 @@ class NoisyUpdate:
                 return why if len(layers) == 1 else f"{layer.name}: {why}"
         return ""
 
-    def informations(self, subject: Subject, advance: Advance) -> dict[str, Information]:
+    def informations(
+        self, subject: Subject, advance: Advance, workers: Workers
+    ) -> dict[str, Information]:
         """Ã of every layer that has a floor."""
         smooth = [layer for layer in self.layers if not self.why_not([layer])]
         if not smooth:
@@ -158,6 +161,9 @@ class NoisyUpdate:
             clips=self.releases,
             memory=subject.memory,
             advance=advance,
+            workers=subject.workers.on(
+                self.target.checkpoint.sha256 if self.target.checkpoint else ""
+            ),
         )
         fisher = {layer.name: one.fisher for layer in smooth if (one := self.release(layer))}
         return {name: parts * fisher[name] for name, parts in found.items()}

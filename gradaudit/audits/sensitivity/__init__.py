@@ -174,6 +174,7 @@ class Sensitivity(Audit[SensitivityOptions]):
     headline = ("input_f_bounded", "label_f")
     proxy = True
     Options = SensitivityOptions
+    one_thread = True
     priority = 30
     least: ClassVar = {"probes": 8, "samples": 2, "single": True}
     rough: ClassVar = {"probes": 8, "samples": 4}

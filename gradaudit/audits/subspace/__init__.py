@@ -97,6 +97,7 @@ class Subspace(Audit[SubspaceOptions]):
     metrics = tuple(_metrics())
     headline = ("grassmann", "p_value")
     Options = SubspaceOptions
+    one_thread = True
     priority = 70
     least: ClassVar = {"permutations": 100, "samples": 32, "single": True}
     rough: ClassVar = {"permutations": 100, "samples": 64}

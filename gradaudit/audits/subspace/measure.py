@@ -74,7 +74,8 @@ def run(audit: Subspace, subject: Subject, progress: Progress) -> Iterator[Measu
         comparison = Comparison(
             target, records, subject.layers, usable, subject.seed, subject.memory
         )
-        outcomes = dict(comparison.outcomes(options.reading, progress))
+        workers = subject.workers.on(str(variant))
+        outcomes = dict(comparison.outcomes(options.reading, progress, workers))
         rows = Rows(type(audit), variant, {"reading": options.reading})
         of_target = _TargetRows(rows, splits, options.permutations, notes)
         yield from of_target.of({layer.name: outcomes[layer.name] for layer in subject.layers})

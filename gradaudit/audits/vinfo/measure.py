@@ -40,9 +40,10 @@ from gradaudit.inference.layerwise import Layerwise
 from gradaudit.inference.repetitions import FOLDS
 from gradaudit.inference.spread import Sampled
 from gradaudit.inference.usable import Estimator
-from gradaudit.models.target import Target
+from gradaudit.models.target import Layer, Target
 from gradaudit.progress import Progress
 from gradaudit.report import Measurement, Variant
+from gradaudit.sharing.context import context_of
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.reduction import parse_reduction
@@ -186,23 +187,28 @@ class _Latent:
         return self.options.sharing(self.subject.defenses, self.subject.hidden)
 
     def _layerwise(self, case: Case, target: Target, variant: Variant) -> Layerwise:
-        observe = partial(
-            Interceptor,
-            target,
-            self.records,
-            sharing=self._sharing,
-            reduce=self.options.reduce,
-            memory=self.subject.memory,
-            seed=self.subject.seed,
-        )
         return Layerwise(
-            observe,
+            partial(self._interceptor, target),
             self.subject.layers,
             parse_reduction(self.options.reduce),
             self._sharing.others,
             case.seed,
             self.subject.jobs,
             self.subject.units.of(str(variant)),
+        )
+
+    def _interceptor(self, target: Target, layers: Sequence[Layer]) -> Interceptor:
+        """What sees some layers of a round."""
+        subject = self.subject
+        of = target, self.records
+        return Interceptor(
+            *of,
+            layers,
+            sharing=self._sharing,
+            reduce=self.options.reduce,
+            memory=subject.memory,
+            seed=subject.seed,
+            context=context_of(subject.latest, *of, self._sharing, memory=subject.memory),
         )
 
     def _facts(self, case: Case, work: Layerwise) -> dict[str, JsonValue]:

@@ -40,7 +40,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         asked.append(workers)
         return share(tasks, workers, advance)
 
-    monkeypatch.setattr(blocks, "_COSTS_OF_WORKERS", 0.0)
+    monkeypatch.setattr(blocks, "COSTS", 0.0)
     monkeypatch.setattr(blocks, "_LEAST_ROWS", 4)
     monkeypatch.setattr(blocks, "_MOST_ROWS", 8)
     monkeypatch.setattr(blocks, "shared_out", counting)
