@@ -59,12 +59,13 @@ SLOW = (
 LONGEST = (
     "test_first_scan.py",
     "test_hostile.py",
+    "dp/test_degenerate.py",
+    "audits/test_dp_audit.py",
     "test_executors.py",
     "test_devices.py",
     "audits/test_language_models.py",
     "test_workers.py",
     "cli/test_processes.py",
-    "audits/test_dp_audit.py",
     "test_resuming.py",
     "test_processors.py",
     "integrations/test_nvflare.py",
@@ -76,7 +77,10 @@ LONGEST = (
     "protection/test_levels.py",
     "test_docs.py",
 )
-"""Files that are begun first: begun last, one would keep a worker busy while others wait."""
+"""Files that are begun first: begun last, one would keep a worker busy while others wait.
+
+Tests of what looks through the heap come before those that fill it with large libraries.
+"""
 
 
 def pytest_configure(config: pytest.Config) -> None:

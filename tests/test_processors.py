@@ -32,7 +32,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "forward": {},
     "attack property": {"shadow": 40, "trials": 60, "repeats": 1, "batch_size": 4, "batches": 10},
     "attack reconstruct": {"method": ["idlg:iterations=4"], "restarts": 1, "batches": 2},
-    "dp-audit": {"mechanism": "dp:clip=1,sigma=1", "trials": 500, "record": "random"},
+    "dp-audit": {
+        "mechanism": "dp:clip=1,sigma=1",
+        "trials": 500,
+        "record": "random",
+        "restarts": 2,
+        "iterations": 10,
+    },
 }
 INSTRUCTIONS = {
     "default": {"ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "NEHALEM"},
