@@ -232,8 +232,9 @@ class Ruler:
             torch.split(releases, _BLOCK, dim=1), ways, centres, strict=True
         ):
             offsets = block - centre
-            projected = torch.linalg.vecdot(offsets, way)  # alike for any number of rows
-            parts.append(torch.stack([projected, torch.linalg.vector_norm(offsets, dim=1)]))
+            lengths = torch.linalg.vector_norm(offsets, dim=1)
+            projected = offsets.mul_(way).sum(dim=1)  # alike for any number of rows
+            parts.append(torch.stack([projected, lengths]))
         projections, lengths = torch.stack(parts).to(torch.float64).unbind(dim=1)
         distance = torch.linalg.vector_norm(lengths, dim=0)
         return torch.stack([projections.sum(dim=0) + moved, distance])
