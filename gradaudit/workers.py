@@ -187,6 +187,10 @@ class Workers:
         """The same for work of this name, which no other work of the audit has."""
         return replace(self, units=self.units.of(*words))
 
+    def keeping(self, task: Task[T], *words: Word) -> Task[T]:
+        """The task, whose value is kept by this name, with whatever others it is shared out."""
+        return partial(_kept, self.units.of(*words), task) if self.units else task
+
     def share(
         self, tasks: Sequence[Task[T]], advance: Advance, seconds: float | None = None
     ) -> list[T]:

@@ -85,7 +85,7 @@ class Comparison:
         layers, size = self._coordinates(), fitting if workers.jobs > 1 else 1
         while some := dict(islice(layers, size)):
             found = {name: one for name, one in some.items() if isinstance(one, np.ndarray)}
-            compared = _compared(found, self.splits, self.memory, advance, workers.on(*some))
+            compared = _compared(found, self.splits, self.memory, advance, workers)
             for name, one in some.items():
                 if isinstance(one, GradauditError):
                     advance(self._permutations)
@@ -216,8 +216,11 @@ def _compared(
         for name, coordinates in layers.items()
         for number, split in enumerate(splits)
     ]
-    tasks = [groups.portions(memory) for _, _, groups in pairs]
-    permuted = iter(workers.share([*chain.from_iterable(tasks)], advance))
+    tasks = [
+        [workers.keeping(task, name, number, at) for at, task in enumerate(groups.portions(memory))]
+        for name, number, groups in pairs
+    ]
+    permuted = iter(Workers(workers.jobs).share([*chain.from_iterable(tasks)], advance))
     outcomes: dict[str, dict[int, Compared | GradauditError]] = {name: {} for name in layers}
     for (name, number, groups), own in zip(pairs, tasks, strict=True):
         outcomes[name][number] = groups.compared([*islice(permuted, len(own))])
