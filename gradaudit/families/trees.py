@@ -82,7 +82,7 @@ def grown(
 
     Args:
         columns: (columns, rows), contiguous.
-        targets: (rows, targets) in [0, 1].
+        targets: (rows, targets), each 0 or 1.
         times: (trees, rows) how often a tree sees a row; every tree sees one at least.
         generator: of columns and cuts.
         halfway: cut half way between the two rows, and not just anywhere between.
@@ -239,13 +239,13 @@ class _Growing:
     def _at_all(self, level: _Level, columns: IntArray, many: NDArray[np.bool_]) -> Iterator[_Look]:
         """Of nodes with many of the rows, whole columns; rows that are not theirs weigh nothing."""
         rows, nodes = self._columns.shape[1], np.flatnonzero(many)
-        weights = np.zeros((len(nodes), rows, len(level.sums)), np.float32)
-        node, entries = np.repeat(np.arange(len(nodes)), level.sizes[nodes]), level.entries(nodes)
-        weights[node, level.rows[entries]] = level.sums[:, entries].T
         step = max(1, _CELLS // (rows * columns.shape[1]))
         for start in range(0, len(nodes), step):
             some = nodes[start : start + step]
-            yield some, self._columns.take(columns[some], axis=0), weights[start : start + step]
+            weights = np.zeros((len(some), rows, len(level.sums)), np.float32)
+            node, entries = np.repeat(np.arange(len(some)), level.sizes[some]), level.entries(some)
+            weights[node, level.rows[entries]] = level.sums[:, entries].T
+            yield some, self._columns.take(columns[some], axis=0), weights
 
     def _at_own(self, level: _Level, columns: IntArray, few: NDArray[np.bool_]) -> Iterator[_Look]:
         """Of the others their own rows, of nodes of about one size together."""

@@ -120,7 +120,8 @@ class Jacobians:
             partial(_norms_of_some, replace(self, batch=self.batch.part(at)), passes, linear)
             for at in slices
         ]
-        parts = workers.share(tasks, advance, seconds)
+        size = slices[0].stop  # which on a GPU goes by what is free
+        parts = workers.on(size).share(tasks, advance, seconds)
         return {name: LayerNorms.of_all([part[name] for part in parts]) for name in parts[0]}
 
     def of_some(

@@ -30,13 +30,15 @@ def room(device: torch.device, memory: int) -> int:
     """Bytes that a chunk of work may take on a device, where ``memory`` bytes are for one on a CPU.
 
     On a GPU an eighth of all its memory, or half of what is free if that is less, stands for 1 GiB,
-    and other amounts go with it: kernels of small chunks take longer to start than to run.
+    and other amounts go with it, up to that half: kernels of small chunks take longer to start than
+    to run.
     """
     if device.type != "cuda":
         return memory
     free, total = torch.cuda.mem_get_info(device)
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return min(total // _OF_A_GPU, free // 2) * memory // _USUAL
+    most = free // 2
+    return min(min(total // _OF_A_GPU, most) * memory // _USUAL, most)
 
 
 def peak_bytes(function: Callable[[], object]) -> int:

@@ -9,6 +9,7 @@ as long (benchmarks/per_sample_speed.py); and models that vmap cannot follow, re
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Literal
@@ -58,17 +59,21 @@ class PerSampleGradients:
         return len(self.inputs)
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        for start in range(0, len(self), self.batch):
-            stop = min(start + self.batch, len(self))
-            gradients = self.run(start, stop)
-            for first in range(0, stop - start, self.chunk):
-                yield self.formed(gradients, slice(first, first + self.chunk))
-        self.finish()
+        with self.forming():
+            for start in range(0, len(self), self.batch):
+                stop = min(start + self.batch, len(self))
+                gradients = self.run(start, stop)
+                for first in range(0, stop - start, self.chunk):
+                    yield self.formed(gradients, slice(first, first + self.chunk))
 
-    def finish(self) -> None:
-        """Give back what gradients were formed in; it comes again with the next."""
-        if self.buffers:
-            self.buffers.clear()
+    @contextmanager
+    def forming(self) -> Iterator[None]:
+        """Give back in the end what gradients were formed in; it comes again with the next."""
+        try:
+            yield
+        finally:
+            if self.buffers:
+                self.buffers.clear()
 
     def run(self, start: int, stop: int) -> Gradients:
         """What the model gives for a batch of records: the gradients taken apart, or whole."""

@@ -1,5 +1,7 @@
 """Trees against what they must say exactly, a walk row by row, and scikit-learn's forest."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestRegressor
@@ -168,3 +170,18 @@ def test_a_forest_says_about_what_that_of_scikit_learn_does() -> None:
     errors = [float(((said - right) ** 2).mean()) for said in (ours, theirs)]
     assert errors[0] < errors[1] + 0.01
     assert np.corrcoef(ours, theirs)[0, 1] > 0.95
+
+
+def test_memory_of_a_level_does_not_go_with_nodes_times_rows() -> None:
+    features = generator(1).normal(size=(3000, 4))
+    targets = (features[:, :1] + generator(2).normal(size=(3000, 1)) > 0).astype(float)
+    growing_ = growing._Growing(np.ascontiguousarray(features.T), generator(), halfway=True)
+    level = growing_.sown(targets, bootstraps(50, 3000))
+    for _ in range(2):
+        level = growing_.divided(level, growing_.best(level))
+    tracemalloc.start()
+    growing_.best(level)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(level.nodes) > 150
+    assert peak < 4 * len(level.nodes) * 3000

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gradaudit.errors import AuditError
+from gradaudit.gradients import jacobian
 from gradaudit.gradients.differentiation import (
     Batch,
     Differentiation,
@@ -24,6 +26,8 @@ from gradaudit.gradients.norms import by_probes, exactly
 from gradaudit.gradients.trace import Trace
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, layers_of
+from gradaudit.units import Units
+from gradaudit.workers import ALONE, Workers
 from tests.cases import CASES, Case
 from tests.gradients.dense import jacobians as dense_jacobians
 
@@ -42,6 +46,7 @@ def measured(
     memory: int = 1 << 30,
     probes: int | None = None,
     seed: int = 0,
+    workers: Workers = ALONE,
 ) -> dict[str, LayerNorms]:
     view = FunctionalModel.of(target)
     layers = layers_of(target.model, with_bias=with_bias)
@@ -53,7 +58,7 @@ def measured(
     batch = Batch(trace, records, trace.point(records), targets, range(len(records)))
     jacobians = Jacobians(batch, way or fastest(batch, by), by, layers, memory, seed)
     passes = by_probes(jacobians.size, probes, seed) if probes else exactly(jacobians.size)
-    return jacobians.norms(passes, lambda units: None)
+    return jacobians.norms(passes, lambda units: None, workers)
 
 
 Dense = list[dict[str, tuple[Tensor, Tensor]]]
@@ -333,3 +338,16 @@ def test_a_blank_picture_has_a_jacobian_but_no_range() -> None:
     found = measured(Target(model, CrossEntropy()), torch.zeros(1, 1, 3, 3), torch.tensor([0]))
     assert found["0"].ranges.item() == 0
     assert found["0"].samples["f"].item() > 0
+
+
+def test_what_is_kept_goes_on_only_where_as_many_records_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU that depends on what is free, which is another amount in the next run."""
+    case = CASES[0]
+    workers, wanted = Workers(units=Units(tmp_path)), measured_of_case(case, "point")
+    for bytes_free in (1, 1 << 30, 1):
+        monkeypatch.setattr(jacobian, "room", lambda device, memory, free=bytes_free: free)
+        found = measured(case.target(), case.inputs, case.labels, workers=workers)
+        for name, norms in wanted.items():
+            torch.testing.assert_close(found[name].samples, norms.samples)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradaudit.gradients.memory import Piece, column_blocks, passes, peak_bytes
+from gradaudit.gradients.memory import Piece, column_blocks, passes, peak_bytes, room
 
 KILO = 4 * 250  # bytes of 250 floats
 
@@ -96,3 +96,35 @@ def test_less_memory_than_one_column_needs_still_goes_on() -> None:
 def test_columns_of_different_cost() -> None:
     found = list(passes({"a": 4, "b": 2}, 10, {"a": 3, "b": 20}))
     assert found == [[Piece("a", 0, 3)], [Piece("a", 3, 4)], [Piece("b", 0, 1)], [Piece("b", 1, 2)]]
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("free", "reserved", "memory", "wanted"),
+    [
+        (80, 0, 1, 10),
+        (80, 0, 2, 20),
+        (10, 0, 1, 5),
+        (4, 6, 1, 5),
+        (80, 0, 8, 40),
+        (10, 0, 4, 5),
+    ],
+    ids=[
+        "an eighth",
+        "twice that",
+        "half of what is free",
+        "of torch's",
+        "at most",
+        "at most that",
+    ],
+)
+def test_a_chunk_on_a_gpu_is_at_most_half_of_what_is_free(
+    free, reserved, memory, wanted, monkeypatch
+):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: (reserved + 1) * GIB)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: GIB)
+    assert room(torch.device("cuda"), memory * GIB) == wanted * GIB
+    assert room(torch.device("cpu"), memory * GIB) == memory * GIB

@@ -280,6 +280,16 @@ def test_chunks_that_are_kept_are_not_written_over(case, monkeypatch):
     assert_same(joined(by_one), found)
 
 
+def test_what_is_left_half_way_gives_its_memory_back(monkeypatch):
+    monkeypatch.setattr(buffers, "_WORTH", 0)
+    gradients = replace(of_case(CASES[0]), chunk=1, buffers=Buffers())
+    begun = iter(gradients)
+    next(begun)
+    assert gradients.buffers._arrays
+    begun.close()
+    assert not gradients.buffers._arrays
+
+
 def test_iterating_again_gives_the_same():
     case = CASES[0]
     gradients = of_case(case, memory=1)

@@ -2,7 +2,8 @@
 
 Floating-point numbers of a batch depend on its size. How restarts are put into blocks therefore
 follows from the model and from how many there are, never from the machine or its workers, and a
-block's numbers are the same wherever it is worked on.
+block's numbers are the same wherever it is worked on. On a GPU it follows from that one's memory,
+too.
 """
 
 from __future__ import annotations

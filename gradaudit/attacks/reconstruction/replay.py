@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from operator import getitem
 from typing import Any
@@ -80,17 +81,11 @@ def recorded(evaluate: Evaluation, points: Tensor, pool: Any = None) -> Evaluati
 
     Graphs of one pool work in the same memory: none may run beside another.
     """
-    recorder = Recorder(points)
-    try:
-        with recorder:
-            results = evaluate(points)
-        graph = recorder.graph(results)
-    except Exception:  # an operation that cannot be recorded
-        return None
-    if not repeatable(graph):
+    points = points.contiguous()  # as those lie that it is given
+    module = _operations(evaluate, points)
+    if module is None:
         return None
     on_a_gpu = points.device.type == "cuda"
-    module = shortened(graph, recorder.constants)
     module.to(points.device)  # a number on the CPU is a wait each time
     run = module if on_a_gpu else _interpreted(module, points)
 
@@ -100,6 +95,18 @@ def recorded(evaluate: Evaluation, points: Tensor, pool: Any = None) -> Evaluati
         return values, gradients
 
     return _as_graph(replay, points, pool) if on_a_gpu else replay
+
+
+def _operations(evaluate: Evaluation, points: Tensor) -> fx.GraphModule | None:
+    """What an evaluation does; None where that cannot be repeated."""
+    recorder = Recorder(points)
+    try:
+        with recorder:
+            results = evaluate(points)
+        graph = recorder.graph(results)
+    except Exception:  # an operation that cannot be recorded
+        return None
+    return shortened(graph, recorder.constants) if repeatable(graph) else None
 
 
 def _as_graph(evaluate: Evaluation, points: Tensor, pool: Any) -> Evaluation:
@@ -113,13 +120,29 @@ def _as_graph(evaluate: Evaluation, points: Tensor, pool: Any) -> Evaluation:
     except RuntimeError:
         return evaluate
 
-    def launch(points: Tensor) -> tuple[Tensor, Tensor]:
-        given.copy_(points)
-        graph.replay()
-        values, gradients = (result.clone() for result in results)
-        return values, gradients
+    return _Launched(evaluate, graph, given, results)
 
-    return launch
+
+@dataclass(frozen=True)
+class _Launched:
+    """A CUDA graph of an evaluation, whose constants it reads where they lie: it is kept for them.
+
+    Attributes:
+        evaluation: what was captured.
+        graph: computes results from what is given, each in its own memory.
+    """
+
+    evaluation: Evaluation
+    graph: torch.cuda.CUDAGraph
+    given: Tensor
+    results: tuple[Tensor, Tensor]
+
+    def __call__(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Values and gradients at points."""
+        self.given.copy_(points)
+        self.graph.replay()
+        values, gradients = self.results
+        return values.clone(), gradients.clone()
 
 
 @contextmanager
@@ -136,20 +159,24 @@ def _interpreted(module: fx.GraphModule, points: Tensor) -> Callable[[Tensor], A
     """The module for TorchScript's interpreter, which passes operations on faster than Python's.
 
     It is left as it is where that cannot follow, or is no more. Nothing is optimised, which would
-    take as long as some tens of evaluations.
+    take as long as some tens of evaluations. What ``torch.jit.trace`` gives is never let go: of
+    six layers it takes 6 MiB.
     """
-    script: Any = torch.jit
+    untyped: Any = torch
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is deprecated
         try:
-            traced = script.trace(module, points, check_trace=False)
-            optimising = script.optimized_execution
+            settings = (lambda tensor: ""), True, False  # names; one structure; as it is written
+            trace = untyped._C._create_graph_by_tracing
+            traced, _ = trace(module.forward, (points,), *settings)
+            interpreted = untyped._C._create_function_from_graph("recording", traced)
+            optimising = untyped.jit.optimized_execution
         except Exception:  # an operation that it does not know
             return module
 
     def run(points: Tensor) -> Any:
         with optimising(False):
-            return traced(points)
+            return interpreted(points)
 
     return run
 

@@ -20,7 +20,7 @@ class Layout(NamedTuple):
     @classmethod
     def of(cls, tensor: Tensor) -> "Layout | None":
         """None where it is not of plain numbers in one place."""
-        if tensor.layout != torch.strided or tensor.is_complex():
+        if tensor.layout != torch.strided or tensor.is_complex() or tensor.is_neg():
             return None
         offset = int(tensor.storage_offset())
         return cls(tuple(tensor.shape), tensor.stride(), offset, tensor.dtype)

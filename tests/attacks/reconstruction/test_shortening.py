@@ -73,3 +73,13 @@ def test_points_may_lie_anywhere() -> None:
     ):
         for found, wanted in zip(recording(points), looking(points), strict=True):
             assert torch.equal(found, wanted)
+
+
+def test_negative_views_are_other_numbers() -> None:
+    def imaginary(points: Tensor) -> tuple[Tensor, Tensor]:
+        parts = torch.complex(points, points).conj().imag
+        return parts.sum(dim=1), 2 * parts
+
+    module, points = shorter(imaginary, torch.randn(2, 3)), torch.randn(2, 3)
+    for found, wanted in zip(module(points), imaginary(points), strict=True):
+        torch.testing.assert_close(found, wanted)
