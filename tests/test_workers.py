@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -27,9 +28,9 @@ from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.executors.joblib import _deaf
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
-from gradaudit.progress import Advance
+from gradaudit.progress import Advance, Silent
 from gradaudit.report import Measurement
-from gradaudit.units import Units
+from gradaudit.units import NOTHING_KEPT, Units
 from gradaudit.workers import TRIES, Task, one_thread, shared_out
 
 
@@ -264,6 +265,7 @@ def pictures(**settings: Any) -> Subject:
     return Subject((target,), records, target.layers, attributes=("even",), **settings)
 
 
+ROUNDS = ("sensitivity", "floor", "subspace")
 SHARED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sensitivity", {}),
     ("copa-metric", {"records": 2}),
@@ -326,3 +328,25 @@ def test_audits_find_the_same_for_any_number_of_workers_and_go_on_from_what_is_d
     again, _ = rows_of(name, options, units=Units(tmp_path))
     assert again == alone
     assert kept == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [shared for shared in SHARED if shared[0] in ROUNDS], ids=str
+)
+def test_rounds_take_nothing_that_another_one_has_kept(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    about = pictures()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        older = deepcopy(about.target)
+        for weight in older.model.parameters():
+            nn.init.normal_(weight)
+    rounds = replace(about, targets=(older, about.target), samples=24)
+    kind = audits()[name]
+    alone, kept = (
+        list(kind(kind.Options(**options)).run(replace(rounds, units=units), Silent()))
+        for units in (NOTHING_KEPT, Units(tmp_path))
+    )
+    assert any(tmp_path.iterdir())
+    assert kept == alone

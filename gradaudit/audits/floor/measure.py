@@ -161,9 +161,7 @@ class NoisyUpdate:
             clips=self.releases,
             memory=subject.memory,
             advance=advance,
-            workers=subject.workers.on(
-                self.target.checkpoint.sha256 if self.target.checkpoint else ""
-            ),
+            workers=workers,
         )
         fisher = {layer.name: one.fisher for layer in smooth if (one := self.release(layer))}
         return {name: parts * fisher[name] for name, parts in found.items()}
