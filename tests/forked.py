@@ -8,9 +8,10 @@ import os
 import runpy
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from command_line import HANGS
@@ -58,21 +59,33 @@ class Forked:
         """Signal the process alone."""
         os.kill(self.pid, number)
 
-    def communicate(self) -> tuple[str, str]:
-        """What it, and whoever it left its streams to, wrote to standard output and error."""
-        out, err = map(_rest, self._streams)
-        self._process.join()
+    def communicate(self, timeout: float = HANGS) -> tuple[str, str]:
+        """What it, and whoever it left its streams to, wrote to standard output and error.
+
+        Raises:
+            TimeoutError: somebody holds the streams for longer, or it ends no sooner.
+        """
+        until = time.monotonic() + timeout
+        written = {stream: bytearray() for stream in self._streams}
+        left = set(written)
+        while left:
+            ready = wait([*left], max(0.0, until - time.monotonic()))
+            if not ready:
+                raise TimeoutError(f"{self.pid}: its streams are held after {timeout} seconds")
+            for stream in left.intersection(ready):
+                some = os.read(stream.fileno(), 1 << 16)
+                written[stream] += some
+                left -= set() if some else {stream}
+        self._process.join(max(0.0, until - time.monotonic()))
+        if self.returncode is None:
+            raise TimeoutError(f"{self.pid}: it runs after {timeout} seconds")
+        out, err = (bytes(some).decode() for some in written.values())
         return out, err
 
     @property
     def returncode(self) -> int | None:
         """The exit status, negative for a signal."""
         return self._process.exitcode
-
-
-def _rest(stream: Connection) -> str:
-    with open(stream.fileno(), "rb", closefd=False) as file:
-        return file.read().decode()
 
 
 def _program(
@@ -84,6 +97,7 @@ def _program(
         os.dup2(stream.fileno(), number)
         stream.close()
     os.chdir(folder)
+    os.environ.clear()
     os.environ.update(environment)
     sys.path.insert(0, str(folder))
     if not words[0].endswith(".py"):
