@@ -4,10 +4,12 @@ Each is a process of its own, with streams, signals and an exit status; starting
 importing torch, would take it longer than its work.
 """
 
+import atexit
 import os
 import runpy
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from multiprocessing import get_context
@@ -100,7 +102,11 @@ def _program(
     os.environ.clear()
     os.environ.update(environment)
     sys.path.insert(0, str(folder))
-    if not words[0].endswith(".py"):
-        sys.exit(run(words))
-    sys.argv = words
-    runpy.run_path(words[0], run_name="__main__")
+    try:
+        if not words[0].endswith(".py"):
+            sys.exit(run(words))
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")
+    finally:  # in the order of a process of its own; one that is forked would leave out the last
+        vars(threading)["_shutdown"]()
+        atexit._run_exitfuncs()

@@ -56,3 +56,17 @@ def test_streams_that_somebody_holds_are_not_waited_for_without_end(tmp_path: Pa
             process.communicate(timeout=0.5)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_it_ends_as_a_process_of_its_own_does(tmp_path: Path) -> None:
+    process = program(
+        tmp_path,
+        """
+            import atexit, threading, time
+            atexit.register(print, "last")
+            threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+            print("main")
+            raise SystemExit(5)
+        """,
+    )
+    assert (process.communicate(), process.returncode) == (("main\nthread\nlast\n", ""), 5)
