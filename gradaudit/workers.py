@@ -265,8 +265,10 @@ class _Shared:
         try:
             while True:
                 for number in islice(left, _AHEAD * self.workers - len(running)):
-                    task = _shipped(self.tasks[number])
-                    asked = executor.submit(perform, task, str(counts), number, _versions())
+                    asked = self._asked(executor, counts, number)
+                    if asked is None:
+                        left = iter(())  # the next round has other workers
+                        break
                     running[asked] = number
                 if not running:
                     return
@@ -276,6 +278,15 @@ class _Shared:
         finally:
             for future in running:
                 future.cancel()
+
+    def _asked(self, executor: Executor, counts: Path, number: int) -> Future[bytes] | None:
+        """What a worker is asked for; None where losing one was the end of them all."""
+        task = _shipped(self.tasks[number])
+        try:
+            return executor.submit(perform, task, str(counts), number, _versions())
+        except Exception as error:  # whatever the place raises that takes no more work
+            self._lose(number, error)
+            return None
 
     def _tell(self) -> None:
         """Advance by what was done since the last time; what was lost is taken back.
@@ -290,11 +301,14 @@ class _Shared:
         try:
             given = future.result()
         except Exception as error:  # whatever becomes of workers; a task's own error is given
-            log.info("a worker was lost, its work is done again: %s", one_line(error))
-            self.lost[number].append(error)
-            self.units[number] = 0
+            self._lose(number, error)
             return
         self.values[number], self.advanced[number] = _opened(given)
+
+    def _lose(self, number: int, error: Exception) -> None:
+        log.info("a worker was lost, its work is done again: %s", one_line(error))
+        self.lost[number].append(error)
+        self.units[number] = 0
 
     def _expect_workers(self, cluster: Cluster) -> None:
         """Refuse to go on where a task was lost too often."""

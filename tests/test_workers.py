@@ -119,12 +119,14 @@ def leaving(folder: Path, times: int) -> Task[int]:
     return task
 
 
+@pytest.mark.parametrize("others", [1, 9])
 def test_a_task_whose_worker_is_lost_is_done_by_another_and_its_units_taken_back(
-    tmp_path: Path,
+    tmp_path: Path, others: int
 ) -> None:
     units: list[int] = []
-    assert shared_out([leaving(tmp_path, TRIES - 1), telling(1)], 2, units.append)[0] == TRIES - 1
-    assert sum(units) == 5 + 2
+    tasks = [leaving(tmp_path, TRIES - 1), *[telling(1)] * others]
+    assert shared_out(tasks, 2, units.append)[0] == TRIES - 1
+    assert sum(units) == 5 + 2 * others
 
 
 def test_a_task_that_is_lost_with_every_worker_is_given_up(tmp_path: Path) -> None:
