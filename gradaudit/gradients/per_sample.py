@@ -33,6 +33,8 @@ more than the arithmetic."""
 _QUICK_BATCH, _QUICK_CHUNK = 64, 16
 """Records at least: of fewer, small layers take less time than calling them (benchmarks/
 language_speed.py and per_sample_speed.py)."""
+_WRITTEN_AGAIN = 64 << 20
+"""Bytes of a chunk at most: the less memory there is, the sooner it is written again."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,8 @@ def _sized(gradients: PerSampleGradients, memory: int) -> PerSampleGradients:
     batch, chunk = (_fitting(peaks, room(device, memory) // 2) for peaks in (running, forming))
     if device.type == "cpu":
         batch = min(batch, max(_QUICK_BATCH, _QUICK_BYTES // _more(running)))
-        chunk = min(chunk, max(_QUICK_CHUNK, _QUICK_BYTES // _more(forming)))
+        quick = max(_QUICK_CHUNK, _QUICK_BYTES // _more(forming))
+        chunk = min(chunk, quick, max(1, _WRITTEN_AGAIN // _more(forming)))
     batch = min(batch, len(gradients))
     chunk = min(chunk, batch)
     return replace(gradients, chunk=chunk, batch=batch // chunk * chunk, buffers=Buffers())
