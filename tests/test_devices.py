@@ -65,9 +65,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         TABLE,
         {
             "defense": ["dp:clip=1e6,sigma=0.001|10,per=release"],
-            "method": "dlg:optimiser=adam",
             "iterations": 2,
-            "rounds": 2,
+            "rounds": 4,
             "clients": 2,
             "batches": 2,
             "participants": 2,
@@ -80,15 +79,15 @@ LOOPS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], float]] =
     (
         "attack reconstruct",
         TABLE,
-        {**MATCHING, "method": ["dlg:optimiser=adam"], "iterations": 5},
-        {"iterations": 10},
+        {**MATCHING, "method": ["dlg:optimiser=adam"], "iterations": 20},
+        {"iterations": 40},
         0,
     ),
     (
         "attack reconstruct",
         PICTURES,
-        {**MATCHING, "method": ["inverting-gradients"], "iterations": 16},
-        {"iterations": 20},
+        {**MATCHING, "method": ["inverting-gradients"], "iterations": 20},
+        {"iterations": 40},
         0,
     ),
     (

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradaudit.gradients.differentiation import Batch, Differentiation, Mapped, Variable
 from gradaudit.gradients.fast.piecewise import PiecewiseLinear, tables_pay, tabulated
-from gradaudit.gradients.memory import room
+from gradaudit.gradients.memory import device_memory
 from gradaudit.gradients.norms import (
     Directions,
     Norms,
@@ -85,7 +85,7 @@ class Jacobians:
     """Measures the Jacobians of some records' gradients.
 
     ``seed`` is that of the direction in which piecewise linearity is tested; ``memory`` bytes may
-    be taken (see ``room`` for a GPU).
+    be taken (see ``device_memory`` for a GPU).
     """
 
     batch: Batch
@@ -180,7 +180,7 @@ class Jacobians:
     @cached_property
     def _room(self) -> int:
         """Bytes for what a source holds, and for a chunk."""
-        return room(self.batch.points.device, self.memory) // 4
+        return device_memory(self.batch.points.device, self.memory) // 4
 
     @property
     def _is_linear(self) -> bool:

@@ -26,7 +26,7 @@ _OF_A_GPU = 8
 _USUAL = 1 << 30
 
 
-def room(device: torch.device, memory: int) -> int:
+def device_memory(device: torch.device, memory: int) -> int:
     """Bytes that a chunk of work may take on a device, where ``memory`` bytes are for one on a CPU.
 
     On a GPU an eighth of all its memory, or half of what is free if that is less, stands for 1 GiB,

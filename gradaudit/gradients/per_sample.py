@@ -20,7 +20,7 @@ from torch import Tensor
 from gradaudit.errors import NotApplicable
 from gradaudit.gradients.buffers import Buffers
 from gradaudit.gradients.functional import FunctionalModel
-from gradaudit.gradients.memory import peak_bytes, room
+from gradaudit.gradients.memory import device_memory, peak_bytes
 from gradaudit.gradients.trace import Gradients, Trace
 from gradaudit.models.target import Layer, Target
 
@@ -135,9 +135,9 @@ def per_sample_gradients(
     """The gradient of every record's loss by every layer.
 
     The target is left as it was. Inputs, at least one, and labels are (records, …). The
-    computation may take ``memory`` bytes (see ``room`` for a GPU), as measured on a trial of two
-    records; it goes on with single records where that is too little. Dropout in training mode
-    draws from the seed; each record has its own masks, which depend on ``batch``.
+    computation may take ``memory`` bytes (see ``device_memory`` for a GPU), as measured on a trial
+    of two records; it goes on with single records where that is too little. Dropout in training
+    mode draws from the seed; each record has its own masks, which depend on ``batch``.
 
     Raises:
         NotApplicable: the model couples the records of a batch, so they have no gradients of
@@ -170,7 +170,9 @@ def _sized(gradients: PerSampleGradients, memory: int) -> PerSampleGradients:
     running = [peak_bytes(partial(run, n)) for n in (1, _TRIAL)]
     forming = [peak_bytes(partial(gradients.formed, runs[-1], slice(0, n))) for n in (1, _TRIAL)]
     device = gradients.trace.view.device
-    batch, chunk = (_fitting(peaks, room(device, memory) // 2) for peaks in (running, forming))
+    batch, chunk = (
+        _fitting(peaks, device_memory(device, memory) // 2) for peaks in (running, forming)
+    )
     if device.type == "cpu":
         batch = min(batch, max(_QUICK_BATCH, _QUICK_BYTES // _more(running)))
         quick = max(_QUICK_CHUNK, _QUICK_BYTES // _more(forming))

@@ -347,7 +347,7 @@ def test_what_is_kept_goes_on_only_where_as_many_records_fit(
     case = CASES[0]
     workers, wanted = Workers(units=Units(tmp_path)), measured_of_case(case, "point")
     for bytes_free in (1, 1 << 30, 1):
-        monkeypatch.setattr(jacobian, "room", lambda device, memory, free=bytes_free: free)
+        monkeypatch.setattr(jacobian, "device_memory", lambda device, memory, free=bytes_free: free)
         found = measured(case.target(), case.inputs, case.labels, workers=workers)
         for name, norms in wanted.items():
             torch.testing.assert_close(found[name].samples, norms.samples)

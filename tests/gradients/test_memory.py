@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradaudit.gradients.memory import Piece, column_blocks, passes, peak_bytes, room
+from gradaudit.gradients.memory import Piece, column_blocks, device_memory, passes, peak_bytes
 
 KILO = 4 * 250  # bytes of 250 floats
 
@@ -126,5 +126,5 @@ def test_a_chunk_on_a_gpu_is_at_most_half_of_what_is_free(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free * GIB, 80 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: (reserved + 1) * GIB)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: GIB)
-    assert room(torch.device("cuda"), memory * GIB) == wanted * GIB
-    assert room(torch.device("cpu"), memory * GIB) == memory * GIB
+    assert device_memory(torch.device("cuda"), memory * GIB) == wanted * GIB
+    assert device_memory(torch.device("cpu"), memory * GIB) == memory * GIB

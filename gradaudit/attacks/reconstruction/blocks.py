@@ -23,7 +23,7 @@ from gradaudit.attacks.reconstruction.convolutions import ConvolutionsAsProducts
 from gradaudit.attacks.reconstruction.folded import foldable, folded
 from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum, Objective
 from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
-from gradaudit.gradients.memory import peak_bytes, room
+from gradaudit.gradients.memory import device_memory, peak_bytes
 from gradaudit.progress import Advance
 from gradaudit.workers import COSTS, shared_out
 
@@ -151,7 +151,7 @@ class Blocks:
             return 1
         device = self.objective.view.model.device
         most = rows_of(restarts) if device.type == "cpu" else _MOST_ROWS_ON_A_GPU
-        return max(1, min(most, restarts, room(device, MEMORY) // self._bytes_a_row))
+        return max(1, min(most, restarts, device_memory(device, MEMORY) // self._bytes_a_row))
 
     @cached_property
     def _bytes_a_row(self) -> int:
