@@ -48,7 +48,7 @@ def test_the_first_scan_prints_what_the_page_shows() -> None:
         text=True,
         encoding="utf-8",
         cwd=ROOT,
-        env={"PATH": "", "COLUMNS": "80", "PYTHONUTF8": "1", "OMP_NUM_THREADS": "1"},
+        env={"PATH": "", "COLUMNS": "80", "PYTHONUTF8": "1"},
         timeout=HANGS,
         check=False,
     )
