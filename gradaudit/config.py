@@ -201,7 +201,7 @@ class ScanSettings(BudgetSettings):
 
     audits: tuple[str, ...] = Field(
         (),
-        description="Only these audits (all that apply without it); several repeated or with commas.",
+        description="Only these audits (all that apply without it), repeated or with commas.",
     )
     _names = field_validator("audits", mode="before")(split_at_commas)
     update: str | None = Field(

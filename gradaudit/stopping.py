@@ -68,7 +68,8 @@ def within(seconds: float | None) -> Iterator[None]:
 
     It is not raised while something is imported, or a context is entered or left, so that work
     that comes later finds all as it was: modes, dtypes, and the levels of ``torch.func``; nor in a
-    finalizer, where it would be lost. Only the main thread can be interrupted; elsewhere, and with None, there is no limit.
+    finalizer, where it would be lost. Only the main thread can be interrupted; elsewhere, and with
+    None, there is no limit.
     """
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
