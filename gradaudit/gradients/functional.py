@@ -20,7 +20,7 @@ from gradaudit.data.common.packing import InputPart, arguments
 from gradaudit.errors import AuditError
 from gradaudit.gradients.misfit import misfit
 from gradaudit.gradients.substitutes import OBSERVING, substituting
-from gradaudit.models.losses import Loss
+from gradaudit.models.losses import Loss, default_dtype
 from gradaudit.models.target import Mode, Target
 from gradaudit.text import listed
 
@@ -250,17 +250,6 @@ def _without_cudnn() -> Iterator[None]:
 
 
 @contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Let tensors that a model makes on the way (initial states, masks) have a dtype."""
-    before = torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(dtype)
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-@contextmanager
 def elementary_attention() -> Iterator[None]:
     """Keep ``nn.TransformerEncoder`` in evaluation from a fused pass that has no derivative."""
     before = torch.backends.mha.get_fastpath_enabled()
@@ -279,14 +268,14 @@ def unwrap(output: Any) -> Tensor:
     """
     if isinstance(output, (tuple, list)) and output:
         output = output[0]
-    if isinstance(output, Mapping):
-        output = output.get("logits")
-    output = getattr(output, "logits", output)
-    if isinstance(output, Tensor):
-        return output
+    found = output.get("logits") if isinstance(output, Mapping) else output
+    found = getattr(found, "logits", found)
+    if isinstance(found, Tensor):
+        return found
+    names = f" of {listed(list(map(str, output)))}" if isinstance(output, Mapping) else ""
     raise AuditError(
-        f"the model returns {type(output).__name__}; it must return a tensor, a tuple whose first "
-        "part is one, or something with `logits`"
+        f"the model returns {type(output).__name__}{names}; it must return a tensor, a tuple whose "
+        "first part is one, or something with `logits`"
     )
 
 

@@ -177,6 +177,8 @@ def test_unwrap_finds_the_outputs() -> None:
     assert unwrap(SimpleNamespace(logits=tensor)) is tensor
     with pytest.raises(AuditError, match="the model returns str"):
         unwrap("nothing")
+    with pytest.raises(AuditError, match="the model returns dict of loss, scores; it must"):
+        unwrap({"loss": 1, "scores": tensor})
 
 
 class Pooled(nn.Module):
