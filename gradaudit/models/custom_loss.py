@@ -165,6 +165,7 @@ class WeightedCrossEntropy(CrossEntropy):
     def __init__(self, module: nn.CrossEntropyLoss, name: str) -> None:
         self.name = name
         self.counting = LabelWeights(module.weight, module.ignore_index)
+        self.ignored = module.ignore_index
 
     def weights(self, targets: Tensor) -> Tensor | None:
         """What each record's labels count; None for probabilities: torch takes their mean."""
@@ -190,6 +191,7 @@ class WeightedModule(CustomLoss):
         self._each.reduction = "none"
         self.smoothing = float(getattr(module, "label_smoothing", 0.0))
         self._counting = LabelWeights(module.weight, module.ignore_index)
+        self.ignored = module.ignore_index
 
     def weights(self, targets: Tensor) -> Tensor | None:
         """What each record's labels count; None for probabilities: torch takes their mean."""

@@ -27,6 +27,8 @@ class Loss(ABC):
     """A single output above it stands for the second of two classes."""
     yes_or_no: bool = False
     """Whether each output is the logit of a label of its own."""
+    ignored: int = IGNORED
+    """The class label of a record or position that counts nothing."""
 
     @abstractmethod
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
