@@ -130,9 +130,9 @@ class FunctionalModel:
                 run = partial(self.outputs, self.parameters)
                 why = misfit(self.module, run, inputs) or _first_line(error)
                 raise AuditError(
-                    f"the model cannot be run on inputs of shape {tuple(inputs.shape)} "
-                    f"({inputs.dtype}): {why}; name the model for such inputs "
-                    "(--model, its ?k=v) or the records that it takes (--data, its drop=, scale=)"
+                    f"the model cannot be run on inputs {self._shapes(inputs)}: {why}; name the "
+                    "model for such inputs (--model, its ?k=v) or the records that it takes "
+                    "(--data, its drop=, scale=)"
                 ) from error
             if outputs.dim() == 0 or len(outputs) != len(inputs):
                 raise AuditError(
@@ -141,6 +141,13 @@ class FunctionalModel:
                 )
             self.loss.check(outputs, labels)
         return outputs
+
+    def _shapes(self, inputs: Tensor) -> str:
+        """Of inputs, or of each that the model is called with by name."""
+        args, kwargs = arguments(self.parts, inputs)
+        named = kwargs or {"": args[0]}
+        shapes = [f"{name} of shape {tuple(x.shape)} ({x.dtype})" for name, x in named.items()]
+        return listed([shape.strip() for shape in shapes])
 
     def _outputs_of_kept_weights(self, inputs: Tensor) -> Tensor:
         """The outputs, after which the weights must still be those of the module."""

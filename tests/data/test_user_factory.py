@@ -189,6 +189,7 @@ def attributed(codes: list[int]) -> Records:
         (DataLoader(Pairs(*[((INPUTS[0],) * 3, 1)] * 2), 2), "parts are of 3, 2 records"),
         (DataLoader(Pairs(*[((INPUTS[0],) * 2, 1)] * 2), 2), "batch 0: a list of 2 arrays of as"),
         (Pairs(((INPUTS[0], INPUTS[1]), 1)), "the input of item 0 is 2 arrays; give several"),
+        (Pairs(((INPUTS[0], LABELS[0]), 1)), "the input of item 0 is 2 arrays; give several"),
         (((INPUTS, INPUTS, INPUTS[:, :1]), LABELS), "f: inputs: are 3 arrays; give several"),
         (Pairs((INPUTS[0], 1), (INPUTS[1][:1], 0)), "input 1 is of shape (1,) and input 0 of (2,)"),
         (Records(inputs=INPUTS[:0], labels=LABELS[:0]), "there are no records"),

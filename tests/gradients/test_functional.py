@@ -1,12 +1,14 @@
 """The functional view computes what the model computes, and leaves the model as it was."""
 
 import copy
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from gradaudit.data.common.packing import InputPart
 from gradaudit.errors import AuditError
 from gradaudit.gradients.functional import FunctionalModel, unwrap
 from gradaudit.models.losses import CrossEntropy, MeanSquaredError
@@ -75,6 +77,14 @@ def test_the_flags_come_back_when_the_model_fails() -> None:
         view_of(model).check(torch.zeros(2, 5).double(), torch.zeros(2).long())
     assert all(part.training for part in model.modules())
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_each_of_several_inputs_is_named_where_the_model_cannot_be_run() -> None:
+    parts = (InputPart("pixels", (2, 3)), InputPart("code", (), "tokens"))
+    view = replace(view_of(convolutional()), parts=parts)
+    named = r"run on inputs pixels of shape \(1, 2, 3\) \(torch.float64\), code of shape \(1,\)"
+    with pytest.raises(AuditError, match=named):
+        view.check(torch.zeros(1, 7).double(), torch.zeros(1).long())
 
 
 def test_frozen_parameters_are_constants() -> None:

@@ -94,7 +94,7 @@ def _unbatched(batch: object, origin: str) -> Iterator[object]:
             "mapping is needed"
         )
     columns = [_split(part) for part in parts]
-    if any(are_arrays(c) and all(len(one) == len(c) for one in c) for c in columns):
+    if any(are_arrays(c) and all(_rows(one) == (len(c),) for one in c) for c in columns):
         raise DataError(
             f"{origin}: a list of {len(columns[0])} arrays of as many rows is as many records or "
             f"inputs; {NAME_THEM}, or take another batch size"
@@ -162,9 +162,12 @@ def _is_array(value: object) -> bool:
 
 def are_arrays(value: object) -> bool:
     """Whether it is several arrays, as several inputs of a model are without their names."""
-    if not isinstance(value, (list, tuple)) or not value:
-        return False
-    return all(getattr(one, "ndim", 0) > 0 for one in value)
+    return isinstance(value, (list, tuple)) and any(map(_rows, value))
+
+
+def _rows(value: object) -> tuple[int, ...]:
+    """How many rows an array has; empty of what is none."""
+    return tuple(getattr(value, "shape", ()))[:1]
 
 
 def stacked(values: Sequence[Any], origin: str) -> NDArray[Any]:

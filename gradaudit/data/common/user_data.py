@@ -100,7 +100,7 @@ def _inputs(
     given: Any, origin: str, records: tuple[int, ...]
 ) -> tuple[NDArray[Any], tuple[InputPart, ...]]:
     """Inputs (records, …), and their parts where the model takes several or one number a record."""
-    if are_arrays(given) and (len(given),) != records == given[0].shape[:1]:
+    if are_arrays(given) and (len(given),) != records == np.shape(given[0])[:1]:
         raise DataError(f"{origin}: are {len(given)} arrays; {NAME_THEM}")
     if isinstance(given, Mapping):
         return packed({str(k): _array(part, f"{origin}: {k}") for k, part in given.items()}, origin)
