@@ -3,9 +3,10 @@
 A command that is told to ends with one line and the status 128 + signal, and leaves nothing behind.
 SIGINT and SIGTERM raise :class:`Stopped`, so that workers are ended and temporary files removed on
 the way out. While modules are imported, where an exception may be swallowed or turned into another
-one and nothing is to be tidied up yet, the process ends at once instead; where there is something
-to report (:func:`reporting`), ``Stopped`` waits for the end of the import. It waits for the end of
-finalizers too, of which Python writes an exception to standard error and goes on.
+one and nothing but an empty folder (:func:`removing`) is to be tidied up yet, the process ends at
+once instead; where there is something to report (:func:`reporting`), ``Stopped`` waits for the end
+of the import. It waits for the end of finalizers too, of which Python writes an exception to
+standard error and goes on.
 """
 
 import _weakrefset
@@ -16,6 +17,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
@@ -93,6 +95,26 @@ def within(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+_folders: dict[Path, int] = {}
+"""To remove where they are empty, and the processes that hold them."""
+
+
+@contextlib.contextmanager
+def removing(folder: Path) -> Iterator[None]:
+    """Remove a folder at the end where it is empty, also where the process ends at once."""
+    _folders[folder] = os.getpid()
+    try:
+        yield
+    finally:
+        del _folders[folder]
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # there is something in it
+        folder.rmdir()
+
+
 _work_is_done = threading.Event()
 """Whether there is something to report already."""
 
@@ -115,6 +137,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
         again.start()
         return
     if _importing(frame):
+        for folder, process in _folders.items():
+            if process == os.getpid():
+                _remove(folder)
         _say(stop)
         os._exit(stop.status)
     raise stop
