@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from gradaudit.data.common.packing import InputPart, arguments
-from gradaudit.errors import AuditError
+from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.misfit import misfit
 from gradaudit.gradients.substitutes import OBSERVING, substituting
 from gradaudit.models.losses import Loss, default_dtype
@@ -120,6 +120,7 @@ class FunctionalModel:
             AuditError: the model cannot be called on the inputs, writes into its own weights, gives
                 something else than one output a record, or the labels do not fit the outputs and
                 the loss.
+            NotApplicable: a record that is alone cannot be normalised by its batch.
         """
         with torch.no_grad():
             try:
@@ -127,6 +128,7 @@ class FunctionalModel:
             except AuditError:
                 raise
             except Exception as error:
+                self._expect_company(inputs)
                 run = partial(self.outputs, self.parameters)
                 why = misfit(self.module, run, inputs) or _first_line(error)
                 raise AuditError(
@@ -141,6 +143,18 @@ class FunctionalModel:
                 )
             self.loss.check(outputs, labels)
         return outputs
+
+    def _expect_company(self, inputs: Tensor) -> None:
+        """Tell of a single record that fails as it would be normalised by its batch.
+
+        Raises:
+            NotApplicable: so it is.
+        """
+        if len(inputs) == 1 and (coupled := self._normalised_together()):
+            raise NotApplicable(
+                f"{coupled}, which a record alone has none of; look at several at a time, where "
+                "the audit can (--batch-size), or use --mode eval"
+            )
 
     def _shapes(self, inputs: Tensor) -> str:
         """Of inputs, or of each that the model is called with by name."""
@@ -189,13 +203,19 @@ class FunctionalModel:
                 return None
             return self.loss.coupling(outputs, targets[:2])
 
-    def _outputs_couple(self, inputs: Tensor) -> str | None:
+    def _normalised_together(self) -> str | None:
+        """The first module that normalises a record by those beside it, in words."""
         with running(self.module, self.mode):
             for name, module in self.module.named_modules():
                 if isinstance(module, _BatchNorm) and (
                     module.training or module.running_mean is None
                 ):
                     return f"{name or type(module).__name__} normalises by its batch's statistics"
+        return None
+
+    def _outputs_couple(self, inputs: Tensor) -> str | None:
+        if reason := self._normalised_together():
+            return reason
         pair = inputs[:2]
         with torch.no_grad():
             try:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.data.common.packing import InputPart
-from gradaudit.errors import AuditError
+from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel, unwrap
 from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Mode, Target
@@ -85,6 +85,14 @@ def test_each_of_several_inputs_is_named_where_the_model_cannot_be_run() -> None
     named = r"run on inputs pixels of shape \(1, 2, 3\) \(torch.float64\), code of shape \(1,\)"
     with pytest.raises(AuditError, match=named):
         view.check(torch.zeros(1, 7).double(), torch.zeros(1).long())
+
+
+def test_a_record_that_its_batch_normalises_cannot_be_alone() -> None:
+    view = view_of(convolutional(nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(3)), "train")
+    with pytest.raises(NotApplicable, match="1 normalises by its batch's statistics, which a rec"):
+        view.check(pictures(1), torch.zeros(1).long())
+    with pytest.raises(AuditError, match="cannot be run on inputs of shape"):
+        view.check(pictures(2), torch.zeros(2).long())
 
 
 def test_frozen_parameters_are_constants() -> None:
