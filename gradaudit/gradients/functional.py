@@ -128,7 +128,7 @@ class FunctionalModel:
             except AuditError:
                 raise
             except Exception as error:
-                self._expect_company(inputs)
+                self._expect_company(inputs, error)
                 run = partial(self.outputs, self.parameters)
                 why = misfit(self.module, run, inputs) or _first_line(error)
                 raise AuditError(
@@ -144,7 +144,7 @@ class FunctionalModel:
             self.loss.check(outputs, labels)
         return outputs
 
-    def _expect_company(self, inputs: Tensor) -> None:
+    def _expect_company(self, inputs: Tensor, error: Exception) -> None:
         """Tell of a single record that fails as it would be normalised by its batch.
 
         Raises:
@@ -152,8 +152,8 @@ class FunctionalModel:
         """
         if len(inputs) == 1 and (coupled := self._normalised_together()):
             raise NotApplicable(
-                f"{coupled}, which a record alone has none of; look at several at a time, where "
-                "the audit can (--batch-size), or use --mode eval"
+                f"{coupled}, and alone a record fails: {_first_line(error)}; take several at a "
+                "time, where the audit can (--batch-size), or --mode eval"
             )
 
     def _shapes(self, inputs: Tensor) -> str:
