@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from scipy.special import ndtri
 from torch import Tensor
 
-from gradaudit.data.records import IGNORED, Records
+from gradaudit.data.records import Records
 from gradaudit.errors import AuditError
 from gradaudit.gradients.flops import flops
 from gradaudit.gradients.functional import FunctionalModel
@@ -159,7 +159,11 @@ def _judged(outputs: Tensor, labels: Tensor, loss: Loss) -> TaskAccuracy:
     """The measure that outputs (records, outputs) and labels allow."""
     classes = not labels.is_floating_point() and labels.dim() == 1
     if labels.dim() > 1 and not labels.is_floating_point():
-        return _accuracy_of_positions(outputs, labels.reshape(len(labels), -1))
+        each = labels.reshape(len(labels), -1)
+        return _accuracy_of_positions(outputs, each, each != loss.ignored)
+    known = labels != loss.ignored
+    if classes and known.any():
+        outputs, labels = outputs[known], labels[known]
     if classes and outputs.shape[1] > 1:
         return _accuracy(outputs.argmax(dim=1) == labels, labels)
     if classes and int(labels.max()) < 2:
@@ -184,9 +188,8 @@ def _accuracy(right: Tensor, labels: Tensor) -> TaskAccuracy:
     return TaskAccuracy("accuracy", value, interval, chance, n, at_chance=at_chance)
 
 
-def _accuracy_of_positions(predicted: Tensor, labels: Tensor) -> TaskAccuracy:
-    """Of classes (records, positions); positions of one record are dependent."""
-    known = labels != IGNORED
+def _accuracy_of_positions(predicted: Tensor, labels: Tensor, known: Tensor) -> TaskAccuracy:
+    """Of the known classes of (records, positions); positions of one record are dependent."""
     counts = known.sum(dim=1)
     right = ((predicted == labels) & known).sum(dim=1)[counts > 0].double()
     counts = counts[counts > 0]

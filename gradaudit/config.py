@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
 
 from gradaudit.audits import audits
+from gradaudit.audits.base import split_at_commas
 from gradaudit.audits.sizes import SizeName
 from gradaudit.deployment import Deployment
 from gradaudit.errors import UsageError
@@ -205,8 +206,10 @@ class ScanSettings(BudgetSettings):
     """Everything ``scan`` takes, besides the audits' own sections."""
 
     audits: tuple[str, ...] = Field(
-        (), description="Only these audits (all that apply without it)."
+        (),
+        description="Only these audits (all that apply without it), repeated or with commas.",
     )
+    _names = field_validator("audits", mode="before")(split_at_commas)
     update: str | None = Field(
         None,
         description="Look at this captured update (`gradaudit capture`, or OLD,NEW) by the audits "

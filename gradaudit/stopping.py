@@ -3,22 +3,29 @@
 A command that is told to ends with one line and the status 128 + signal, and leaves nothing behind.
 SIGINT and SIGTERM raise :class:`Stopped`, so that workers are ended and temporary files removed on
 the way out. While modules are imported, where an exception may be swallowed or turned into another
-one and nothing is to be tidied up yet, the process ends at once instead; where there is something
-to report (:func:`reporting`), ``Stopped`` waits for the end of the import.
+one and nothing but an empty folder (:func:`removing`) is to be tidied up yet, the process ends at
+once instead; where there is something to report (:func:`reporting`), ``Stopped`` waits for the end
+of the import. It waits for the end of finalizers too, of which Python writes an exception to
+standard error and goes on.
 """
 
+import _weakrefset
 import contextlib
 import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _IMPORT = "<frozen importlib"
-_DELICATE = {"__enter__", "__exit__", "__del__"}
+_DELICATE = {"__enter__", "__exit__"}
 """What must be done whole: a context entered or left by half would not be put back."""
+_CALLBACKS = {weakref.__file__, _weakrefset.__file__}
+"""Where what is called when an object is gone lies, beside its ``__del__``."""
 _SOON, _AGAIN = 0.02, 5.0
 """Seconds until work is told again that its time is up: in such a place, and where it went on."""
 
@@ -62,8 +69,9 @@ def within(seconds: float | None) -> Iterator[None]:
     """Give what runs within so many seconds, after which ``TimeIsUp`` is raised in it.
 
     It is not raised while something is imported, or a context is entered or left, so that work
-    that comes later finds all as it was: modes, dtypes, and the levels of ``torch.func``. Only the
-    main thread can be interrupted; elsewhere, and with None, there is no limit.
+    that comes later finds all as it was: modes, dtypes, and the levels of ``torch.func``; nor in a
+    finalizer, where it would be lost. Only the main thread can be interrupted; elsewhere, and with
+    None, there is no limit.
     """
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -73,7 +81,7 @@ def within(seconds: float | None) -> Iterator[None]:
     def time_is_up(number: int, frame: FrameType | None) -> None:
         if over:
             return
-        if not (_importing(frame) or _delicate(frame)):
+        if not (_importing(frame) or _delicate(frame) or _finalizing(frame)):
             raise TimeIsUp
         signal.setitimer(signal.ITIMER_REAL, _SOON, _AGAIN)
 
@@ -85,6 +93,26 @@ def within(seconds: float | None) -> Iterator[None]:
         over = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+_folders: dict[Path, int] = {}
+"""To remove where they are empty, and the processes that hold them."""
+
+
+@contextlib.contextmanager
+def removing(folder: Path) -> Iterator[None]:
+    """Remove a folder at the end where it is empty, also where the process ends at once."""
+    _folders[folder] = os.getpid()
+    try:
+        yield
+    finally:
+        del _folders[folder]
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # there is something in it
+        folder.rmdir()
 
 
 _work_is_done = threading.Event()
@@ -103,12 +131,15 @@ def reporting() -> Iterator[None]:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     stop = Stopped(number)
-    if _importing(frame) and _work_is_done.is_set():
+    if _finalizing(frame) or (_importing(frame) and _work_is_done.is_set()):
         again = threading.Timer(_SOON, os.kill, (os.getpid(), number))
         again.daemon = True
         again.start()
         return
     if _importing(frame):
+        for folder, process in _folders.items():
+            if process == os.getpid():
+                _remove(folder)
         _say(stop)
         os._exit(stop.status)
     raise stop
@@ -120,6 +151,11 @@ def _importing(frame: FrameType | None) -> bool:
 
 def _delicate(frame: FrameType | None) -> bool:
     return any(outer.f_code.co_name in _DELICATE for outer in _frames(frame))
+
+
+def _finalizing(frame: FrameType | None) -> bool:
+    codes = [outer.f_code for outer in _frames(frame)]
+    return any(code.co_name == "__del__" or code.co_filename in _CALLBACKS for code in codes)
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:

@@ -79,7 +79,8 @@ def open_subject(
     records = with_fitting_labels(records, untrained.loss)
     defenses = tuple(map(parse_defense, settings.defense))
     untrained = defended_target(untrained, defenses, settings.seed)
-    how = Fit(parse_rename(settings.prefix) if settings.prefix else None, settings.partial)
+    rename = parse_rename(settings.prefix) if settings.prefix else None
+    how = Fit(rename, settings.partial, or_in_part="take what fits with --partial")
     targets = tuple(_with_weights(untrained, path, how) for path in checkpoints)
     newest = (targets or (untrained,))[-1]
     layers = choose_layers(newest.layers, settings.layer, settings.hide)

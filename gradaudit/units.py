@@ -20,7 +20,7 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 from gradaudit.errors import UsageError
 from gradaudit.files import clear_temporaries, read_file
 from gradaudit.report import write_atomically
+from gradaudit.stopping import removing
 
 log = logging.getLogger(__name__)
 
@@ -190,11 +191,9 @@ def locked(folder: Path, what: str, *, remove: bool = True, mode: int = 0o777) -
     """
     handle = _held(folder, what, mode)
     try:
-        yield
+        with removing(folder) if remove else nullcontext():
+            yield
     finally:
-        if remove:
-            with suppress(OSError):  # there is something in it
-                folder.rmdir()
         os.close(handle)
 
 

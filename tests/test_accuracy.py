@@ -92,6 +92,16 @@ def test_positions_are_right_or_wrong_but_for_those_without_a_label() -> None:
     logits = logits_for(torch.tensor([[0, 0, 1], [1, 1, 1], [0, 0, 0]]), 2).mT
     found = measure(identity(), CrossEntropy(), logits, labels)
     assert (found.value, found.n, found.chance) == (pytest.approx(4 / 6), 3, 0.5)
+    loss = user_loss(nn.CrossEntropyLoss(ignore_index=7), "file.py:loss")
+    assert measure(identity(), loss, logits, labels.where(labels >= 0, 7)) == found
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_records_of_a_label_that_the_loss_ignores_do_not_count(smoothing: float) -> None:
+    labels, guesses = torch.tensor([0, 1, 7, 1, 0, 7]), torch.tensor([0, 1, 1, 0, 0, 0])
+    module = nn.CrossEntropyLoss(ignore_index=7, label_smoothing=smoothing)
+    found = measure(identity(), user_loss(module, "file.py:loss"), logits_for(guesses, 2), labels)
+    assert (found.value, found.n, found.chance) == (3 / 4, 4, 0.5)
 
 
 def test_labels_of_a_single_class_say_nothing_of_chance() -> None:

@@ -1,6 +1,7 @@
 """Where units of work are done: named, refused, and the same numbers everywhere."""
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -248,3 +249,26 @@ def test_what_is_done_again_is_counted_once() -> None:
         employ(executor)
         shared_out([slow, drawn(2), drawn(1)], 2, units.append)
     assert sum(units) == 7 + 2 + 1
+
+
+TOLD = """
+from concurrent.futures import ThreadPoolExecutor
+
+class Told(ThreadPoolExecutor):
+    def shutdown(self, *args, **named):
+        print("shut down")
+        super().shutdown(*args, **named)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_file_opened_is_shut_down_when_the_process_ends(tmp_path: Path) -> None:
+    """Python's own pool of processes says something of its own where nobody does."""
+    (tmp_path / "told.py").write_text(TOLD)
+    code = "from gradaudit.executors.user_file import UserFile; UserFile('told.py:Told')"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-c", code]
+    said = subprocess.run(
+        words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (said.returncode, said.stdout, said.stderr) == (0, "shut down\n", "")

@@ -1,8 +1,10 @@
 """Work that is given a time ends when it is up, and what goes on afterwards is left alone."""
 
+import os
 import signal
 import threading
 import time
+import weakref
 from contextlib import suppress
 
 import pytest
@@ -57,6 +59,55 @@ def _passed_and_slept(slow: _Slow, seconds: float) -> None:
         with slow:
             pass
         time.sleep(9)
+
+
+class _Gone:
+    """What is slow to go, by a finalizer or by its own ``__del__``."""
+
+    def __init__(self, how: str, steps: list[str]) -> None:
+        self.steps = steps if how == "__del__" else None
+        if how == "finalize":
+            weakref.finalize(self, _leave, steps)
+
+    def __del__(self) -> None:
+        if self.steps is not None:
+            _leave(self.steps)
+
+
+def _leave(steps: list[str]) -> None:
+    time.sleep(0.05)
+    steps.append("gone")
+
+
+@pytest.mark.parametrize("how", ["finalize", "__del__"])
+def test_what_goes_is_let_go_before_time_is_up(
+    how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps: list[str] = []
+    with pytest.raises(TimeIsUp):
+        _let_go(how, steps, 0.02)
+    assert steps == ["gone"]
+    assert capsys.readouterr().err == ""
+
+
+def _let_go(how: str, steps: list[str], seconds: float | None) -> None:
+    with within(seconds):
+        _Gone(how, steps)
+        time.sleep(1)
+        steps.append("never")
+
+
+@pytest.mark.parametrize("how", ["finalize", "__del__"])
+def test_a_signal_waits_for_what_goes(how: str) -> None:
+    steps: list[str] = []
+    before = signal.signal(signal.SIGTERM, _stop)
+    threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    try:
+        with pytest.raises(Stopped):
+            _let_go(how, steps, None)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert steps == ["gone"]
 
 
 def test_afterwards_nobody_is_disturbed() -> None:

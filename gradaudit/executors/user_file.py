@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from concurrent.futures import Executor
 
 from gradaudit.errors import UsageError
@@ -13,7 +14,8 @@ class UserFile(Given):
     """What a function, or class, of the user's file returns: a ``concurrent.futures.Executor``.
 
     It is called without arguments, once. What it runs is ``submit(function, *args)`` with a
-    function of this package and bytes, so its workers must have the package installed.
+    function of this package and bytes, so its workers must have the package installed. It is shut
+    down when the process ends.
     """
 
     name = "file"
@@ -30,4 +32,5 @@ class UserFile(Given):
         if not isinstance(executor, Executor):
             kind = type(executor).__name__
             raise UsageError(f"{option}: returned a {kind}; return a concurrent.futures.Executor")
+        atexit.register(executor.shutdown, wait=False)
         super().__init__(target, executor)

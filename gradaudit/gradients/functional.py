@@ -17,10 +17,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from gradaudit.data.common.packing import InputPart, arguments
-from gradaudit.errors import AuditError
+from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.misfit import misfit
 from gradaudit.gradients.substitutes import OBSERVING, substituting
-from gradaudit.models.losses import Loss
+from gradaudit.models.losses import Loss, default_dtype
 from gradaudit.models.target import Mode, Target
 from gradaudit.text import listed
 
@@ -120,6 +120,7 @@ class FunctionalModel:
             AuditError: the model cannot be called on the inputs, writes into its own weights, gives
                 something else than one output a record, or the labels do not fit the outputs and
                 the loss.
+            NotApplicable: a record that is alone cannot be normalised by its batch.
         """
         with torch.no_grad():
             try:
@@ -127,12 +128,13 @@ class FunctionalModel:
             except AuditError:
                 raise
             except Exception as error:
+                self._expect_company(inputs, error)
                 run = partial(self.outputs, self.parameters)
                 why = misfit(self.module, run, inputs) or _first_line(error)
                 raise AuditError(
-                    f"the model cannot be run on inputs of shape {tuple(inputs.shape)} "
-                    f"({inputs.dtype}): {why}; name the model for such inputs "
-                    "(--model, its ?k=v) or the records that it takes (--data, its drop=, scale=)"
+                    f"the model cannot be run on inputs {self._shapes(inputs)}: {why}; name the "
+                    "model for such inputs (--model, its ?k=v) or the records that it takes "
+                    "(--data, its drop=, scale=)"
                 ) from error
             if outputs.dim() == 0 or len(outputs) != len(inputs):
                 raise AuditError(
@@ -141,6 +143,25 @@ class FunctionalModel:
                 )
             self.loss.check(outputs, labels)
         return outputs
+
+    def _expect_company(self, inputs: Tensor, error: Exception) -> None:
+        """Tell of a single record that fails as it would be normalised by its batch.
+
+        Raises:
+            NotApplicable: so it is.
+        """
+        if len(inputs) == 1 and (coupled := self._normalised_together()):
+            raise NotApplicable(
+                f"{coupled}, and alone a record fails: {_first_line(error)}; take several at a "
+                "time, where the audit can (--batch-size), or --mode eval"
+            )
+
+    def _shapes(self, inputs: Tensor) -> str:
+        """Of inputs, or of each that the model is called with by name."""
+        args, kwargs = arguments(self.parts, inputs)
+        named = kwargs or {"": args[0]}
+        shapes = [f"{name} of shape {tuple(x.shape)} ({x.dtype})" for name, x in named.items()]
+        return listed([shape.strip() for shape in shapes])
 
     def _outputs_of_kept_weights(self, inputs: Tensor) -> Tensor:
         """The outputs, after which the weights must still be those of the module."""
@@ -182,13 +203,19 @@ class FunctionalModel:
                 return None
             return self.loss.coupling(outputs, targets[:2])
 
-    def _outputs_couple(self, inputs: Tensor) -> str | None:
+    def _normalised_together(self) -> str | None:
+        """The first module that normalises a record by those beside it, in words."""
         with running(self.module, self.mode):
             for name, module in self.module.named_modules():
                 if isinstance(module, _BatchNorm) and (
                     module.training or module.running_mean is None
                 ):
                     return f"{name or type(module).__name__} normalises by its batch's statistics"
+        return None
+
+    def _outputs_couple(self, inputs: Tensor) -> str | None:
+        if reason := self._normalised_together():
+            return reason
         pair = inputs[:2]
         with torch.no_grad():
             try:
@@ -250,17 +277,6 @@ def _without_cudnn() -> Iterator[None]:
 
 
 @contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Let tensors that a model makes on the way (initial states, masks) have a dtype."""
-    before = torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(dtype)
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-@contextmanager
 def elementary_attention() -> Iterator[None]:
     """Keep ``nn.TransformerEncoder`` in evaluation from a fused pass that has no derivative."""
     before = torch.backends.mha.get_fastpath_enabled()
@@ -279,14 +295,14 @@ def unwrap(output: Any) -> Tensor:
     """
     if isinstance(output, (tuple, list)) and output:
         output = output[0]
-    if isinstance(output, Mapping):
-        output = output.get("logits")
-    output = getattr(output, "logits", output)
-    if isinstance(output, Tensor):
-        return output
+    found = output.get("logits") if isinstance(output, Mapping) else output
+    found = getattr(found, "logits", found)
+    if isinstance(found, Tensor):
+        return found
+    names = f" of {listed(list(map(str, output)))}" if isinstance(output, Mapping) else ""
     raise AuditError(
-        f"the model returns {type(output).__name__}; it must return a tensor, a tuple whose first "
-        "part is one, or something with `logits`"
+        f"the model returns {type(output).__name__}{names}; it must return a tensor, a tuple whose "
+        "first part is one, or something with `logits`"
     )
 
 

@@ -10,6 +10,7 @@ weighs outputs and positive labels, and records alike.
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from gradaudit.models.losses import (
     LabelWeights,
     Loss,
     classes_second,
+    default_dtype,
     mean_of,
     softplus,
 )
@@ -37,7 +39,7 @@ class CustomLoss(Loss):
     """
 
     def __init__(self, function: Callable[[Tensor, Tensor], Tensor], name: str) -> None:
-        self.function = function
+        self.function = copy.deepcopy(function) if isinstance(function, nn.Module) else function
         self.name = name
 
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -102,7 +104,19 @@ class CustomLoss(Loss):
             raise AuditError(
                 f"--loss {self.name}: fails on outputs of shape {tuple(outputs.shape)} and labels "
                 f"of shape {tuple(labels.shape)} ({labels.dtype}): {one_line(error)}"
+                f"{self._single_only(outputs, labels)}"
             ) from error
+
+    def _single_only(self, outputs: Tensor, labels: Tensor) -> str:
+        """What to do about tensors of the user's that the loss takes in single precision alone."""
+        labels = labels.float() if labels.is_floating_point() else labels
+        with suppress(Exception):
+            self._called(outputs.float(), labels)
+            return (
+                "; it does not on outputs in single precision: give what it computes with their "
+                "type, as in weight.to(outputs)"
+            )
+        return ""
 
     def soft(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The labels themselves, where they are real numbers."""
@@ -115,7 +129,10 @@ class CustomLoss(Loss):
 
     def _called(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """A scalar, or (records,); the function gets copies, which it may write into."""
-        losses = self.function(outputs.clone(), targets.clone())
+        if isinstance(self.function, nn.Module):
+            self.function.to(outputs.device, outputs.dtype)
+        with default_dtype(outputs.dtype):
+            losses = self.function(outputs.clone(), targets.clone())
         if losses.shape in ((), outputs.shape[:1]):
             return losses
         raise AuditError(
@@ -148,6 +165,7 @@ class WeightedCrossEntropy(CrossEntropy):
     def __init__(self, module: nn.CrossEntropyLoss, name: str) -> None:
         self.name = name
         self.counting = LabelWeights(module.weight, module.ignore_index)
+        self.ignored = module.ignore_index
 
     def weights(self, targets: Tensor) -> Tensor | None:
         """What each record's labels count; None for probabilities: torch takes their mean."""
@@ -173,6 +191,7 @@ class WeightedModule(CustomLoss):
         self._each.reduction = "none"
         self.smoothing = float(getattr(module, "label_smoothing", 0.0))
         self._counting = LabelWeights(module.weight, module.ignore_index)
+        self.ignored = module.ignore_index
 
     def weights(self, targets: Tensor) -> Tensor | None:
         """What each record's labels count; None for probabilities: torch takes their mean."""

@@ -6,6 +6,8 @@ none left.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +27,8 @@ class Loss(ABC):
     """A single output above it stands for the second of two classes."""
     yes_or_no: bool = False
     """Whether each output is the logit of a label of its own."""
+    ignored: int = IGNORED
+    """The class label of a record or position that counts nothing."""
 
     @abstractmethod
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -158,7 +162,10 @@ class CrossEntropy(Loss):
                 f"{tuple(outputs.shape)}; try --loss bce or --loss mse"
             )
         if labels.is_floating_point():
-            raise AuditError("cross-entropy needs one integer class label a record; try --loss mse")
+            loss = "bce" if 0 <= labels.min() <= labels.max() <= 1 else "mse"
+            raise AuditError(
+                f"cross-entropy needs one integer class label a record; try --loss {loss}"
+            )
         outputs = classes_second(outputs, labels)
         if outputs.shape[1] < 2:
             raise AuditError(
@@ -168,8 +175,10 @@ class CrossEntropy(Loss):
         kept = self.counting.kept(labels) if labels.dim() > 1 else labels
         low, high = torch.stack(kept.aminmax()).tolist() if kept.numel() else (0, 0)
         if not 0 <= low <= high < outputs.shape[1]:
+            blank = " (a position that counts nothing has the label -100)"
             raise AuditError(
                 f"labels run from {low} to {high}, but the model has {outputs.shape[1]} classes"
+                f"{blank if labels.dim() > 1 else ''}"
             )
         if labels.dim() == 1:
             return _one_hot(labels, outputs)
@@ -218,6 +227,17 @@ class BinaryCrossEntropy(Loss):
 BUILT_IN: dict[str, type[Loss]] = {
     loss.name: loss for loss in (CrossEntropy, MeanSquaredError, BinaryCrossEntropy)
 }
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Let tensors that a model or a loss makes on the way (states, masks, weights) have a dtype."""
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype)
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def softplus(x: Tensor) -> Tensor:

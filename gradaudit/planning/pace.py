@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gradaudit.audits import Audit
 from gradaudit.defenses.subject import Subject
@@ -95,7 +96,16 @@ def _seconds(subject: Subject, records: int, dtype: torch.dtype) -> float:
     inputs, labels = model.cast(taken.inputs), model.cast(taken.labels)
     model.check(inputs, labels)
     gradient = torch.func.grad(lambda weights: model.losses(weights, inputs, labels).sum())
-    return _least_seconds(lambda: gradient(model.parameters), model.device)
+    try:
+        return _least_seconds(lambda: gradient(model.parameters), model.device)
+    except RuntimeError:  # of a module that torch.func does not take
+        return _least_seconds(lambda: _eager_gradient(model, inputs, labels), model.device)
+
+
+def _eager_gradient(model: FunctionalModel, inputs: Tensor, labels: Tensor) -> None:
+    weights = {name: weight.detach().requires_grad_() for name, weight in model.parameters.items()}
+    loss = model.losses(weights, inputs, labels).sum()
+    torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
 
 
 def _least_seconds(function: Callable[[], object], device: torch.device) -> float:

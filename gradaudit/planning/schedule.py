@@ -30,6 +30,8 @@ LEAST = 5.0
 """Seconds that an audit has of which nothing is expected, even where none are left."""
 MOMENT = 0.5
 """Seconds that any audit may take."""
+_SMALL = 0.25
+"""Part of a size, of which the least one is worth some time kept for it."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,22 @@ class Schedule:
             index = course.open if enough else max(fitting, default=0)
             if self._seconds(course, index, caution) <= left:
                 spare = left - self._seconds(course, index, CAUTION)
-                return self._turn(course, index, left - self._least(waiting[number + 1 :], spare))
+                seconds = left - self._least(waiting[number + 1 :], spare)
+                return self._turn(course, index, self._leaving_a_retreat(course, index, seconds))
         return None
+
+    def _leaving_a_retreat(self, course: _Course, index: int, seconds: float) -> float:
+        """What a first turn may take, where nothing else has numbers or will have any.
+
+        Where it is cut short there is time for the least size, if that is a small part of it, at
+        the pace that the turn then had at best. It has the time that is expected of it.
+        """
+        others = any(not (other is course or other.idle) for other in self._courses)
+        part = course.estimates[0] / (course.estimates[index] or 1.0)
+        if others or course.idle or not 0 < part <= _SMALL:
+            return seconds
+        expected = self._seconds(course, index)
+        return min(seconds, max(expected, (seconds - MOMENT) / (1 + CAUTION * KNOWN * part)))
 
     def _least(self, waiting: Iterable[_Course], left: float) -> float:
         """Seconds for the least sizes of those that fit into what is left, the first ones first."""

@@ -62,6 +62,7 @@ def test_a_batch_has_no_signs_but_optimised_labels() -> None:
         for row in membership(subject(), batches=2, batch_size=2, iterations=10, restarts=2)
     }
     assert rows["idlg"].status == "skipped"
+    assert (rows["idlg"].reason or "").endswith("optimise them with --method dlg")
     assert rows["dlg"].status == "measured"
     assert rows["dlg"].n == 4
     assert rows["dlg"].value is not None

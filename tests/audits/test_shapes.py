@@ -29,6 +29,7 @@ CHEAP: Mapping[str, Mapping[str, Any]] = {
     "copa-metric": {"records": 1},
     "attack membership": {"batches": 1, "method": ("idlg",)},
     "attack reconstruct": {"method": ("closed-form",), "batches": 1},
+    "attack text": {"batches": 1, "search": False},
 }
 STEP = 1e-5
 

@@ -178,7 +178,7 @@ def test_what_was_interrupted_leaves_an_incomplete_report_that_never_passes(
         (("--budget", "soon"), "--budget: write a time as 90s, 5m or 2h (got 'soon')"),
         (("--quick", "--thorough"), "--quick and --thorough: choose one"),
         (
-            ("--audits", "countin"),
+            ("--audits", "counting, countin"),
             "--audits countin: no such audit (did you mean 'counting'?); there are: counting",
         ),
         (("--policy", "no.yaml"), "no.yaml: cannot be read: No such file or directory"),

@@ -1,13 +1,15 @@
 """The functional view computes what the model computes, and leaves the model as it was."""
 
 import copy
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from gradaudit.errors import AuditError
+from gradaudit.data.common.packing import InputPart
+from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel, unwrap
 from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Mode, Target
@@ -75,6 +77,22 @@ def test_the_flags_come_back_when_the_model_fails() -> None:
         view_of(model).check(torch.zeros(2, 5).double(), torch.zeros(2).long())
     assert all(part.training for part in model.modules())
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_each_of_several_inputs_is_named_where_the_model_cannot_be_run() -> None:
+    parts = (InputPart("pixels", (2, 3)), InputPart("code", (), "tokens"))
+    view = replace(view_of(convolutional()), parts=parts)
+    named = r"run on inputs pixels of shape \(1, 2, 3\) \(torch.float64\), code of shape \(1,\)"
+    with pytest.raises(AuditError, match=named):
+        view.check(torch.zeros(1, 7).double(), torch.zeros(1).long())
+
+
+def test_a_record_that_its_batch_normalises_cannot_be_alone() -> None:
+    view = view_of(convolutional(nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(3)), "train")
+    with pytest.raises(NotApplicable, match=r"1 normalises by .*, and alone a record fails: Expe"):
+        view.check(pictures(1), torch.zeros(1).long())
+    with pytest.raises(AuditError, match="cannot be run on inputs of shape"):
+        view.check(pictures(2), torch.zeros(2).long())
 
 
 def test_frozen_parameters_are_constants() -> None:
@@ -177,6 +195,8 @@ def test_unwrap_finds_the_outputs() -> None:
     assert unwrap(SimpleNamespace(logits=tensor)) is tensor
     with pytest.raises(AuditError, match="the model returns str"):
         unwrap("nothing")
+    with pytest.raises(AuditError, match="the model returns dict of loss, scores; it must"):
+        unwrap({"loss": 1, "scores": tensor})
 
 
 class Pooled(nn.Module):

@@ -164,6 +164,14 @@ def test_missing_unexpected_and_misshapen_keys_are_told_together():
     )
 
 
+@pytest.mark.parametrize(("shape", "said"), [((3,), True), ((4,), False)])
+def test_how_to_take_a_part_is_said_where_some_of_it_fits(shape: tuple[int, ...], *, said: bool):
+    how = Fit(or_in_part="take what fits with --partial")
+    with pytest.raises(CheckpointError) as caught:
+        apply_checkpoint(network(), loaded({"fc.bias": torch.ones(shape)}), how)
+    assert ("; take what fits with --partial, or check that" in str(caught.value)) is said
+
+
 def test_a_misfit_under_a_prefix_is_told_in_the_models_terms():
     state = renamed(state_of(network()), "module.")
     del state["module.fc.bias"]

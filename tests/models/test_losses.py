@@ -1,12 +1,13 @@
 """Losses against their textbook form, and their derivatives against fifty digits."""
 
 import math
+from typing import Any
 
 import mpmath
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradaudit.errors import AuditError
 from gradaudit.models.custom_loss import CustomLoss
@@ -120,13 +121,43 @@ def test_a_custom_loss_may_reduce_or_not() -> None:
     torch.testing.assert_close(mean.per_record(OUTPUTS, REAL), expected)
 
 
+WEIGHT = torch.tensor([0.2, 0.3, 0.5])
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(WEIGHT, reduction="none"),
+        lambda o, t: F.cross_entropy(o, t, torch.tensor([0.2, 0.3, 0.5]), reduction="none"),
+    ],
+    ids=["module", "made in the function"],
+)
+def test_what_a_custom_loss_has_beside_the_outputs_takes_their_precision(loss: Any) -> None:
+    custom, outputs = CustomLoss(loss, "file.py:loss"), OUTPUTS.double()
+    custom.check(outputs, CLASSES)
+    found = custom.per_record(outputs, CLASSES)
+    expected = WEIGHT.double()[CLASSES] * CrossEntropy().per_record(outputs, CLASSES)
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=0)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_custom_loss_of_single_precision_says_so() -> None:
+    custom = CustomLoss(lambda o, t: F.cross_entropy(o, t, WEIGHT), "file.py:loss")
+    with pytest.raises(AuditError, match=r"Float.*, as in weight.to\(outputs\)$"):
+        custom.check(OUTPUTS.double(), CLASSES)
+
+
 def test_labels_that_do_not_fit_are_named() -> None:
     with pytest.raises(AuditError, match="run from 0 to 2, but the model has 2 classes"):
         CrossEntropy().check(OUTPUTS[:, :2], CLASSES)
     with pytest.raises(AuditError, match=r"needs outputs \(records, classes ≥ 2\)"):
         CrossEntropy().check(OUTPUTS[:, :1], CLASSES)
-    with pytest.raises(AuditError, match="one integer class label a record"):
+    with pytest.raises(AuditError, match="one integer class label a record; try --loss mse"):
+        CrossEntropy().check(OUTPUTS, 2 * REAL)
+    with pytest.raises(AuditError, match="one integer class label a record; try --loss bce"):
         CrossEntropy().check(OUTPUTS, REAL)
+    with pytest.raises(AuditError, match=r"from 0 to 255, .* nothing has the label -100\)"):
+        CrossEntropy().check(OUTPUTS[..., None], torch.tensor([0, 1, 2, 255])[:, None])
     with pytest.raises(AuditError, match="--loss mse: labels of shape"):
         MeanSquaredError().check(OUTPUTS, REAL[:, :2])
     with pytest.raises(AuditError, match=r"returned shape \(4, 3\)"):

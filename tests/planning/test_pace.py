@@ -1,17 +1,21 @@
 """What audits are expected to take at a pace."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from dp_subject import subject
 from fake_audit import Counting
+from torch import Tensor, nn
 
 from gradaudit.audits import Cost
 from gradaudit.audits.sizes import Size
+from gradaudit.config import SubjectSettings
+from gradaudit.data.common.user_data import records_of
 from gradaudit.gradients.precision import slowness_of_double
 from gradaudit.planning.pace import Pace, Passes
 from gradaudit.planning.survey import _in_precisions, _sampled
+from gradaudit.subject import open_subject
 
 if TYPE_CHECKING:
     from gradaudit.defenses.subject import Subject
@@ -40,3 +44,32 @@ def test_double_precision_is_not_taken_to_be_faster() -> None:
 def test_a_subject_in_single_precision_has_one_pace() -> None:
     pace = Pace.of(subject().in_precision(torch.float32))
     assert pace.single == pace.double
+
+
+class Clipped(torch.autograd.Function):
+    """As code from before ``torch.func`` has them, which it does not take."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Tensor:
+        return slopes[0] * (ctx.saved_tensors[0] > 0)
+
+
+class Old(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(records, 2)."""
+        return Clipped.apply(self.head(x))  # type: ignore[no-any-return]
+
+
+def test_a_model_that_torch_func_does_not_take_has_a_pace() -> None:
+    records = records_of((torch.ones(8, 2), torch.arange(8) % 2), "data")
+    pace = Pace.of(open_subject(SubjectSettings(), model=Old(), records=records))
+    assert pace.single.alone > 0

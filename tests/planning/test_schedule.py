@@ -105,6 +105,15 @@ def test_an_estimate_that_is_far_too_low_costs_no_other_audit_its_turn() -> None
     assert came.best.keys() == {1, 2}
 
 
+@pytest.mark.parametrize("told", [10.0, 20.0, 40.0])
+def test_a_single_audit_that_was_taken_for_faster_is_made_more_roughly(told: float) -> None:
+    truth, estimates = (told / 10, told / 2, 120.0), (told / 30, told / 6, told)
+    came = played([truth], [estimates], 60)
+    assert came.best
+    assert came.spent <= 60
+    assert played([estimates], [estimates], 60).best == {0: "plain"}
+
+
 def test_what_surely_fits_comes_before_what_may_not() -> None:
     assert played([(200.0,), (10.0,)], [(50.0,), (10.0,)], 60).best == {1: "least"}
 

@@ -95,8 +95,8 @@ def sense(target: Target, records: Records, layers: Sequence[Layer], memory: int
         )
         for layer in layers
     }
-    residuals, width = _residuals(target, records)
-    return Senses(found, residuals, _last(found, width))
+    residuals, widths = _residuals(target, records)
+    return Senses(found, residuals, _last(found, widths))
 
 
 def _chunks(gradients: PerSampleGradients) -> Iterator[tuple[Gradients, slice]]:
@@ -196,8 +196,8 @@ def _linear(
     return LinearMap(weight.cpu(), units[some], use[0], len(units) // len(gradients))
 
 
-def _residuals(target: Target, records: Records) -> tuple[Tensor, int]:
-    """(records,) norms of ∂ℓ/∂outputs, and how many outputs a position has."""
+def _residuals(target: Target, records: Records) -> tuple[Tensor, Sequence[int]]:
+    """(records,) norms of ∂ℓ/∂outputs, and the shape of a record's outputs, of one at least."""
     model = FunctionalModel.of(target)
     with torch.no_grad():
         outputs = model.outputs({}, model.cast(records.inputs))
@@ -205,12 +205,13 @@ def _residuals(target: Target, records: Records) -> tuple[Tensor, int]:
     with torch.enable_grad():
         losses = model.loss.per_record(leaf, model.cast(records.labels)).sum()
         (slope,) = torch.autograd.grad(losses, leaf)
-    norms = torch.linalg.vector_norm(slope.flatten(1), dim=1, dtype=torch.float64)
-    return norms.cpu(), outputs.shape[-1]
+    each = slope.reshape(len(slope), -1)
+    norms = torch.linalg.vector_norm(each, dim=1, dtype=torch.float64)
+    return norms.cpu(), outputs.shape[1:] or (1,)
 
 
-def _last(found: Mapping[str, Sensed], width: int) -> str | None:
-    """The linear layer furthest on, if it has as many rows as there are outputs."""
+def _last(found: Mapping[str, Sensed], widths: Sequence[int]) -> str | None:
+    """The linear layer furthest on, if it has as many rows as there are outputs (of a position)."""
     maps = {name: sensed.linear for name, sensed in found.items() if sensed.linear is not None}
     name = max(maps, key=lambda name: maps[name].site, default=None)
-    return name if name is not None and len(maps[name].weight) == width else None
+    return name if name is not None and len(maps[name].weight) in widths else None

@@ -28,6 +28,8 @@ from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.ranks.observe import watching
 
+KNOWN_LABELS = "give the attacker the labels with --known-labels"
+"""The remedy where an attack cannot find labels by itself; a reason ends with it."""
 _MAX_BYTES = 1 << 30
 """Of a file with a starting point."""
 Start = Literal["normal", "uniform", "pattern", "given"]
@@ -120,7 +122,7 @@ class Targets:
         if fixed is None and view.classes and isinstance(view.model.loss, CustomLoss):
             raise NotApplicable(
                 f"--loss {view.model.loss.name} takes class labels, which cannot be optimised; "
-                "give the attacker the labels with --known-labels"
+                f"{KNOWN_LABELS}"
             )
         return cls(view, None if fixed is None else view.model.cast(fixed))
 
@@ -220,12 +222,12 @@ def infer_label(view: AttackerView) -> Tensor:
     if view.label_shape:
         raise NotApplicable(
             "every record has a label for each position, and the last layer's signs tell one label "
-            "a record; give the attacker the labels with --known-labels"
+            f"a record; {KNOWN_LABELS}"
         )
     if view.batch != 1:
         raise NotApplicable(
-            f"signs tell the label of one record, not of {view.batch}; give the attacker the "
-            "labels with --known-labels, or optimise them with --method dlg"
+            f"signs tell the label of one record, not of {view.batch}; optimise them with --method "
+            f"dlg, or {KNOWN_LABELS}"
         )
     layer = last_layer(view)
     weight, bias = layer.weight, layer.bias
@@ -250,12 +252,12 @@ def infer_counts(view: AttackerView, generator: torch.Generator) -> Tensor:
     if bias is None:
         raise NotApplicable(
             "a batch's labels are estimated from the last layer's bias, which is absent or "
-            "hidden; give the attacker the labels with --known-labels"
+            f"hidden; {KNOWN_LABELS}"
         )
     if view.looked_up:
         raise NotApplicable(
             "a batch's labels are estimated by made-up records, and of tokens none can be made up; "
-            "look at single records (--batch-size 1) or give the labels with --known-labels"
+            f"look at single records (--batch-size 1), or {KNOWN_LABELS}"
         )
     low, high = view.bounds or (0.0, 1.0)
     noise = torch.rand(_MADE_UP, *view.shape, generator=generator, dtype=torch.float64)
@@ -278,7 +280,7 @@ def _by_rows(weight: Tensor) -> Tensor:
         return weight.sum(dim=1).argmin()
     raise NotApplicable(
         "two classes, no bias and features of both signs: the signs of the last layer's gradient "
-        "do not tell the label; give the attacker the labels with --known-labels"
+        f"do not tell the label; {KNOWN_LABELS}"
     )
 
 
@@ -286,7 +288,7 @@ def _expect_cross_entropy(view: AttackerView) -> None:
     if view.model.loss.name != "cross-entropy":
         raise NotApplicable(
             f"labels are read off the gradient of cross-entropy, the loss is "
-            f"{view.model.loss.name}; give the attacker the labels with --known-labels"
+            f"{view.model.loss.name}; {KNOWN_LABELS}"
         )
 
 

@@ -113,10 +113,16 @@ def task_of(records: Records) -> Task:
 
 
 def _vocabulary(model: FunctionalModel, batch: Records) -> int:
-    """Rows of the table that tokens are looked up in; without one, what the batch has need of."""
+    """Rows of the table that tokens are looked up in; without one, what the batch has need of.
+
+    Raises:
+        NotApplicable: no table reads more than some of a record's tokens.
+    """
     ids = texts_of(batch).ids
     with LookedUp() as looked_up:
         model.check(model.cast(batch.inputs[:1]), model.cast(batch.labels[:1]))
     first = ids[0].to(model.device)
     rows = [count for count, read in looked_up.tables if torch.equal(read.flatten(), first)]
+    if looked_up.tables and all(read.numel() < first.numel() for _, read in looked_up.tables):
+        raise NotApplicable("the records are no texts: their columns have tables of their own")
     return max(rows, default=int(ids.max()) + 1)

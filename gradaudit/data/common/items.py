@@ -26,6 +26,9 @@ MEMBERS = ("members", "member")
 ATTRIBUTE = "attribute"
 """What the third of a triple is called."""
 
+NAME_THEM = "give several inputs by name, as a mapping of the model's arguments"
+"""The remedy where inputs have no names."""
+
 Item = Mapping[str, Any]
 
 
@@ -91,6 +94,11 @@ def _unbatched(batch: object, origin: str) -> Iterator[object]:
             "mapping is needed"
         )
     columns = [_split(part) for part in parts]
+    if any(are_arrays(c) and all(_rows(one) == (len(c),) for one in c) for c in columns):
+        raise DataError(
+            f"{origin}: a list of {len(columns[0])} arrays of as many rows is as many records or "
+            f"inputs; {NAME_THEM}, or take another batch size"
+        )
     if len({len(column) for column in columns}) > 1:
         raise DataError(
             f"{origin}: its parts are of {listed([str(len(c)) for c in columns])} records; give "
@@ -150,6 +158,16 @@ def _of_mapping(item: Mapping[Any, Any], origin: str) -> Item:
 def _is_array(value: object) -> bool:
     """Whether it is more than one value."""
     return isinstance(value, (list, tuple, Image.Image)) or getattr(value, "ndim", 0) > 0
+
+
+def are_arrays(value: object) -> bool:
+    """Whether it is several arrays, as several inputs of a model are without their names."""
+    return isinstance(value, (list, tuple)) and any(map(_rows, value))
+
+
+def _rows(value: object) -> tuple[int, ...]:
+    """How many rows an array has; empty of what is none."""
+    return tuple(getattr(value, "shape", ()))[:1]
 
 
 def stacked(values: Sequence[Any], origin: str) -> NDArray[Any]:

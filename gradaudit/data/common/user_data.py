@@ -13,7 +13,14 @@ from pydantic import JsonValue
 from gradaudit.data.common.arrays import as_inputs, pictures
 from gradaudit.data.common.checks import expect_finite, expect_length, quote
 from gradaudit.data.common.columns import DataColumn, Inputs, numeric_features
-from gradaudit.data.common.items import columns_of, is_data_set, stacked, turned
+from gradaudit.data.common.items import (
+    NAME_THEM,
+    are_arrays,
+    columns_of,
+    is_data_set,
+    stacked,
+    turned,
+)
 from gradaudit.data.common.packing import InputPart, packed
 from gradaudit.data.common.pictures import Picture, stack_pictures
 from gradaudit.data.common.roles import (
@@ -73,8 +80,8 @@ def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
         what = "inputs and labels are needed" if unknown is None else f"unknown part {unknown!r}"
         hint = "" if unknown is None else suggest(str(unknown), _PARTS)
         raise DataError(f"{origin}: {what}{hint}; the parts are {', '.join(_PARTS)}")
-    array, several = _inputs(parts["inputs"], f"{origin}: inputs")
     labels = _array(parts["labels"], f"{origin}: labels")
+    array, several = _inputs(parts["inputs"], f"{origin}: inputs", labels.shape[:1])
     task: Task | None = "classification" if labels.dtype.kind in "iub" else None
     notes: dict[str, JsonValue] = {"inputs": {part.name: list(part.shape) for part in several}}
     records = assemble(
@@ -89,8 +96,12 @@ def records_of_parts(parts: Mapping[str, Any], origin: str) -> Records:
     return replace(records, parts=several)
 
 
-def _inputs(given: Any, origin: str) -> tuple[NDArray[Any], tuple[InputPart, ...]]:
+def _inputs(
+    given: Any, origin: str, records: tuple[int, ...]
+) -> tuple[NDArray[Any], tuple[InputPart, ...]]:
     """Inputs (records, …), and their parts where the model takes several or one number a record."""
+    if are_arrays(given) and (len(given),) != records == np.shape(given[0])[:1]:
+        raise DataError(f"{origin}: are {len(given)} arrays; {NAME_THEM}")
     if isinstance(given, Mapping):
         return packed({str(k): _array(part, f"{origin}: {k}") for k, part in given.items()}, origin)
     raw = _array(given, origin)
@@ -145,6 +156,8 @@ def _input_of_items(
     if all(isinstance(one, Image.Image) for one in values):
         named = [(f"{origin}: picture {index}", one) for index, one in enumerate(values)]
         return prepare(named, origin)
+    if are_arrays(values[0]):
+        raise DataError(f"{origin}: the input of item 0 is {len(values[0])} arrays; {NAME_THEM}")
     return Inputs(stacked([_array(one, f"{origin}: inputs") for one in values], origin))
 
 

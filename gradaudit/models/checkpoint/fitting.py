@@ -41,10 +41,12 @@ class Fit:
     Attributes:
         rename: the prefix to replace in its keys; found without it.
         partial: whether what is missing or misshapen stays as it was built.
+        or_in_part: how to ask for that where some of it fits, in words.
     """
 
     rename: Rename | None = None
     partial: bool = False
+    or_in_part: str = ""
 
 
 WHOLE = Fit()
@@ -99,7 +101,8 @@ def fit_state(expected: Mapping[str, Tensor], loaded: LoadedCheckpoint, how: Fit
     if how.partial:
         pairs = _fitting_pairs(pairs, hint, file)
     else:
-        _check_names_and_shapes(naming, pairs, file, hint)
+        remedies = (hint, how.or_in_part if any(_fits(pair) for pair in pairs) else "")
+        _check_names_and_shapes(naming, pairs, file, [each for each in remedies if each])
     _check_dtypes(pairs, file)
     state = {name: tensor.to(wanted.dtype) for name, tensor, wanted in pairs}
     _check_values(state, tied, file)
@@ -109,14 +112,21 @@ def fit_state(expected: Mapping[str, Tensor], loaded: LoadedCheckpoint, how: Fit
 
 def _fitting_pairs(pairs: Collection[Pair], hint: str, file: str) -> list[Pair]:
     """Those whose shapes agree, of which there must be some."""
-    fitting = [pair for pair in pairs if pair[1].shape == pair[2].shape]
+    fitting = [pair for pair in pairs if _fits(pair)]
     if not fitting:
         remedy = hint or "check that --model names the architecture that it was saved from"
         raise CheckpointError(f"{file}: nothing in it fits the model, by name and shape; {remedy}")
     return fitting
 
 
-def _check_names_and_shapes(naming: Naming, pairs: Collection[Pair], file: str, hint: str) -> None:
+def _fits(pair: Pair) -> bool:
+    _, given, wanted = pair
+    return given.shape == wanted.shape
+
+
+def _check_names_and_shapes(
+    naming: Naming, pairs: Collection[Pair], file: str, remedies: Collection[str]
+) -> None:
     misshapen = [
         f"{printable(name)} ({tuple(given.shape)} in the file, {tuple(wanted.shape)} in the model)"
         for name, given, wanted in pairs
@@ -127,7 +137,7 @@ def _check_names_and_shapes(naming: Naming, pairs: Collection[Pair], file: str, 
     if faulty:
         raise CheckpointError(
             f"{file}: does not fit the model: {faulty}; "
-            + (f"{printable(hint)}, or " if hint else "")
+            + "".join(f"{printable(remedy)}, or " for remedy in remedies)
             + "check that --model names the architecture, with its options, that it was saved from"
         )
 

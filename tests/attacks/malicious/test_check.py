@@ -1,6 +1,7 @@
 """The check of a model: what is sensed against a plain loop, honest models and malicious ones."""
 
 import copy
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from gradaudit.data.records import Records
 from gradaudit.errors import NotApplicable
 from gradaudit.federation.server import train_rounds
 from gradaudit.federation.settings import TrainingOptions
-from gradaudit.models.losses import CrossEntropy
+from gradaudit.models.losses import CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Target
 from tests.cases import CASES, Case
 
@@ -122,6 +123,29 @@ def test_a_row_is_active_where_its_unit_is() -> None:
     assert found is not None
     assert senses.last == "3"
     assert torch.equal(found.active, model[1](records.inputs.flatten(1)) > 0)
+
+
+@pytest.mark.parametrize(("positions", "form"), [((), torch.ravel), ((4,), torch.adjoint)])
+def test_the_last_layer_is_known_whatever_the_outputs_shape(
+    positions: tuple[int, ...], form: Callable[[Tensor], Tensor]
+) -> None:
+    class Shaped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.below, self.head = nn.Linear(6, 5), nn.Linear(5, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            """(records,), or (records, 1, positions)."""
+            return form(self.head(torch.relu(self.below(x))))
+
+    inputs = torch.randn(40, *positions, 6, generator=torch.Generator().manual_seed(0))
+    labels = inputs[..., 0].sign()
+    target = Target(Shaped(), MeanSquaredError())
+    senses = sense(target, Records(inputs, labels), target.layers, MEMORY)
+    assert senses.last == "head"
+    slope = 2 * (target.model(inputs).reshape(labels.shape) - labels) / labels[0].numel()
+    expected = slope.detach().reshape(40, -1).norm(dim=1).double()
+    torch.testing.assert_close(senses.residuals, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
