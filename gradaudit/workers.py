@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Task = Callable[[Advance], T]
 """Work that tells how many units of it are done."""
+Given = Callable[[int, Any], None]
+"""Who is told what a task gave, and its number, as soon as it did."""
 
 TRIES = 3
 """How often a task is given to workers that are lost with it."""
@@ -91,6 +93,11 @@ def employ(executor: str | Executor, jobs: int | None = None) -> int:
     return now.cluster.workers(jobs)
 
 
+def on_this_machine() -> bool:
+    """Whether units of work are done by processes beside this one, which see the same files."""
+    return _employed().cluster.here
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """A context, or a decorator, in which numerical libraries compute with one thread.
@@ -122,6 +129,7 @@ def shared_out(
     advance: Advance,
     units: Units = NOTHING_KEPT,
     seconds: float | None = math.inf,
+    given: Given = lambda number, value: None,
 ) -> list[T]:
     """What every task gives, in order, from as many workers of one thread each.
 
@@ -137,6 +145,7 @@ def shared_out(
         units: where what the tasks give is kept, by their numbers; it is not made again.
         seconds: about what they all take together on one core; None where nobody knows, and they
             are begun here.
+        given: told of what each task gives, in this process.
 
     Raises:
         AuditError: a task was lost with every worker that it was given to.
@@ -148,18 +157,24 @@ def shared_out(
         ]
     workers = min(workers, len(tasks))
     if workers > 1 and seconds is None:
-        begun = _here(tasks, advance, PATIENCE)
-        return begun + shared_out(tasks[len(begun) :], workers, advance)
+        begun = _here(tasks, advance, given, PATIENCE)
+
+        def later(number: int, value: T) -> None:
+            given(len(begun) + number, value)
+
+        return begun + shared_out(tasks[len(begun) :], workers, advance, given=later)
     if workers > 1 and seconds is not None and seconds >= COSTS:
         _ship_by_value()
         try:
-            return _Shared(tasks, workers, advance).done()
+            return _Shared(tasks, workers, advance, given).done()
         except PicklingError as error:
             log.info("no workers, the work cannot be shipped to them: %s", error)
-    return _here(tasks, advance)
+    return _here(tasks, advance, given)
 
 
-def _here(tasks: Sequence[Task[T]], advance: Advance, patience: float = math.inf) -> list[T]:
+def _here(
+    tasks: Sequence[Task[T]], advance: Advance, given: Given, patience: float = math.inf
+) -> list[T]:
     """What the first tasks give, in this process with one thread, until they took so long."""
     done: list[T] = []
     begun = time.monotonic()
@@ -168,6 +183,7 @@ def _here(tasks: Sequence[Task[T]], advance: Advance, patience: float = math.inf
             if time.monotonic() - begun >= patience:
                 break
             done.append(task(advance))
+            given(len(done) - 1, done[-1])
     return done
 
 
@@ -218,7 +234,17 @@ def _kept(units: Units, task: Task[T], advance: Advance) -> T:
     return value
 
 
-def _shipped(task: Task[Any]) -> bytes:
+def shipped(value: object) -> bytes:
+    """A value as workers take it, whatever file its classes are from.
+
+    Raises:
+        PicklingError: it cannot leave this process.
+    """
+    _ship_by_value()
+    return _shipped(value)
+
+
+def _shipped(task: object) -> bytes:
     """The task as workers take it; a PicklingError where it cannot leave this process."""
     try:
         return cloudpickle.dumps(task)  # type: ignore[no-any-return]
@@ -232,8 +258,10 @@ class _Shared:
     Few more are shipped than are worked on, since what they look at may be large.
     """
 
-    def __init__(self, tasks: Sequence[Task[Any]], workers: int, advance: Advance) -> None:
-        self.tasks, self.workers, self.advance = tasks, workers, advance
+    def __init__(
+        self, tasks: Sequence[Task[Any]], workers: int, advance: Advance, given: Given
+    ) -> None:
+        self.tasks, self.workers, self.advance, self.given = tasks, workers, advance, given
         self.values: dict[int, Any] = {}
         self.advanced: dict[int, int] = {}
         self.lost: dict[int, list[BaseException]] = {number: [] for number in range(len(tasks))}
@@ -299,11 +327,12 @@ class _Shared:
 
     def _take(self, number: int, future: Future[bytes]) -> None:
         try:
-            given = future.result()
+            answer = future.result()
         except Exception as error:  # whatever becomes of workers; a task's own error is given
             self._lose(number, error)
             return
-        self.values[number], self.advanced[number] = _opened(given)
+        self.values[number], self.advanced[number] = _opened(answer)
+        self.given(number, self.values[number])
 
     def _lose(self, number: int, error: Exception) -> None:
         log.info("a worker was lost, its work is done again: %s", one_line(error))
@@ -320,9 +349,9 @@ class _Shared:
                 ) from errors[-1]
 
 
-def _opened(given: bytes) -> tuple[Any, int]:
+def _opened(answer: bytes) -> tuple[Any, int]:
     """What a task gave, and its units; or raises what it raised."""
-    value, units, error = cloudpickle.loads(given)
+    value, units, error = cloudpickle.loads(answer)
     if error is not None:
         raise error
     return value, units

@@ -27,8 +27,9 @@ from typing import Any, ClassVar, NamedTuple
 POSSIBLE = sys.platform == "linux"
 """Whether processes may be forked that have loaded libraries of the system: not on macOS."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-_NEEDED = ("gradaudit.subject", "gradaudit.runner", "scipy.stats", "sklearn.ensemble")
-_AUDITS = "gradaudit.audits"
+_NEEDED = ("gradaudit.subject", "gradaudit.runner", "scipy.stats", "sklearn.ensemble", "sympy")
+"""What workers import; torch takes the last one for derivatives in forward mode."""
+_ROOMS = ("audits", "attacks", "families", "planning")
 _POLL = 0.5
 """Seconds between two looks at whether the process that asks is still there."""
 _ENDING = (signal.SIGINT, signal.SIGTERM)
@@ -121,17 +122,21 @@ def _preload(parent: int) -> None:
     signal.signal(signal.SIGALRM, look)
     signal.setitimer(signal.ITIMER_REAL, _POLL, _POLL)
     gc.disable()
-    for name in _NEEDED:
+    for name in (*_NEEDED, *_modules()):
         with suppress(Exception):  # a worker says it that needs it
             import_module(name)
-    for part in pkgutil.walk_packages(import_module(_AUDITS).__path__, f"{_AUDITS}."):
-        if part.name.endswith(".measure"):
-            with suppress(Exception):
-                import_module(part.name)
     gc.freeze()  # so that workers do not copy it all to look for garbage
     gc.enable()
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _modules() -> Iterator[str]:
+    """Those of the rooms in which each is imported when it is asked for."""
+    for room in _ROOMS:
+        package = import_module(f"gradaudit.{room}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            yield module.name
 
 
 class _Serving:

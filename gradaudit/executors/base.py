@@ -18,12 +18,14 @@ class Cluster(ABC):
         name: the word before the colon of ``--executor``.
         summary: one line for ``gradaudit list``.
         example: a spec that names one.
+        here: whether its workers are processes of this machine.
         target: what stands behind the colon.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     example: ClassVar[str]
+    here: ClassVar[bool] = False
 
     def __init__(self, target: str) -> None:
         self.target = target

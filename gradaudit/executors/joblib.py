@@ -37,6 +37,7 @@ class Joblib(Cluster):
     name = "joblib"
     summary = "processes of this machine, as many as --jobs says"
     example = "joblib"
+    here = True
 
     def __init__(self, target: str) -> None:
         if target:
