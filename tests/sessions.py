@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def in_session(session: int) -> list[int]:
-    """The processes of a session, but for those that have ended and are not asked after yet."""
+    """The processes of a session."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            state, _, _, of = path.read_text().rpartition(")")[2].split()[:4]
-            if int(of) == session and state != "Z":
+            *_, of = path.read_text().rpartition(")")[2].split()[:4]
+            if int(of) == session:
                 found.append(int(path.parent.name))
     return found
 

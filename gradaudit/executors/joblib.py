@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
+from multiprocessing import parent_process
 from typing import Any
 
 from gradaudit.errors import UsageError
-from gradaudit.executors._forks import FORKS, ONE_THREAD, POSSIBLE, start
+from gradaudit.executors._forking import FORKING, ONE_THREAD, POSSIBLE, start
 from gradaudit.executors.base import Cluster
 
 _IDLE = 600
@@ -57,10 +58,10 @@ class Joblib(Cluster):
         with nullcontext() if POSSIBLE else _deaf():
             self._executor = self._import("joblib.externals.loky").get_reusable_executor(
                 workers,
-                context=FORKS if POSSIBLE else None,
+                context=FORKING if POSSIBLE else None,
                 timeout=_IDLE,
                 initializer=_begin,
-                initargs=(start() if POSSIBLE else os.getpid(),),
+                initargs=(os.getpid(),),
                 env=ONE_THREAD,
             )
             self._executor.submit(int)  # which starts the processes
@@ -94,6 +95,8 @@ def _begin(parent: int) -> None:
     """
 
     def follow() -> None:
+        if forked := parent_process():
+            forked.join()
         while os.getppid() == parent:
             time.sleep(_POLL)
         os._exit(1)
