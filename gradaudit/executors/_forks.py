@@ -62,9 +62,14 @@ def start() -> int:
         The number of its process, which is that of its workers' parent.
     """
     with _starting, _undisturbed():
-        if not (_servers and _servers[-1].lives):
-            _servers[:] = [_started()]
+        if not started():
+            _servers[:] = [_new()]
         return _servers[-1].process.pid
+
+
+def started() -> bool:
+    """Whether there is a server of this process."""
+    return bool(_servers) and _servers[-1].lives
 
 
 @contextmanager
@@ -77,7 +82,7 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _started() -> _Server:
+def _new() -> _Server:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     path = spawn.get_preparation_data("")["sys_path"]
     serve = _SERVE.format(path=path, module=__name__, fd=theirs.fileno(), parent=os.getpid())

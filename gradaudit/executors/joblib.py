@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from gradaudit.errors import UsageError
-from gradaudit.executors._forks import FORKS, ONE_THREAD, POSSIBLE, start
+from gradaudit.executors._forks import FORKS, ONE_THREAD, POSSIBLE, start, started
 from gradaudit.executors.base import Cluster
 
 _IDLE = 600
@@ -51,6 +51,11 @@ class Joblib(Cluster):
         """Start the process that workers are forked from, where there is a core for it."""
         if POSSIBLE and (os.cpu_count() or 1) > 1:
             start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a process to fork them from."""
+        return POSSIBLE and started()
 
     def open(self, workers: int) -> Executor:
         """The workers of the last call, or new ones in their place."""
