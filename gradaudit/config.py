@@ -113,6 +113,12 @@ class SubjectSettings(_Settings):
     samples: int | None = Field(None, ge=1, description="How many records each audit looks at.")
     seed: int = Field(0, ge=0, lt=1 << 63, description="Root of all randomness.")
     device: Literal["cpu", "cuda", "auto"] = Field("auto", description="Where to compute.")
+    dtype: Literal["auto", "float64", "float32"] = Field(
+        "auto",
+        description="Precision of the gradients of sensitivity, subspace, forward, "
+        "malicious-server, and of updates to rebuild from; auto: float64, but float32 on a device "
+        "that is slow at float64. Ranks and floors always take float64, classifiers float32.",
+    )
     jobs: int = Field(
         1,
         ge=1,

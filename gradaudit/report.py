@@ -10,6 +10,7 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -109,6 +110,10 @@ class Measurement(_Document):
         if self.interval is not None and self.interval[0] > self.interval[1]:
             raise ValueError("an interval is [low, high]")
         return self
+
+    def with_details(self, more: Mapping[str, JsonValue]) -> Self:
+        """The same row with more in its details."""
+        return self.model_copy(update={"details": {**self.details, **more}})
 
     @property
     def infinite(self) -> bool:

@@ -65,7 +65,7 @@ def run(
         progress: who is told how far the work is.
         provenance: more facts to record, such as the command line.
         units: where finished work is kept, by what it depends on. An audit that is short of memory
-            is tried again with chunks of half the size.
+            is tried again with chunks of half the size, and at last in single precision.
 
     Raises:
         AuditError: the model cannot be run on the records at all.
@@ -118,9 +118,10 @@ def measured(
     trial = _Trial(audit, subject)
     took: float | None = None
     while trial.again:
-        work = replace(work, units=units.of(key, work.memory))
+        work = replace(work, units=units.of(key, work.memory, _named(work.target.precision)))
         done = NOTHING_KEPT if _draws(audit) else work.units.of("rows")
-        with trial.filled(short=work.memory > _LEAST_MEMORY):
+        smaller = _with_less(work)
+        with trial.filled(short=smaller is not None):
             if kept := done.kept():
                 trial.rows[:], took = kept
             else:
@@ -130,9 +131,25 @@ def measured(
                     trial.rows.extend(audit.run(work, progress))
                 took = spent()
                 done.keep((trial.rows, took))
-        work = replace(work, memory=work.memory // 2)
-    part = AuditRows.of(audit, with_setting(trial.rows, audit, subject))
+        precision, work = work.target.precision, smaller or work
+    rows = trial.rows
+    if precision is not subject.target.precision:
+        rows = [row.with_details({"dtype": _named(precision)}) for row in rows]
+    part = AuditRows.of(audit, with_setting(rows, audit, subject))
     return Outcome(part, spent() if took is None else took, trial.fault, trial.whole)
+
+
+def _with_less(subject: Subject) -> Subject | None:
+    """The subject with half the memory, or in single precision where it has the least already."""
+    if subject.memory > _LEAST_MEMORY:
+        return replace(subject, memory=subject.memory // 2)
+    if subject.target.precision is torch.float64:
+        return replace(subject.in_precision(torch.float32), memory=Subject.memory)
+    return None
+
+
+def _named(precision: torch.dtype) -> str:
+    return str(precision).removeprefix("torch.")
 
 
 def _stopwatch() -> Callable[[], float]:
@@ -179,6 +196,7 @@ class Run:
                 "hidden": list(subject.hidden),
                 "deployment": _described(subject),
                 "device": str(subject.target.device),
+                "dtype": _named(subject.target.precision),
                 "tf32": False,
                 "threads": torch.get_num_threads(),
                 "started": self.started,

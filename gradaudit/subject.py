@@ -15,6 +15,7 @@ from gradaudit.defenses import Chain, parse_defense
 from gradaudit.defenses.subject import Subject, defended_target, with_private_part
 from gradaudit.deployment import read_deployment
 from gradaudit.errors import UsageError
+from gradaudit.gradients.precision import usual_precision
 from gradaudit.models.building import brought_by, load_loss, load_model
 from gradaudit.models.checkpoint import Fit, apply_checkpoint, load_checkpoint, parse_rename
 from gradaudit.models.hf_folder import reading_of
@@ -72,6 +73,7 @@ def open_subject(
         description=settings.model or type(model).__name__,
         parts=records.parts,
     )
+    untrained = replace(untrained, precision=_precision(settings.dtype, untrained.device))
     records = with_fitting_labels(records, untrained.loss)
     defenses = tuple(map(parse_defense, settings.defense))
     untrained = defended_target(untrained, defenses, settings.seed)
@@ -118,6 +120,12 @@ def _with_weights(target: Target, path: Path, how: Fit) -> Target:
     loaded = as_named_here(load_checkpoint(path), model)
     record = apply_checkpoint(model, with_private_part(loaded, model), how)
     return replace(target, model=model, checkpoint=record)
+
+
+def _precision(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return usual_precision(device)
+    return torch.float32 if name == "float32" else torch.float64
 
 
 def choose_device(name: str) -> torch.device:

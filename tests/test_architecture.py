@@ -45,7 +45,7 @@ ROOMS = {
     "explaining": "audits",
     "formats": "audits explaining judging view",
     "config": "audits deployment federation",
-    "subject": "config data defenses deployment models",
+    "subject": "config data defenses deployment gradients models",
     "training": "config data defenses federation models subject",
     "fingerprint": "audits data defenses models",
     "runner": "accuracy audits data defenses fingerprint gathering gradients models",

@@ -226,6 +226,26 @@ def test_an_audit_that_no_memory_suffices_is_broken(monkeypatch: pytest.MonkeyPa
     assert report.provenance["broken"] == {"hungry": "MemoryError:"}
 
 
+class Doubled(Hungry):
+    """Whose numbers of double precision never fit."""
+
+    def run(self, subject: Subject, progress: Progress) -> Iterator[Measurement]:
+        there = subject.units.of("there").once(lambda: subject.target.precision)
+        assert there is subject.target.precision
+        if subject.target.precision is torch.float64:
+            raise self.error
+        yield Rows(type(self)).measured("bytes", subject.memory)
+
+
+def test_what_fits_in_single_precision_alone_is_taken_so_and_says_it(tmp_path: Path) -> None:
+    audited = subject("sex")
+    report = run(audited, [Doubled(AuditOptions())], units=Units(tmp_path))
+    (row,) = report.measurements
+    assert (row.value, row.details) == (audited.memory, {"dtype": "float32"})
+    assert report.provenance["dtype"] == "float64"
+    assert report.provenance["broken"] == {}
+
+
 def test_a_real_shortage_is_one() -> None:
     with pytest.raises(RuntimeError) as torchs:
         torch.empty(1 << 60)

@@ -248,13 +248,15 @@ def full() -> Iterator[Cell]:
     for plant, area in AREAS.items():
         for records, size in ((600, 1), (2000, 1), (2000, 4)):
             yield _cell(plant, World(records, size, area, share=0.08), rare=0.08)
+        for size in (1, 8, 16):
+            yield _cell(plant, World(160, size, area, trials=200, repeats=1), trials=200, repeats=1)
         for users in (40, 400):
             yield _cell(plant, World(2000, 1, area, users=users), users=users)
     yield _crowd(30, 0.3)
     yield _crowd(300, 0.0)
     yield _crowd(300, 0.3)
     yield _crowd(300, 0.8)
-    for number in (8, 40):
+    for number in (4, 8, 40):
         for size in (1, 8):
             for share in (0.02, 0.1, 0.5):
                 for alike in ("independent", "similar", "the same"):

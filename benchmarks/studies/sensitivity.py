@@ -24,6 +24,8 @@ SAMPLES = Path(__file__).parents[2] / "sample_models"
 RECORDS = (16, 64, 256)
 PROBES = 16
 """Where there are any; the same for every record, of Jacobians of rank one."""
+SMALLEST = ((2, 8), (4, 8))
+"""Records and probes of the least sizes that a scan in little time takes."""
 
 
 def lognormal(deviation: float) -> tuple[Draw, float]:
@@ -118,6 +120,9 @@ def full() -> Iterator[Cell]:
     for law in ("gamma 4", "lognormal 1.0"):
         for records in RECORDS:
             yield cell(law, records, PROBES)
+    for law in ("near 1", "gamma 4", "lognormal 1.0", "lognormal 2.0"):
+        for records, probes in SMALLEST:
+            yield cell(law, records, probes)
 
 
 STUDY = Study(

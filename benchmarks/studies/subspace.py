@@ -112,6 +112,8 @@ def quick() -> Iterator[Cell]:
 
 
 def full() -> Iterator[Cell]:
+    yield cell("samples", "null", 32, 0, "")
+    yield cell("mean", "null", 32, 0, "")
     for records in (200, 600, 2000):
         for users, permuted in GROUPINGS:
             yield cell("samples", "null", records, users, permuted)

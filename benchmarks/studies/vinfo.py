@@ -15,6 +15,7 @@ from studies.base import Cell, Outcome, Study, interval
 
 FEATURES = 10
 REPEATS = 8
+BATCHES = 64
 SAMPLES = 300
 """Of the independent simulation of the truth, of one repetition each."""
 ATTACKS = {"null": 0.5, "weak": 0.65, "strong": 0.95}
@@ -43,7 +44,7 @@ class World:
     share: float = 0.5
     users: int = 0
     family: str = "discriminant"
-    batches: int = 64
+    batches: int = BATCHES
 
     def found(self, seed: int, repeats: int) -> tuple[list[Usable], Sampled]:
         """The package's own splits, batches, fits and estimates, on one sample of records."""
@@ -130,6 +131,8 @@ def cell(world: World, repeats: int = REPEATS) -> Cell:
         settings["users"] = world.users
     if world.family != "discriminant":
         settings["family"] = world.family
+    if world.batches != BATCHES:
+        settings |= {"batches": world.batches, "repeats": repeats}
     nominal = (0.90, 1.0) if world.attack == "null" else (0.90, 0.99)
     return Cell(settings, partial(play, world, repeats), nominal)
 
@@ -149,6 +152,8 @@ def full() -> Iterator[Cell]:
             yield cell(World(attack, 2000, batch, share))
         for users, batch in ((24, 16), (60, 1)):
             yield cell(World(attack, 1440, batch, users=users))
+        for batch in (1, 16):
+            yield cell(World(attack, 200, batch, batches=32), repeats=3)
     yield cell(World("strong", 600, 8, family="forest", batches=20), repeats=5)
 
 

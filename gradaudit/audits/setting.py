@@ -20,7 +20,7 @@ def with_setting(
     if not audit.options.seen():
         return rows
     setting = setting_of(audit.options, subject)
-    return [row.model_copy(update={"details": {**row.details, "setting": setting}}) for row in rows]
+    return [row.with_details({"setting": setting}) for row in rows]
 
 
 def setting_of(options: AuditOptions, subject: Subject) -> Setting:

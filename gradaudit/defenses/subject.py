@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -69,6 +69,12 @@ class Subject:
         """Who shares in the work: this process alone where it is done on a device."""
         on_a_device = any(target.device.type != "cpu" for target in self.targets)
         return Workers(1 if on_a_device else self.jobs, self.units)
+
+    def in_precision(self, dtype: torch.dtype) -> Self:
+        """The same whose gradients are taken in another precision; itself where it is the same."""
+        if self.target.precision is dtype:
+            return self
+        return replace(self, targets=tuple(replace(x, precision=dtype) for x in self.targets))
 
     def sample(self, default: int, most: int | None = None) -> Records:
         """The records to look at: ``samples`` (or ``default``) drawn without replacement.

@@ -51,5 +51,5 @@ def prepare(executor: str, jobs: int) -> None:
         executor: as ``--executor`` names it.
         jobs: how many units are to be worked on at a time.
     """
-    if executor == DEFAULT and jobs > 1:
-        load_cluster(executor).prepare()
+    if executor == DEFAULT and jobs > 1:  # the others take long to import
+        discover(__name__, Cluster, DEFAULT)[DEFAULT]("").prepare()

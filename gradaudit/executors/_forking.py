@@ -20,15 +20,25 @@ POSSIBLE = sys.platform == "linux"
 """Whether processes may be forked that have loaded libraries of the system: not on macOS."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
-_SERVER: Any = forkserver.ForkServer()
-_SERVER.set_forkserver_preload(["gradaudit.executors._preloaded"])
+_servers: list[Any] = []
 
 
 def start() -> None:
     """Let the server import what workers need while this process goes on; once."""
     resource_tracker.ensure_running()  # which the server starts otherwise, and lets signals through
+    if not _servers:
+        _servers.append(forkserver.ForkServer())
+        _servers[-1].set_forkserver_preload(["gradaudit.executors._preloaded"])
     with _environment(ONE_THREAD), uninterrupted():
-        _SERVER.ensure_running()
+        _servers[-1].ensure_running()
+
+
+def started() -> bool:
+    """Whether there is a server of this process."""
+    return bool(_servers)
+
+
+os.register_at_fork(after_in_child=_servers.clear)  # it is another's, who waits for its end
 
 
 @contextmanager
@@ -69,7 +79,7 @@ class _Popen(popen_forkserver.Popen):
         finally:
             set_spawning_popen(None)
         start()
-        self.sentinel, telling = _SERVER.connect_to_new_process(vars(self)["_fds"])
+        self.sentinel, telling = _servers[-1].connect_to_new_process(vars(self)["_fds"])
         stays = os.dup(telling)  # until this process ends, by which the worker knows that
         self.finalizer = util.Finalize(self, vars(util)["close_fds"], (stays, self.sentinel))
         with open(telling, "wb") as stream:

@@ -16,7 +16,7 @@ from multiprocessing import parent_process
 from typing import Any
 
 from gradaudit.errors import UsageError
-from gradaudit.executors._forking import FORKING, ONE_THREAD, POSSIBLE, start
+from gradaudit.executors._forking import FORKING, ONE_THREAD, POSSIBLE, start, started
 from gradaudit.executors.base import Cluster
 
 _IDLE = 600
@@ -52,6 +52,11 @@ class Joblib(Cluster):
         """Start the process that workers are forked from, where there is a core for it."""
         if POSSIBLE and (os.cpu_count() or 1) > 1:
             start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a process to fork them from."""
+        return POSSIBLE and started()
 
     def open(self, workers: int) -> Executor:
         """The workers of the last call, or new ones in their place."""
@@ -95,8 +100,8 @@ def _begin(parent: int) -> None:
     """
 
     def follow() -> None:
-        if forked := parent_process():
-            forked.join()
+        if asking := parent_process():
+            asking.join()
         while os.getppid() == parent:
             time.sleep(_POLL)
         os._exit(1)

@@ -110,7 +110,7 @@ def informations(
         AuditError: the gradients cannot be differentiated by the records.
         NotApplicable: records have no gradients of their own.
     """
-    view = FunctionalModel.of(target, seed=seed)
+    view = FunctionalModel.of(target, dtype=torch.float64, seed=seed)
     most = _HELD // (2 * _ELEMENT * len(prior.counts) ** 2 * len(layers))
     sample = Drawn.of(view, names_of(layers), prior, labels, shape=shape, seed=seed, most=most)
     return measured(

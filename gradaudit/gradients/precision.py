@@ -1,12 +1,22 @@
-"""Single precision in full: products may round to 11 bits (TF32) or 8 where floats have 24."""
+"""The precision that gradients are taken in, and single precision in full.
 
+Products of single precision may round to 11 bits (TF32) or 8 where its floats have 24.
+"""
+
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import backends
+from torch import Tensor, backends
+
+_SIDE = 1024
+"""Of the matrices whose product tells how precision slows arithmetic."""
+_TIMES = 5
+_SLOW = 8.0
+"""Between what devices take for products in double precision: 2 times as long, or 32 to 64."""
 
 
 class _Setting(NamedTuple):
@@ -52,3 +62,34 @@ def full_single_precision() -> Iterator[None]:
     finally:
         for setting, value in before:
             setting.write(value)
+
+
+def usual_precision(device: torch.device) -> torch.dtype:
+    """Double where a device has it at a bearable pace, of a processor always."""
+    if device.type == "mps" or (device.type == "cuda" and slowness_of_double(device) > _SLOW):
+        return torch.float32
+    return torch.float64
+
+
+def slowness_of_double(device: torch.device) -> float:
+    """How much longer arithmetic takes in double precision: what long passes are made of."""
+    if device.type == "mps":
+        return 1.0  # has single precision alone
+    single, double = (
+        _seconds_of_a_product(kind, device) for kind in (torch.float32, torch.float64)
+    )
+    return max(1.0, double / single)
+
+
+def _seconds_of_a_product(dtype: torch.dtype, device: torch.device) -> float:
+    """The least time of some."""
+    matrix = torch.ones(_SIDE, _SIDE, dtype=dtype, device=device)
+    return min(_seconds_of(matrix) for _ in range(_TIMES + 1))
+
+
+def _seconds_of(matrix: Tensor) -> float:
+    begun = time.perf_counter()
+    torch.matmul(matrix, matrix)
+    if matrix.device.type == "cuda":
+        torch.cuda.synchronize(matrix.device)
+    return time.perf_counter() - begun

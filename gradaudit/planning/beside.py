@@ -21,7 +21,7 @@ from gradaudit.workers import on_this_machine, shared_out, shipped
 log = logging.getLogger(__name__)
 
 Subjects = Mapping[bool, Subject]
-"""The subject with targets in single precision (True), and in double."""
+"""The subject in single precision (True), and in its own."""
 
 
 def workers_of(subject: Subject) -> int:

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from gradaudit.audits import Audit
 from gradaudit.defenses.subject import Subject
 from gradaudit.gradients.functional import FunctionalModel
+from gradaudit.gradients.precision import slowness_of_double
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +20,6 @@ _TIMES, _FEWEST, _TOGETHER = 5, 4, 32
 """Passes that are timed, at most, and records in one of those that are passed together."""
 _LONG = 0.5
 """Seconds of a single pass after which no other is timed."""
-_SIDE = 1024
-"""Of the matrices whose product tells how precision slows arithmetic."""
 _ENOUGH = 0.5
 """Seconds of passes after which no more are timed."""
 
@@ -58,8 +56,10 @@ class Pace:
             AuditError: the model cannot be run on the records.
         """
         single = _timed(subject, torch.float32)
+        if subject.target.precision is torch.float32:
+            return cls(single, single)
         if single.alone > _LONG:
-            return cls(single, single.slower(_slowness(subject.target.device)))
+            return cls(single, single.slower(slowness_of_double(subject.target.device)))
         return cls(single, _timed(subject, torch.float64))
 
     def seconds(self, audit: Audit[Any], subject: Subject) -> float:
@@ -74,17 +74,6 @@ class Pace:
         double = cost.double and subject.target.precision is torch.float64
         passes = self.double if double else self.single
         return passes.together * cost.passes + passes.alone * cost.calls + cost.seconds
-
-
-def _slowness(device: torch.device) -> float:
-    """How much longer arithmetic takes in double precision: what long passes are made of."""
-    if device.type == "mps":
-        return 1.0  # has single precision alone
-    seconds = {}
-    for dtype in (torch.float32, torch.float64):
-        matrix = torch.ones(_SIDE, _SIDE, dtype=dtype, device=device)
-        seconds[dtype] = _least_seconds(partial(torch.matmul, matrix, matrix), device)
-    return max(1.0, seconds[torch.float64] / seconds[torch.float32])
 
 
 def _timed(subject: Subject, dtype: torch.dtype) -> Passes:

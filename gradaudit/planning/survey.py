@@ -184,11 +184,8 @@ class Survey:
 
 
 def _in_precisions(subject: Subject) -> Subjects:
-    """The subject with targets in single precision, and in double, each the same for all audits."""
-    return {
-        single: replace(subject, targets=tuple(replace(x, precision=p) for x in subject.targets))
-        for single, p in ((True, torch.float32), (False, torch.float64))
-    }
+    """The subject in single precision, and in its own, each the same for all audits."""
+    return {True: subject.in_precision(torch.float32), False: subject}
 
 
 def _worth(outcome: Outcome) -> tuple[bool, bool]:

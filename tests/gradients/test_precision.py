@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +10,20 @@ import torch
 from dp_subject import subject
 from torch import backends
 
+from gradaudit.audits import Audit
+from gradaudit.audits.copa_metric import CopaMetric
 from gradaudit.audits.forward import Forward
-from gradaudit.gradients.precision import full_single_precision
+from gradaudit.audits.sensitivity import Sensitivity
+from gradaudit.config import SubjectSettings
+from gradaudit.gradients import precision
+from gradaudit.gradients.precision import full_single_precision, usual_precision
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.runner import measured
+from gradaudit.subject import open_subject
+
+SAMPLES = Path(__file__).parents[2] / "sample_models"
+SAMPLE, WEIGHTS = SAMPLES / "models.py", SAMPLES / "digits" / "round-10.safetensors"
 
 
 def set_now() -> list[str]:
@@ -56,3 +66,37 @@ def test_an_audit_runs_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Forward, "run", run)
     measured(subject(), Forward(Forward.Options()), Silent())
     assert seen == [["ieee"] * 3]
+
+
+@pytest.mark.parametrize(
+    ("device", "slowness", "usual"),
+    [
+        ("cpu", 64.0, torch.float64),
+        ("cuda", 2.0, torch.float64),
+        ("cuda", 32.0, torch.float32),
+        ("mps", 1.0, torch.float32),
+    ],
+)
+def test_double_precision_is_usual_where_it_is_not_slow(
+    monkeypatch: pytest.MonkeyPatch, device: str, slowness: float, usual: torch.dtype
+) -> None:
+    monkeypatch.setattr(precision, "slowness_of_double", lambda _: slowness)
+    assert usual_precision(torch.device(device)) is usual
+
+
+@pytest.mark.parametrize(
+    ("audit", "agreeing"), [(Sensitivity, 1e-5), (Forward, 1e-5), (CopaMetric, 0.0)]
+)
+def test_numbers_of_single_precision_are_those_of_double(
+    audit: type[Audit[Any]], agreeing: float
+) -> None:
+    """Ranks are those of double precision whatever is asked for."""
+    values = {}
+    for dtype in ("float64", "float32"):
+        settings = {"model": f"{SAMPLE}:digits_cnn", "data": "digits", "samples": 8}
+        asked = open_subject(SubjectSettings(**settings, checkpoint=(WEIGHTS,), dtype=dtype))
+        assert asked.target.precision is getattr(torch, dtype)
+        rows = measured(asked, audit(audit.Options()), Silent()).part.rows
+        values[dtype] = [row.value for row in rows if row.status == "measured"]
+    assert values["float64"]
+    assert values["float32"] == pytest.approx(values["float64"], rel=agreeing, abs=0)

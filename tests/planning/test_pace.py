@@ -9,8 +9,9 @@ from fake_audit import Counting
 
 from gradaudit.audits import Cost
 from gradaudit.audits.sizes import Size
+from gradaudit.gradients.precision import slowness_of_double
 from gradaudit.planning.beside import sampled
-from gradaudit.planning.pace import Pace, Passes, _slowness
+from gradaudit.planning.pace import Pace, Passes
 from gradaudit.planning.survey import _in_precisions
 
 if TYPE_CHECKING:
@@ -34,4 +35,9 @@ def test_a_size_in_single_precision_goes_at_its_pace(single: bool, expected: flo
 
 
 def test_double_precision_is_not_taken_to_be_faster() -> None:
-    assert 1 <= _slowness(torch.device("cpu")) < 100
+    assert 1 <= slowness_of_double(torch.device("cpu")) < 100
+
+
+def test_a_subject_in_single_precision_has_one_pace() -> None:
+    pace = Pace.of(subject().in_precision(torch.float32))
+    assert pace.single == pace.double

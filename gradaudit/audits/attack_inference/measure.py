@@ -61,8 +61,7 @@ def run(audit: InferenceAttack[Any], subject: Subject, progress: Progress) -> It
     ]
     best = aurocs.index(max(aurocs))
     for row in experiment_rows(rows, experiments[best], reduced):
-        details = {**row.details, RISKIEST_BY: ["attribute"]}
-        yield row.model_copy(update={"details": details})
+        yield row.with_details({RISKIEST_BY: ["attribute"]})
     for of_secret in each:
         yield from of_secret
 

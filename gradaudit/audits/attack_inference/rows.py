@@ -200,5 +200,5 @@ def _beside(
     for row in headline:
         floor = floors.get((row.metric, row.layer))
         if row.variant == rows.variant and row.status == "measured" and floor is not None:
-            row = row.model_copy(update={"details": {**row.details, "permuted": floor}})
+            row = row.with_details({"permuted": floor})
         yield row

@@ -46,7 +46,12 @@ _SEARCH = 6.0
 
 
 def cost(audit: AttackText, subject: Subject) -> Cost:
-    """A gradient of each batch and of one more, a search, and each text with its decoys."""
+    """A gradient of each batch and of one more, a search, and each text with its decoys.
+
+    Raises:
+        NotApplicable: the records are no texts.
+    """
+    texts_of(subject.records)
     options = audit.options
     texts = options.records_behind * (options.count(subject) + 1)
     searched = _SEARCH if options.search else 0.0

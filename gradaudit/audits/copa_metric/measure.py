@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
+import torch
 from torch import Tensor
 
 from gradaudit.audits.base import Cost
@@ -50,7 +51,7 @@ def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Mea
         why = f": {_not_a_convolution(by_name[0])}" if by_name else ""
         raise NotApplicable(f"the model has no convolution modules{why}")
     rows = Rows(type(audit)).of({}, defenses_note(subject, _UNDEFENDED))
-    model = FunctionalModel.of(subject.target, seed=subject.seed)
+    model = FunctionalModel.of(subject.target, dtype=torch.float64, seed=subject.seed)
     count = audit.options.records
     records = subject.sample(count)
     inputs, labels = model.cast(records.inputs[:count]), model.cast(records.labels[:count])

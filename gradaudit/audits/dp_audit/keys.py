@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import JsonValue
 
-from gradaudit.audits.rows import Rows
+from gradaudit.audits.rows import Details, Rows
 from gradaudit.dp.middleware.fates import Fate
 from gradaudit.dp.middleware.payload import owner_of
 from gradaudit.report import RISKIEST_BY, Measurement
@@ -48,8 +48,8 @@ def _headlines(fates: list[Fate], layer: str, rows: Rows) -> Iterator[Measuremen
         return
     graver = sorted(fates, key=lambda fate: (fate.carries_on, fate.ratio or 0.0), reverse=True)
     for row in _of(graver[0], layer, rows):
-        more = {} if row.status != "measured" else {RISKIEST_BY: ["key"]}
-        yield row.model_copy(update={"details": {**row.details, **more}})
+        more: Details = {} if row.status != "measured" else {RISKIEST_BY: ["key"]}
+        yield row.with_details(more)
 
 
 def _of(fate: Fate, layer: str | None, rows: Rows) -> Iterable[Measurement]:

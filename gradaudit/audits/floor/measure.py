@@ -122,7 +122,7 @@ class NoisyUpdate:
             )
         layers = shared_layers(target, subject.layers, subject.hidden)
         releases = _releases(audit.options, subject, target)
-        view = FunctionalModel.of(target, seed=subject.seed)
+        view = FunctionalModel.of(target, dtype=torch.float64, seed=subject.seed)
         first = prior.mean.reshape(1, *subject.records.inputs.shape[1:])
         rough = jumps(view, layers, view.cast(first), view.cast(labels[:1]))
         return cls(target, layers, releases, _spread(rough, layers, releases), prior, labels)

@@ -78,14 +78,15 @@ def _of_target(
             pairs.add(block)
             if piece.stop == widths[piece.layer]:
                 seen = rows.of({}, {"elements": piece.stop, "sigma2": sigma2, **notes})
-                yield from _measured(piece.layer, pairs.squared_distances(), seen, sigma2)
+                yield from rows_of(piece.layer, pairs.squared_distances(), seen, sigma2)
                 pairs = Pairs(len(records))
                 advance(1)
 
 
-def _measured(
+def rows_of(
     layer: str, distances: NDArray[np.float64], rows: Rows, sigma2: float
 ) -> Iterator[Measurement]:
+    """Rows of one layer, whose activations lie so far apart, (records, records) squared."""
     if not np.isfinite(distances).all():
         yield from rows.failed(_NOT_FINITE, layers=[layer])
         return
