@@ -1,7 +1,6 @@
 """From settings to the subject of an audit: model, checkpoints, records, device."""
 
 import copy
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,13 +33,12 @@ from gradaudit.workers import employ
 
 
 def load(settings: SubjectSettings) -> Subject:
-    """Give torch and the linear algebra the cores they may use, and open the subject.
+    """Let torch and the linear algebra compute with one thread, and open the subject.
 
-    Units of work are done where ``--executor`` says from now on.
+    Other cores are for units of work, which are done where ``--executor`` says from now on.
     """
-    cores = min(settings.jobs, os.cpu_count() or 1)
-    torch.set_num_threads(cores)
-    threadpool_limits(limits=cores, user_api="blas")
+    torch.set_num_threads(1)
+    threadpool_limits(limits=1, user_api="blas")
     jobs = employ(settings.executor, settings.jobs if "jobs" in settings.model_fields_set else None)
     return replace(open_subject(settings), jobs=jobs)
 

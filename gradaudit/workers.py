@@ -13,13 +13,13 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from pickle import PicklingError
 from tempfile import TemporaryDirectory
@@ -42,13 +42,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Task = Callable[[Advance], T]
 """Work that tells how many units of it are done."""
+Numbered = Iterator[tuple[int, Task[T]]]
+Given = Callable[[int, Any], None]
+"""Who is told what a task gave, and its number, as soon as it did."""
 
 TRIES = 3
 """How often a task is given to workers that are lost with it."""
-COSTS = 10.0
+COSTS = 3.0
 """Seconds of work below which starting workers may not pay."""
-PATIENCE = 2.0
-"""Seconds for which work is done here before workers are started for the rest of it."""
+PATIENCE = 0.5
+"""Seconds for which work is done here before workers are started from nothing for the rest."""
 _POLL = 0.2
 """Seconds between two looks at how far the workers are."""
 _AHEAD = 2
@@ -91,6 +94,11 @@ def employ(executor: str | Executor, jobs: int | None = None) -> int:
     return now.cluster.workers(jobs)
 
 
+def on_this_machine() -> bool:
+    """Whether units of work are done by processes beside this one, which see the same files."""
+    return _employed().cluster.here
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """A context, or a decorator, in which numerical libraries compute with one thread.
@@ -117,11 +125,13 @@ def _pools(modules: int) -> ThreadpoolController:
 
 
 def shared_out(
-    tasks: Sequence[Task[T]],
+    tasks: Iterable[Task[T]],
     workers: int,
     advance: Advance,
     units: Units = NOTHING_KEPT,
     seconds: float | None = math.inf,
+    given: Given = lambda number, value: None,
+    count: int | None = None,
 ) -> list[T]:
     """What every task gives, in order, from as many workers of one thread each.
 
@@ -131,44 +141,57 @@ def shared_out(
     given to another one.
 
     Args:
-        tasks: independent of one another.
+        tasks: independent of one another; those that are made one by one are made here, while
+            workers are busy with those before.
         workers: at most.
         advance: told of the units that the tasks advance by, in this process.
         units: where what the tasks give is kept, by their numbers; it is not made again.
         seconds: about what they all take together on one core; None where nobody knows, and they
-            are begun here.
+            are begun here unless workers are there at once.
+        given: told of what each task gives, in this process.
+        count: how many tasks there are at most, where they are no sequence.
 
     Raises:
         AuditError: a task was lost with every worker that it was given to.
     """
+    most = len(tasks) if isinstance(tasks, Sized) else count or 1
+    source: Numbered[T] = enumerate(tasks)
     if units:
-        tasks = [
-            partial(_kept, units.of("shared out", number), task)
-            for number, task in enumerate(tasks)
-        ]
-    workers = min(workers, len(tasks))
-    if workers > 1 and seconds is None:
-        begun = _here(tasks, advance, PATIENCE)
-        return begun + shared_out(tasks[len(begun) :], workers, advance)
+        source = ((n, partial(_kept, units.of("shared out", n), task)) for n, task in source)
+    values: dict[int, T] = {}
+
+    def take(number: int, value: T) -> None:
+        values[number] = value
+        given(number, value)
+
+    if min(workers, most) > 1 and seconds is None:
+        _here(source, advance, take, 0.0 if _employed().cluster.ready else PATIENCE)
+        seconds = math.inf
+    workers = min(workers, most - len(values))
     if workers > 1 and seconds is not None and seconds >= COSTS:
         _ship_by_value()
+        shared = _Shared(source, most, workers, advance, take)
         try:
-            return _Shared(tasks, workers, advance).done()
+            shared.done()
         except PicklingError as error:
             log.info("no workers, the work cannot be shipped to them: %s", error)
-    return _here(tasks, advance)
+            source = chain(sorted(shared.left.items()), source)
+    _here(source, advance, take)
+    return [values[number] for number in range(len(values))]
 
 
-def _here(tasks: Sequence[Task[T]], advance: Advance, patience: float = math.inf) -> list[T]:
-    """What the first tasks give, in this process with one thread, until they took so long."""
-    done: list[T] = []
+def _here(
+    tasks: Numbered[T], advance: Advance, take: Callable[[int, T], None], patience: float = math.inf
+) -> None:
+    """Do the first tasks in this process with one thread, until they took so long."""
     begun = time.monotonic()
-    with one_thread():
-        for task in tasks:
-            if time.monotonic() - begun >= patience:
-                break
-            done.append(task(advance))
-    return done
+    while time.monotonic() - begun < patience:
+        number, task = next(tasks, (None, None))
+        if number is None or task is None:
+            return
+        with one_thread():
+            value = task(advance)
+        take(number, value)
 
 
 @dataclass(frozen=True)
@@ -218,7 +241,17 @@ def _kept(units: Units, task: Task[T], advance: Advance) -> T:
     return value
 
 
-def _shipped(task: Task[Any]) -> bytes:
+def shipped(value: object) -> bytes:
+    """A value as workers take it, whatever file its classes are from.
+
+    Raises:
+        PicklingError: it cannot leave this process.
+    """
+    _ship_by_value()
+    return _shipped(value)
+
+
+def _shipped(task: object) -> bytes:
     """The task as workers take it; a PicklingError where it cannot leave this process."""
     try:
         return cloudpickle.dumps(task)  # type: ignore[no-any-return]
@@ -229,45 +262,51 @@ def _shipped(task: Task[Any]) -> bytes:
 class _Shared:
     """Tasks with workers, until each gave something or was given up.
 
-    Few more are shipped than are worked on, since what they look at may be large.
+    Few more are shipped, or made, than are worked on, since what they look at may be large.
+
+    Attributes:
+        left: tasks that gave nothing yet, of those that were made.
     """
 
-    def __init__(self, tasks: Sequence[Task[Any]], workers: int, advance: Advance) -> None:
-        self.tasks, self.workers, self.advance = tasks, workers, advance
-        self.values: dict[int, Any] = {}
+    def __init__(
+        self, source: Numbered[Any], count: int, workers: int, advance: Advance, take: Given
+    ) -> None:
+        self.source, self.count, self.workers = source, count, workers
+        self.advance, self.take = advance, take
+        self.left: dict[int, Task[Any]] = {}
         self.advanced: dict[int, int] = {}
-        self.lost: dict[int, list[BaseException]] = {number: [] for number in range(len(tasks))}
+        self.lost: dict[int, list[BaseException]] = {}
         self.told = 0
 
-    def done(self) -> list[Any]:
-        """What the tasks give."""
+    def done(self) -> None:
+        """Have all tasks done."""
         cluster = _employed().cluster
         with TemporaryDirectory(prefix="gradaudit-") as folder:
             counts = Path(folder) / "units"
-            self.units: NDArray[np.int64] = np.memmap(
-                counts, np.int64, "w+", shape=(len(self.tasks),)
-            )
+            self.units: NDArray[np.int64] = np.memmap(counts, np.int64, "w+", shape=(self.count,))
             try:
-                while len(self.values) < len(self.tasks):
+                self._round(cluster.open(self.workers), counts)
+                while self.left:
                     self._expect_workers(cluster)
                     self._round(cluster.open(self.workers), counts)
-            except BaseException as error:
-                self.advance(-self.told)
-                if not isinstance(error, PicklingError):  # workers had no part in that
-                    cluster.kill()
+            except PicklingError:  # workers had no part in that
+                self.advance(sum(self.advanced.values()) - self.told)
                 raise
-        return [self.values[number] for number in range(len(self.tasks))]
+            except BaseException:
+                self.advance(-self.told)
+                cluster.kill()
+                raise
 
     def _round(self, executor: Executor, counts: Path) -> None:
-        """Every task that is left, once; or raise what one of them raised."""
-        left = iter([number for number in range(len(self.tasks)) if number not in self.values])
+        """Every task that is left, or not made yet, once; or raise what one of them raised."""
+        numbers = chain([*self.left], self._made())
         running: dict[Future[bytes], int] = {}
         try:
             while True:
-                for number in islice(left, _AHEAD * self.workers - len(running)):
+                for number in islice(numbers, _AHEAD * self.workers - len(running)):
                     asked = self._asked(executor, counts, number)
                     if asked is None:
-                        left = iter(())  # the next round has other workers
+                        numbers = chain()  # the next round has other workers
                         break
                     running[asked] = number
                 if not running:
@@ -279,9 +318,15 @@ class _Shared:
             for future in running:
                 future.cancel()
 
+    def _made(self) -> Iterator[int]:
+        """The numbers of further tasks, each as it is made."""
+        for number, task in self.source:
+            self.left[number] = task
+            yield number
+
     def _asked(self, executor: Executor, counts: Path, number: int) -> Future[bytes] | None:
         """What a worker is asked for; None where losing one was the end of them all."""
-        task = _shipped(self.tasks[number])
+        task = _shipped(self.left[number])
         try:
             return executor.submit(perform, task, str(counts), number, _versions())
         except Exception as error:  # whatever the place raises that takes no more work
@@ -299,15 +344,17 @@ class _Shared:
 
     def _take(self, number: int, future: Future[bytes]) -> None:
         try:
-            given = future.result()
+            answer = future.result()
         except Exception as error:  # whatever becomes of workers; a task's own error is given
             self._lose(number, error)
             return
-        self.values[number], self.advanced[number] = _opened(given)
+        value, self.advanced[number] = _opened(answer)
+        del self.left[number]
+        self.take(number, value)
 
     def _lose(self, number: int, error: Exception) -> None:
         log.info("a worker was lost, its work is done again: %s", one_line(error))
-        self.lost[number].append(error)
+        self.lost.setdefault(number, []).append(error)
         self.units[number] = 0
 
     def _expect_workers(self, cluster: Cluster) -> None:
@@ -320,9 +367,9 @@ class _Shared:
                 ) from errors[-1]
 
 
-def _opened(given: bytes) -> tuple[Any, int]:
+def _opened(answer: bytes) -> tuple[Any, int]:
     """What a task gave, and its units; or raises what it raised."""
-    value, units, error = cloudpickle.loads(given)
+    value, units, error = cloudpickle.loads(answer)
     if error is not None:
         raise error
     return value, units

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from forked import Forked
+from sessions import ends_within, in_session
 from torch import nn
 
 from gradaudit import workers
@@ -25,7 +26,7 @@ from gradaudit.data.records import Attribute, Records
 from gradaudit.defenses.subject import Subject
 from gradaudit.dp import hypotheses
 from gradaudit.errors import AuditError, NotApplicable
-from gradaudit.executors.joblib import _deaf
+from gradaudit.executors import joblib, prepare
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target
 from gradaudit.progress import Advance, Silent
@@ -66,6 +67,15 @@ def test_results_come_in_order_from_other_processes_of_one_thread() -> None:
     assert os.getpid() not in {process for _, process in found}
     assert sum(units) == 12
     assert shared_out([threads, threads], 2, units.append) == [1, 1]
+
+
+def test_workers_that_cannot_be_forked_are_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parent(advance: Advance) -> tuple[int, int]:
+        return os.getppid(), torch.get_num_threads()
+
+    assert not {(os.getpid(), 1)} & {*shared_out([parent] * 2, 2, lambda units: None)}
+    monkeypatch.setattr(joblib, "POSSIBLE", False)
+    assert shared_out([parent] * 2, 2, lambda units: None) == [(os.getpid(), 1)] * 2
 
 
 def test_one_task_or_one_worker_stays_here() -> None:
@@ -139,7 +149,7 @@ def test_a_task_that_is_lost_with_every_worker_is_given_up(tmp_path: Path) -> No
 def test_what_starts_workers_lets_them_ignore_interruptions_from_birth() -> None:
     before = signal.getsignal(signal.SIGINT)
     asks = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
-    with _deaf():
+    with joblib._deaf():
         told = subprocess.run([sys.executable, "-c", asks], capture_output=True, check=True)
     assert told.stdout.split() == [b"True"]
     assert signal.getsignal(signal.SIGINT) is before
@@ -185,10 +195,12 @@ def test_a_signal_ends_the_workers_and_removes_what_is_temporary(
     number: signal.Signals, everybody: bool, status: int, words: str, tmp_path: Path
 ) -> None:
     process, workers = begun(tmp_path)
+    assert len(in_session(process.pid)) >= 4  # what workers are forked from is one of them
     (os.killpg if everybody else os.kill)(process.pid, number)
     _, said = process.communicate()  # ends with the last that holds standard error
     assert (process.returncode, said) == (status, words)
     assert len(workers) == 2
+    ends_within(3, process.pid)
     assert not any(worker.exists() for worker in workers)
     assert not list((tmp_path / "temporary").iterdir())
 
@@ -198,11 +210,51 @@ def test_workers_of_a_killed_process_end_by_themselves(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert len(workers) == 2
-    for _ in range(100):
-        if not any(worker.exists() for worker in workers):
-            return
-        time.sleep(0.1)
-    raise AssertionError("workers go on")
+    ends_within(3, process.pid)
+    assert not any(worker.exists() for worker in workers)
+
+
+def test_what_workers_are_forked_from_is_started_anew_where_it_was_killed() -> None:
+    def parent(advance: Advance) -> int:
+        return os.getppid()
+
+    former = {*shared_out([parent] * 2, 2, lambda units: None)}
+    os.kill(former.pop(), signal.SIGKILL)
+    workers._employed().cluster.kill()
+    assert not {*shared_out([parent] * 2, 2, lambda units: None)} & {*former, os.getpid()}
+
+
+ENDING = """
+    import os, sys
+    from gradaudit.executors import prepare
+    from gradaudit.stopping import stoppable
+    from gradaudit.workers import shared_out
+
+    how, early = sys.argv[1], sys.argv[2] == "early"
+    with stoppable():  # without asking for __main__, which no worker runs
+        prepare("joblib", 2)
+        if not early:
+            print(*shared_out([lambda advance: os.getpid()] * 2, 2, lambda units: None), flush=True)
+        if how == "error":
+            raise SystemExit("gradaudit: an error")
+        if how == "at once":
+            os._exit(130)
+"""
+
+
+@pytest.mark.parametrize("when", ["early", "late"])
+@pytest.mark.parametrize(
+    ("how", "status", "words"),
+    [("well", 0, ""), ("error", 1, "gradaudit: an error\n"), ("at once", 130, "")],
+)
+def test_what_workers_are_forked_from_ends_with_the_process_that_started_it(
+    how: str, status: int, words: str, when: str, tmp_path: Path
+) -> None:
+    (tmp_path / "ending.py").write_text(dedent(ENDING))
+    process = Forked(["ending.py", how, when], tmp_path)
+    _, said = process.communicate()
+    assert (process.returncode, said) == (status, words)
+    ends_within(3, process.pid)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -230,7 +282,10 @@ def test_work_of_unknown_length_is_begun_here_and_short_work_stays(
         time.sleep(0.1)
         return os.getpid()
 
-    assert processes(60, None) == [True] * 4
+    prepare("joblib", 2)
+    assert processes(60, None) == [False] * 4  # workers are there at once
+    monkeypatch.setattr(joblib.Joblib, "ready", False)
+    assert processes(60.5, None) == [True] * 4
     assert processes(0, None) == [False] * 4
     assert processes(0.5, workers.COSTS - 1) == [True] * 4
     monkeypatch.setattr(workers, "PATIENCE", 0.15)

@@ -18,12 +18,14 @@ class Cluster(ABC):
         name: the word before the colon of ``--executor``.
         summary: one line for ``gradaudit list``.
         example: a spec that names one.
+        here: whether its workers are processes of this machine.
         target: what stands behind the colon.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     example: ClassVar[str]
+    here: ClassVar[bool] = False
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -42,6 +44,14 @@ class Cluster(ABC):
             UsageError: nobody is there to ask.
         """
         return jobs or 1
+
+    def prepare(self) -> None:  # noqa: B027 - most places have nothing to begin
+        """Begin what takes long before the first worker is there, and do not wait for it."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether workers are there at once, so that even short work is worth one."""
+        return False
 
     @abstractmethod
     def open(self, workers: int) -> Executor:

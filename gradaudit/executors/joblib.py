@@ -10,14 +10,15 @@ import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
+from multiprocessing import parent_process
 from typing import Any
 
 from gradaudit.errors import UsageError
+from gradaudit.executors._forking import FORKING, ONE_THREAD, POSSIBLE, start, started
 from gradaudit.executors.base import Cluster
 
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _IDLE = 600
 """Seconds after which workers that have nothing to do end."""
 _POLL = 0.5
@@ -28,14 +29,16 @@ _LEAK = "_MAX_MEMORY_LEAK_SIZE"
 class Joblib(Cluster):
     """As many processes as ``--jobs`` says, of one thread each, on this machine.
 
-    They are joblib's (loky), kept from one call to the next for as long as as many are asked for.
-    They ignore interruptions, which their parent turns into their end, and end by themselves when
-    it was killed.
+    They are joblib's (loky), kept from one call to the next for as long as as many are asked for,
+    and forked from a process that has imported what they need, where that is safe. They ignore
+    interruptions, which their parent turns into their end, and end by themselves when that was
+    killed.
     """
 
     name = "joblib"
     summary = "processes of this machine, as many as --jobs says"
     example = "joblib"
+    here = True
 
     def __init__(self, target: str) -> None:
         if target:
@@ -45,11 +48,26 @@ class Joblib(Cluster):
         super().__init__(target)
         self._executor: Any = None
 
+    def prepare(self) -> None:
+        """Start the process that workers are forked from, where there is a core for it."""
+        if POSSIBLE and (os.cpu_count() or 1) > 1:
+            start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a process to fork them from."""
+        return POSSIBLE and started()
+
     def open(self, workers: int) -> Executor:
         """The workers of the last call, or new ones in their place."""
-        with _deaf():
+        with nullcontext() if POSSIBLE else _deaf():
             self._executor = self._import("joblib.externals.loky").get_reusable_executor(
-                workers, timeout=_IDLE, initializer=_begin, initargs=(os.getpid(),), env=ONE_THREAD
+                workers,
+                context=FORKING if POSSIBLE else None,
+                timeout=_IDLE,
+                initializer=_begin,
+                initargs=(os.getpid(),),
+                env=ONE_THREAD,
             )
             self._executor.submit(int)  # which starts the processes
         return self._executor  # type: ignore[no-any-return]
@@ -82,6 +100,8 @@ def _begin(parent: int) -> None:
     """
 
     def follow() -> None:
+        if asking := parent_process():
+            asking.join()
         while os.getppid() == parent:
             time.sleep(_POLL)
         os._exit(1)

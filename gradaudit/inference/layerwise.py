@@ -16,7 +16,7 @@ from gradaudit.sharing.draws import beside
 from gradaudit.sharing.interceptor import Interceptor
 from gradaudit.sharing.reduction import Reduction
 from gradaudit.units import NOTHING_KEPT, Units
-from gradaudit.workers import shared_out
+from gradaudit.workers import Task, Workers, shared_out
 
 _TOGETHER = 8
 """Repetitions whose batches are observed in one pass over the records."""
@@ -53,15 +53,21 @@ class Layerwise:
         estimates: dict[str, list[Usable]] = {layer.name: [] for layer in self.layers}
         if not planned:
             return estimates
-        total = len(planned) * len(self.layers)
-        with progress.task(title, total) as advance:
+        total, names = len(planned) * len(self.layers), list[str]()
+
+        def tasks() -> Iterator[Task[Usable]]:
             for layer, repetition_rows in self._observed(planned):
-                tasks = [
-                    partial(estimate, rows, repetition, adversary, self._fits(layer, repetition))
-                    for repetition, rows in repetition_rows
-                ]
-                units = self.units.of(title, layer.name, len(estimates[layer.name]))
-                estimates[layer.name] += shared_out(tasks, self.jobs, advance, units)
+                units = self.units.of(title, layer.name, names.count(layer.name))
+                for place, (repetition, rows) in enumerate(repetition_rows):
+                    fits = self._fits(layer, repetition)
+                    task = partial(estimate, rows, repetition, adversary, fits)
+                    names.append(layer.name)
+                    yield Workers(units=units).keeping(task, place)
+
+        with progress.task(title, total) as advance:
+            found = shared_out(tasks(), self.jobs, advance, seconds=None, count=total)
+        for name, usable in zip(names, found, strict=True):
+            estimates[name].append(usable)
         return estimates
 
     def _observed(

@@ -112,6 +112,23 @@ class Schedule:
         waiting.sort(key=lambda course: course.cut)
         return self._first(waiting, left) or self._larger(left) or self._cheapest(waiting, left)
 
+    def together(self, workers: int) -> list[Turn]:
+        """The audits that are no more than a worker's share of all the work, the longest first.
+
+        None where there is no time for each as exactly as was asked, or nothing to share out.
+        """
+        left = self._left()
+        waiting = [course for course in self._courses if course.untried and not course.idle]
+        share = sum(course.estimates[course.open] for course in waiting) / workers
+        alone = [course for course in waiting if course.estimates[course.open] <= share]
+        alone.sort(key=lambda course: -course.estimates[course.open])
+        needed = {course: self._seconds(course, course.open, CAUTION) for course in waiting}
+        if workers < 2 or len(alone) < 2 or (left is not None and sum(needed.values()) > left):
+            return []
+        spare = sum(needed.values()) - sum(needed[course] for course in alone)
+        seconds = None if left is None else left - spare
+        return [self._turn(course, course.open, seconds) for course in alone]
+
     def done(self, turn: Turn, seconds: float, *, whole: bool) -> None:
         """Learn from a turn that took so long, and was cut short unless it is whole."""
         course = self._courses[turn.place]

@@ -1,6 +1,7 @@
 """A scan: every audit in its turn, as exactly as the time allows, and a report at any moment."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +11,12 @@ from pydantic import JsonValue
 from gradaudit.audits import Audit
 from gradaudit.audits.sizes import Size
 from gradaudit.defenses.subject import Subject
+from gradaudit.errors import AuditError
+from gradaudit.planning.beside import Subjects, sampled, side_by_side, workers_of
 from gradaudit.planning.pace import Pace
 from gradaudit.planning.schedule import Schedule, Turn
 from gradaudit.planning.share import Share
-from gradaudit.progress import Progress
+from gradaudit.progress import Advance, Progress
 from gradaudit.report import Report
 from gradaudit.runner import Outcome, Run, left_out, measured, passed_over
 from gradaudit.stopping import Stopped, reporting
@@ -62,7 +65,7 @@ class Survey:
     def seconds(self, size: Size) -> float:
         """About what a size takes; zero where there is nothing to do."""
         if size not in self._expected:
-            subject = _sampled(self._subjects, size)
+            subject = sampled(self._subjects, size)
             self._expected[size] = self._pace.seconds(size.audit, subject)
         return self._expected[size]
 
@@ -79,15 +82,35 @@ class Survey:
         with progress.task("scan, expected seconds", max(1, round(expected))) as advance:
             try:
                 with reporting():
+                    self._side_by_side(schedule, progress, advance, units)
                     while turn := schedule.next():
                         share = Share(progress, advance, self.seconds(turn.size))
                         outcome = self._measured(turn, share, units)
-                        schedule.done(turn, outcome.seconds, whole=outcome.whole)
-                        share.finish()
-                        self._accept(turn.size, outcome)
-                        progress.say(f"{turn.size.audit.name}: {_words(turn.size, outcome)}")
+                        self._done(schedule, turn, outcome, share)
             except (KeyboardInterrupt, Stopped) as stop:
                 self.stopped = stop
+
+    def _side_by_side(
+        self, schedule: Schedule, progress: Progress, advance: Advance, units: Units
+    ) -> None:
+        """Let workers do whole audits, where there is time for all; others come in their turns."""
+        workers = workers_of(self._subject)
+        turns = schedule.together(workers)
+
+        def done(turn: Turn, outcome: Outcome) -> None:
+            share = Share(progress, advance, self.seconds(turn.size))
+            self._done(schedule, turn, outcome, share)
+
+        if turns:
+            with suppress(AuditError):  # workers were lost: what they did not do has its turn
+                side_by_side(self._subjects, turns, workers, units, done)
+
+    def _done(self, schedule: Schedule, turn: Turn, outcome: Outcome, share: Share) -> None:
+        """Learn from an audit that was done, and tell of it."""
+        schedule.done(turn, outcome.seconds, whole=outcome.whole)
+        share.finish()
+        self._accept(turn.size, outcome)
+        share.say(f"{turn.size.audit.name}: {_words(turn.size, outcome)}")
 
     def plan(self) -> Iterator[tuple[Size, float | None]]:
         """What would be run, in this order, and about how long each would take.
@@ -126,7 +149,7 @@ class Survey:
         return run.report({**provenance, "plan": self._facts()})
 
     def _measured(self, turn: Turn, progress: Progress, units: Units) -> Outcome:
-        subject = _sampled(self._subjects, turn.size)
+        subject = sampled(self._subjects, turn.size)
         return measured(subject, turn.size.audit, progress, units, turn.seconds)
 
     def _facts(self) -> dict[str, JsonValue]:
@@ -160,15 +183,9 @@ class Survey:
         self._found[name] = size, outcome
 
 
-def _in_precisions(subject: Subject) -> dict[bool, Subject]:
+def _in_precisions(subject: Subject) -> Subjects:
     """The subject in single precision, and in its own, each the same for all audits."""
     return {True: subject.in_precision(torch.float32), False: subject}
-
-
-def _sampled(subjects: Mapping[bool, Subject], size: Size) -> Subject:
-    """The subject as an audit of this size looks at it."""
-    subject = subjects[size.single]
-    return replace(subject, samples=subject.samples or size.samples)
 
 
 def _worth(outcome: Outcome) -> tuple[bool, bool]:

@@ -1,6 +1,7 @@
 """The inference attacks as audits: rows, headlines, adversaries, knowledge, bad requests."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import torch
 from attacks.inference.people import people, subject, with_users
 from torch import nn
 
+from gradaudit import workers
+from gradaudit.attacks.inference import experiment
 from gradaudit.audits import audits
 from gradaudit.data.records import Records
 from gradaudit.defenses.subject import Subject
@@ -19,6 +22,7 @@ from gradaudit.models.target import Target
 from gradaudit.progress import Silent
 from gradaudit.report import Measurement
 from gradaudit.sharing.context import Context
+from gradaudit.units import Units
 
 SMALL: dict[str, Any] = {
     "batch_size": 8,
@@ -92,6 +96,24 @@ def test_every_layer_and_the_whole_update_are_measured(plain: list[Measurement])
 def test_the_numbers_are_those_of_any_number_of_workers(plain: list[Measurement]) -> None:
     two = replace(subject(people(), "sex", rounds=2), jobs=2)
     assert attack("attribute", two, rounds=2) == plain
+
+
+@pytest.mark.parametrize("repeats", [1, 2])  # fits are shared out, or whole repetitions
+def test_workers_share_in_what_is_played_and_it_is_kept(
+    repeats: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(workers, "PATIENCE", 0.0)
+    shipped: list[object] = []
+    ship = workers._shipped
+    monkeypatch.setattr(workers, "_shipped", lambda task: shipped.append(task) or ship(task))
+    about, options = subject(people(), "sex"), {"repeats": repeats, "trials": 80 * repeats}
+    alone = attack("attribute", about, **options)
+    assert not shipped
+    assert attack("attribute", replace(about, jobs=2, units=Units(tmp_path)), **options) == alone
+    assert len(shipped) == 2 if repeats == 2 else len(shipped) > 2
+    monkeypatch.setattr(experiment, "_played", shipped.pop)  # which takes no repetition
+    assert len([*tmp_path.iterdir()]) == repeats
+    assert attack("attribute", replace(about, units=Units(tmp_path)), **options) == alone
 
 
 def test_a_column_of_the_inputs_is_found_and_a_shuffled_one_is_not(

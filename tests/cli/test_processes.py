@@ -13,6 +13,7 @@ import pytest
 from fake_command_line import write_distribution
 from forked import Forked
 from report_builder import make_report, row
+from sessions import ends_within, in_session
 
 import gradaudit
 from gradaudit.report import write_atomically
@@ -51,7 +52,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, *arguments: str, stdout: int | None = None) -> "subprocess.Popen[str]":
+def start(
+    folder: Path, *arguments: str, stdout: int | None = None, session: bool = False
+) -> "subprocess.Popen[str]":
     paths = [str(Path(__file__).parents[1]), str(folder), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
         [sys.executable, "-m", "gradaudit", *arguments],
@@ -60,6 +63,7 @@ def start(folder: Path, *arguments: str, stdout: int | None = None) -> "subproce
         text=True,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        start_new_session=session,
     )
 
 
@@ -115,6 +119,21 @@ def test_a_signal_ends_with_its_status_and_one_line(
     process.send_signal(number)
     out, err = process.communicate()
     assert (process.returncode, out, err) == (status, "", f"imported\ngradaudit: {words}\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_workers_are_prepared_leaves_nobody(
+    folder: Path, number: signal.Signals
+) -> None:
+    process = start(folder, "counting", "-m", "mine.py:waits", *DATA, "--jobs", "2", session=True)
+    while len(in_session(process.pid)) < 2:  # both are importing from now on
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.killpg(process.pid, number)
+    out, err = process.communicate(timeout=600)
+    words = "interrupted" if number == signal.SIGINT else "terminated"
+    assert (process.returncode, out, err) == (128 + number, "", f"gradaudit: {words}\n")
+    ends_within(3, process.pid)
 
 
 SWALLOWING = """

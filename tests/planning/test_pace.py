@@ -13,8 +13,9 @@ from gradaudit.audits.sizes import Size
 from gradaudit.config import SubjectSettings
 from gradaudit.data.common.user_data import records_of
 from gradaudit.gradients.precision import slowness_of_double
+from gradaudit.planning.beside import sampled
 from gradaudit.planning.pace import Pace, Passes
-from gradaudit.planning.survey import _in_precisions, _sampled
+from gradaudit.planning.survey import _in_precisions
 from gradaudit.subject import open_subject
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ class Passing(Counting):
 @pytest.mark.parametrize(("single", "expected"), [(False, 10 * 3 + 100 * 2 + 1), (True, 3 + 21)])
 def test_a_size_in_single_precision_goes_at_its_pace(single: bool, expected: float) -> None:
     size = Size("least", Passing(Counting.Options(scale=1.0)), single=single)
-    sampled = _sampled(_in_precisions(subject()), size)
-    assert sampled.target.precision is (torch.float32 if single else torch.float64)
+    about = sampled(_in_precisions(subject()), size)
+    assert about.target.precision is (torch.float32 if single else torch.float64)
     pace = Pace(Passes(alone=10, together=1), Passes(alone=10, together=1).slower(10))
-    assert pace.seconds(size.audit, sampled) == expected
+    assert pace.seconds(size.audit, about) == expected
 
 
 def test_double_precision_is_not_taken_to_be_faster() -> None:

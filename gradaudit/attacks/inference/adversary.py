@@ -9,7 +9,7 @@ of B. Jayaraman and D. Evans, "Are attribute inference attacks just imputation?"
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,7 +28,7 @@ from gradaudit.progress import Advance
 from gradaudit.randomness import Seed, number
 from gradaudit.specs import suggest
 from gradaudit.text import listed
-from gradaudit.workers import one_thread, shared_out
+from gradaudit.workers import Task, one_thread, shared_out
 
 LABEL = "label"
 """The name by which the task label counts as a column, where no column is called so."""
@@ -162,21 +162,24 @@ class Adversary:
             adaptive: whether it knows the defenses and applies them to its own updates.
             advance: told of every round.
         """
+        scopes: list[Scope] = []
+
+        def tasks() -> Iterator[Task[dict[str, Answers]]]:
+            for index, observation in enumerate(self.observations):
+                seed = number(self.seed, "round", index)
+                fit = partial(_answers, self.game, self.split, self.families, seed)
+                for scope, own, released in observation.features(self.split, adaptive=adaptive):
+                    scopes.append(scope)
+                    yield partial(fit, *self._knowing(own, released))
+                advance(1)
+
+        most = sum(len(observation.layers) + 1 for observation in self.observations)
+        said = shared_out(tasks(), self.jobs, lambda units: None, seconds=None, count=most)
         answers: dict[Scope, dict[str, list[Answers]]] = {}
-        for index, observation in enumerate(self.observations):
-            seed = number(self.seed, "round", index)
-            looked = [
-                (scope, self._knowing(own, released))
-                for scope, own, released in observation.features(self.split, adaptive=adaptive)
-            ]
-            fit = partial(_answers, self.game, self.split, self.families, seed)
-            tasks = [partial(fit, *features) for _, features in looked]
-            said = shared_out(tasks, self.jobs, lambda units: None)
-            for (scope, _), of_families in zip(looked, said, strict=True):
-                of_scope = answers.setdefault(scope, {name: [] for name in self.families})
-                for name, answer in of_families.items():
-                    of_scope[name].append(answer)
-            advance(1)
+        for scope, of_families in zip(scopes, said, strict=True):
+            of_scope = answers.setdefault(scope, {name: [] for name in self.families})
+            for name, answer in of_families.items():
+                of_scope[name].append(answer)
         guesses = {
             scope: self._chosen(of_scope, scope or ALL_LAYERS)
             for scope, of_scope in answers.items()

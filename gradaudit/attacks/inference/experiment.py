@@ -11,8 +11,10 @@ round sees the model as it is given (Li et al. 2024, definition 3.1 and section 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -33,6 +35,7 @@ from gradaudit.progress import Advance, Progress
 from gradaudit.randomness import number, sequence, torch_rng
 from gradaudit.sharing.protocol import SharingProtocol
 from gradaudit.sharing.share import share
+from gradaudit.workers import Workers
 
 _BATCH = 32
 
@@ -140,29 +143,43 @@ def run_experiment(
         AuditError: the model cannot be run on the records.
     """
     records, repetitions = game.prepared(subject.records), []
+    workers = subject.workers
+    whole = design.repeats >= workers.jobs > 1
+    player = replace(subject, jobs=1) if whole else subject
     for index in range(design.repeats):
         draws = sequence(seed, "inference", game.name, "repetition", index)
         share = replace(design, trials=len(range(index, design.trials, design.repeats)))
         split = game.split(subject.records, share, draws)
-        repetitions.append(_Repetition(subject, records, game, share, split, draws))
+        repetitions.append(_Repetition(player, records, game, share, split, draws))
+    tasks = [
+        workers.keeping(partial(_played, repetition, first=not index), game.name, seed, index)
+        for index, repetition in enumerate(repetitions)
+    ]
     units = sum(repetition.units for repetition in repetitions)
-    findings: list[Findings] = []
     with progress.task(f"attack {game.name}", units) as advance:
-        for index, repetition in enumerate(repetitions):
-            unit = subject.units.of(game.name, seed, index)
-            if (kept := unit.kept()) is not None:
-                advance(repetition.units)
-            else:
-                rounds = repetition.observations(advance)
-                kept = [repetition.findings(rounds, advance)]
-                if not index:
-                    draws = sequence(repetition.seed, "fano")
-                    kept += leaks(rounds, repetition.split, draws), repetition.facts(rounds)
-                unit.keep(kept)
-            findings.append(kept[0])
-            if not index:
-                leaked, facts = kept[1:]
-    return Experiment(tuple(findings), leaked, facts)
+        if whole:
+            played = Workers(workers.jobs).share(tasks, advance, math.inf)
+        else:
+            played = [task(advance) for task in tasks]
+    (_, first), *_ = played
+    leaked, facts = first or ({}, {})
+    return Experiment(tuple(findings for findings, _ in played), leaked, facts)
+
+
+Once = tuple[Mapping[Scope, Sequence[Leak]], Mapping[str, JsonValue]]
+"""What is said of the first repetition alone: leaks and facts."""
+
+
+def _played(
+    repetition: _Repetition, advance: Advance, *, first: bool
+) -> tuple[Findings, Once | None]:
+    """What comes of a repetition, which is one unit of work where workers have several."""
+    rounds = repetition.observations(advance)
+    findings = repetition.findings(rounds, advance)
+    if not first:
+        return findings, None
+    draws = sequence(repetition.seed, "fano")
+    return findings, (leaks(rounds, repetition.split, draws), repetition.facts(rounds))
 
 
 @dataclass(frozen=True)

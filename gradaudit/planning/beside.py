@@ -1,0 +1,89 @@
+"""Audits of a scan that workers of this machine do side by side, each alone."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from pickle import PicklingError
+from tempfile import TemporaryDirectory
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from gradaudit.audits.sizes import Size
+from gradaudit.defenses.subject import Subject
+from gradaudit.planning.schedule import Turn
+from gradaudit.progress import Advance, Silent
+from gradaudit.runner import Outcome, measured
+from gradaudit.units import Units
+from gradaudit.workers import on_this_machine, shared_out, shipped
+
+log = logging.getLogger(__name__)
+
+Subjects = Mapping[bool, Subject]
+"""The subject in single precision (True), and in its own."""
+
+
+def workers_of(subject: Subject) -> int:
+    """How many audits can be done at a time.
+
+    One on a device, on other machines, whose files are others, and where somebody wants to read in
+    the log what became of each.
+    """
+    several = on_this_machine() and not log.isEnabledFor(logging.DEBUG)
+    return subject.workers.jobs if several else 1
+
+
+def side_by_side(
+    subjects: Subjects,
+    turns: Sequence[Turn],
+    workers: int,
+    units: Units,
+    done: Callable[[Turn, Outcome], None],
+) -> None:
+    """Have a worker do each audit; none where the subject cannot be shipped to workers.
+
+    The subject travels in a file, once to each worker.
+
+    Args:
+        subjects: what is audited.
+        turns: the audits, the longest first.
+        workers: at most.
+        units: where finished work is kept.
+        done: told of each audit when it is done.
+
+    Raises:
+        AuditError: an audit was lost with every worker that it was given to.
+        UsageError: an audit's options name something that does not exist.
+        CheckpointError: or a file that is refused.
+    """
+    alone = {single: replace(subject, jobs=1) for single, subject in subjects.items()}
+    with TemporaryDirectory(prefix="gradaudit-") as folder:
+        file = Path(folder) / "subject"
+        try:
+            file.write_bytes(shipped(alone))
+        except PicklingError as error:
+            log.info("audits are done one after the other, they cannot be shipped: %s", error)
+            return
+        tasks = [partial(_outcome, str(file), turn, units) for turn in turns]
+        shared_out(
+            tasks, workers, lambda units: None, given=lambda number, it: done(turns[number], it)
+        )
+
+
+def _outcome(file: str, turn: Turn, units: Units, advance: Advance) -> Outcome:
+    """What an audit comes to in this worker."""
+    subject = sampled(_read(file), turn.size)
+    return measured(subject, turn.size.audit, Silent(), units, turn.seconds)
+
+
+@lru_cache(maxsize=1)
+def _read(file: str) -> Subjects:
+    subjects: Subjects = cloudpickle.loads(Path(file).read_bytes())
+    return subjects
+
+
+def sampled(subjects: Subjects, size: Size) -> Subject:
+    """The subject as an audit of this size looks at it."""
+    subject = subjects[size.single]
+    return replace(subject, samples=subject.samples or size.samples)
