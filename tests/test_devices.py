@@ -97,13 +97,6 @@ LOOPS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], float]] =
         {"iterations": 2},
         35,
     ),
-    (  # many and large enough evaluations for mixed precision
-        "attack reconstruct",
-        TABLE,
-        {**MATCHING, "method": ["dlg"], "batch_size": 99, "iterations": 40, "restarts": 1},
-        {"iterations": 41},
-        35,
-    ),
     (
         "dp-audit",
         TABLE,
