@@ -30,6 +30,10 @@ from gradaudit.workers import COSTS, shared_out
 MEMORY = 1 << 30
 """Bytes that the blocks which are worked on at one time may take on a CPU."""
 _LEAST_ROWS, _MOST_ROWS, _MOST_ROWS_ON_A_GPU = 8, 16, 32
+_WIDE, _LONG = 1 << 20, 1000
+"""Bytes that an evaluation of a restart makes, and evaluations at most, from which on it pays to
+begin in single precision: with fewer bytes operations cost by their number, which is the same, and
+a second recording costs as much as some 40 evaluations (benchmarks/mixed_precision.py)."""
 _FEW = 2
 """Points for which, on a CPU, setting up ``vmap`` costs more than it saves."""
 
@@ -40,16 +44,19 @@ class Evaluator:
     Several points are folded into one batch where that gives what each gives alone, and otherwise
     mapped over by ``vmap``; very few are not, and models that ``vmap`` cannot follow are gone
     through point by point. What is evaluated ``worth`` times is recorded and repeated, see
-    ``Replayed``.
+    ``Replayed``. Points of another precision than the objective's are evaluated in theirs.
     """
 
     def __init__(self, objective: Objective, worth: int = WORTH) -> None:
         self._objective, self._worth = objective, worth
         self._alone = Replayed(lambda points: _alone(objective, points[0]), worth)
         self._mapped = True
+        self._in_precision: dict[torch.dtype, Evaluator] = {}
 
     def __call__(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Values and gradients at points."""
+        if points.dtype != self._objective.view.dtype:
+            return self._in(points.dtype)(points)
         if len(points) == 1:
             return self._alone(points)
         several, few = self._several
@@ -61,6 +68,12 @@ class Evaluator:
         pairs = [self._alone(part) for part in torch.split(points, 1)]
         values, gradients = zip(*pairs, strict=True)
         return torch.cat(values), torch.cat(gradients)
+
+    def _in(self, precision: torch.dtype) -> Evaluator:
+        if precision not in self._in_precision:
+            objective = self._objective.in_precision(precision)
+            self._in_precision[precision] = Evaluator(objective, self._worth)
+        return self._in_precision[precision]
 
     @cached_property
     def _several(self) -> tuple[Replayed, int]:
@@ -75,6 +88,8 @@ class Evaluator:
         """Itself, as if it had evaluated nothing; what it recorded is kept."""
         self._alone.forget_calls()
         self._several[0].forget_calls()
+        for evaluator in self._in_precision.values():
+            evaluator.anew()
         return self
 
 
@@ -122,12 +137,15 @@ class Blocks:
     Attributes:
         kept: numbers that the descent keeps of a restart.
         evaluations: of a restart, at most.
+        mixed: whether the descent can begin in single precision and go on in the objective's, as
+            it does where evaluations are many and large.
     """
 
     objective: Objective
     descent: Descent
     kept: int
     evaluations: int
+    mixed: bool = False
 
     def minimised(self, points: Tensor, jobs: int, advance: Advance) -> Minimum:
         """Where every restart ends, in order.
@@ -137,6 +155,7 @@ class Blocks:
             jobs: worker processes at most; fewer where memory or the work is short.
             advance: told of every step of every restart.
         """
+        points = points.float() if self._mixes else points
         parts = torch.split(points, self.rows(len(points)))
         evaluate = Evaluator(self.objective)
         workers = self._workers(parts, jobs, evaluate)
@@ -153,14 +172,27 @@ class Blocks:
         most = rows_of(restarts) if device.type == "cpu" else _MOST_ROWS_ON_A_GPU
         return max(1, min(most, restarts, device_memory(device, MEMORY) // self._bytes_a_row))
 
-    @cached_property
+    @property
     def _bytes_a_row(self) -> int:
-        """Half of what two restarts take when they are evaluated, and what the descent keeps."""
+        """What a restart takes when it is evaluated, and what the descent keeps.
+
+        That is in two precisions for a moment, where one follows the other.
+        """
+        kept = self.objective.view.dtype.itemsize * self.kept
+        return max(1, self._bytes_evaluated + kept + (kept // 2 if self._mixes else 0))
+
+    @property
+    def _mixes(self) -> bool:
+        long = self.evaluations >= _LONG
+        return self.mixed and long and self._bytes_evaluated >= _WIDE
+
+    @cached_property
+    def _bytes_evaluated(self) -> int:
+        """Half of what two restarts take when they are evaluated."""
         points = self.objective.trial_points(2)
         evaluate = Evaluator(self.objective)
         evaluate(points)
-        evaluated = peak_bytes(partial(evaluate, points)) // 2
-        return max(1, evaluated + self.objective.view.dtype.itemsize * self.kept)
+        return peak_bytes(partial(evaluate, points)) // 2
 
     def _workers(self, parts: tuple[Tensor, ...], jobs: int, evaluate: Evaluation) -> int:
         """As many as there are blocks for, as fit into memory and as are worth it."""

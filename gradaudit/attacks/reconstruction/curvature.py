@@ -8,7 +8,7 @@ are read twice an iteration.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -60,6 +60,11 @@ class Memory:
             rows=torch.arange(rows, device=start.device),
             most=np.zeros(rows, dtype=np.int64),
         )
+
+    def double(self) -> Memory:
+        """The same in double precision."""
+        real = ("moves", "turns", "products", "bends", "scale")
+        return replace(self, **{name: getattr(self, name).double() for name in real})
 
     def forget(self, rows: IntArray, which: Tensor | None = None) -> None:
         """Keep nothing of these rows, or of which of them (chosen,)."""

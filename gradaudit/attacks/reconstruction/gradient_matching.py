@@ -7,7 +7,7 @@ from pydantic import Field
 
 from gradaudit.attacks.reconstruction.base import AttackerView
 from gradaudit.attacks.reconstruction.objectives import Distance
-from gradaudit.attacks.reconstruction.restarts import GradientMatching, MatchingOptions
+from gradaudit.attacks.reconstruction.restarts import GradientMatching, MatchingOptions, Precision
 from gradaudit.attacks.reconstruction.unknowns import Start, Targets, infer_counts, infer_label
 
 
@@ -73,7 +73,7 @@ class InvertingOptions(MatchingOptions):
     box: bool = Field(True, description="Keep the records in the known range at every step.")
     optimiser: Literal["lbfgs", "adam", "signed-adam"] = Field("adam", description="Optimiser.")
     iterations: int = Field(2400, ge=1, description="Steps (the paper takes 4,800 to 24,000).")
-    precision: Literal["float32", "float64"] = Field("float32", description="Of the computation.")
+    precision: Precision = Field("float32", description="Of the computation.")
     init: Start = Field("normal", description="Starting records: normal, uniform, pattern, given.")
 
 

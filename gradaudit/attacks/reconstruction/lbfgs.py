@@ -4,6 +4,10 @@ J. Nocedal and S. J. Wright, "Numerical Optimization" (2nd ed.), algorithms 7.4 
 evaluation is of one trial point of each problem that still runs; a problem whose line search is
 done goes on to its next direction at once, whatever the others do.
 
+In mixed precision all problems are searched in single precision until rounding hides what a step
+changes of the value of one, or none goes down; then all go on in double precision with the
+curvature that they have seen. Their number stays as it is meanwhile, as do evaluations of it.
+
 Line searches, algorithms 3.5 and 3.6, are kept as one state: ``low`` is the best step so far with
 sufficient decrease (0 at first), ``high`` the other end of the bracket (infinite until there is
 one). Trial steps come from cubic interpolation.
@@ -25,6 +29,7 @@ from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+Noise = Callable[[FloatArray], FloatArray]
 INNER, EVALUATIONS = 20, 25
 """Of one outer step, as in torch's L-BFGS."""
 HISTORY = 100
@@ -42,27 +47,33 @@ def minimise(
     outer: int,
     *,
     tolerance: float = 0.0,
+    noise: Noise | None = None,
     advance: Callable[[int], None] = lambda units: None,
 ) -> Minimum:
     """Minimise one function from several starts.
 
     Args:
-        evaluate: the function and its gradient, of rows.
+        evaluate: the function and its gradient, of rows, in their precision.
         start: (rows, n).
         outer: outer steps, each of up to 20 steps or 25 evaluations.
         tolerance: a problem is done where its value is no larger.
+        noise: by how much rounding may change values, by value. The search then begins in the
+            precision of ``start`` and goes on in double precision where no step gains more.
         advance: told of every outer step that a row has used up.
     """
-    search, reported = _Search.begin(evaluate, start), 0
+    search, reported = _Search.begin(evaluate, start, noise), 0
     while True:
         running = search.running(outer, tolerance)
         spent = search.spent(outer)
         advance(spent - reported)
         reported = spent
-        if not running:
+        if not running and search.noise is None:
             return search.minimum()
         with np.errstate(all="ignore"):
-            search.tick(evaluate)
+            if running:
+                search.tick(evaluate)
+            else:
+                search = search.in_double_precision(evaluate)
 
 
 @dataclass
@@ -95,9 +106,13 @@ class _Search:
     straight: BoolArray
     done: BoolArray
     broken: BoolArray
+    noise: Noise | None
+    """Of values, where double precision follows."""
+    blind: BoolArray
+    """Whether it is needed."""
 
     @classmethod
-    def begin(cls, evaluate: Evaluation, start: Tensor) -> _Search:
+    def begin(cls, evaluate: Evaluation, start: Tensor, noise: Noise | None = None) -> _Search:
         values, gradients = evaluate(start)
         fine = values.isfinite() & gradients.isfinite().all(dim=1)
         none, count = np.zeros(len(start)), np.zeros(len(start), dtype=np.int64)
@@ -123,21 +138,36 @@ class _Search:
             straight=finite > 0,
             done=finite == 0,
             broken=finite == 0,
+            noise=noise,
+            blind=np.zeros(len(start), dtype=bool),
         )
         every = np.arange(len(start))
         search._set_out(every, -gradients, gradients)
         search._read(every, _numbers(*search.ahead.unbind(1)))
         return search
 
+    def in_double_precision(self, evaluate: Evaluation) -> _Search:
+        """The search that goes on from the points, with the curvature, of this one.
+
+        Points are evaluated again, and counted once.
+        """
+        search = _Search.begin(evaluate, self.points.double())
+        search.steps, search.seen, search.memory = self.steps, self.seen, self.memory.double()
+        every, still = np.arange(len(self.points)), torch.zeros_like(search.points)
+        directions = search.memory.directions(every, still, still, search.gradients)
+        search._set_out(every, directions, search.gradients)
+        return search
+
     def spent(self, outer: int) -> int:
         """Outer steps used up by all rows together."""
         spent = np.maximum(self.steps // INNER, self.seen // EVALUATIONS)
-        return int(np.where(self.done, outer, np.minimum(spent, outer)).sum())
+        ended = self.done & (self.noise is None)
+        return int(np.where(ended, outer, np.minimum(spent, outer)).sum())
 
     def running(self, outer: int, tolerance: float) -> bool:
         self.done |= self.start.value <= tolerance
         self.done |= (self.steps >= outer * INNER) | (self.seen >= outer * EVALUATIONS)
-        return not self.done.all()
+        return not (self.done.all() or self.blind.any())
 
     def tick(self, evaluate: Evaluation) -> None:
         rows = np.flatnonzero(~self.done)
@@ -152,7 +182,7 @@ class _Search:
         self.high.store(rows, high)
         self._keep(rows, take, gradients)
         self.step[rows] = next_step(before, low, high)
-        ended = decision.accepted | self._exhausted(rows)
+        ended = decision.accepted | self._exhausted(rows) | self._hidden(rows, trial)
         self._finish(rows[ended & (low.step > 0)])
         self._give_up(rows[ended & (low.step <= 0)])
 
@@ -197,6 +227,14 @@ class _Search:
         least = torch.finfo(self.points.dtype).eps * np.maximum(self.size[rows], 1e-8)
         return np.asarray((self.trials[rows] >= MOST_TRIALS) | (moved <= least))
 
+    def _hidden(self, rows: IntArray, trial: End) -> BoolArray:
+        """Steps whose change of the value may be rounding; not first ones, which are short."""
+        if self.noise is None:
+            return np.zeros(len(rows), dtype=bool)
+        before = self.start.value[rows]
+        changes = np.abs(trial.value - before)
+        return np.asarray((changes <= self.noise(before)) & ~self.straight[rows])
+
     def _finish(self, rows: IntArray) -> None:
         """Move to the best step that the line search found and set out in the next direction."""
         if not len(rows):
@@ -213,11 +251,16 @@ class _Search:
         self.start.value[rows] = self.low.value[rows]
         self.steps[rows] += 1
         self.done[rows] |= self.stalled[rows] >= _PATIENCE
+        if self.noise is not None:
+            self.blind[rows] = gained <= self.noise(self.start.value[rows])
         self._set_out(rows, self.memory.directions(rows, moves, turns, gradients), gradients)
 
     def _give_up(self, rows: IntArray) -> None:
         """No step goes down: forget the curvature, or end where there was none."""
         if not len(rows):
+            return
+        if self.noise is not None:
+            self.blind[rows] = True
             return
         self.done[rows] |= self.straight[rows]
         self.memory.forget(rows)

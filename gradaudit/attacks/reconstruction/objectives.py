@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gradaudit.attacks.reconstruction.base import AttackerView, Update
 from gradaudit.attacks.reconstruction.unknowns import Targets
 from gradaudit.errors import NotApplicable
 
+FloatArray = NDArray[np.float64]
 Distance = Literal["l2", "cosine"]
 
 
@@ -56,6 +59,30 @@ class Objective:
     def length(self) -> Tensor:
         """Its squared length."""
         return _over(part.square().sum() for part in self.shared.values())
+
+    def in_precision(self, dtype: torch.dtype) -> Objective:
+        """The same objective in another floating-point precision."""
+        view = self.view.in_precision(dtype)
+        return replace(self, view=view, targets=Targets.of(view, self.targets.fixed))
+
+    @property
+    def fits_single_precision(self) -> bool:
+        """Whether squares of gradients that are told apart there are neither 0 nor infinite."""
+        single = torch.finfo(torch.float32)
+        return single.tiny / single.eps**2 < float(self.length) < single.max * single.eps
+
+    def noise(self, values: FloatArray) -> FloatArray:
+        """By how much rounding in single precision may change values, to first order.
+
+        An update g' is computed up to ε ‖g'‖ with the unit ε of its precision: ‖g' − g‖² changes by
+        up to 2 ‖g' − g‖ ε ‖g'‖, and with f = ‖g' − g‖² / ‖g‖² and ‖g'‖ ≤ (1 + √f) ‖g‖ the value f
+        by 2 ε √f (1 + √f). A value that is a difference of larger numbers, or a sum with others, is
+        taken for no less than 1.
+        """
+        squares = self.distance == "l2" and not self.tv
+        root = np.sqrt(np.maximum(values, 0 if squares else 1))
+        noise: FloatArray = 2 * torch.finfo(torch.float32).eps * root * (1 + root)
+        return noise
 
     def trial_points(self, count: int) -> Tensor:
         """Some points, always the same ones, (count, unknowns).

@@ -104,6 +104,7 @@ _CALLS = 2.0
 """Of a small model, an evaluation and what the optimiser makes of it take as long as two passes."""
 _KEPT_BY_LBFGS, _KEPT_BY_ADAM = 2 * HISTORY, 6
 """Vectors of the size of a point that an optimiser keeps of each."""
+Precision = Literal["mixed", "float32", "float64"]
 
 
 class MatchingOptions(base.ReconstructionOptions):
@@ -122,7 +123,9 @@ class MatchingOptions(base.ReconstructionOptions):
     adaptive: bool = Field(
         False, description="Compare only what is not zero in the update, as where it was pruned."
     )
-    precision: Literal["float32", "float64"] = Field("float64", description="Of the computation.")
+    precision: Precision = Field(
+        "mixed", description="Of the computation; mixed is single, then double precision."
+    )
 
 
 @dataclass(frozen=True)
@@ -136,8 +139,10 @@ class Optimisation:
         """Minimise from points (rows, unknowns)."""
         options, objective = self.options, self.objective
         if options.optimiser == "lbfgs":
-            limit = 0.0 if objective.tv else _EXPLAINED[points.dtype]
-            return minimise(evaluate, points, options.iterations, tolerance=limit, advance=advance)
+            limit = 0.0 if objective.tv else _EXPLAINED[objective.view.dtype]
+            noise = None if points.dtype == objective.view.dtype else objective.noise
+            search = partial(minimise, tolerance=limit, noise=noise, advance=advance)
+            return search(evaluate, points, options.iterations)
         pace = StepSize(options.rate, options.decay, signed=options.optimiser == "signed-adam")
         descent = partial(descend, project=objective.inside) if options.box else descend
         return descent(evaluate, points, options.iterations, pace, advance=advance)
@@ -178,7 +183,8 @@ class GradientMatching(Reconstruction[MatchingOptions]):
             UsageError: options contradict each other or the records.
         """
         self._check(view)
-        view = view.in_precision(getattr(torch, self.options.precision))
+        single = self.options.precision == "float32"
+        view = view.in_precision(torch.float32 if single else torch.float64)
         targets = self.targets(view, generator)
         options = self.options
         objective = Objective(
@@ -208,9 +214,17 @@ class GradientMatching(Reconstruction[MatchingOptions]):
 
     def blocks(self, objective: Objective) -> Blocks:
         """The search for a minimum, from blocks of starting points."""
-        vectors = _KEPT_BY_LBFGS if self.options.optimiser == "lbfgs" else _KEPT_BY_ADAM
-        optimisation = Optimisation(objective, self.options)
-        return Blocks(objective, optimisation, objective.unknowns * vectors, self._evaluations)
+        options = self.options
+        vectors = _KEPT_BY_LBFGS if options.optimiser == "lbfgs" else _KEPT_BY_ADAM
+        optimisation = Optimisation(objective, options)
+        mixed = options.precision == "mixed" and options.optimiser == "lbfgs"
+        return Blocks(
+            objective,
+            optimisation,
+            kept=objective.unknowns * vectors,
+            evaluations=self._evaluations,
+            mixed=mixed and objective.fits_single_precision,
+        )
 
     def _candidates(self, objective: Objective, minimum: Minimum) -> Candidates:
         view = objective.view

@@ -66,7 +66,7 @@ class AttackOptions(ClientOptions):
     adaptive: bool | None = Field(
         None, description="the attacker compares only what a defense did not set to zero"
     )
-    precision: Literal["float32", "float64"] | None = Field(
+    precision: Literal["mixed", "float32", "float64"] | None = Field(
         None, description="floating-point precision of the attack"
     )
 

@@ -15,13 +15,14 @@ from gradaudit.attacks.reconstruction.gradient_matching import (
     InvertingGradients,
     InvertingOptions,
 )
-from gradaudit.attacks.reconstruction.lbfgs import minimise
+from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, minimise
 from gradaudit.attacks.reconstruction.objectives import Minimum, Objective
 from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
 from gradaudit.attacks.reconstruction.restarts import (
     GradientMatching,
     MatchingOptions,
     Optimisation,
+    Precision,
 )
 from gradaudit.attacks.reconstruction.unknowns import Targets
 from gradaudit.progress import Silent
@@ -198,3 +199,110 @@ def test_models_that_cannot_be_shipped_are_attacked_in_this_process(workers: lis
     locked = replace(objective, view=replace(objective.view))
     same(blocks_for(locked, 1).minimised(points, 2, lambda units: None), alone)
     assert workers == [2]
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every evaluation counts as large enough for single precision to pay."""
+    monkeypatch.setattr(blocks, "_WIDE", 0)
+    monkeypatch.setattr(blocks, "_LONG", 100)
+
+
+def searched(
+    precision: Precision, monkeypatch: pytest.MonkeyPatch, objective: Objective, outer: int = 12
+) -> tuple[Minimum, list[tuple[torch.dtype, int]]]:
+    """Where four restarts end, and precision and points of every evaluation."""
+    seen: list[tuple[torch.dtype, int]] = []
+    evaluate = Evaluator.__call__
+
+    def watching(self: Evaluator, points: Tensor) -> tuple[Tensor, Tensor]:
+        if points.dtype == self._objective.view.dtype:
+            seen.append((points.dtype, len(points)))
+        return evaluate(self, points)
+
+    search = DeepLeakage(MatchingOptions(iterations=outer, precision=precision)).blocks(objective)
+    points = points_of(objective, 4)
+    assert search.rows(4) == 4  # which evaluates points of its own
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluator, "__call__", watching)
+        return search.minimised(points.to(objective.view.dtype), 1, lambda units: None), seen
+
+
+def test_mixed_precision_goes_on_where_single_precision_ends(
+    wide: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective = objective_of(mlp(), 6)
+    single = objective.in_precision(torch.float32)
+    alone, _ = searched("float32", monkeypatch, single, outer=40)
+    mixed, seen = searched("mixed", monkeypatch, objective, outer=40)
+    solved = alone.values < 1e-10
+    assert int(solved.sum()) >= 2
+    assert (alone.values[solved] > 1e-15).all()
+    assert (mixed.values[solved] <= 1e-18).all()
+    assert mixed.points.dtype == torch.float64
+    precisions = [precision for precision, _ in seen]
+    changed = precisions.index(torch.float64)
+    assert precisions == [torch.float32] * changed + [torch.float64] * (len(seen) - changed)
+    assert changed > 20
+    again = 4  # evaluations, of every row where the precision changes
+    assert sum(rows for _, rows in seen) == int(mixed.evaluations.sum()) + again
+
+
+def test_mixed_precision_takes_about_as_many_evaluations_as_double_precision(
+    wide: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective = objective_of(mlp(), 6)
+    (mixed, _), (double, _) = (
+        searched(precision, monkeypatch, objective, outer=40) for precision in ("mixed", "float64")
+    )
+    both = (mixed.values <= 1e-18) & (double.values <= 1e-18)
+    assert int(both.sum()) >= 2
+    gone = mixed.evaluations[both].sum() / double.evaluations[both].sum()
+    assert 0.9 < float(gone) < 1.1
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_precision_that_was_asked_for_is_the_only_one(
+    precision: Precision, wide: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dtype = getattr(torch, precision)
+    objective = objective_of(mlp(), 6).in_precision(dtype)
+    assert {one for one, _ in searched(precision, monkeypatch, objective)[1]} == {dtype}
+
+
+@pytest.mark.parametrize("limit", ["_WIDE", "_LONG"])
+def test_mixed_precision_is_double_where_evaluations_are_small_or_few(
+    limit: str, wide: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, limit, 1e9)
+    objective = objective_of(mlp(), 6)
+    mixed, seen = searched("mixed", monkeypatch, objective)
+    assert {precision for precision, _ in seen} == {torch.float64}
+    same(mixed, searched("float64", monkeypatch, objective)[0])
+
+
+@pytest.mark.parametrize("factor", [1e-16, 1e18])
+def test_mixed_precision_is_double_where_squares_leave_the_range_of_single_precision(
+    factor: float, wide: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective = objective_of(mlp(), 6)
+    update = {name: factor * part for name, part in objective.view.update.items()}
+    scaled = replace(objective, view=replace(objective.view, update=update))
+    assert {one for one, _ in searched("mixed", monkeypatch, scaled)[1]} == {torch.float64}
+
+
+def test_two_workers_give_the_same_bits_in_mixed_precision(wide: None, workers: list[int]) -> None:
+    objective, told = objective_of(mlp(), 6), {1: 0, 2: 0}
+    points = points_of(objective, 9)
+    search = DeepLeakage(MatchingOptions(iterations=12)).blocks(objective)
+    found = []
+    for jobs in told:
+
+        def advance(units: int, jobs: int = jobs) -> None:
+            told[jobs] += units
+
+        found.append(search.minimised(points, jobs, advance))
+    same(*found)
+    assert workers == [2]
+    assert told == dict.fromkeys((1, 2), 9 * 12)
+    assert (found[0].evaluations <= 12 * EVALUATIONS).all()

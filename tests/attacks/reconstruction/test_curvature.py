@@ -67,3 +67,22 @@ def test_a_row_alone_gives_the_numbers_that_it_gives_beside_others() -> None:
         found = together.directions(np.arange(ROWS), moves, turns, gradients)
         own = alone.directions(np.array([0]), moves[:1], turns[:1], gradients[:1])
         torch.testing.assert_close(found[:1], own, rtol=1e-12, atol=1e-12)
+
+
+def test_directions_go_on_in_double_precision_from_pairs_in_single() -> None:
+    """With nothing new to keep, the direction is that of the pairs as they were rounded."""
+    generator = np.random.default_rng(2)
+    memory = Memory.empty(torch.zeros(ROWS, SIZE), HISTORY)
+    rows, kept = np.arange(ROWS), [list[Pair]() for _ in range(ROWS)]
+    for _ in range(HISTORY + 2):
+        parts = [part.float() for part in drawn(generator)]
+        memory.directions(rows, *parts)
+        for row in rows:
+            s, y = (part[row].double().numpy() for part in parts[:2])
+            kept[row] = [*kept[row], (s, y)][-HISTORY:]
+    gradients, still = drawn(generator)[2], torch.zeros(ROWS, SIZE).double()
+    found = memory.double().directions(rows, still, still, gradients)
+    assert found.dtype == torch.float64
+    for row in rows:
+        wanted = two_loops(kept[row], gradients[row].numpy())
+        np.testing.assert_allclose(found[row].numpy(), wanted, rtol=1e-4, atol=1e-5)
