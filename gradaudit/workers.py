@@ -215,10 +215,14 @@ class Workers:
         return partial(_kept, self.units.of(*words), task) if self.units else task
 
     def share(
-        self, tasks: Sequence[Task[T]], advance: Advance, seconds: float | None = None
+        self,
+        tasks: Sequence[Task[T]],
+        advance: Advance,
+        seconds: float | None = None,
+        given: Given = lambda number, value: None,
     ) -> list[T]:
         """What every task gives, in order; see ``shared_out``."""
-        return shared_out(tasks, self.jobs, advance, self.units, seconds)
+        return shared_out(tasks, self.jobs, advance, self.units, seconds, given)
 
 
 ALONE = Workers()

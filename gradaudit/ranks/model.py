@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -65,13 +65,15 @@ def ranks_of(
     seed: int,
     advance: Advance,
     workers: Workers = ALONE,
+    given: Callable[[LayerRanks], None] = lambda ranks: None,
 ) -> tuple[dict[str, LayerRanks], dict[str, str]]:
     """Ranks of U of convolutions, for every record on its own.
 
     The model is a functional copy in float64, inputs (records, …) and labels are as it casts them,
     and a convolution may take ``flops`` floating-point operations for a record; ``advance`` is told
-    of every one that is done, each of which is work for one of the ``workers``. Ranks come by layer
-    in order of execution, with reasons for the layers that have none.
+    of every one that is done, each of which is work for one of the ``workers``, and ``given`` a
+    layer's ranks as soon as it has them all. Ranks come by layer in order of execution, with
+    reasons for the layers that have none.
 
     Raises:
         AuditError: a weight or gradient is not finite.
@@ -94,16 +96,24 @@ def ranks_of(
         )
         for number, use in measured
     ]
-    found = workers.share(tasks, advance)
-    by_layer: dict[str, list[LayerRank]] = {}
-    for (_, use), rank in zip(measured, found, strict=True):
-        if isinstance(rank, LayerRank):
-            by_layer.setdefault(use.layer, []).append(rank)
-        else:
+    left = Counter(use.layer for _, use in measured)
+    by_layer: dict[str, dict[int, LayerRank]] = {name: {} for name in left}
+    ranks: dict[str, LayerRanks] = {}
+
+    def take(task: int, rank: LayerRank | NotApplicable) -> None:
+        number, use = measured[task]
+        if isinstance(rank, NotApplicable):
             reasons.setdefault(use.layer, str(rank))
-    sizes = {use.layer: math.prod(use.shape) for _, use in measured}
-    ranks = {name: ranks for name, ranks in by_layer.items() if name not in reasons}
-    return {n: LayerRanks(n, sizes[n], tuple(some)) for n, some in ranks.items()}, reasons
+            return
+        of_layer = by_layer[use.layer]
+        of_layer[number] = rank
+        if len(of_layer) == left[use.layer]:
+            by_record = tuple(of_layer[number] for number in sorted(of_layer))
+            ranks[use.layer] = LayerRanks(use.layer, math.prod(use.shape), by_record)
+            given(ranks[use.layer])
+
+    workers.share(tasks, advance, given=take)
+    return {name: ranks[name] for name in by_layer if name in ranks}, reasons
 
 
 def _unmeasurable(layers: Mapping[str, Convolution], seen: Sequence[Use]) -> dict[str, str]:

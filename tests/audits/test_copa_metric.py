@@ -16,7 +16,11 @@ from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.models.target import Target, choose_layers
 from gradaudit.progress import Silent
+from gradaudit.ranks import model
+from gradaudit.ranks.convolution import LayerRank, convolution_rank
 from gradaudit.report import Measurement
+from gradaudit.runner import measured
+from gradaudit.stopping import TimeIsUp
 from gradaudit.zoo import build
 
 SHARED = Path(os.environ.get("GRADAUDIT_SHARED", Path(__file__).parents[3] / "shared"))
@@ -280,6 +284,26 @@ def test_weights_that_are_not_finite_are_an_error() -> None:
         model[2].weight[0, 0, 0, 0] = torch.nan
     with pytest.raises(AuditError, match="are not finite"):
         measure(subject_of(model, drawn(1, 2, 8, 8)))
+
+
+def test_layers_that_were_done_have_their_ranks_where_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def slow(weight: Tensor, *facts: Any, **options: Any) -> LayerRank:
+        if len(weight) == 3:  # of the second convolution
+            raise TimeIsUp
+        return convolution_rank(weight, *facts, **options)
+
+    subject = subject_of(small(), drawn(2, 2, 8, 8))
+    whole = measure(subject, records=2)
+    monkeypatch.setattr(model, "convolution_rank", slow)
+    outcome = measured(subject, CopaMetric(CopaOptions(records=2)), Silent())
+    found = {(row.metric, row.layer): row for row in outcome.part.rows}
+    assert not outcome.whole
+    assert found.keys() == whole.keys()
+    for key, row in found.items():
+        assert row == whole[key] if key[1] == "0" else row.left_out
+    assert found["rank", "0"].n == 2
 
 
 def test_a_model_without_convolutions_is_not_applicable() -> None:

@@ -1,6 +1,6 @@
 """Ranks of a model's convolutions and c(M): from a few records to rows, with what they rest on."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 
 import torch
@@ -23,6 +23,7 @@ from gradaudit.ranks.observe import (
     unsuitable,
 )
 from gradaudit.report import Measurement
+from gradaudit.stopping import TimeIsUp
 
 _PASSES_A_RANK = 20.0
 _UNDEFENDED = "none applied: these are the equations of single records' own gradients"
@@ -43,6 +44,8 @@ def cost(audit: CopaMetric, subject: Subject) -> Cost:
 def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Measurement]:
     """Ranks of every convolution, skipped rows for other layers, c(M).
 
+    Where time is up, the ranks of the convolutions that were done.
+
     Raises:
         NotApplicable: the model has no convolution.
     """
@@ -56,7 +59,15 @@ def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Mea
     records = subject.sample(count)
     inputs, labels = model.cast(records.inputs[:count]), model.cast(records.labels[:count])
     model.check(inputs[:1], labels[:1])
-    ranks, reasons = _ranks(audit.options, subject, model, inputs, labels, progress)
+    so_far: list[LayerRanks] = []
+    try:
+        ranks, reasons = _ranks(
+            audit.options, subject, model, inputs, labels, progress, so_far.append
+        )
+    except TimeIsUp:
+        for layer_ranks in so_far:
+            yield from _layer_rows(rows, layer_ranks, subject.seed)
+        raise
     of_layers = [metric.id for metric in audit.metrics if metric.per_layer]
     reasons |= unsuitable(subject.target.model) | fully_connected(model, inputs[:1])
     for layer in subject.layers:
@@ -80,6 +91,7 @@ def _ranks(
     inputs: Tensor,
     labels: Tensor,
     progress: Progress,
+    given: Callable[[LayerRanks], None],
 ) -> tuple[dict[str, LayerRanks], dict[str, str]]:
     wanted = {layer.name for layer in subject.layers}
     plain = plain_convolutions(subject.target.model)
@@ -95,6 +107,7 @@ def _ranks(
             seed=subject.seed,
             advance=advance,
             workers=subject.workers,
+            given=given,
         )
 
 
