@@ -27,11 +27,20 @@ Subjects = Mapping[bool, Subject]
 def workers_of(subject: Subject) -> int:
     """How many audits can be done at a time.
 
-    One on a device, on other machines, whose files are others, and where somebody wants to read in
-    the log what became of each.
+    One on a device, on other machines, whose files are others, where all of them would hold more
+    records and weights than a chunk of work may take, and where somebody wants to read in the log
+    what became of each.
     """
-    several = on_this_machine() and not log.isEnabledFor(logging.DEBUG)
-    return subject.workers.jobs if several else 1
+    workers = subject.workers.jobs
+    fits = workers * _bytes(subject) <= subject.memory
+    return workers if fits and on_this_machine() and not log.isEnabledFor(logging.DEBUG) else 1
+
+
+def _bytes(subject: Subject) -> int:
+    """What the records and the models take."""
+    models = [target.model for target in subject.targets]
+    weights = (tensor for model in models for tensor in (*model.parameters(), *model.buffers()))
+    return subject.records.inputs.nbytes + sum(tensor.nbytes for tensor in weights)
 
 
 def side_by_side(

@@ -191,6 +191,12 @@ def test_what_is_done_when_it_is_interrupted_is_reported() -> None:
     assert os.getpid() not in found["second"] | found["third"]
 
 
+def test_what_several_processes_cannot_hold_is_audited_here() -> None:
+    bytes_of_records = subject().records.inputs.nbytes
+    survey = surveyed(2, 2, 2, jobs=2, memory=2 * bytes_of_records)
+    assert processes(survey.report({})) == {kind.name: {os.getpid()} for kind in KINDS}
+
+
 def test_a_model_that_cannot_be_shipped_is_audited_here() -> None:
     about = subject()
     about.target.model.lock = os.scandir(".")
