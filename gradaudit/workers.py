@@ -255,6 +255,11 @@ def shipped(value: object) -> bytes:
     return _shipped(value)
 
 
+def received(value: bytes) -> Any:
+    """What was shipped to this worker, of its own command."""
+    return cloudpickle.loads(value)
+
+
 def _shipped(task: object) -> bytes:
     """The task as workers take it; a PicklingError where it cannot leave this process."""
     try:
@@ -373,7 +378,7 @@ class _Shared:
 
 def _opened(answer: bytes) -> tuple[Any, int]:
     """What a task gave, and its units; or raises what it raised."""
-    value, units, error = cloudpickle.loads(answer)
+    value, units, error = received(answer)
     if error is not None:
         raise error
     return value, units

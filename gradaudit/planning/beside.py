@@ -8,15 +8,13 @@ from pathlib import Path
 from pickle import PicklingError
 from tempfile import TemporaryDirectory
 
-import cloudpickle  # type: ignore[import-untyped]
-
 from gradaudit.audits.sizes import Size
 from gradaudit.defenses.subject import Subject
 from gradaudit.planning.schedule import Turn
 from gradaudit.progress import Advance, Silent
 from gradaudit.runner import Outcome, measured
 from gradaudit.units import Units
-from gradaudit.workers import on_this_machine, shared_out, shipped
+from gradaudit.workers import on_this_machine, received, shared_out, shipped
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +86,7 @@ def _outcome(file: str, turn: Turn, units: Units, advance: Advance) -> Outcome:
 
 @lru_cache(maxsize=1)
 def _read(file: str) -> Subjects:
-    subjects: Subjects = cloudpickle.loads(Path(file).read_bytes())
+    subjects: Subjects = received(Path(file).read_bytes())
     return subjects
 
 

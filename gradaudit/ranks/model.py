@@ -71,9 +71,9 @@ def ranks_of(
 
     The model is a functional copy in float64, inputs (records, …) and labels are as it casts them,
     and a convolution may take ``flops`` floating-point operations for a record; ``advance`` is told
-    of every one that is done, each of which is work for one of the ``workers``, and ``given`` a
-    layer's ranks as soon as it has them all. Ranks come by layer in order of execution, with
-    reasons for the layers that have none.
+    of every one that is done, each of which is work for one of the ``workers``, and ``given`` what
+    ranks a layer then has. Ranks come by layer in order of execution, with reasons for the layers
+    that have none.
 
     Raises:
         AuditError: a weight or gradient is not finite.
@@ -96,8 +96,7 @@ def ranks_of(
         )
         for number, use in measured
     ]
-    left = Counter(use.layer for _, use in measured)
-    by_layer: dict[str, dict[int, LayerRank]] = {name: {} for name in left}
+    by_layer: dict[str, dict[int, LayerRank]] = {use.layer: {} for _, use in measured}
     ranks: dict[str, LayerRanks] = {}
 
     def take(task: int, rank: LayerRank | NotApplicable) -> None:
@@ -107,13 +106,12 @@ def ranks_of(
             return
         of_layer = by_layer[use.layer]
         of_layer[number] = rank
-        if len(of_layer) == left[use.layer]:
-            by_record = tuple(of_layer[number] for number in sorted(of_layer))
-            ranks[use.layer] = LayerRanks(use.layer, math.prod(use.shape), by_record)
-            given(ranks[use.layer])
+        by_record = tuple(of_layer[number] for number in sorted(of_layer))
+        ranks[use.layer] = LayerRanks(use.layer, math.prod(use.shape), by_record)
+        given(ranks[use.layer])
 
     workers.share(tasks, advance, given=take)
-    return {name: ranks[name] for name in by_layer if name in ranks}, reasons
+    return {n: ranks[n] for n in by_layer if n in ranks and n not in reasons}, reasons
 
 
 def _unmeasurable(layers: Mapping[str, Convolution], seen: Sequence[Use]) -> dict[str, str]:

@@ -44,7 +44,7 @@ def cost(audit: CopaMetric, subject: Subject) -> Cost:
 def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Measurement]:
     """Ranks of every convolution, skipped rows for other layers, c(M).
 
-    Where time is up, the ranks of the convolutions that were done.
+    Where time is up, the ranks that there are, of fewer records.
 
     Raises:
         NotApplicable: the model has no convolution.
@@ -59,14 +59,16 @@ def run(audit: CopaMetric, subject: Subject, progress: Progress) -> Iterator[Mea
     records = subject.sample(count)
     inputs, labels = model.cast(records.inputs[:count]), model.cast(records.labels[:count])
     model.check(inputs[:1], labels[:1])
-    so_far: list[LayerRanks] = []
+    done: dict[str, LayerRanks] = {}
+
+    def keep(of_layer: LayerRanks) -> None:
+        done[of_layer.layer] = of_layer
+
     try:
-        ranks, reasons = _ranks(
-            audit.options, subject, model, inputs, labels, progress, so_far.append
-        )
+        ranks, reasons = _ranks(audit.options, subject, model, inputs, labels, progress, keep)
     except TimeIsUp:
-        for layer_ranks in so_far:
-            yield from _layer_rows(rows, layer_ranks, subject.seed)
+        for of_layer in done.values():
+            yield from _layer_rows(rows, of_layer, subject.seed)
         raise
     of_layers = [metric.id for metric in audit.metrics if metric.per_layer]
     reasons |= unsuitable(subject.target.model) | fully_connected(model, inputs[:1])
