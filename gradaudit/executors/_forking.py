@@ -29,8 +29,14 @@ def start() -> None:
     if not _servers:
         _servers.append(forkserver.ForkServer())
         _servers[-1].set_forkserver_preload(["gradaudit.executors._preloaded"])
-    with _environment(ONE_THREAD), uninterrupted():
+    with _environment({**ONE_THREAD, **_imports()}), uninterrupted():
         _servers[-1].ensure_running()
+
+
+def _imports() -> dict[str, str]:
+    """Variables that let Python import from where this process does, not from the folder it is in."""
+    folders = [folder or os.getcwd() for folder in sys.path if isinstance(folder, str)]
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(folders)}
 
 
 def started() -> bool:
