@@ -230,8 +230,11 @@ def test_what_workers_are_forked_from_is_started_anew_where_it_was_killed() -> N
 
 IMPORTING = """
     import sys
+    from pathlib import Path
     from gradaudit.executors import prepare
     from gradaudit.workers import shared_out
+
+    sys.path.append(Path("scripts"))  # which Python passes over
 
     def sympy(advance):
         import sympy

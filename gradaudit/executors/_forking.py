@@ -29,14 +29,8 @@ def start() -> None:
     if not _servers:
         _servers.append(forkserver.ForkServer())
         _servers[-1].set_forkserver_preload(["gradaudit.executors._preloaded"])
-    with _environment({**ONE_THREAD, **_imports()}), uninterrupted():
+    with _environment(ONE_THREAD), _importing_alike(), uninterrupted():
         _servers[-1].ensure_running()
-
-
-def _imports() -> dict[str, str]:
-    """Variables that let Python import from where this process does, not from the folder it is in."""
-    folders = [folder or os.getcwd() for folder in sys.path if isinstance(folder, str)]
-    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(folders)}
 
 
 def started() -> bool:
@@ -67,6 +61,21 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
         for name in values:
             del os.environ[name]
         os.environ.update(before)
+
+
+@contextmanager
+def _importing_alike() -> Iterator[None]:
+    """Processes that are started within import from where this one does, not from its folder.
+
+    What is no string in ``sys.path``, which Python passes over, would end a forkserver.
+    """
+    before = sys.path
+    sys.path = [folder or os.getcwd() for folder in before if isinstance(folder, str)]
+    try:
+        with _environment({"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(sys.path)}):
+            yield
+    finally:
+        sys.path = before
 
 
 class _Popen(popen_forkserver.Popen):
