@@ -14,7 +14,10 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, popen_forkserver, reduction, resource_tracker, spawn, util
 from multiprocessing.context import BaseContext, set_spawning_popen
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, ClassVar
+
+from gradaudit.stopping import removed_at_once
 
 POSSIBLE = sys.platform == "linux"
 """Whether processes may be forked that have loaded libraries of the system: not on macOS."""
@@ -29,6 +32,7 @@ def start() -> None:
     if not _servers:
         _servers.append(forkserver.ForkServer())
         _servers[-1].set_forkserver_preload(["gradaudit.executors._preloaded"])
+    removed_at_once(Path(util.get_temp_dir()))  # where its socket is
     with _environment(ONE_THREAD), _importing_alike(), uninterrupted():
         _servers[-1].ensure_running()
 
