@@ -264,6 +264,17 @@ def test_workers_import_nothing_from_the_folder_that_a_command_runs_in(tmp_path:
     assert len(told.stdout.split()) == 2
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_nothing_is_prepared_where_there_is_one_core(
+    cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[bool] = []
+    monkeypatch.setattr(joblib, "start", lambda: begun.append(True))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    prepare("joblib", 2)
+    assert begun == [True] * (cores - 1)
+
+
 ENDING = """
     import os, sys
     from gradaudit.executors import prepare

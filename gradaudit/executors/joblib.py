@@ -50,7 +50,7 @@ class Joblib(Cluster):
 
     def prepare(self) -> None:
         """Start the process that workers are forked from, where there is a core for it."""
-        if POSSIBLE and (os.cpu_count() or 1) > 1:
+        if POSSIBLE and len(os.sched_getaffinity(0)) > 1:
             start()
 
     @property
