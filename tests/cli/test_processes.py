@@ -128,7 +128,7 @@ def test_a_signal_while_workers_are_prepared_leaves_nobody(
     (folder / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(folder / "temporary"))
     process = start(folder, "counting", "-m", "mine.py:waits", *DATA, "--jobs", "2", session=True)
-    while len(in_session(process.pid)) < 2:  # both are importing from now on
+    while len(in_session(process.pid)) < 3:  # with one that tracks resources; two are importing
         assert process.poll() is None
         time.sleep(0.01)
     os.killpg(process.pid, number)
