@@ -159,6 +159,7 @@ WAITING = """
     import os, sys, time
     from functools import partial
     from pathlib import Path
+    from gradaudit.executors import joblib
     from gradaudit.stopping import stoppable
     from gradaudit.workers import shared_out
 
@@ -168,16 +169,17 @@ WAITING = """
 
     if __name__ == "__main__":
         folder = Path(sys.argv[1])
+        joblib.POSSIBLE = sys.argv[2] == "forked"
         with stoppable():
             shared_out([partial(wait, folder, n) for n in range(2)], 2, lambda units: None)
 """
 
 
-def begun(folder: Path) -> tuple[Forked, list[Path]]:
+def begun(folder: Path, how: str = "forked") -> tuple[Forked, list[Path]]:
     """A process whose two workers are at work, and what stands for each worker in /proc."""
     (folder / "waiting.py").write_text(dedent(WAITING))
     (folder / "temporary").mkdir()
-    process = Forked(["waiting.py", str(folder)], folder, TMPDIR=str(folder / "temporary"))
+    process = Forked(["waiting.py", str(folder), how], folder, TMPDIR=str(folder / "temporary"))
     while len(started := sorted(folder.glob("*.pid"))) < 2 and process.poll() is None:
         time.sleep(0.05)
     return process, [Path("/proc") / path.stem for path in started]
@@ -205,12 +207,14 @@ def test_a_signal_ends_the_workers_and_removes_what_is_temporary(
     assert not list((tmp_path / "temporary").iterdir())
 
 
-def test_workers_of_a_killed_process_end_by_themselves(tmp_path: Path) -> None:
-    process, workers = begun(tmp_path)
+@pytest.mark.parametrize("how", ["forked", "anew"])
+def test_workers_of_a_killed_process_end_by_themselves(how: str, tmp_path: Path) -> None:
+    process, workers = begun(tmp_path, how)
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    _, said = process.communicate()
     assert len(workers) == 2
     ends_within(3, process.pid)
+    assert "Traceback" not in said
     assert not any(worker.exists() for worker in workers)
 
 
@@ -222,6 +226,53 @@ def test_what_workers_are_forked_from_is_started_anew_where_it_was_killed() -> N
     os.kill(former.pop(), signal.SIGKILL)
     workers._employed().cluster.kill()
     assert not {*shared_out([parent] * 2, 2, lambda units: None)} & {*former, os.getpid()}
+
+
+IMPORTING = """
+    import sys
+    from pathlib import Path
+    from gradaudit.executors import prepare
+    from gradaudit.workers import shared_out
+
+    sys.path.append(Path("scripts"))  # which Python passes over
+
+    def sympy(advance):
+        import sympy
+        return sympy.__file__
+
+    prepare("joblib", 2)
+    print(*shared_out([sympy] * 2, 2, lambda units: None))
+"""
+
+
+def test_workers_import_nothing_from_the_folder_that_a_command_runs_in(tmp_path: Path) -> None:
+    (tmp_path / "sympy.py").write_text("print('imported')")
+    (tmp_path / "scripts").mkdir()
+    script = tmp_path / "scripts" / "importing.py"
+    script.write_text(dedent(IMPORTING))
+    environment = {**os.environ, "PYTHONPATH": str(Path(workers.__file__).parents[1])}
+    told = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert str(tmp_path) not in told.stdout
+    assert "imported" not in told.stdout
+    assert len(told.stdout.split()) == 2
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_nothing_is_prepared_where_there_is_one_core(
+    cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[bool] = []
+    monkeypatch.setattr(joblib, "start", lambda: begun.append(True))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    prepare("joblib", 2)
+    assert begun == [True] * (cores - 1)
 
 
 ENDING = """

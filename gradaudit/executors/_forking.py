@@ -14,7 +14,10 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, popen_forkserver, reduction, resource_tracker, spawn, util
 from multiprocessing.context import BaseContext, set_spawning_popen
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, ClassVar
+
+from gradaudit.stopping import removed_at_once
 
 POSSIBLE = sys.platform == "linux"
 """Whether processes may be forked that have loaded libraries of the system: not on macOS."""
@@ -29,7 +32,8 @@ def start() -> None:
     if not _servers:
         _servers.append(forkserver.ForkServer())
         _servers[-1].set_forkserver_preload(["gradaudit.executors._preloaded"])
-    with _environment(ONE_THREAD), uninterrupted():
+    removed_at_once(Path(util.get_temp_dir()))  # where its socket is
+    with _environment(ONE_THREAD), _importing_alike(), uninterrupted():
         _servers[-1].ensure_running()
 
 
@@ -61,6 +65,21 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
         for name in values:
             del os.environ[name]
         os.environ.update(before)
+
+
+@contextmanager
+def _importing_alike() -> Iterator[None]:
+    """Processes that are started within import from where this one does, not from its folder.
+
+    What is no string in ``sys.path``, which Python passes over, would end a forkserver.
+    """
+    before = sys.path
+    sys.path = [folder or os.getcwd() for folder in before if isinstance(folder, str)]
+    try:
+        with _environment({"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(sys.path)}):
+            yield
+    finally:
+        sys.path = before
 
 
 class _Popen(popen_forkserver.Popen):

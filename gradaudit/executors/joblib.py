@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
-from multiprocessing import parent_process
+from multiprocessing import current_process, parent_process
 from typing import Any
 
 from gradaudit.errors import UsageError
-from gradaudit.executors._forking import FORKING, ONE_THREAD, POSSIBLE, start, started
+from gradaudit.executors._forking import FORKING, ONE_THREAD, POSSIBLE, Worker, start, started
 from gradaudit.executors.base import Cluster
 
 _IDLE = 600
@@ -50,7 +50,7 @@ class Joblib(Cluster):
 
     def prepare(self) -> None:
         """Start the process that workers are forked from, where there is a core for it."""
-        if POSSIBLE and (os.cpu_count() or 1) > 1:
+        if POSSIBLE and len(os.sched_getaffinity(0)) > 1:
             start()
 
     @property
@@ -100,8 +100,8 @@ def _begin(parent: int) -> None:
     """
 
     def follow() -> None:
-        if asking := parent_process():
-            asking.join()
+        if isinstance(current_process(), Worker) and (asking := parent_process()):
+            asking.join()  # others know no more of it than its number
         while os.getppid() == parent:
             time.sleep(_POLL)
         os._exit(1)

@@ -1,6 +1,7 @@
 """Audits of a scan that workers of this machine do side by side, each alone."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -50,7 +51,8 @@ def side_by_side(
 ) -> None:
     """Have a worker do each audit; none where the subject cannot be shipped to workers.
 
-    The subject travels in a file, once to each worker.
+    The subject travels in a file, once to each worker. What a turn may take counts from now on, so
+    that an audit that waits for a worker has less of it; it is not begun where nothing is left.
 
     Args:
         subjects: what is audited.
@@ -64,6 +66,7 @@ def side_by_side(
         UsageError: an audit's options name something that does not exist.
         CheckpointError: or a file that is refused.
     """
+    begun = time.monotonic()  # which the processes of a machine share
     alone = {single: replace(subject, jobs=1) for single, subject in subjects.items()}
     with TemporaryDirectory(prefix="gradaudit-") as folder:
         file = Path(folder) / "subject"
@@ -72,16 +75,22 @@ def side_by_side(
         except PicklingError as error:
             log.info("audits are done one after the other, they cannot be shipped: %s", error)
             return
-        tasks = [partial(_outcome, str(file), turn, units) for turn in turns]
-        shared_out(
-            tasks, workers, lambda units: None, given=lambda number, it: done(turns[number], it)
-        )
+
+        def given(number: int, outcome: Outcome | None) -> None:
+            if outcome is not None:
+                done(turns[number], outcome)
+
+        tasks = [partial(_outcome, str(file), turn, begun, units) for turn in turns]
+        shared_out(tasks, workers, lambda units: None, given=given)
 
 
-def _outcome(file: str, turn: Turn, units: Units, advance: Advance) -> Outcome:
-    """What an audit comes to in this worker."""
+def _outcome(file: str, turn: Turn, begun: float, units: Units, advance: Advance) -> Outcome | None:
+    """What an audit comes to in this worker; None where its time is up already."""
+    left = None if turn.seconds is None else turn.seconds - (time.monotonic() - begun)
+    if left is not None and left <= 0:
+        return None
     subject = sampled(_read(file), turn.size)
-    return measured(subject, turn.size.audit, Silent(), units, turn.seconds)
+    return measured(subject, turn.size.audit, Silent(), units, left)
 
 
 @lru_cache(maxsize=1)

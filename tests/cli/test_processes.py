@@ -123,10 +123,12 @@ def test_a_signal_ends_with_its_status_and_one_line(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_workers_are_prepared_leaves_nobody(
-    folder: Path, number: signal.Signals
+    folder: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (folder / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder / "temporary"))
     process = start(folder, "counting", "-m", "mine.py:waits", *DATA, "--jobs", "2", session=True)
-    while len(in_session(process.pid)) < 2:  # both are importing from now on
+    while len(in_session(process.pid)) < 3:  # with one that tracks resources; two are importing
         assert process.poll() is None
         time.sleep(0.01)
     os.killpg(process.pid, number)
@@ -134,6 +136,7 @@ def test_a_signal_while_workers_are_prepared_leaves_nobody(
     words = "interrupted" if number == signal.SIGINT else "terminated"
     assert (process.returncode, out, err) == (128 + number, "", f"gradaudit: {words}\n")
     ends_within(3, process.pid)
+    assert not list((folder / "temporary").iterdir())
 
 
 SWALLOWING = """

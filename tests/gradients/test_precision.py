@@ -56,6 +56,14 @@ def test_code_that_asks_for_older_settings_goes_on(chosen: str) -> None:
         torch.set_float32_matmul_precision(of_the_user)
 
 
+def test_what_double_precision_costs_is_measured_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr(precision, "_seconds_of", lambda matrix: seen.append(set_now()) or 1.0)
+    assert precision.slowness_of_double(torch.device("cpu")) == 1
+    assert seen
+    assert all(each == ["ieee"] * 3 for each in seen)
+
+
 def test_an_audit_runs_so(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
 

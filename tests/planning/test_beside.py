@@ -13,10 +13,12 @@ from fake_audit import Counting
 
 from gradaudit.audits import Cost, audits
 from gradaudit.audits.sizes import Size
+from gradaudit.planning.beside import side_by_side
 from gradaudit.planning.schedule import Schedule, Turn
 from gradaudit.planning.survey import Survey
 from gradaudit.progress import Progress, Silent
 from gradaudit.report import Measurement, Report
+from gradaudit.runner import Outcome
 from gradaudit.units import NOTHING_KEPT, Units
 
 if TYPE_CHECKING:
@@ -162,6 +164,29 @@ def test_an_audit_that_is_lost_with_its_workers_has_its_turn() -> None:
     found = processes(survey.report({}))
     assert found["where"] == {os.getpid()}
     assert all(found.values())
+
+
+class Slow(Where):
+    """Takes a second."""
+
+    name: ClassVar[str] = "second"
+
+    def run(self, subject: "Subject", progress: Progress) -> Iterator[Measurement]:
+        time.sleep(1)
+        yield from super().run(subject, progress)
+
+
+@pytest.mark.parametrize("seconds", [None, 60.0, 0.5])
+def test_an_audit_that_waits_for_a_worker_has_what_time_is_left(seconds: float | None) -> None:
+    slow = [Turn(place, sized(1, Slow), None) for place in range(2)]
+    waiting = Turn(2, sized(1, Third), seconds)
+    about = replace(subject(), jobs=2)
+    done: dict[int, Outcome] = {}
+    subjects = {False: about, True: about}
+    turns = [*slow, waiting]
+    side_by_side(subjects, turns, 2, NOTHING_KEPT, lambda turn, it: done.update({turn.place: it}))
+    assert sorted(done) == ([0, 1] if seconds == 0.5 else [0, 1, 2])
+    assert all(outcome.whole for outcome in done.values())
 
 
 class Interrupting(Where):
