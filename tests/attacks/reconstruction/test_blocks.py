@@ -291,6 +291,20 @@ def test_mixed_precision_is_double_where_squares_leave_the_range_of_single_preci
     assert {one for one, _ in searched("mixed", monkeypatch, scaled)[1]} == {torch.float64}
 
 
+def test_mixed_precision_is_double_where_the_model_takes_nothing_else(
+    wide: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Turned(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            turn: Tensor = super().forward(x @ torch.eye(6, dtype=torch.float64).flip(0))
+            return turn
+
+    objective = objective_of(Turned(mlp()), 6)
+    mixed, seen = searched("mixed", monkeypatch, objective)
+    assert {precision for precision, _ in seen} == {torch.float64}
+    same(mixed, searched("float64", monkeypatch, objective)[0])
+
+
 def test_two_workers_give_the_same_bits_in_mixed_precision(wide: None, workers: list[int]) -> None:
     objective, told = objective_of(mlp(), 6), {1: 0, 2: 0}
     points = points_of(objective, 9)
