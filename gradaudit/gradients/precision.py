@@ -75,9 +75,10 @@ def slowness_of_double(device: torch.device) -> float:
     """How much longer arithmetic takes in double precision: what long passes are made of."""
     if device.type == "mps":
         return 1.0  # has single precision alone
-    single, double = (
-        _seconds_of_a_product(kind, device) for kind in (torch.float32, torch.float64)
-    )
+    with full_single_precision():
+        single, double = (
+            _seconds_of_a_product(kind, device) for kind in (torch.float32, torch.float64)
+        )
     return max(1.0, double / single)
 
 
