@@ -157,17 +157,16 @@ def _of_positions(outputs: Tensor, labels: Tensor) -> bool:
 
 def _judged(outputs: Tensor, labels: Tensor, loss: Loss) -> TaskAccuracy:
     """The measure that outputs (records, outputs) and labels allow."""
-    classes = not labels.is_floating_point() and labels.dim() == 1
-    if labels.dim() > 1 and not labels.is_floating_point():
-        each = labels.reshape(len(labels), -1)
-        return _accuracy_of_positions(outputs, each, each != loss.ignored)
-    known = labels != loss.ignored
-    if classes and known.any():
-        outputs, labels = outputs[known], labels[known]
-    if classes and outputs.shape[1] > 1:
-        return _accuracy(outputs.argmax(dim=1) == labels, labels)
-    if classes and int(labels.max()) < 2:
-        return _accuracy((outputs[:, 0] > loss.threshold) == labels, labels)
+    if not labels.is_floating_point() and (labels.dim() > 1 or _are_classes(outputs, labels, loss)):
+        known = labels != loss.ignored
+        if not known.any():
+            return TaskAccuracy("none", None, None, None, 0)
+        if labels.dim() > 1:
+            each = len(labels), -1
+            return _accuracy_of_positions(outputs, labels.reshape(each), known.reshape(each))
+        several = outputs.shape[1] > 1
+        guesses = outputs.argmax(dim=1) if several else outputs[:, 0] > loss.threshold
+        return _accuracy((guesses == labels)[known], labels[known])
     targets = labels.double().reshape(len(labels), -1)
     if targets.shape != outputs.shape:
         return TaskAccuracy("none", None, None, None, len(labels))
@@ -175,6 +174,12 @@ def _judged(outputs: Tensor, labels: Tensor, loss: Loss) -> TaskAccuracy:
         right = (outputs > 0) == (targets > 0.5)
         return _accuracy(right.flatten(), (targets > 0.5).flatten().long())
     return _r2(outputs.numpy(), targets.numpy())
+
+
+def _are_classes(outputs: Tensor, labels: Tensor, loss: Loss) -> bool:
+    """Whether whole numbers (records,) are classes: of a single output 0 and 1."""
+    binary = (labels == 0) | (labels == 1) | (labels == loss.ignored)
+    return outputs.shape[1] > 1 or bool(binary.all())
 
 
 def _accuracy(right: Tensor, labels: Tensor) -> TaskAccuracy:

@@ -104,6 +104,23 @@ def test_records_of_a_label_that_the_loss_ignores_do_not_count(smoothing: float)
     assert (found.value, found.n, found.chance) == (3 / 4, 4, 0.5)
 
 
+@pytest.mark.parametrize(("label", "shape"), [(7, (6,)), (-100, (6,)), (7, (6, 2))])
+def test_nothing_is_said_where_the_loss_ignores_all_labels(
+    label: int, shape: tuple[int, ...]
+) -> None:
+    labels, outputs = torch.full(shape, label), torch.randn(shape[0], 2, *shape[1:])
+    loss = user_loss(nn.CrossEntropyLoss(ignore_index=label), "file.py:loss")
+    found = measure(identity(), loss, outputs, labels)
+    assert (found.metric, found.value, found.n) == ("none", None, 0)
+
+
+@pytest.mark.parametrize("numbers", [[-100, -100, 3, 4, 5, 6], [-1, 1, 1, -1, 1, 1]])
+def test_real_targets_that_are_whole_numbers_all_count(numbers: list[int]) -> None:
+    labels = torch.tensor(numbers)
+    found = measure(identity(), SquaredError(), labels[:, None].float() + 1, labels)
+    assert (found.metric, found.n) == ("r2", 6)
+
+
 def test_labels_of_a_single_class_say_nothing_of_chance() -> None:
     labels = torch.zeros(50, dtype=torch.int64)
     result = measure(identity(), CrossEntropy(), logits_for(labels, 2), labels)

@@ -9,11 +9,12 @@ weighs outputs and positive labels, and records alike.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from gradaudit.errors import AuditError, one_line
 from gradaudit.models.losses import (
@@ -39,7 +40,7 @@ class CustomLoss(Loss):
     """
 
     def __init__(self, function: Callable[[Tensor, Tensor], Tensor], name: str) -> None:
-        self.function = copy.deepcopy(function) if isinstance(function, nn.Module) else function
+        self.function = function
         self.name = name
 
     def per_record(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -58,13 +59,14 @@ class CustomLoss(Loss):
         of_targets = getattr(self.function, "weights", None)
         if not callable(of_targets):
             return None
-        given = of_targets(targets.clone())
+        at = next((tensor.device for _, tensor in _tensors(self.function)), targets.device)
+        given = of_targets(targets.to(at, copy=True))
         if not isinstance(given, Tensor) or given.shape != targets.shape[:1] or (given < 0).any():
             raise AuditError(
                 f"--loss {self.name}: weights(targets) must give one weight a record, "
                 f"({len(targets)},), none negative"
             )
-        return given
+        return given.to(targets.device)
 
     def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """What the function makes of a batch where it reduces, else the (weighted) mean."""
@@ -129,16 +131,32 @@ class CustomLoss(Loss):
 
     def _called(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """A scalar, or (records,); the function gets copies, which it may write into."""
-        if isinstance(self.function, nn.Module):
-            self.function.to(outputs.device, outputs.dtype)
+        given = outputs.clone(), targets.clone()
         with default_dtype(outputs.dtype):
-            losses = self.function(outputs.clone(), targets.clone())
+            if isinstance(self.function, nn.Module):
+                losses: Tensor = functional_call(self.function, self._state(outputs), given)
+            else:
+                losses = self.function(*given)
         if losses.shape in ((), outputs.shape[:1]):
             return losses
         raise AuditError(
             f"--loss {self.name}: returned shape {tuple(losses.shape)} for "
             f"{len(outputs)} records; return their mean, or one loss a record"
         )
+
+    def _state(self, outputs: Tensor) -> dict[str, Tensor]:
+        """A module's parameters and buffers, where the outputs are and in their precision."""
+        return {
+            name: tensor.to(outputs if tensor.is_floating_point() else outputs.device)
+            for name, tensor in _tensors(self.function)
+        }
+
+
+def _tensors(function: object) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers of a module; of another function none are known."""
+    if isinstance(function, nn.Module):
+        yield from function.named_parameters()
+        yield from function.named_buffers()
 
 
 def _other_labels(outputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -314,6 +314,23 @@ def test_a_loader_that_shuffles_gives_the_same_records_each_time() -> None:
     assert sorted(first.labels.tolist()) == sorted(Y.tolist())
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(
+    "collate",
+    [
+        lambda items: tuple(zip(*items, strict=True)),
+        lambda items: [*map(list, zip(*items, strict=True))],
+    ],
+    ids=["tuples", "lists"],
+)
+def test_batches_may_list_their_records_however_many_there_are(collate: Any, size: int) -> None:
+    pictures = torch.rand(6, size, 4, 2, generator=torch.Generator().manual_seed(0))
+    items = Pairs(*zip(pictures, [0, 1, 0, 1, 1, 0], strict=True))
+    records = records_of(DataLoader(items, size, collate_fn=collate), "f")
+    assert torch.equal(records.inputs, pictures)
+    assert records.labels.tolist() == [0, 1, 0, 1, 1, 0]
+
+
 def test_a_stream_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradaudit.data.common.items.MAX_BYTES", 1000)
 

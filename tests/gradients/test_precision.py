@@ -76,6 +76,18 @@ def test_an_audit_runs_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [["ieee"] * 3]
 
 
+def test_precision_is_chosen_by_products_of_all_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+
+    def timed(dtype: torch.dtype, _: torch.device) -> float:
+        seen.append(set_now())
+        return {torch.float32: 1.0, torch.float64: 3.0}[dtype]
+
+    monkeypatch.setattr(precision, "_seconds_of_a_product", timed)
+    assert precision.slowness_of_double(torch.device("cpu")) == 3
+    assert seen == [["ieee"] * 3] * 2
+
+
 @pytest.mark.parametrize(
     ("device", "slowness", "usual"),
     [

@@ -1,6 +1,7 @@
 """Losses against their textbook form, and their derivatives against fifty digits."""
 
 import math
+import pickle
 from typing import Any
 
 import mpmath
@@ -139,6 +140,27 @@ def test_what_a_custom_loss_has_beside_the_outputs_takes_their_precision(loss: A
     expected = WEIGHT.double()[CLASSES] * CrossEntropy().per_record(outputs, CLASSES)
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=0)
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_custom_loss_keeps_its_digits_when_it_was_called_in_single_precision() -> None:
+    module = nn.CrossEntropyLoss(torch.tensor([0.1, 0.2, 0.7]).double() / 3, reduction="none")
+    custom, outputs = CustomLoss(module, "file.py:loss"), OUTPUTS.double()
+    before = custom.per_record(outputs, CLASSES)
+    assert custom.per_record(outputs.float(), CLASSES).dtype == torch.float32
+    torch.testing.assert_close(custom.per_record(outputs, CLASSES), before, rtol=0, atol=0)
+    assert module.weight is not None
+    assert module.weight.dtype == torch.float64
+
+
+def test_a_custom_loss_is_the_same_after_a_transform() -> None:
+    def total(outputs: Tensor) -> Tensor:
+        return custom.per_record(outputs, CLASSES).sum()
+
+    custom = CustomLoss(nn.CrossEntropyLoss(WEIGHT, reduction="none"), "file.py:loss")
+    expected = WEIGHT[CLASSES].double() * CrossEntropy().per_record(OUTPUTS.double(), CLASSES)
+    torch.func.vmap(torch.func.grad(total))(OUTPUTS[None].double())
+    shipped = pickle.loads(pickle.dumps(custom))
+    torch.testing.assert_close(shipped.per_record(OUTPUTS.double(), CLASSES), expected)
 
 
 def test_a_custom_loss_of_single_precision_says_so() -> None:

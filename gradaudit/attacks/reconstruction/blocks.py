@@ -138,7 +138,7 @@ class Blocks:
         kept: numbers that the descent keeps of a restart.
         evaluations: of a restart, at most.
         mixed: whether the descent can begin in single precision and go on in the objective's, as
-            it does where evaluations are many and large.
+            it does where evaluations are many and large and the model allows it.
     """
 
     objective: Objective
@@ -181,10 +181,18 @@ class Blocks:
         kept = self.objective.view.dtype.itemsize * self.kept
         return max(1, self._bytes_evaluated + kept + (kept // 2 if self._mixes else 0))
 
-    @property
+    @cached_property
     def _mixes(self) -> bool:
-        long = self.evaluations >= _LONG
-        return self.mixed and long and self._bytes_evaluated >= _WIDE
+        pays = self.evaluations >= _LONG and self._bytes_evaluated >= _WIDE
+        return self.mixed and pays and self._runs_in_single_precision
+
+    @property
+    def _runs_in_single_precision(self) -> bool:
+        try:
+            Evaluator(self.objective)(self.objective.trial_points(1).float())
+        except Exception:  # of a model, or a loss of a file, that makes tensors in double precision
+            return False
+        return True
 
     @cached_property
     def _bytes_evaluated(self) -> int:

@@ -67,9 +67,13 @@ class Objective:
 
     @property
     def fits_single_precision(self) -> bool:
-        """Whether squares of gradients that are told apart there are neither 0 nor infinite."""
+        """Whether squares of gradients that are told apart there are neither 0 nor infinite.
+
+        The cosine has products of two of them.
+        """
         single = torch.finfo(torch.float32)
-        return single.tiny / single.eps**2 < float(self.length) < single.max * single.eps
+        largest = self.length if self.distance == "l2" else self.length.square()
+        return single.tiny / single.eps**2 < float(largest) < single.max * single.eps
 
     def noise(self, values: FloatArray) -> FloatArray:
         """By how much rounding in single precision may change values, to first order.

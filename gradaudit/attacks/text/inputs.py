@@ -19,13 +19,13 @@ class LookedUp(TorchFunctionMode):
     """Keeps what tables are read at.
 
     Attributes:
-        tables: of each, how many rows it has and which are read.
+        tables: each that is read, and at which rows, read by read.
     """
 
     def __init__(self) -> None:
         """Nothing is read yet."""
         super().__init__()
-        self.tables: list[tuple[int, Tensor]] = []
+        self.tables: list[tuple[Tensor, Tensor]] = []
 
     def __torch_function__(
         self,
@@ -37,7 +37,7 @@ class LookedUp(TorchFunctionMode):
         """Let every call through, and look at what reads a table."""
         if func is F.embedding:
             call = dict(zip(_ARGUMENTS[func], args, strict=False)) | (kwargs or {})
-            self.tables.append((len(call["weight"]), call["input"]))
+            self.tables.append((call["weight"], call["input"]))
         return func(*args, **(kwargs or {}))
 
 

@@ -1,5 +1,6 @@
 """From a batch of texts to what the attacker gets of it."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import torch
@@ -116,13 +117,16 @@ def _vocabulary(model: FunctionalModel, batch: Records) -> int:
     """Rows of the table that tokens are looked up in; without one, what the batch has need of.
 
     Raises:
-        NotApplicable: no table reads more than some of a record's tokens.
+        NotApplicable: there are tables, none of which is read at more than half of the tokens.
     """
     ids = texts_of(batch).ids
     with LookedUp() as looked_up:
         model.check(model.cast(batch.inputs[:1]), model.cast(batch.labels[:1]))
     first = ids[0].to(model.device)
-    rows = [count for count, read in looked_up.tables if torch.equal(read.flatten(), first)]
-    if looked_up.tables and all(read.numel() < first.numel() for _, read in looked_up.tables):
+    reads: Counter[int] = Counter()
+    for table, read in looked_up.tables:
+        reads[id(table)] += read.numel()
+    if reads and 2 * max(reads.values()) <= first.numel():
         raise NotApplicable("the records are no texts: their columns have tables of their own")
+    rows = [len(table) for table, read in looked_up.tables if torch.equal(read.flatten(), first)]
     return max(rows, default=int(ids.max()) + 1)

@@ -93,8 +93,9 @@ def _unbatched(batch: object, origin: str) -> Iterator[object]:
             f"{origin} is {type(batch).__name__}; a pair (inputs, labels), a triple or a "
             "mapping is needed"
         )
+    parts = list(parts)
     columns = [_split(part) for part in parts]
-    if any(are_arrays(c) and all(_rows(one) == (len(c),) for one in c) for c in columns):
+    if _put_together(parts) and any(map(_is_ambiguous, columns)):
         raise DataError(
             f"{origin}: a list of {len(columns[0])} arrays of as many rows is as many records or "
             f"inputs; {NAME_THEM}, or take another batch size"
@@ -106,6 +107,17 @@ def _unbatched(batch: object, origin: str) -> Iterator[object]:
         )
     for values in zip(*columns, strict=True):
         yield dict(zip(batch, values, strict=True)) if isinstance(batch, Mapping) else values
+
+
+def _put_together(parts: Iterable[object]) -> bool:
+    """Whether records may have been made arrays of: values in a list are of one record each."""
+    return not any(isinstance(part, list) and not are_arrays(part) for part in parts)
+
+
+def _is_ambiguous(column: Sequence[Any]) -> bool:
+    """Whether arrays may be records or inputs; a tuple has records, as ``zip`` gives them."""
+    square = are_arrays(column) and all(_rows(one) == (len(column),) for one in column)
+    return square and type(column) is not tuple
 
 
 def _split(part: Any) -> Sequence[Any]:

@@ -16,7 +16,7 @@ from gradaudit.attacks.reconstruction.gradient_matching import (
     InvertingOptions,
 )
 from gradaudit.attacks.reconstruction.lbfgs import EVALUATIONS, minimise
-from gradaudit.attacks.reconstruction.objectives import Minimum, Objective
+from gradaudit.attacks.reconstruction.objectives import Distance, Minimum, Objective
 from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
 from gradaudit.attacks.reconstruction.restarts import (
     GradientMatching,
@@ -281,14 +281,31 @@ def test_mixed_precision_is_double_where_evaluations_are_small_or_few(
     same(mixed, searched("float64", monkeypatch, objective)[0])
 
 
-@pytest.mark.parametrize("factor", [1e-16, 1e18])
+@pytest.mark.parametrize(
+    ("factor", "distance"), [(1e-16, "l2"), (1e18, "l2"), (1e-10, "cosine"), (1e10, "cosine")]
+)
 def test_mixed_precision_is_double_where_squares_leave_the_range_of_single_precision(
-    factor: float, wide: None, monkeypatch: pytest.MonkeyPatch
+    factor: float, distance: Distance, wide: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objective = objective_of(mlp(), 6)
     update = {name: factor * part for name, part in objective.view.update.items()}
-    scaled = replace(objective, view=replace(objective.view, update=update))
+    seen = replace(objective.view, update=update)
+    scaled = replace(objective, view=seen, distance=distance)
     assert {one for one, _ in searched("mixed", monkeypatch, scaled)[1]} == {torch.float64}
+
+
+def test_mixed_precision_is_double_where_the_model_takes_nothing_else(
+    wide: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Turned(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            turn: Tensor = super().forward(x @ torch.eye(6, dtype=torch.float64).flip(0))
+            return turn
+
+    objective = objective_of(Turned(mlp()), 6)
+    mixed, seen = searched("mixed", monkeypatch, objective)
+    assert {precision for precision, _ in seen} == {torch.float64}
+    same(mixed, searched("float64", monkeypatch, objective)[0])
 
 
 def test_two_workers_give_the_same_bits_in_mixed_precision(wide: None, workers: list[int]) -> None:

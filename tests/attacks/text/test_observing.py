@@ -3,6 +3,7 @@
 import pytest
 import torch
 from attacks.text.sentences import LENGTH, WORDS, subject, texts, transformer, view
+from torch import Tensor, nn
 
 from gradaudit.attacks.text.observing import TextThreat, task_of, texts_of
 from gradaudit.attacks.text.view import packed_inputs
@@ -93,3 +94,35 @@ def test_the_attacker_is_told_the_sum_of_lengths_alone() -> None:
     assert "head" not in str(made.knowledge["layers"])
     assert set(made.update) == set(made.model.parameters) - {"head.weight"}
     assert made.length == LENGTH
+
+
+class ByPosition(nn.Module):
+    """Reads a table, or one for each position, at a position at a time, but for the last ones."""
+
+    def __init__(self, tables: int, left: int = 0) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(12, 3) for _ in range(tables))
+        self.left, self.head = left, nn.Linear(3, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        columns = ids[:, : ids.shape[1] - self.left].unbind(1)
+        read = [self.tables[i % len(self.tables)](column) for i, column in enumerate(columns)]
+        found: Tensor = self.head(torch.stack(read).sum(dim=0))
+        return found
+
+
+def vocabulary_of(model: nn.Module) -> int:
+    target = Target(model, CrossEntropy())
+    threat = TextThreat(target, SharingProtocol(), target.layers)
+    records = Records(IDS, torch.tensor([0, 1]))
+    return threat.view(records, torch.Generator()).vocabulary
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_texts_may_be_read_word_by_word(left: int) -> None:
+    assert vocabulary_of(ByPosition(1, left)) == int(IDS.max()) + 1
+
+
+def test_columns_with_tables_of_their_own_are_no_texts() -> None:
+    with pytest.raises(NotApplicable, match="their columns have tables of their own"):
+        vocabulary_of(ByPosition(4))
