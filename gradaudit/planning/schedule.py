@@ -129,13 +129,16 @@ class Schedule:
         seconds = None if left is None else left - spare
         return [self._turn(course, course.open, seconds) for course in alone]
 
-    def done(self, turn: Turn, seconds: float, *, whole: bool) -> None:
-        """Learn from a turn that took so long, and was cut short unless it is whole."""
+    def done(self, turn: Turn, seconds: float, *, whole: bool, measured: bool = True) -> None:
+        """Learn from a turn that took so long, and was cut short unless it is whole.
+
+        One that measured nothing, as the audit does not apply, tells nothing of others.
+        """
         course = self._courses[turn.place]
         index = course.sizes.index(turn.size)
         if estimate := course.estimates[index]:
             course.pace = max(seconds - MOMENT, min(seconds, estimate)) / estimate
-            course.telling = whole and seconds > MOMENT
+            course.telling = whole and measured and seconds > MOMENT
         if whole:
             course.reached = index
         else:

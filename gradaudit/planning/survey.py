@@ -107,7 +107,7 @@ class Survey:
 
     def _done(self, schedule: Schedule, turn: Turn, outcome: Outcome, share: Share) -> None:
         """Learn from an audit that was done, and tell of it."""
-        schedule.done(turn, outcome.seconds, whole=outcome.whole)
+        schedule.done(turn, outcome.seconds, whole=outcome.whole, measured=outcome.measured)
         share.finish()
         self._accept(turn.size, outcome)
         share.say(f"{turn.size.audit.name}: {_words(turn.size, outcome)}")

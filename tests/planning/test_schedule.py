@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradaudit.audits.sizes import Size, SizeName
-from gradaudit.planning.schedule import Schedule
+from gradaudit.planning.schedule import Schedule, Turn
 
 NAMES: tuple[SizeName, ...] = ("least", "quick", "plain")
 Seconds = Sequence[float]
@@ -103,6 +103,23 @@ def test_an_estimate_that_is_far_too_low_costs_no_other_audit_its_turn() -> None
     truth, told = [(500, 5000), (2, 4), (2, 4)], [(1, 10), (2, 4), (2, 4)]
     came = played(truth, told, 60)
     assert came.best.keys() == {1, 2}
+
+
+@pytest.mark.parametrize(("measured", "given"), [(False, 58.5), (True, 58.5 - 2 * (0.5 + 18))])
+def test_an_audit_that_does_not_apply_tells_nothing_of_the_others(
+    measured: bool, given: float
+) -> None:
+    """One that was ten times as fast as estimated lets others be expected to be so."""
+    sizes = [[Size("least", Counting(Counting.Options(scale=s)))] for s in (50.0, 20.0, 90.0, 91.0)]
+    told = {size: float(size.audit.options.scale) for (size,) in sizes}
+    left = [60.0]
+    schedule = Schedule(sizes, lambda size: min(told[size], 90.0), lambda: left[0])
+    first = Turn(0, sizes[0][0], 60.0)
+    left[0] -= 1.5
+    schedule.done(first, 1.5, whole=True, measured=measured)
+    turn = schedule.next()
+    assert turn is not None
+    assert (turn.place, turn.seconds) == (1, pytest.approx(given))
 
 
 @pytest.mark.parametrize("told", [10.0, 20.0, 40.0])
