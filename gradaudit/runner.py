@@ -120,7 +120,7 @@ def measured(
     while trial.again:
         work = replace(work, units=units.of(key, work.memory, _named(work.target.precision)))
         done = NOTHING_KEPT if _draws(audit) else work.units.of("rows")
-        smaller = _with_less(work)
+        smaller = _with_less(work, audit)
         with trial.filled(short=smaller is not None):
             if kept := done.kept():
                 trial.rows[:], took = kept
@@ -139,11 +139,14 @@ def measured(
     return Outcome(part, spent() if took is None else took, trial.fault, trial.whole)
 
 
-def _with_less(subject: Subject) -> Subject | None:
-    """The subject with half the memory, or in single precision where it has the least already."""
+def _with_less(subject: Subject, audit: Audit[Any]) -> Subject | None:
+    """The subject with half the memory, or in single precision where it has the least already.
+
+    That is enough for audits whose least size is in single precision.
+    """
     if subject.memory > _LEAST_MEMORY:
         return replace(subject, memory=subject.memory // 2)
-    if subject.target.precision is torch.float64:
+    if subject.target.precision is torch.float64 and audit.least.get("single"):
         return replace(subject.in_precision(torch.float32), memory=Subject.memory)
     return None
 

@@ -229,6 +229,8 @@ def test_an_audit_that_no_memory_suffices_is_broken(monkeypatch: pytest.MonkeyPa
 class Doubled(Hungry):
     """Whose numbers of double precision never fit."""
 
+    least: ClassVar = {"single": True}
+
     def run(self, subject: Subject, progress: Progress) -> Iterator[Measurement]:
         there = subject.units.of("there").once(lambda: subject.target.precision)
         assert there is subject.target.precision
