@@ -264,6 +264,28 @@ def test_workers_import_nothing_from_the_folder_that_a_command_runs_in(tmp_path:
     assert len(told.stdout.split()) == 2
 
 
+def test_workers_are_started_anew_where_no_socket_can_be_named(tmp_path: Path) -> None:
+    far = tmp_path / ("long" * 30)
+    far.mkdir()
+    code = """
+        import os
+        from gradaudit.executors import prepare
+        from gradaudit.workers import shared_out
+
+        prepare("joblib", 2)
+        parents = shared_out([lambda advance: os.getppid()] * 2, 2, lambda units: None)
+        print({*parents} == {os.getpid()})
+    """
+    told = subprocess.run(
+        [sys.executable, "-c", dedent(code)],
+        env={**os.environ, "TMPDIR": str(far)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (told.stdout, told.returncode) == ("True\n", 0), told.stderr
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 def test_nothing_is_prepared_where_there_is_one_core(
     cores: int, monkeypatch: pytest.MonkeyPatch

@@ -27,14 +27,23 @@ _servers: list[Any] = []
 
 
 def start() -> None:
-    """Let the server import what workers need while this process goes on; once."""
+    """Let the server import what workers need while this process goes on; once.
+
+    Raises:
+        OSError: the name of the folder for temporary files is too long for a socket.
+    """
     resource_tracker.ensure_running()  # which the server starts otherwise, and lets signals through
-    if not _servers:
-        _servers.append(forkserver.ForkServer())
-        _servers[-1].set_forkserver_preload(["gradaudit.executors._preloaded"])
+    server = _servers[-1] if _servers else _new()
     removed_at_once(Path(util.get_temp_dir()))  # where its socket is
     with _environment(ONE_THREAD), _importing_alike(), uninterrupted():
-        _servers[-1].ensure_running()
+        server.ensure_running()
+    _servers[:] = [server]
+
+
+def _new() -> Any:
+    server = forkserver.ForkServer()
+    server.set_forkserver_preload(["gradaudit.executors._preloaded"])
+    return server
 
 
 def started() -> bool:

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from multiprocessing import current_process, parent_process
 from typing import Any
@@ -51,7 +51,12 @@ class Joblib(Cluster):
     def prepare(self) -> None:
         """Start the process that workers are forked from, where there is a core for it."""
         if POSSIBLE and len(os.sched_getaffinity(0)) > 1:
-            start()
+            self._start()
+
+    def _start(self) -> None:
+        if POSSIBLE:
+            with suppress(OSError):  # then workers are started anew
+                start()
 
     @property
     def ready(self) -> bool:
@@ -60,10 +65,11 @@ class Joblib(Cluster):
 
     def open(self, workers: int) -> Executor:
         """The workers of the last call, or new ones in their place."""
-        with nullcontext() if POSSIBLE else _deaf():
+        self._start()
+        with nullcontext() if self.ready else _deaf():
             self._executor = self._import("joblib.externals.loky").get_reusable_executor(
                 workers,
-                context=FORKING if POSSIBLE else None,
+                context=FORKING if self.ready else None,
                 timeout=_IDLE,
                 initializer=_begin,
                 initargs=(os.getpid(),),
