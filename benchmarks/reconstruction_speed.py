@@ -117,15 +117,20 @@ def rate(work: Callable[[], int]) -> tuple[float, float]:
 
 
 def processor_seconds() -> dict[int, float]:
-    """Of this process and its workers (on Linux; elsewhere of this process alone), by number."""
-    seconds = {os.getpid(): time.process_time()}
+    """Of this process and all below it (on Linux; elsewhere of this process alone), by number."""
+    found: dict[int, tuple[int, float]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
             fields = stat.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == os.getpid():
-                spent = int(fields[11]) + int(fields[12])
-                seconds[int(stat.parent.name)] = spent / os.sysconf("SC_CLK_TCK")
-    return seconds
+            spent = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            found[int(stat.parent.name)] = int(fields[1]), spent
+    below = {os.getpid()}
+    while more := {pid for pid, (parent, _) in found.items() if parent in below} - below:
+        below |= more
+    return {
+        **{pid: found[pid][1] for pid in below if pid in found},
+        os.getpid(): time.process_time(),
+    }
 
 
 def furthest(left: Minimum, right: Minimum) -> float:
