@@ -6,7 +6,8 @@ done goes on to its next direction at once, whatever the others do.
 
 In mixed precision all problems are searched in single precision until rounding hides what a step
 changes of the value of one, or none goes down; then all go on in double precision with the
-curvature that they have seen. Their number stays as it is meanwhile, as do evaluations of it.
+curvature that they have seen. They go over together, since evaluations are recorded for each number
+of rows.
 
 Line searches, algorithms 3.5 and 3.6, are kept as one state: ``low`` is the best step so far with
 sufficient decrease (0 at first), ``high`` the other end of the bracket (infinite until there is
