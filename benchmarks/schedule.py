@@ -1,6 +1,6 @@
 """By how much estimates may be wrong: scans played with what audits were recorded to take.
 
-    python benchmarks/schedule.py [--played 200] [--record FILE…]
+    python benchmarks/schedule.py [--played 200] [--alone] [--record FILE…]
 
 Of scans of the models of ``budget.py`` was recorded what every size of every audit was estimated to
 take, and what those that were run took (``schedule.json`` beside this script; ``--record`` makes it
@@ -11,6 +11,8 @@ each size (log-normal, 0.3) and one of the scan (log-normal, 0.5). 60 or 300 sec
 Printed for every choice of the constants of ``gradaudit.planning.schedule``: the share of audits
 that have numbers, the steps on their ladders that they reached (1 for all), and the share of the
 time that went into what was cut short. The audits that come first count more: 1, 0.9, 0.81, ….
+With ``--alone`` every audit is played by itself, as the commands of single audits have it, with 20
+seconds too, and the constant is the part of a size of which the least one has time kept for it.
 """
 
 import argparse
@@ -31,6 +33,7 @@ RECORDED = Path(__file__).with_name("schedule.json")
 BUDGETS = (60.0, 300.0)
 TOGETHER, SCATTER, PATIENCE = 0.5, 0.3, 0.9
 GRID = {"CAUTION": (1.0, 2.0, 3.0, 5.0), "KNOWN": (1.0, 1.2, 1.5), "USUAL": (1.0, 3.0, 10.0)}
+ALONE = {"SMALL": (0.0, 0.1, 0.25, 0.5, 1.0)}
 
 
 class Course(NamedTuple):
@@ -68,6 +71,11 @@ def drawn(
         sizes = [Size(each, name, number) for number, each in enumerate(names[: len(told)])]  # type: ignore[arg-type]
         courses.append(Course(sizes, told, list(common * ratio * np.array(told) * scatter)))
     return courses
+
+
+def parted(courses: list[Course], *, alone: bool) -> list[list[Course]]:
+    """All in one scan, or each in one of its own."""
+    return [[course] for course in courses] if alone else [courses]
 
 
 def played(courses: Sequence[Course], seconds: float) -> Came:
@@ -117,20 +125,23 @@ def record(logs: Sequence[Path]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--played", type=int, default=200)
+    parser.add_argument("--alone", action="store_true")
     parser.add_argument("--record", type=Path, nargs="+")
     asked = parser.parse_args()
     if asked.record:
         record(asked.record)
     recorded = json.loads(RECORDED.read_text())
+    grid, budgets = (ALONE, (20.0, *BUDGETS)) if asked.alone else (GRID, BUDGETS)
     scans = [
-        (drawn(ladders, recorded["ratios"], seed), seconds)
+        (courses, seconds)
         for ladders in recorded["ladders"].values()
         for seed in range(asked.played)
-        for seconds in BUDGETS
+        for courses in parted(drawn(ladders, recorded["ratios"], seed), alone=asked.alone)
+        for seconds in budgets
     ]
-    print(f"{len(scans)} scans\n{'CAUTION':>8}{'KNOWN':>8}{'USUAL':>8}  numbers  steps   lost")
-    for values in itertools.product(*GRID.values()):
-        for name, value in zip(GRID, values, strict=True):
+    print(f"{len(scans)} scans\n{''.join(f'{name:>8}' for name in grid)}  numbers  steps   lost")
+    for values in itertools.product(*grid.values()):
+        for name, value in zip(grid, values, strict=True):
             setattr(schedule, name, value)
         came = [played(*scan) for scan in scans]
         means = [statistics.fmean(column) for column in zip(*came, strict=True)]

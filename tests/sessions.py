@@ -16,11 +16,6 @@ def in_session(session: int) -> list[int]:
     return found
 
 
-def parent_of(process: int) -> int:
-    """The process that it was forked from, or whoever took it over."""
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def ends_within(seconds: float, session: int) -> None:
     """Fail where anybody of the session is there for longer."""
     until = time.monotonic() + seconds

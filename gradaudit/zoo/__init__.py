@@ -5,7 +5,8 @@ Listing them imports neither them nor torch.
 
 import ast
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def zoo_names() -> dict[str, str]:
+@cache
+def zoo_names() -> Mapping[str, str]:
     """Every architecture with its one-line summary, in alphabetical order."""
     source = Path(__file__).with_name("architectures.py").read_text(encoding="utf-8")
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]

@@ -14,6 +14,7 @@ from gradaudit.attacks.layerwise.chain import Chain
 from gradaudit.attacks.layerwise.logits import LastLayer, with_bias, without_bias
 from gradaudit.attacks.layerwise.trace import chain_of
 from gradaudit.attacks.reconstruction.base import AttackerView
+from gradaudit.attacks.reconstruction.unknowns import LabelsUntold
 from gradaudit.errors import AuditError, NotApplicable
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.ranks.model import LayerRanks, rank_deficiency, ranks_of
@@ -60,10 +61,7 @@ class Setting:
         if view.labels is not None:
             return [view.model.cast(view.labels)]
         if not view.classes:
-            raise NotApplicable(
-                "the target is a real number that the attacker would have to know; "
-                "give it to them with --known-labels"
-            )
+            raise LabelsUntold("the target is a real number that the attacker would have to know")
         return [torch.tensor([label]) for label in range(max(2, view.classes))]
 
     def output_gradient(self, target: Tensor, logits: Tensor) -> Tensor:

@@ -28,11 +28,27 @@ from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.losses import CrossEntropy
 from gradaudit.ranks.observe import watching
 
-KNOWN_LABELS = "give the attacker the labels with --known-labels"
-"""The remedy where an attack cannot find labels by itself; a reason ends with it."""
 _MAX_BYTES = 1 << 30
 """Of a file with a starting point."""
 Start = Literal["normal", "uniform", "pattern", "given"]
+
+
+class LabelsUntold(NotApplicable):
+    """An attacker who is not told the labels cannot find them."""
+
+    def __init__(self, why: str, otherwise: str = "") -> None:
+        """Say why, and what else may help than to tell the labels."""
+        super().__init__(why, otherwise)
+
+    @property
+    def why(self) -> str:
+        """The reason, for those whose question the labels are."""
+        return "; ".join(filter(None, self.args))
+
+    def __str__(self) -> str:
+        """The reason and all that may help."""
+        end = ", or " if self.args[1] else "; "
+        return f"{self.why}{end}give the attacker the labels with --known-labels"
 
 
 def starts(view: AttackerView, start: Start, restarts: int, generator: torch.Generator) -> Tensor:
@@ -120,9 +136,8 @@ class Targets:
             NotApplicable: free ones are wanted, but the loss takes classes only.
         """
         if fixed is None and view.classes and isinstance(view.model.loss, CustomLoss):
-            raise NotApplicable(
-                f"--loss {view.model.loss.name} takes class labels, which cannot be optimised; "
-                f"{KNOWN_LABELS}"
+            raise LabelsUntold(
+                f"--loss {view.model.loss.name} takes class labels, which cannot be optimised"
             )
         return cls(view, None if fixed is None else view.model.cast(fixed))
 
@@ -220,14 +235,14 @@ def infer_label(view: AttackerView) -> Tensor:
     if not isinstance(view.model.loss, CrossEntropy):
         _expect_cross_entropy(view)
     if view.label_shape:
-        raise NotApplicable(
+        raise LabelsUntold(
             "every record has a label for each position, and the last layer's signs tell one label "
-            f"a record; {KNOWN_LABELS}"
+            "a record"
         )
     if view.batch != 1:
-        raise NotApplicable(
-            f"signs tell the label of one record, not of {view.batch}; optimise them with --method "
-            f"dlg, or {KNOWN_LABELS}"
+        raise LabelsUntold(
+            f"signs tell the label of one record, not of {view.batch}",
+            "optimise them with --method dlg",
         )
     layer = last_layer(view)
     weight, bias = layer.weight, layer.bias
@@ -250,14 +265,13 @@ def infer_counts(view: AttackerView, generator: torch.Generator) -> Tensor:
     _expect_cross_entropy(view)
     bias = last_layer(view).bias
     if bias is None:
-        raise NotApplicable(
-            "a batch's labels are estimated from the last layer's bias, which is absent or "
-            f"hidden; {KNOWN_LABELS}"
+        raise LabelsUntold(
+            "a batch's labels are estimated from the last layer's bias, which is absent or hidden"
         )
     if view.looked_up:
-        raise NotApplicable(
-            "a batch's labels are estimated by made-up records, and of tokens none can be made up; "
-            f"look at single records (--batch-size 1), or {KNOWN_LABELS}"
+        raise LabelsUntold(
+            "a batch's labels are estimated by made-up records, and of tokens none can be made up",
+            "look at single records (--batch-size 1)",
         )
     low, high = view.bounds or (0.0, 1.0)
     noise = torch.rand(_MADE_UP, *view.shape, generator=generator, dtype=torch.float64)
@@ -278,17 +292,16 @@ def _by_rows(weight: Tensor) -> Tensor:
         return (products.sum(dim=1) - 2 * products.diagonal()).argmin()
     if bool((weight >= 0).all(dim=1).any() and (weight <= 0).all(dim=1).any()):
         return weight.sum(dim=1).argmin()
-    raise NotApplicable(
+    raise LabelsUntold(
         "two classes, no bias and features of both signs: the signs of the last layer's gradient "
-        f"do not tell the label; {KNOWN_LABELS}"
+        "do not tell the label"
     )
 
 
 def _expect_cross_entropy(view: AttackerView) -> None:
     if view.model.loss.name != "cross-entropy":
-        raise NotApplicable(
-            f"labels are read off the gradient of cross-entropy, the loss is "
-            f"{view.model.loss.name}; {KNOWN_LABELS}"
+        raise LabelsUntold(
+            f"labels are read off the gradient of cross-entropy, the loss is {view.model.loss.name}"
         )
 
 

@@ -1,6 +1,5 @@
 """Membership: the labels that every method names for some updates, against the true ones."""
 
-import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ from gradaudit.attacks.reconstruction import Method, load_methods
 from gradaudit.attacks.reconstruction.attempts import recovered_labels
 from gradaudit.attacks.reconstruction.campaign import Campaign
 from gradaudit.attacks.reconstruction.scores import categorical_distance
-from gradaudit.attacks.reconstruction.unknowns import KNOWN_LABELS
+from gradaudit.attacks.reconstruction.unknowns import LabelsUntold
 from gradaudit.audits.attack_membership import AttackMembership, MembershipOptions
 from gradaudit.audits.attack_reconstruct.measure import (
     NO_TRUTH,
@@ -28,8 +27,6 @@ from gradaudit.progress import Progress
 from gradaudit.report import Measurement
 from gradaudit.statistics.intervals import clustered
 
-_TELLING = re.compile(f"(;|, or) {re.escape(KNOWN_LABELS)}$")
-"""A remedy that is none where the labels are what is asked for."""
 _READING = 2.0
 """Gradient passes of making an update and reading the labels off it."""
 
@@ -75,7 +72,7 @@ def _of_methods(
         try:
             recovered = campaign.outcomes(recovered_labels, method, progress)
         except NotApplicable as error:
-            reasons[text] = _TELLING.sub("", str(error))
+            reasons[text] = error.why if isinstance(error, LabelsUntold) else str(error)
         else:
             facts: Details = {**campaign.facts, "method": text}
             measured[text] = _row(campaign, recovered, rows.of({}, facts))

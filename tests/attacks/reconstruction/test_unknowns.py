@@ -1,3 +1,4 @@
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -5,7 +6,12 @@ import torch
 from torch import nn
 
 from gradaudit.attacks.reconstruction.base import AttackerView
-from gradaudit.attacks.reconstruction.unknowns import infer_counts, infer_label, last_layer
+from gradaudit.attacks.reconstruction.unknowns import (
+    LabelsUntold,
+    infer_counts,
+    infer_label,
+    last_layer,
+)
 from gradaudit.errors import NotApplicable
 from gradaudit.models.losses import MeanSquaredError
 from tests.attacks.reconstruction.scenes import cnn, drawn, mlp, records, view
@@ -114,3 +120,17 @@ def test_the_weight_is_asked_where_the_bias_was_cut_away() -> None:
     assert infer_label(replace(seen, update=cut)).tolist() == [3]
     cut["2.weight"] = torch.zeros_like(cut["2.weight"])
     assert infer_label(replace(seen, update=cut)).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "said"),
+    [
+        ("", "none; give the attacker the labels with --known-labels"),
+        ("wait", "none; wait, or give the attacker the labels with --known-labels"),
+    ],
+)
+def test_a_remedy_that_is_the_answer_can_be_left_out(otherwise: str, said: str) -> None:
+    """And an error that a worker sends says the same."""
+    error = pickle.loads(pickle.dumps(LabelsUntold("none", otherwise)))
+    assert str(error) == said
+    assert error.why == said.split(";" if not otherwise else ", or")[0]
