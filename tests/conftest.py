@@ -118,7 +118,7 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_log() -> Iterator[None]:
-    """Let ``-v`` of one test's command be no one's of the next, which would not share audits out."""
+    """Keep ``-v`` of one test's command from the next, which would not share audits out."""
     log = logging.getLogger("gradaudit")
     level = log.level
     yield
