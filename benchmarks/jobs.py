@@ -62,10 +62,7 @@ def pictures() -> dict[str, object]:
 
 
 class Taken(NamedTuple):
-    """Seconds on the clock, and of the processor in all processes, the first and the busiest other.
-
-    What workers are forked from imports beside the first process, and is no worker.
-    """
+    """Wall seconds; processor seconds of all processes, the first and the busiest other."""
 
     wall: float
     cpu: float

@@ -3,7 +3,7 @@
 A command that is told to ends with one line and the status 128 + signal, and leaves nothing behind.
 SIGINT and SIGTERM raise :class:`Stopped`, so that workers are ended and temporary files removed on
 the way out. While modules are imported, where an exception may be swallowed or turned into another
-one and nothing but folders (:func:`removing`, :func:`removed_at_once`) is to be tidied up yet, the
+one and nothing but folders (:func:`removing`) is to be tidied up yet, the
 process ends at once instead; where there is something to report (:func:`reporting`), ``Stopped``
 waits for the end of the import. It waits for the end of finalizers too, of which Python writes an
 exception to standard error and goes on.
@@ -12,7 +12,6 @@ exception to standard error and goes on.
 import _weakrefset
 import contextlib
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -111,22 +110,9 @@ def removing(folder: Path) -> Iterator[None]:
         _remove(folder)
 
 
-_temporary: dict[Path, int] = {}
-"""To remove with what is in them, and the processes that hold them."""
-
-
-def removed_at_once(folder: Path) -> None:
-    """Remove a folder where the process ends at once, which another one does at its usual end."""
-    _temporary[folder] = os.getpid()
-
-
 def _remove(folder: Path) -> None:
     with contextlib.suppress(OSError):  # there is something in it
         folder.rmdir()
-
-
-def _remove_whole(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 _work_is_done = threading.Event()
@@ -158,10 +144,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _tidy_up() -> None:
-    for folders, remove in ((_folders, _remove), (_temporary, _remove_whole)):
-        for folder, process in folders.items():
-            if process == os.getpid():
-                remove(folder)
+    for folder, process in _folders.items():
+        if process == os.getpid():
+            _remove(folder)
 
 
 def _importing(frame: FrameType | None) -> bool:

@@ -51,7 +51,7 @@ TRIES = 3
 COSTS = 3.0
 """Seconds of work below which starting workers may not pay."""
 PATIENCE = 0.5
-"""Seconds for which work is done here before workers are started from nothing for the rest."""
+"""Seconds for which work of unknown length is done here before workers are started for the rest."""
 _POLL = 0.2
 """Seconds between two looks at how far the workers are."""
 _AHEAD = 2
@@ -147,7 +147,7 @@ def shared_out(
         advance: told of the units that the tasks advance by, in this process.
         units: where what the tasks give is kept, by their numbers; it is not made again.
         seconds: about what they all take together on one core; None where nobody knows, and they
-            are begun here unless workers are there at once.
+            are begun here.
         given: told of what each task gives, in this process.
         count: how many tasks there are at most, where they are no sequence.
 
@@ -165,7 +165,7 @@ def shared_out(
         given(number, value)
 
     if min(workers, most) > 1 and seconds is None:
-        _here(source, advance, take, 0.0 if _employed().cluster.ready else PATIENCE)
+        _here(source, advance, take, PATIENCE)
         seconds = math.inf
     workers = min(workers, most - len(values))
     if workers > 1 and seconds is not None and seconds >= COSTS:

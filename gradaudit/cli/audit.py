@@ -42,7 +42,6 @@ from gradaudit.config import (
 )
 from gradaudit.deployment import Deployment
 from gradaudit.errors import UsageError
-from gradaudit.executors import prepare
 from gradaudit.formats.base import Stdout
 from gradaudit.formats.page import Column, Page, grid
 from gradaudit.gathering import AuditRows, incomplete, merge
@@ -231,8 +230,6 @@ def _swept(sweep: _Sweep, units: "Units", *, quiet: bool) -> Report:
     done = []
     loaded, subject = None, None
     with stdout_for_the_report():
-        first = sweep.runs[0][1]
-        prepare(first.executor, first.jobs)
         from gradaudit.runner import run
         from gradaudit.subject import load
 

@@ -17,7 +17,6 @@ from pydantic import BaseModel, JsonValue
 from gradaudit.cli.reports import writers
 from gradaudit.config import OutputSettings, RunSettings, SubjectSettings
 from gradaudit.errors import AuditError, UsageError
-from gradaudit.executors import prepare
 from gradaudit.formats import format_named
 from gradaudit.gathering import incomplete
 from gradaudit.judging import Policy
@@ -86,7 +85,6 @@ def files_read(asked: object) -> Iterator[Path]:
 def opened(settings: SubjectSettings) -> Iterator[Subject]:
     """The subject of these settings; meanwhile user code prints to standard error."""
     with stdout_for_the_report():
-        prepare(settings.executor, settings.jobs)
         with nullcontext() if "torch" in sys.modules else without_garbage():
             from gradaudit.subject import load
         yield load(settings)

@@ -9,7 +9,7 @@ from gradaudit.executors.base import Cluster, Given
 from gradaudit.parts import discover
 from gradaudit.specs import suggest
 
-__all__ = ["DEFAULT", "Cluster", "Given", "clusters", "load_cluster", "prepare"]
+__all__ = ["DEFAULT", "Cluster", "Given", "clusters", "load_cluster"]
 
 DEFAULT = "joblib"
 _USER_CODE = "file"
@@ -42,14 +42,3 @@ def load_cluster(executor: str | Executor) -> Cluster:
             f"--executor {executor}: no such executor{suggest(kind, known)}; name one of: {forms}"
         )
     return known[kind](target)
-
-
-def prepare(executor: str, jobs: int) -> None:
-    """Get workers of this machine ready beside what this process does next, if there will be any.
-
-    Args:
-        executor: as ``--executor`` names it.
-        jobs: how many units are to be worked on at a time.
-    """
-    if executor == DEFAULT and jobs > 1:  # the others take long to import
-        discover(__name__, Cluster, DEFAULT)[DEFAULT]("").prepare()

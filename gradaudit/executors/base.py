@@ -45,14 +45,6 @@ class Cluster(ABC):
         """
         return jobs or 1
 
-    def prepare(self) -> None:  # noqa: B027 - most places have nothing to begin
-        """Begin what takes long before the first worker is there, and do not wait for it."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether workers are there at once, so that even short work is worth one."""
-        return False
-
     @abstractmethod
     def open(self, workers: int) -> Executor:
         """An executor that is not broken: that of the last call, or a new one in its place.

@@ -10,18 +10,18 @@ import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from importlib import import_module
-from multiprocessing import current_process, parent_process
 from typing import Any
 
 from gradaudit.errors import UsageError
-from gradaudit.executors._forking import FORKING, ONE_THREAD, POSSIBLE, Worker, start, started
 from gradaudit.executors.base import Cluster
 
 _IDLE = 600
 """Seconds after which workers that have nothing to do end."""
 _POLL = 0.5
+"""Seconds between two looks of a worker at whether its parent process is still there."""
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _LEAK = "_MAX_MEMORY_LEAK_SIZE"
 """loky's name for how many bytes a worker may grow by."""
 
@@ -29,10 +29,9 @@ _LEAK = "_MAX_MEMORY_LEAK_SIZE"
 class Joblib(Cluster):
     """As many processes as ``--jobs`` says, of one thread each, on this machine.
 
-    They are joblib's (loky), kept from one call to the next for as long as as many are asked for,
-    and forked from a process that has imported what they need, where that is safe. They ignore
-    interruptions, which their parent turns into their end, and end by themselves when that was
-    killed.
+    They are joblib's (loky), kept from one call to the next for as long as as many are asked for.
+    Workers ignore interruptions, which their parent process turns into their end, and end by
+    themselves where their parent process was killed.
     """
 
     name = "joblib"
@@ -48,32 +47,15 @@ class Joblib(Cluster):
         super().__init__(target)
         self._executor: Any = None
 
-    def prepare(self) -> None:
-        """Start the process that workers are forked from, where there is a core for it."""
-        if POSSIBLE and len(os.sched_getaffinity(0)) > 1:
-            self._start()
-
-    def _start(self) -> None:
-        if POSSIBLE:
-            with suppress(OSError):  # then workers are started anew
-                start()
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is a process to fork them from."""
-        return POSSIBLE and started()
-
     def open(self, workers: int) -> Executor:
         """The workers of the last call, or new ones in their place."""
-        self._start()
-        with nullcontext() if self.ready else _deaf():
+        with _deaf():
             self._executor = self._import("joblib.externals.loky").get_reusable_executor(
                 workers,
-                context=FORKING if self.ready else None,
                 timeout=_IDLE,
                 initializer=_begin,
                 initargs=(os.getpid(),),
-                env=ONE_THREAD,
+                env=_ONE_THREAD,
             )
             self._executor.submit(int)  # which starts the processes
         return self._executor  # type: ignore[no-any-return]
@@ -106,8 +88,6 @@ def _begin(parent: int) -> None:
     """
 
     def follow() -> None:
-        if isinstance(current_process(), Worker) and (asking := parent_process()):
-            asking.join()  # others know no more of it than its number
         while os.getppid() == parent:
             time.sleep(_POLL)
         os._exit(1)
