@@ -31,6 +31,7 @@ _FORKS.set_forkserver_preload(
         "pandas",
         "scipy.stats",
         "sklearn.datasets",
+        "torch._dynamo",
     ]
 )
 

@@ -190,16 +190,13 @@ def test_light_commands_never_import_torch() -> None:
 
 
 @pytest.mark.slow
-def test_an_audit_loads_no_compiler_and_no_library_that_it_does_not_use(tmp_path: Path) -> None:
-    """Each of them takes as long as an audit of a small model does."""
+def test_an_audit_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
+    """Loading one of these libraries takes as long as an audit of a small model does."""
     sample = PACKAGE.parent / "sample_models"
     model = ["--model", f"{sample / 'models.py'}:digits_cnn", "--data", "digits"]
     weights = ["--checkpoint", sample / "digits" / "round-10.safetensors"]
     output = ["--samples", 4, "-o", tmp_path / "report.json", "-q"]
     expect_light(
         [[audit, *model, *weights, *output] for audit in ("forward", "sensitivity")],
-        {
-            *("torch._dynamo", "torch._inductor", "torch._decomp.decompositions_for_jvp"),
-            *("scipy.stats", "scipy.optimize", "sklearn", "matplotlib", "torchvision", "pandas"),
-        },
+        {"scipy.stats", "scipy.optimize", "sklearn", "matplotlib", "torchvision", "pandas"},
     )

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradaudit.gradients.eager import EagerMode
 from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.models.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from gradaudit.models.target import Layer
@@ -87,7 +87,7 @@ def jumps(
     return {layer.name: why for layer in layers if (why := watch.why(layer.name))}
 
 
-class _Watch(EagerMode):
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps operations that are not known to be smooth.
 
     Attributes:
@@ -98,7 +98,7 @@ class _Watch(EagerMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.running: list[str] = []
         self.entered: dict[str, str] = {}
         self.kinks: list[str] = []

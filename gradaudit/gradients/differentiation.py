@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from gradaudit.errors import AuditError
-from gradaudit.gradients.eager import jvp
 from gradaudit.gradients.trace import Gradients, Trace
 from gradaudit.models.custom_loss import CustomLoss
 from gradaudit.models.losses import Loss
@@ -189,7 +188,7 @@ def _forward(trace: Trace, by: Variable) -> Callable[..., Gradients]:
             return trace.gradients(point, moving, record)
 
         at = point if by == "point" else target
-        moved: Gradients = jvp(gradients, (at,), (direction,))[1]
+        moved: Gradients = torch.func.jvp(gradients, (at,), (direction,))[1]
         return moved
 
     return tangent

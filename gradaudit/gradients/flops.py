@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
-
-from gradaudit.gradients.eager import EagerMode
 
 
 def flops(function: Callable[[], object]) -> int:
@@ -20,13 +19,13 @@ def flops(function: Callable[[], object]) -> int:
     return counter.total
 
 
-class Counter(EagerMode):
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts what is carried out within it; ``total`` is the operations so far."""
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
 
     def __torch_dispatch__(

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-from gradaudit.gradients.eager import EagerMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Array = NDArray[np.float64]
 Stream = Callable[[Sequence[str]], Iterable[Mapping[str, Tensor]]]
@@ -53,9 +52,9 @@ def peak_bytes(function: Callable[[], object]) -> int:
     return watch.peak
 
 
-class _Watch(EagerMode):
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = self.peak = 0
         self._known: set[int] = set()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from math import ceil
+from math import ceil, inf
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from gradaudit.attacks.reconstruction.convolutions import ConvolutionsAsProducts
 from gradaudit.attacks.reconstruction.folded import foldable, folded
 from gradaudit.attacks.reconstruction.objectives import Evaluation, Minimum, Objective
 from gradaudit.attacks.reconstruction.replay import WORTH, Replayed
+from gradaudit.gradients.functional import FunctionalModel
 from gradaudit.gradients.memory import device_memory, peak_bytes
 from gradaudit.progress import Advance
 from gradaudit.workers import COSTS, shared_out
@@ -34,6 +35,9 @@ _WIDE, _LONG = 1 << 20, 1000
 """Bytes that an evaluation of a restart makes, and evaluations at most, from which on it pays to
 begin in single precision: with fewer bytes operations cost by their number, which is the same, and
 a second recording costs as much as some 40 evaluations (benchmarks/mixed_precision.py)."""
+_LARGE = 1 << 20
+"""Parameters from which on an evaluation on a CPU is not recorded: its kernels take the time, and
+a recording of ResNet-18 costs some 50 evaluations and saves less than a fifth of each."""
 _FEW = 2
 """Points for which, on a CPU, setting up ``vmap`` costs more than it saves."""
 
@@ -47,9 +51,10 @@ class Evaluator:
     ``Replayed``. Points of another precision than the objective's are evaluated in theirs.
     """
 
-    def __init__(self, objective: Objective, worth: int = WORTH) -> None:
-        self._objective, self._worth = objective, worth
-        self._alone = Replayed(lambda points: _alone(objective, points[0]), worth)
+    def __init__(self, objective: Objective, worth: float = WORTH) -> None:
+        self._objective = objective
+        self._worth = inf if _is_large(objective.view.model) else worth
+        self._alone = Replayed(lambda points: _alone(objective, points[0]), self._worth)
         self._mapped = True
         self._in_precision: dict[torch.dtype, Evaluator] = {}
 
@@ -91,6 +96,12 @@ class Evaluator:
         for evaluator in self._in_precision.values():
             evaluator.anew()
         return self
+
+
+def _is_large(model: FunctionalModel) -> bool:
+    """Whether an evaluation on a CPU takes so long that recording its operations saves little."""
+    size = sum(parameter.numel() for parameter in model.parameters.values())
+    return model.device.type == "cpu" and size > _LARGE
 
 
 def _mapped(objective: Objective) -> Evaluation:

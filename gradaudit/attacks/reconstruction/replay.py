@@ -7,9 +7,8 @@ kernels. (``make_fx`` records the same, with shapes and stack traces, in seven t
 GPU, whose kernels take less time than Python to call them, the recording becomes a CUDA graph.
 """
 
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,11 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from gradaudit.attacks.reconstruction.objectives import Evaluation
 from gradaudit.attacks.reconstruction.shortening import Layout, shortened
-from gradaudit.gradients.eager import EagerMode
 
 WORTH = 15
 """Evaluations of as many points after which a recording is made. Of LeNet it costs 6 to 24 of them,
@@ -44,7 +43,7 @@ class Replayed:
     those whose shapes hang on numbers.
     """
 
-    def __init__(self, evaluate: Evaluation, worth: int = WORTH) -> None:
+    def __init__(self, evaluate: Evaluation, worth: float = WORTH) -> None:
         self.evaluate = evaluate
         self.worth = worth
         self._calls: Counter[int] = Counter()
@@ -87,12 +86,11 @@ def recorded(evaluate: Evaluation, points: Tensor, pool: Any = None) -> Evaluati
         return None
     on_a_gpu = points.device.type == "cuda"
     module.to(points.device)  # a number on the CPU is a wait each time
-    run = module if on_a_gpu else _interpreted(module, points)
 
     def replay(points: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            values, gradients = run(points.clone(memory_format=torch.contiguous_format))
-        return values, gradients
+        with torch.inference_mode():  # which passes operations on faster than no_grad
+            values, gradients = module(points.clone(memory_format=torch.contiguous_format))
+        return values.clone(), gradients.clone()
 
     return _as_graph(replay, points, pool) if on_a_gpu else replay
 
@@ -155,33 +153,7 @@ def _aside(device: torch.device) -> Iterator[None]:
     main.wait_stream(side)
 
 
-def _interpreted(module: fx.GraphModule, points: Tensor) -> Callable[[Tensor], Any]:
-    """The module for TorchScript's interpreter, which passes operations on faster than Python's.
-
-    It is left as it is where that cannot follow, or is no more. Nothing is optimised, which would
-    take as long as some tens of evaluations. What ``torch.jit.trace`` gives is never let go: of
-    six layers it takes 6 MiB.
-    """
-    untyped: Any = torch
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is deprecated
-        try:
-            settings = (lambda tensor: ""), True, False  # names; one structure; as it is written
-            trace = untyped._C._create_graph_by_tracing
-            traced, _ = trace(module.forward, (points,), *settings)
-            interpreted = untyped._C._create_function_from_graph("recording", traced)
-            optimising = untyped.jit.optimized_execution
-        except Exception:  # an operation that it does not know
-            return module
-
-    def run(points: Tensor) -> Any:
-        with optimising(False):
-            return interpreted(points)
-
-    return run
-
-
-class Recorder(EagerMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down every operation on tensors, below transforms and automatic differentiation.
 
     A tensor that no recorded operation made is a constant.
@@ -194,7 +166,7 @@ class Recorder(EagerMode):
     """
 
     def __init__(self, points: Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._graph = fx.Graph()
         self.constants: dict[str, Tensor] = {}
         self._nodes: dict[int, fx.Node] = {}

@@ -32,7 +32,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from gradaudit.gradients.differentiation import Batch
-from gradaudit.gradients.eager import forward_mode, jvp
 from gradaudit.gradients.norms import Directions, Norm
 from gradaudit.gradients.operations import Convolution
 from gradaudit.gradients.sources import (
@@ -162,7 +161,7 @@ def _responses(batch: Batch, directions: Tensor) -> Response:
             outputs, seen = batch.trace.responses(moving, record)
             return outputs.flatten(), seen
 
-        response: Response = jvp(function, (point,), (direction,))[1]
+        response: Response = torch.func.jvp(function, (point,), (direction,))[1]
         return response
 
     several = torch.func.vmap(one, in_dims=(None, None, 0))
@@ -194,7 +193,7 @@ def _curvatures(batch: Batch, outputs: Tensor) -> Tensor:
         shaped = flat.reshape(outputs.shape[1:])
         return batch.trace.view.loss.per_record(shaped, target.unsqueeze(0))[0]
 
-    hessian = forward_mode(torch.func.hessian(loss))
+    hessian = torch.func.hessian(loss)
     hessians: Tensor = torch.func.vmap(hessian)(outputs.flatten(1), batch.targets)
     return hessians
 
